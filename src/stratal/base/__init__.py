@@ -1,0 +1,1 @@
+"""What every tier shares: dtypes, dims, types, errors, settings, trees, source lines, decisions."""

@@ -1,0 +1,180 @@
+"""The artifact: what code generation hands down and the runtime runs. Plain data, serialisable without pickle.
+
+    Executable := kernels, values, commands, arena_bytes, scratch_bytes
+    Command    := Launch(kernel, buffers) | Copy(source, target) | Host(call, reads, writes)
+                | Loop(body, trips, counter) | While(condition commands, predicate, body) | Branch(predicate, then, otherwise)
+
+Kernel ABI: `void k(const Frame*, int64 chunk, int32 worker)` with
+
+    Frame := { ptr* buffers, int64* ints, double* floats, ptr scratch, int64 scratch_stride, int64* error }
+
+`buffers[j]` points at element 0 of parameter j. Worker w owns `scratch + w*scratch_stride`, 64-byte aligned. A kernel that finds an
+index out of range writes a non-zero code to `*error` and returns; the driver then stops before the next command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Union
+
+from stratal.base.source import SourceLine
+from stratal.base.types import TensorType
+
+Home = Literal["arena", "input", "output", "const"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelObject:
+    """A compiled kernel: native object code that defines `symbol` with the kernel ABI."""
+
+    symbol: str
+    code: bytes
+    key: str
+
+
+@dataclass(slots=True)
+class Value:
+    """A buffer of the program. `strides` count elements; `align` counts bytes.
+
+    `home` and `index` say where it lives: at byte `offset` of the arena, in the caller's input number `index` (states are
+    inputs written in place), in output number `index`, or in constant number `index`. `alias` names a value whose memory this one shares.
+    """
+
+    id: int
+    type: TensorType
+    strides: tuple[int, ...]
+    home: Home = "arena"
+    index: int = -1
+    offset: int = -1
+    alias: int | None = None
+    label: str = ""
+    where: tuple[SourceLine, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element, gaps of the strides included."""
+        if 0 in self.type.ints:
+            return 0
+        last = sum((n - 1) * s for n, s in zip(self.type.ints, self.strides, strict=True))
+        return (1 + last) * self.type.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run a kernel over its chunks. `buffers` are value ids in Frame order: reads first, then writes."""
+
+    kernel: str  # symbol
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    chunks: int
+    ints: tuple[int, ...] = ()
+    floats: tuple[float, ...] = ()
+    scratch_bytes: int = 0  # per worker
+    label: str = ""
+    where: tuple[SourceLine, ...] = ()
+    may_fail: str = ""  # message of the index check this kernel makes, if any
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy one dense value onto another of equal size, at byte offsets."""
+
+    source: int
+    target: int
+    label: str = ""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return (self.source,)
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        return (self.target,)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Call `Executable.calls[call]` on the calling thread with read-only NumPy views; its results are copied to `writes`."""
+
+    call: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    label: str = ""
+    where: tuple[SourceLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Run `body` `trips` times (at most the int64 value `trips_value` where given), the int64 scalar `counter` counting.
+
+    `reverse` counts from trips-1 down to 0.
+    """
+
+    body: tuple[Command, ...]
+    trips: int
+    counter: int
+    trips_value: int | None = None
+    reverse: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """Run `condition`, then, while the bool scalar `predicate` holds, `body` and `condition` again."""
+
+    condition: tuple[Command, ...]
+    predicate: int
+    body: tuple[Command, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Run `then` where the bool scalar `predicate` holds, else `otherwise`."""
+
+    predicate: int
+    then: tuple[Command, ...]
+    otherwise: tuple[Command, ...]
+    label: str = ""
+
+
+Command = Union[Launch, Copy, Host, Loop, While, Branch]
+
+
+def bodies(command: Command) -> tuple[tuple[Command, ...], ...]:
+    """Return the nested command lists of a command."""
+    if isinstance(command, Loop):
+        return (command.body,)
+    if isinstance(command, While):
+        return (command.condition, command.body)
+    if isinstance(command, Branch):
+        return (command.then, command.otherwise)
+    return ()
+
+
+def flat(commands: tuple[Command, ...]) -> Iterator[Command]:
+    """Yield every command, nested ones after the command that holds them."""
+    for command in commands:
+        yield command
+        for body in bodies(command):
+            yield from flat(body)
+
+
+@dataclass(slots=True)
+class Executable:
+    """A whole program, ready for a runtime to load. `calls` are the host calls, which only live in this process."""
+
+    name: str
+    kernels: dict[str, KernelObject]
+    values: list[Value]
+    commands: tuple[Command, ...]
+    inputs: tuple[int, ...]  # value ids, in the order of the graph's inputs
+    outputs: tuple[int, ...]  # value ids, in the order of the graph's outputs
+    states: tuple[int, ...]  # positions among the inputs that the program writes
+    constants: list[bytes]
+    arena_bytes: int
+    scratch_bytes: int
+    threads: int
+    calls: list[object] = field(default_factory=list)
+    plan: dict[str, object] = field(default_factory=dict)  # the JSON plan

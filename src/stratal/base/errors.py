@@ -1,0 +1,91 @@
+"""The tree of exceptions. Every message has four lines: rule, got, where (the user's own line), hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratal.base.source import SourceLine, user_line
+
+
+class StratalError(Exception):
+    """Any error Stratal raises on purpose.
+
+    `rule` says what must hold, `got` what was met instead, `where` the user's line and `hint` what
+    to do about it. Code that has no line to offer leaves `where` out: the user's frame is looked up.
+    """
+
+    def __init__(
+        self, rule: str, *, got: str = "", where: Iterable[SourceLine] = (), hint: str = ""
+    ) -> None:
+        self.rule = rule
+        self.got = got
+        self.where = tuple(where) or tuple(filter(None, (user_line(),)))
+        self.hint = hint
+        super().__init__(rule)
+
+    def at(self, where: Iterable[SourceLine]) -> StratalError:
+        """Return this error, told where the user's line is."""
+        self.where = tuple(where) or self.where
+        return self
+
+    def __str__(self) -> str:
+        lines = [self.rule]
+        if self.got:
+            lines.append(f"  got:   {self.got}")
+        if self.where:
+            lines.append(f"  where: {', '.join(map(str, self.where[:4]))}")
+        if self.hint:
+            lines.append(f"  hint:  {self.hint}")
+        return "\n".join(lines)
+
+
+class ShapeError(StratalError, ValueError):
+    """Shapes, axes or sizes that do not fit together."""
+
+
+class DTypeError(StratalError, TypeError):
+    """A dtype an op does not take, or dtypes that do not promote."""
+
+
+class AttributeValueError(StratalError, ValueError):
+    """An op attribute or a function argument out of its range."""
+
+
+class IndexOutOfRangeError(StratalError, IndexError):
+    """An index outside the axis it selects from, found while checking or inside a kernel."""
+
+
+class CaptureError(StratalError, RuntimeError):
+    """Python that cannot be captured: control flow on a traced value, an escaped tracer."""
+
+
+class DonatedBufferError(StratalError, RuntimeError):
+    """A buffer read after its storage was given to a newer value."""
+
+
+class NotDifferentiableError(StratalError, RuntimeError):
+    """A gradient asked of something that has none; the record says why."""
+
+
+class SettingError(StratalError, ValueError):
+    """An unknown `STRATAL_*` name or a value a setting does not take."""
+
+
+class CacheError(StratalError, OSError):
+    """A cache directory that cannot be trusted or used."""
+
+
+class FormatError(StratalError, ValueError):
+    """A file that is truncated, corrupt, hostile or of another format."""
+
+
+class MissingExtraError(StratalError, ImportError):
+    """An optional dependency that is not installed; the hint names the extra."""
+
+
+class VerifyError(StratalError, RuntimeError):
+    """An IR that breaks its own rules: a fault of the compiler, never of the user."""
+
+
+class CompilerError(StratalError, RuntimeError):
+    """The compiler's own fault; the text of the failing stage is in a file the hint names."""

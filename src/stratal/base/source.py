@@ -1,0 +1,61 @@
+"""Source lines: which line of the user's program a value came from, and under which named scope."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = str(Path(__file__).resolve().parent.parent)
+_SCOPE: ContextVar[tuple[str, ...]] = ContextVar("stratal_scope", default=())
+
+
+class SourceLine(NamedTuple):
+    """One line of the user's program; `scope` is the path of composites that were running."""
+
+    file: str
+    line: int
+    function: str
+    scope: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Name the nodes built inside: a composite such as `softmax` stays visible to printers and fusion."""
+    token = _SCOPE.set((*_SCOPE.get(), name))
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+@lru_cache(maxsize=65536)
+def _line(file: str, line: int, function: str, scope_path: tuple[str, ...]) -> SourceLine:
+    return SourceLine(file, line, function, scope_path)
+
+
+def user_line() -> SourceLine | None:
+    """Return the innermost frame outside the package, or None when the package runs itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE):
+            return _line(code.co_filename, frame.f_lineno, code.co_qualname, _SCOPE.get())
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def merge(*groups: tuple[SourceLine, ...], limit: int = 8) -> tuple[SourceLine, ...]:
+    """Return the union of provenance lists in order, at most `limit` long."""
+    merged: dict[SourceLine, None] = {}
+    for group in groups:
+        for line in group:
+            merged[line] = None
+    return tuple(merged)[:limit]

@@ -1,0 +1,85 @@
+"""Types of values: a tensor's dtype and shape, or a tuple of types for ops with several results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Union, final
+
+from stratal.base.dims import Dim, Shape, as_int, product, upper_bound
+from stratal.base.dtypes import DType
+
+
+@final
+class TensorType:
+    """dtype and shape; printed as `f32[64,10]`."""
+
+    __slots__ = ("_hash", "dtype", "shape")
+
+    def __init__(self, dtype: DType, shape: Iterable[Dim] = ()) -> None:
+        self.dtype: Final = dtype
+        self.shape: Final[Shape] = tuple(shape)
+        self._hash: Final = hash((dtype.name, self.shape))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def ints(self) -> tuple[int, ...]:
+        """The shape where it must be concrete. Raises: ShapeError for a symbolic size."""
+        return tuple(map(as_int, self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense buffer that holds any value of this type."""
+        return upper_bound(self.size) * self.dtype.itemsize
+
+    def with_shape(self, shape: Iterable[Dim]) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, TensorType)
+            and self.dtype is other.dtype
+            and self.shape == other.shape
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    __repr__ = __str__
+
+
+@final
+class TupleType:
+    """The type of an op with several results; `item(k)` takes one out."""
+
+    __slots__ = ("elements",)
+
+    def __init__(self, elements: Iterable[TensorType]) -> None:
+        self.elements: Final = tuple(elements)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TupleType) and self.elements == other.elements
+
+    def __hash__(self) -> int:
+        return hash(self.elements)
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.elements))})"
+
+    __repr__ = __str__
+
+
+Type = Union[TensorType, TupleType]

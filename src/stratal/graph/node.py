@@ -1,0 +1,178 @@
+"""Nodes: one application of an op. Immutable and hash-consed, so equal expressions are one object."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, final
+from weakref import WeakValueDictionary
+
+from stratal.base.errors import StratalError, VerifyError
+from stratal.base.source import SourceLine, merge
+from stratal.base.types import TensorType, TupleType, Type
+from stratal.graph.literal import Literal
+from stratal.graph.op import Array, Op, record
+
+_TABLE: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_UIDS = itertools.count()
+
+
+@final
+class Node:
+    """One value. Make it with `make`, `constant` or `graph_input`; compare with `is`."""
+
+    __slots__ = ("__weakref__", "inputs", "op", "type", "where")
+
+    def __init__(self, op: Op, inputs: tuple[Node, ...], type_: Type, where: tuple[SourceLine, ...]) -> None:
+        self.op: Final = op
+        self.inputs: Final = inputs
+        self.type: Final = type_
+        self.where = where  # grows when rewrites or hash-consing merge two values; never part of identity
+
+    @property
+    def aval(self) -> TensorType:
+        """The type of a node with a single result."""
+        if isinstance(self.type, TupleType):
+            raise VerifyError(f"{self.op.name}: has several results; take one with item", got=str(self.type))
+        return self.type
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.aval.dtype
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name}: {self.type}>"
+
+
+def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = ()) -> Node:
+    """Return the node `op(*inputs)`: an existing equal one, or a new one after its type rule passed."""
+    key = (op, *inputs)
+    found = None if op.effects else _TABLE.get(key)
+    if found is not None:
+        if where and where != found.where:
+            found.where = merge(found.where, where)
+        return found
+    op.check_arity(len(inputs))
+    try:
+        type_ = op.infer(*[i.aval for i in inputs])
+    except StratalError as error:
+        raise error.at(where) if where else error
+    node = Node(op, inputs, type_, where)
+    if not op.effects:
+        _TABLE[key] = node
+    return node
+
+
+@record
+class Input(Op):
+    """A graph input. `uid` makes two inputs of one type different values."""
+
+    label: str
+    type: TensorType
+    uid: int
+    name = "input"
+    arity = 0
+    foldable = False
+    not_differentiable = "an input is where derivatives end"
+    not_lowered = "an input is a buffer, not work"
+
+    def infer(self, *types: TensorType) -> Type:
+        return self.type
+
+
+@record
+class Const(Op):
+    """A value known at compile time."""
+
+    value: Literal
+    name = "const"
+    arity = 0
+    not_differentiable = "a constant has no derivative"
+    not_lowered = "a constant is a buffer or an immediate, not work"
+
+    def infer(self, *types: TensorType) -> Type:
+        return self.value.type
+
+    def ref(self, *arrays: Array) -> Array:
+        return self.value.array
+
+
+@record
+class Item(Op):
+    """Result number `index` of an op with several results."""
+
+    index: int
+    name = "item"
+    arity = 1
+    not_lowered = "an item names a buffer its producer wrote"
+
+    def infer(self, *types: TensorType) -> Type:
+        raise VerifyError("item: built by take_item only")
+
+
+def graph_input(label: str, type_: TensorType, where: tuple[SourceLine, ...] = ()) -> Node:
+    """Return a fresh input, different from every other."""
+    return make(Input(label, type_, next(_UIDS)), where=where)
+
+
+def constant(value: object, where: tuple[SourceLine, ...] = ()) -> Node:
+    """Return the constant node of a NumPy array (or Literal)."""
+    return make(Const(value if isinstance(value, Literal) else Literal(value)), where=where)  # type: ignore[arg-type]
+
+
+def take_item(node: Node, index: int) -> Node:
+    """Return result `index` of a node of tuple type; a node with a single result is its own item 0."""
+    if not isinstance(node.type, TupleType):
+        return node
+    op = Item(index)
+    key = (op, node)
+    found = _TABLE.get(key)
+    if found is None:
+        found = Node(op, (node,), node.type.elements[index], node.where)
+        _TABLE[key] = found
+    return found
+
+
+def items(node: Node) -> list[Node]:
+    """Return the results of a node, one node each."""
+    count = len(node.type.elements) if isinstance(node.type, TupleType) else 1
+    return [take_item(node, k) for k in range(count)]
+
+
+def rebuild(node: Node, inputs: Iterable[Node]) -> Node:
+    """Return `node` with other inputs and the same provenance."""
+    operands = tuple(inputs)
+    if operands == node.inputs and all(a is b for a, b in zip(operands, node.inputs, strict=True)):
+        return node
+    if isinstance(node.op, Item):
+        return take_item(operands[0], node.op.index)
+    return make(node.op, *operands, where=node.where)
+
+
+def topological(roots: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> list[Node]:
+    """Return every node the roots need, inputs before users, in a stable order; iterative, any depth.
+
+    Nodes for which `stop` holds are listed but not looked into.
+    """
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in roots:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(() if stop and stop(root) else root.inputs))]
+        while stack:
+            node, rest = stack[-1]
+            for child in rest:
+                if child not in seen:
+                    seen.add(child)
+                    stack.append((child, iter(() if stop and stop(child) else child.inputs)))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    return order

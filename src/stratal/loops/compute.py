@@ -1,0 +1,216 @@
+"""Tensor expressions: what an op or a fused group computes, with no word on how.
+
+    out[axes] = body                                          no reduction
+    out[axes] = result of combining term(axes, reduce) ...    with a named combiner over a tuple of states
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, final
+
+from stratal.base.dtypes import DType, int64
+from stratal.base.errors import VerifyError
+from stratal.base.lowered import Lowered
+from stratal.base.types import TensorType
+from stratal.loops.expr import Buffer, Const, Expr, Var, call, const
+
+States = Sequence[Expr]
+
+
+class Combiner(NamedTuple):
+    """An associative combination of states. `combine(states, terms)` gives the new states.
+
+    `merge(states, states)` joins two partial results; `lanes` names the function that joins vector lanes of a
+    one-state combiner.
+    """
+
+    name: str
+    num_states: int
+    num_terms: int
+    identity: Callable[[Sequence[DType]], list[Const]]
+    combine: Callable[[States, States], list[Expr]]
+    merge: Callable[[States, States], list[Expr]]
+    lanes: str | None = None
+
+
+def _lowest(dtype: DType) -> float | int:
+    if dtype.is_bool:
+        return 0
+    if dtype.is_integer:
+        return 0 if dtype.kind == "u" else -(1 << (dtype.bits - 1))
+    return float("-inf")
+
+
+def _highest(dtype: DType) -> float | int:
+    if dtype.is_bool:
+        return 1
+    if dtype.is_integer:
+        return (1 << dtype.bits) - 1 if dtype.kind == "u" else (1 << (dtype.bits - 1)) - 1
+    return float("inf")
+
+
+def _fold(name: str, fn: str, identity: Callable[[DType], float | int]) -> Combiner:
+    def combine(states: States, terms: States) -> list[Expr]:
+        return [call(fn, states[0], terms[0])]
+
+    return Combiner(name, 1, 1, lambda d: [const(identity(d[0]), d[0])], combine, combine, fn)
+
+
+def _dot() -> Combiner:
+    def combine(states: States, terms: States) -> list[Expr]:
+        acc, (a, b) = states[0], terms
+        if acc.dtype.is_float:
+            return [call("fma", a, b, acc)]
+        return [call("add", acc, call("mul", a, b))]
+
+    def merge(states: States, others: States) -> list[Expr]:
+        return [call("add", states[0], others[0])]
+
+    return Combiner("dot", 1, 2, lambda d: [const(0, d[0])], combine, merge, "add")
+
+
+def _arg(name: str, better: str, worst: Callable[[DType], float | int]) -> Combiner:
+    """First index of the best value; NaN beats everything, as in NumPy."""
+
+    def combine(states: States, terms: States) -> list[Expr]:
+        best, at = states
+        value, index = terms
+        take = call(better, value, best)
+        if value.dtype.is_float:
+            take = call("or", take, call("and", call("ne", value, value), call("eq", best, best)))
+        ties = call("eq", value, best)
+        if value.dtype.is_float:
+            ties = call("or", ties, call("and", call("ne", value, value), call("ne", best, best)))
+        take = call("or", take, call("and", ties, call("lt", index, at)))
+        return [call("select", take, value, best), call("select", take, index, at)]
+
+    def identity(dtypes: Sequence[DType]) -> list[Const]:
+        return [const(worst(dtypes[0]), dtypes[0]), const(_highest(dtypes[1]), dtypes[1])]
+
+    return Combiner(name, 2, 2, identity, combine, combine)
+
+
+COMBINERS: Final[dict[str, Combiner]] = {
+    c.name: c
+    for c in (
+        _fold("sum", "add", lambda d: 0),
+        _fold("prod", "mul", lambda d: 1),
+        _fold("max", "max", _lowest),
+        _fold("min", "min", _highest),
+        _fold("any", "or", lambda d: 0),
+        _fold("all", "and", lambda d: 1),
+        _dot(),
+        _arg("argmax", "gt", _lowest),
+        _arg("argmin", "lt", _highest),
+    )
+}
+
+
+class Check(NamedTuple):
+    """Values of argument `arg` must lie in [0, bound); tested before any state is written."""
+
+    arg: int
+    bound: int
+    message: str
+
+
+@final
+class Compute(Lowered):
+    """One tensor as an expression of others. `terms` has one entry without a combiner, `num_terms` with one.
+
+    Terms of a reduction have the states' dtypes (float32 for 16-bit floats: round once, at the end); the result is
+    `states[result]` cast to `dtype`.
+    """
+
+    __slots__ = ("args", "axes", "checks", "combiner", "dtype", "reduce", "result", "terms")
+
+    def __init__(
+        self,
+        args: Iterable[Buffer],
+        axes: Iterable[Var],
+        dtype: DType,
+        terms: Expr | Iterable[Expr],
+        *,
+        reduce: Iterable[Var] = (),
+        combiner: str | None = None,
+        result: int = 0,
+        checks: Iterable[Check] = (),
+    ) -> None:
+        self.args: Final = tuple(args)
+        self.axes: Final = tuple(axes)
+        self.dtype: Final = dtype
+        self.terms: Final = tuple(terms) if isinstance(terms, (tuple, list)) else (terms,)  # type: ignore[arg-type]
+        self.reduce: Final = tuple(reduce)
+        self.combiner: Final = COMBINERS[combiner] if combiner is not None else None
+        self.result: Final = result
+        self.checks: Final = tuple(checks)
+        expected = self.combiner.num_terms if self.combiner else 1
+        if len(self.terms) != expected:
+            raise VerifyError(f"compute: {combiner or 'an element-wise body'} takes {expected} terms",
+                              got=str(len(self.terms)))  # fmt: skip
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(v.extent for v in self.axes)
+
+    @property
+    def state_dtypes(self) -> tuple[DType, ...]:
+        if self.combiner is None:
+            return ()
+        return tuple(t.dtype for t in self.terms[: self.combiner.num_states])
+
+    def __str__(self) -> str:
+        out = f"out[{', '.join(f'{v}<{v.extent}' for v in self.axes)}] = "
+        if self.combiner is None:
+            return out + str(self.terms[0])
+        return (
+            f"{out}{self.combiner.name}[{', '.join(f'{v}<{v.extent}' for v in self.reduce)}]"
+            f"({', '.join(map(str, self.terms))})"
+        )
+
+
+def arguments(*types: TensorType) -> list[Buffer]:
+    """Return placeholder buffers for an op's inputs: `a0`, `a1`, ..."""
+    return [Buffer(f"a{k}", t.dtype, t.ints) for k, t in enumerate(types)]
+
+
+def axes(shape: Iterable[int], prefix: str = "i") -> list[Var]:
+    """Return one fresh loop variable per axis."""
+    return [Var(f"{prefix}{k}", int(n)) for k, n in enumerate(shape)]
+
+
+def pointwise(types: Sequence[TensorType], dtype: DType, f: Callable[..., Expr]) -> Compute:
+    """Return `out[i...] = f(x[i...], ...)` for inputs of one shape."""
+    args = arguments(*types)
+    vs = axes(types[0].ints)
+    return Compute(args, vs, dtype, f(*[a[tuple(vs)] for a in args]))
+
+
+@final
+class LoopBody(Lowered):
+    """A kernel no tensor expression describes (cumulative ops, scatter): statements over argument and result buffers.
+
+    `build(args, outs)` returns the statement; `parallel` loops inside it may be distributed. Nothing fuses into it.
+    """
+
+    __slots__ = ("build", "checks")
+
+    def __init__(
+        self, build: Callable[[Sequence[Buffer], Sequence[Buffer]], object], checks: Iterable[Check] = ()
+    ) -> None:
+        self.build: Final = build
+        self.checks: Final = tuple(checks)
+
+
+@final
+class Region(Lowered):
+    """Control flow: the compiler turns it into nested command lists. `kind` is `cond`, `while` or `scan`."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind: Final = kind
+
+
+INDEX: Final = int64

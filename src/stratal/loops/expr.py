@@ -1,0 +1,370 @@
+"""Scalar expressions: hash-consed, typed, with the small closed set of functions that code generation knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Union, final
+from weakref import WeakValueDictionary
+
+from stratal.base.dtypes import DType, bool_, int64
+from stratal.base.errors import VerifyError
+
+FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
+    # name: (number of arguments, what it means). Result dtype is the first argument's unless said otherwise.
+    "add": (2, "a + b; integers wrap"),
+    "sub": (2, "a - b; integers wrap"),
+    "mul": (2, "a * b; integers wrap"),
+    "div": (2, "a / b of floats, IEEE"),
+    "fma": (3, "a * b + c, rounded once"),
+    "neg": (1, "-a"),
+    "abs": (1, "|a|"),
+    "min": (2, "the smaller; NaN if either is NaN"),
+    "max": (2, "the larger; NaN if either is NaN"),
+    "sqrt": (1, "correctly rounded square root"),
+    "floor": (1, "round towards -inf, float"),
+    "ceil": (1, "round towards +inf, float"),
+    "trunc": (1, "round towards 0, float"),
+    "rint": (1, "round to nearest, ties to even, float"),
+    "idiv": (2, "integer division towards 0; a divisor of 0 gives 0"),
+    "irem": (2, "integer remainder with the sign of a; a divisor of 0 gives 0"),
+    "floordiv": (2, "index division towards -inf by a positive constant"),
+    "mod": (2, "index remainder in [0, b) by a positive constant"),
+    "mulhi": (2, "upper half of the product of two unsigned integers"),
+    "and": (2, "bitwise or logical and"),
+    "or": (2, "bitwise or logical or"),
+    "xor": (2, "bitwise or logical exclusive or"),
+    "not": (1, "bitwise or logical not"),
+    "shl": (2, "a << b; 0 where b is not less than the width"),
+    "shr": (2, "a >> b, arithmetic for signed; sign or 0 where b is not less than the width"),
+    "eq": (2, "bool"),
+    "ne": (2, "bool; true if either is NaN"),
+    "lt": (2, "bool; false if either is NaN"),
+    "le": (2, "bool; false if either is NaN"),
+    "gt": (2, "bool; false if either is NaN"),
+    "ge": (2, "bool; false if either is NaN"),
+    "select": (3, "b where bool a, else c; both are evaluated; dtype of b"),
+    "cast": (1, "to the call's dtype; float to integer truncates and saturates, NaN gives 0; to bool: a != 0"),
+    "bitcast": (1, "the same bits as the call's dtype of equal width"),
+}
+COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+
+_TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+
+
+@final
+class Buffer:
+    """Memory a kernel touches. `strides` count elements; `space` is `global`, `scratch` (per worker) or `register`."""
+
+    __slots__ = ("__weakref__", "dtype", "name", "shape", "space", "strides")
+
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        shape: Iterable[int],
+        strides: Iterable[int] | None = None,
+        space: str = "global",
+    ) -> None:
+        self.name: Final = name
+        self.dtype: Final = dtype
+        self.shape: Final = tuple(shape)
+        self.strides: Final = tuple(strides) if strides is not None else row_major(self.shape)
+        self.space: Final = space
+
+    @property
+    def size(self) -> int:
+        """Elements from the first to the last, gaps included."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+    def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
+        where = indices if isinstance(indices, tuple) else (indices,)
+        return load(self, tuple(index_const(i) if isinstance(i, int) else i for i in where))
+
+    def __str__(self) -> str:
+        natural = "" if self.strides == row_major(self.shape) else f" strides{list(self.strides)}"
+        return f"{self.name}: {self.dtype}{list(self.shape)}{natural}"
+
+    __repr__ = __str__
+
+
+def row_major(shape: Iterable[int]) -> tuple[int, ...]:
+    """Return the element strides of a dense row-major array."""
+    strides: list[int] = []
+    step = 1
+    for n in reversed(tuple(shape)):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+@final
+class Const:
+    """A scalar immediate."""
+
+    __slots__ = ("__weakref__", "dtype", "value")
+
+    def __init__(self, value: Any, dtype: DType) -> None:
+        self.value: Final = value
+        self.dtype: Final = dtype
+
+    def __str__(self) -> str:
+        return str(self.value) if self.dtype is int64 else f"{self.value}:{self.dtype}"
+
+    __repr__ = __str__
+
+
+@final
+class Var:
+    """A loop variable: an int64 in [0, extent). Two variables are equal only if they are one object."""
+
+    __slots__ = ("__weakref__", "extent", "name")
+
+    def __init__(self, name: str, extent: int) -> None:
+        self.name: Final = name
+        self.extent: Final = extent
+
+    @property
+    def dtype(self) -> DType:
+        return int64
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+
+@final
+class Load:
+    """An element of a buffer; `indices` are logical, one per axis."""
+
+    __slots__ = ("__weakref__", "buffer", "indices")
+
+    def __init__(self, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
+        self.buffer: Final = buffer
+        self.indices: Final = indices
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    def __str__(self) -> str:
+        return f"{self.buffer.name}[{', '.join(map(str, self.indices))}]"
+
+    __repr__ = __str__
+
+
+@final
+class Call:
+    """A scalar function of `FUNCTIONS` applied to arguments."""
+
+    __slots__ = ("__weakref__", "args", "dtype", "fn")
+
+    def __init__(self, fn: str, args: tuple[Expr, ...], dtype: DType) -> None:
+        self.fn: Final = fn
+        self.args: Final = args
+        self.dtype: Final = dtype
+
+    def __str__(self) -> str:
+        infix = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "ge": ">=",
+                 "le": "<=", "gt": ">", "eq": "==", "ne": "!=", "and": "&", "or": "|"}  # fmt: skip
+        if self.fn in infix:
+            return f"({self.args[0]} {infix[self.fn]} {self.args[1]})"
+        name = f"{self.fn}.{self.dtype}" if self.fn in ("cast", "bitcast") else self.fn
+        return f"{name}({', '.join(map(str, self.args))})"
+
+    __repr__ = __str__
+
+
+@final
+class Guard:
+    """`value` where `condition` holds, else `otherwise`. Loads of `value` do not happen where it does not hold."""
+
+    __slots__ = ("__weakref__", "condition", "otherwise", "value")
+
+    def __init__(self, condition: Expr, value: Expr, otherwise: Expr) -> None:
+        self.condition: Final = condition
+        self.value: Final = value
+        self.otherwise: Final = otherwise
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    def __str__(self) -> str:
+        return f"guard({self.condition}, {self.value}, {self.otherwise})"
+
+    __repr__ = __str__
+
+
+@final
+class Lanes:
+    """All lanes of a vector combined as a balanced tree: halves, quarters, ...; `fn` is a two-argument function."""
+
+    __slots__ = ("__weakref__", "fn", "value", "var")
+
+    def __init__(self, fn: str, value: Expr, var: Var) -> None:
+        self.fn: Final = fn
+        self.value: Final = value  # mentions the lane variable `var`
+        self.var: Final = var
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+    def __str__(self) -> str:
+        return f"lanes.{self.fn}({self.value}, {self.var})"
+
+    __repr__ = __str__
+
+
+Expr = Union[Const, Var, Load, Call, Guard, Lanes]
+
+
+def _intern(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    found = _TABLE.get(key)
+    if found is None:
+        found = make()
+        _TABLE[key] = found
+    return found
+
+
+def const(value: Any, dtype: DType) -> Const:
+    """Return the immediate `value` of `dtype` (a Python bool, int or float; floats by their exact bits)."""
+    plain: Any
+    if dtype.is_bool:
+        plain = bool(value)
+    elif dtype.is_integer:
+        plain = int(value)
+    else:
+        plain = float(value)
+    key = plain.hex() if isinstance(plain, float) else plain
+    return _intern(("const", key, dtype.name), lambda: Const(plain, dtype))  # type: ignore[no-any-return]
+
+
+def index_const(value: int) -> Const:
+    return const(value, int64)
+
+
+def load(buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
+    if len(indices) != len(buffer.shape):
+        raise VerifyError(f"load: {buffer} takes {len(buffer.shape)} indices", got=str(len(indices)))
+    return _intern(("load", buffer, indices), lambda: Load(buffer, indices))  # type: ignore[no-any-return]
+
+
+def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
+    """Return `fn(*args)`. The dtype is derived except for `cast` and `bitcast`, which name theirs."""
+    if fn not in FUNCTIONS:
+        raise VerifyError(f"expr: no scalar function is called {fn!r}")
+    if len(args) != FUNCTIONS[fn][0]:
+        raise VerifyError(f"expr: {fn} takes {FUNCTIONS[fn][0]} arguments", got=str(len(args)))
+    if fn in ("cast", "bitcast"):
+        if dtype is None:
+            raise VerifyError(f"expr: {fn} needs a dtype")
+        if dtype is args[0].dtype:
+            return args[0]
+    elif fn == "select":
+        dtype = args[1].dtype
+        _same(fn, args[1:])
+    elif fn in COMPARISONS:
+        dtype = bool_
+        _same(fn, args)
+    else:
+        dtype = args[0].dtype
+        _same(fn, args)
+    result: DType = dtype  # type: ignore[assignment]
+    return _intern(("call", fn, args, result.name), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
+
+
+def _same(fn: str, args: tuple[Expr, ...]) -> None:
+    if any(a.dtype is not args[0].dtype for a in args):
+        raise VerifyError(f"expr: {fn} of different dtypes", got=", ".join(str(a.dtype) for a in args))
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    return call("cast", value, dtype=dtype)
+
+
+def guard(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
+    if isinstance(condition, Const):
+        return value if condition.value else otherwise
+    _same("guard", (value, otherwise))
+    return _intern(("guard", condition, value, otherwise), lambda: Guard(condition, value, otherwise))  # type: ignore[no-any-return]
+
+
+def lanes(fn: str, value: Expr, var: Var) -> Lanes:
+    return _intern(("lanes", fn, value, var), lambda: Lanes(fn, value, var))  # type: ignore[no-any-return]
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Return the direct sub-expressions, indices included."""
+    if isinstance(expr, Load):
+        return expr.indices
+    if isinstance(expr, Call):
+        return expr.args
+    if isinstance(expr, Guard):
+        return (expr.condition, expr.value, expr.otherwise)
+    if isinstance(expr, Lanes):
+        return (expr.value,)
+    return ()
+
+
+def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
+    """Return `expr` with other sub-expressions; index arithmetic is normalised again."""
+    if isinstance(expr, Load):
+        return load(expr.buffer, new)
+    if isinstance(expr, Guard):
+        return guard(*new)
+    if isinstance(expr, Lanes):
+        return lanes(expr.fn, new[0], expr.var)
+    if isinstance(expr, Call):
+        if expr.dtype is int64 and expr.fn in ("add", "sub", "mul", "floordiv", "mod"):
+            from stratal.loops import index  # the algebra is built on expressions
+
+            return index.rebuild(expr.fn, new)
+        return call(expr.fn, *new, dtype=expr.dtype)
+    return expr
+
+
+def walk(roots: Iterable[Expr]) -> list[Expr]:
+    """Return every sub-expression, operands before users, each once; iterative."""
+    order: list[Expr] = []
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        expr, done = stack.pop()
+        if done:
+            order.append(expr)
+            continue
+        if id(expr) in seen:
+            continue
+        seen.add(id(expr))
+        stack.append((expr, True))
+        stack.extend((c, False) for c in reversed(children(expr)) if id(c) not in seen)
+    return order
+
+
+def transform(roots: Iterable[Expr], change: Callable[[Expr], Expr | None]) -> list[Expr]:
+    """Rebuild expressions bottom up; `change` sees each rebuilt node and returns its replacement, or None to keep it."""
+    wanted = list(roots)
+    new: dict[int, Expr] = {}
+    for expr in walk(wanted):
+        old = children(expr)
+        made = tuple(new[id(c)] for c in old)
+        rebuilt = expr if all(a is b for a, b in zip(made, old, strict=True)) else with_children(expr, made)
+        new[id(expr)] = change(rebuilt) or rebuilt
+    return [new[id(r)] for r in wanted]
+
+
+def substitute(roots: Iterable[Expr], values: Mapping[Var, Expr]) -> list[Expr]:
+    """Replace loop variables by index expressions."""
+    return transform(roots, lambda e: values.get(e) if isinstance(e, Var) else None)
+
+
+def variables(roots: Iterable[Expr]) -> set[Var]:
+    return {e for e in walk(roots) if isinstance(e, Var)}
+
+
+def loads(roots: Iterable[Expr]) -> list[Load]:
+    return [e for e in walk(roots) if isinstance(e, Load)]

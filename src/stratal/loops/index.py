@@ -1,0 +1,288 @@
+"""The index algebra: quasi-affine int64 expressions in normal form, and what can be read off them.
+
+A normal form is a sum of integer multiples of atoms plus a constant. An atom is a loop variable, a load (a gathered
+index), `floordiv(form, c)` or `mod(form, c)` with c a positive constant. Bounds of variables are part of the
+variables, so `i*8 + j` with j < 8 divided by 8 is `i` wherever it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Union
+
+from stratal.base.dtypes import bool_, int64
+from stratal.base.errors import VerifyError
+from stratal.loops.expr import Call, Const, Expr, Load, Var, _intern, call, const, index_const
+
+Index = Union[Expr, int]
+Linear = dict[Expr, int]
+_WIDE = 1 << 62
+
+
+def as_expr(value: Index) -> Expr:
+    return index_const(value) if isinstance(value, int) else value
+
+
+def linear(expr: Index) -> tuple[Linear, int]:
+    """Split a normal form into {atom: coefficient} and the constant."""
+    if isinstance(expr, int):
+        return {}, expr
+    if isinstance(expr, Const):
+        return {}, int(expr.value)
+    if isinstance(expr, Call) and expr.fn == "add":
+        terms, constant = linear(expr.args[0])
+        more, extra = linear(expr.args[1])
+        terms = dict(terms)
+        for atom, c in more.items():
+            terms[atom] = terms.get(atom, 0) + c
+        return {a: c for a, c in terms.items() if c}, constant + extra
+    if isinstance(expr, Call) and expr.fn == "mul" and isinstance(expr.args[1], Const):
+        terms, constant = linear(expr.args[0])
+        c = int(expr.args[1].value)
+        return {a: k * c for a, k in terms.items()}, constant * c
+    return {expr: 1}, 0
+
+
+@lru_cache(maxsize=1 << 16)
+def _order(expr: Expr) -> str:
+    return str(expr)
+
+
+def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
+    """Build the normal form of a linear combination, joining `x//c*c + x%c` back to `x`."""
+    terms = _rejoin({a: c for a, c in terms.items() if c})
+    result: Expr | None = None
+    for atom in sorted(terms, key=_order):
+        c = terms[atom]
+        scaled = atom if c == 1 else _raw("mul", atom, index_const(c))
+        result = scaled if result is None else _raw("add", result, scaled)
+    if result is None:
+        return index_const(constant)
+    return result if constant == 0 else _raw("add", result, index_const(constant))
+
+
+def _raw(fn: str, *args: Expr) -> Expr:
+    return _intern(("call", fn, args, "int64"), lambda: Call(fn, args, int64))  # type: ignore[no-any-return]
+
+
+def _rejoin(terms: Linear) -> Linear:
+    for atom, c in list(terms.items()):
+        if not (isinstance(atom, Call) and atom.fn == "mod") or atom not in terms:
+            continue
+        modulus = int(atom.args[1].value)  # type: ignore[union-attr]
+        quotient = floordiv(atom.args[0], modulus)
+        parts, extra = linear(quotient)
+        if extra == 0 and parts and all(terms.get(a) == k * c * modulus for a, k in parts.items()):
+            joined = {a: k for a, k in terms.items() if a is not atom and a not in parts}
+            inner, shift = linear(atom.args[0])
+            if shift == 0:
+                for a, k in inner.items():
+                    joined[a] = joined.get(a, 0) + k * c
+                return _rejoin({a: k for a, k in joined.items() if k})
+    return terms
+
+
+def add(a: Index, b: Index) -> Expr:
+    terms, constant = linear(a)
+    more, extra = linear(b)
+    terms = dict(terms)
+    for atom, c in more.items():
+        terms[atom] = terms.get(atom, 0) + c
+    return from_linear(terms, constant + extra)
+
+
+def mul(a: Index, c: int) -> Expr:
+    terms, constant = linear(a)
+    return from_linear({k: v * c for k, v in terms.items()}, constant * c)
+
+
+def sub(a: Index, b: Index) -> Expr:
+    return add(a, mul(b, -1))
+
+
+@lru_cache(maxsize=1 << 16)
+def _bounds(expr: Expr) -> tuple[int, int]:
+    if isinstance(expr, Const):
+        return int(expr.value), int(expr.value)
+    if isinstance(expr, Var):
+        return 0, max(expr.extent - 1, 0)
+    if isinstance(expr, Call):
+        if expr.fn == "mod":
+            low, high = _bounds(expr.args[0])
+            c = int(expr.args[1].value)  # type: ignore[union-attr]
+            return (low, high) if 0 <= low and high < c else (0, c - 1)
+        if expr.fn == "floordiv":
+            low, high = _bounds(expr.args[0])
+            c = int(expr.args[1].value)  # type: ignore[union-attr]
+            return low // c, high // c
+        if expr.fn in ("add", "mul"):
+            terms, constant = linear(expr)
+            if terms == {expr: 1}:
+                return -_WIDE, _WIDE
+            low = high = constant
+            for atom, c in terms.items():
+                lo, hi = _bounds(atom)
+                low, high = low + min(lo * c, hi * c), high + max(lo * c, hi * c)
+            return low, high
+        if expr.fn in ("min", "max"):
+            (a, b), (c2, d) = _bounds(expr.args[0]), _bounds(expr.args[1])
+            return (min(a, c2), min(b, d)) if expr.fn == "min" else (max(a, c2), max(b, d))
+    return -_WIDE, _WIDE
+
+
+def bounds(expr: Index) -> tuple[int, int]:
+    """Return the least and greatest value an index can take; very wide where nothing is known."""
+    return _bounds(as_expr(expr))
+
+
+def floordiv(a: Index, c: int) -> Expr:
+    """Return `a // c` for a positive constant."""
+    if c <= 0:
+        raise VerifyError("index: division by a constant that is not positive", got=str(c))
+    if c == 1:
+        return as_expr(a)
+    terms, constant = linear(a)
+    whole = {k: v // c for k, v in terms.items() if v % c == 0}
+    rest = {k: v for k, v in terms.items() if v % c}
+    quotient, remainder = divmod(constant, c)
+    inner = from_linear(rest, remainder)
+    low, high = bounds(inner)
+    if 0 <= low and high < c:
+        return from_linear(whole, quotient)
+    if low // c == high // c:
+        return from_linear(whole, quotient + low // c)
+    if isinstance(inner, Call) and inner.fn == "floordiv":
+        divided = floordiv(inner.args[0], int(inner.args[1].value) * c)  # type: ignore[union-attr]
+    else:
+        split = _split(rest, remainder, c)
+        if split is not None:
+            divided = floordiv(*split)
+        else:
+            divided = _raw("floordiv", inner, index_const(c))
+    if not whole and quotient == 0:
+        return divided
+    return add(from_linear(whole, quotient), divided)
+
+
+def _split(terms: Linear, constant: int, c: int) -> tuple[Expr, int] | None:
+    """Return (x, d) with (g*x + small)//c = x//d where 0 <= small < g, g divides c and d = c/g."""
+    for g in sorted({abs(v) for v in terms.values() if c % v == 0 and abs(v) > 1}, reverse=True):
+        big = {k: v // g for k, v in terms.items() if v % g == 0}
+        low, high = bounds(from_linear({k: v for k, v in terms.items() if v % g}, constant % g))
+        if big and 0 <= low and high < g:
+            return from_linear(big, constant // g), c // g
+    return None
+
+
+def mod(a: Index, c: int) -> Expr:
+    """Return `a % c` in [0, c) for a positive constant."""
+    if c <= 0:
+        raise VerifyError("index: remainder by a constant that is not positive", got=str(c))
+    terms, constant = linear(a)
+    rest = {k: v % c if abs(v) >= c or bounds(k)[0] < 0 else v for k, v in terms.items() if v % c}
+    inner = from_linear(rest, constant % c)
+    low, high = bounds(inner)
+    if low // c == high // c:
+        return add(inner, -(low // c) * c)
+    if isinstance(inner, Call) and inner.fn == "mod" and int(inner.args[1].value) % c == 0:  # type: ignore[union-attr]
+        return mod(inner.args[0], c)
+    for g in sorted({v for v in rest.values() if v > 1 and c % v == 0}, reverse=True):
+        small = from_linear({k: v for k, v in rest.items() if v % g}, constant % c % g)
+        lo, hi = bounds(small)
+        if 0 <= lo and hi < g and g < c:
+            big = from_linear({k: v // g for k, v in rest.items() if v % g == 0}, constant % c // g)
+            return add(mul(mod(big, c // g), g), small)
+    return _raw("mod", inner, index_const(c))
+
+
+def rebuild(fn: str, args: tuple[Expr, ...]) -> Expr:
+    """Apply an int64 function, in normal form where the arguments allow it."""
+    a, b = args
+    if fn == "add":
+        return add(a, b)
+    if fn == "sub":
+        return sub(a, b)
+    if fn == "mul":
+        if isinstance(b, Const):
+            return mul(a, int(b.value))
+        if isinstance(a, Const):
+            return mul(b, int(a.value))
+        return _raw("mul", a, b)
+    if isinstance(b, Const) and int(b.value) > 0:
+        return floordiv(a, int(b.value)) if fn == "floordiv" else mod(a, int(b.value))
+    return _raw(fn, a, b)
+
+
+def less(a: Index, b: Index) -> Expr:
+    """Return the condition a < b, decided where bounds allow."""
+    low, high = bounds(sub(a, b))
+    if high < 0:
+        return const(True, bool_)
+    if low >= 0:
+        return const(False, bool_)
+    return call("lt", as_expr(a), as_expr(b))
+
+
+def within(a: Index, low: int, high: int) -> Expr:
+    """Return the condition low <= a < high, decided where bounds allow."""
+    return both(less(low - 1, a), less(a, high))
+
+
+def both(a: Expr, b: Expr) -> Expr:
+    """Return the conjunction of two conditions."""
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Const):
+            return y if x.value else x
+    return a if a is b else call("and", a, b)
+
+
+def stride_of(expr: Index, var: Var) -> int | None:
+    """Return the constant step of an index per step of `var`; None where it is not affine in it."""
+    terms, _ = linear(expr)
+    for atom in terms:
+        if atom is not var and depends(atom, var):
+            return None
+    return terms.get(var, 0)
+
+
+@lru_cache(maxsize=1 << 16)
+def _free(expr: Expr) -> frozenset[Var]:
+    from stratal.loops.expr import variables
+
+    return frozenset(variables((expr,)))
+
+
+def depends(expr: Expr, var: Var) -> bool:
+    """Return whether an expression mentions a variable."""
+    return var in _free(expr)
+
+
+def flatten(indices: tuple[Expr, ...], shape: tuple[int, ...]) -> Expr:
+    """Return the row-major linear position of an index tuple."""
+    position: Expr = index_const(0)
+    for i, n in zip(indices, shape, strict=True):
+        position = add(mul(position, n), i)
+    return position
+
+
+def unflatten(position: Index, shape: tuple[int, ...]) -> tuple[Expr, ...]:
+    """Return the index tuple of a row-major position: the view map of a reshape."""
+    indices: list[Expr] = []
+    rest = as_expr(position)
+    for k, n in enumerate(reversed(shape)):
+        last = k == len(shape) - 1
+        if n == 0:
+            indices.append(index_const(0))
+        else:
+            indices.append(rest if last else mod(rest, n))
+            rest = rest if last else floordiv(rest, n)
+    return tuple(reversed(indices))
+
+
+def offset(load: Load) -> Expr:
+    """Return the element offset of a load from the start of its buffer."""
+    position: Expr = index_const(0)
+    for i, s in zip(load.indices, load.buffer.strides, strict=True):
+        position = add(position, mul(i, s))
+    return position

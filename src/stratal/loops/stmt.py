@@ -1,0 +1,166 @@
+"""Statements and kernels: loop nests over buffers, with their text form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, Union, final
+
+from stratal.loops.expr import Buffer, Expr, Var, walk, Load
+
+LoopKind = Literal["serial", "parallel", "unroll", "vector"]
+
+
+@final
+class For:
+    """`for var in range(var.extent)`. `vector` runs all iterations as lanes; `parallel` iterations are independent."""
+
+    __slots__ = ("body", "kind", "var")
+
+    def __init__(self, var: Var, body: Stmt, kind: LoopKind = "serial") -> None:
+        self.var: Final = var
+        self.body: Final = body
+        self.kind: Final[LoopKind] = kind
+
+
+@final
+class Store:
+    """`buffer[indices] = value`."""
+
+    __slots__ = ("buffer", "indices", "value")
+
+    def __init__(self, buffer: Buffer, indices: Iterable[Expr], value: Expr) -> None:
+        self.buffer: Final = buffer
+        self.indices: Final = tuple(indices)
+        self.value: Final = value
+
+
+@final
+class If:
+    """Run `then` where the scalar condition holds, else `otherwise`."""
+
+    __slots__ = ("condition", "otherwise", "then")
+
+    def __init__(self, condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> None:
+        self.condition: Final = condition
+        self.then: Final = then
+        self.otherwise: Final = otherwise
+
+
+@final
+class Fail:
+    """Write `code` to the error cell and leave the kernel where the scalar condition holds."""
+
+    __slots__ = ("code", "condition")
+
+    def __init__(self, condition: Expr, code: int) -> None:
+        self.condition: Final = condition
+        self.code: Final = code
+
+
+@final
+class Seq:
+    """Statements in order."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: Iterable[Stmt]) -> None:
+        self.body: Final = tuple(body)
+
+
+Stmt = Union[For, Store, If, Fail, Seq]
+
+
+@final
+class Kernel:
+    """A native function. `reads` and `writes` are its parameters in Frame order; a buffer both read and written is in `writes`.
+
+    `local` buffers are registers or per-worker scratch. If the outermost statement is a parallel loop, its
+    iterations are the kernel's chunks; otherwise the kernel is one chunk.
+    """
+
+    __slots__ = ("body", "local", "name", "reads", "writes")
+
+    def __init__(
+        self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], body: Stmt, local: Iterable[Buffer] = ()
+    ) -> None:
+        self.name: Final = name
+        self.reads: Final = tuple(reads)
+        self.writes: Final = tuple(writes)
+        self.body: Final = body
+        self.local: Final = tuple(local)
+
+    @property
+    def parameters(self) -> tuple[Buffer, ...]:
+        """Buffers in the order of the Frame: reads, then writes."""
+        return self.reads + self.writes
+
+    @property
+    def num_chunks(self) -> int:
+        return self.body.var.extent if isinstance(self.body, For) and self.body.kind == "parallel" else 1
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per-worker scratch memory, each buffer aligned to 64 bytes."""
+        return sum(-(-b.size * b.dtype.itemsize // 64) * 64 for b in self.local if b.space == "scratch")
+
+    def __str__(self) -> str:
+        return kernel_to_text(self)
+
+
+def statements(stmt: Stmt) -> Iterator[Stmt]:
+    """Yield a statement and all below it, outermost first."""
+    stack: list[Stmt] = [stmt]
+    while stack:
+        s = stack.pop()
+        yield s
+        if isinstance(s, For):
+            stack.append(s.body)
+        elif isinstance(s, Seq):
+            stack.extend(reversed(s.body))
+        elif isinstance(s, If):
+            if s.otherwise is not None:
+                stack.append(s.otherwise)
+            stack.append(s.then)
+
+
+def expressions(stmt: Stmt) -> Iterator[Expr]:
+    """Yield the root expressions of every statement."""
+    for s in statements(stmt):
+        if isinstance(s, Store):
+            yield from s.indices
+            yield s.value
+        elif isinstance(s, (If, Fail)):
+            yield s.condition
+
+
+def stored(stmt: Stmt) -> list[Buffer]:
+    """Return the buffers a statement writes, each once."""
+    return list(dict.fromkeys(s.buffer for s in statements(stmt) if isinstance(s, Store)))
+
+
+def loaded(stmt: Stmt) -> list[Buffer]:
+    """Return the buffers a statement reads, each once."""
+    return list(dict.fromkeys(e.buffer for e in walk(expressions(stmt)) if isinstance(e, Load)))
+
+
+def stmt_to_text(stmt: Stmt, indent: str = "") -> str:
+    if isinstance(stmt, For):
+        word = "for" if stmt.kind == "serial" else stmt.kind
+        return f"{indent}{word} {stmt.var} in {stmt.var.extent}:\n{stmt_to_text(stmt.body, indent + '  ')}"
+    if isinstance(stmt, Store):
+        return f"{indent}{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}] = {stmt.value}"
+    if isinstance(stmt, If):
+        text = f"{indent}if {stmt.condition}:\n{stmt_to_text(stmt.then, indent + '  ')}"
+        if stmt.otherwise is not None:
+            text += f"\n{indent}else:\n{stmt_to_text(stmt.otherwise, indent + '  ')}"
+        return text
+    if isinstance(stmt, Fail):
+        return f"{indent}fail {stmt.code} if {stmt.condition}"
+    return "\n".join(stmt_to_text(s, indent) for s in stmt.body)
+
+
+def kernel_to_text(kernel: Kernel) -> str:
+    """Print a kernel: parameters, locals, loops."""
+    head = [f"  in  {b}" for b in kernel.reads] + [f"  out {b}" for b in kernel.writes]
+    head += [f"  {b.space} {b}" for b in kernel.local]
+    return f"kernel {kernel.name}:\n" + "\n".join(head) + "\n" + stmt_to_text(kernel.body, "  ")

@@ -1,0 +1,14 @@
+"""The op records, by family, and the named composites. Importing this package fills the registry."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def _load() -> None:
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
+
+
+_load()

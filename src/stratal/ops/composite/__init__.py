@@ -1,0 +1,1 @@
+"""Named functions of primitives: softmax, layer norm, attention, losses."""

@@ -1,0 +1,1 @@
+"""Records for control flow: regions with threaded state, host calls."""

@@ -1,0 +1,1 @@
+"""Records that make tensors of nothing: iota, random bits."""

@@ -1,0 +1,1 @@
+"""Records that act on each element alone."""

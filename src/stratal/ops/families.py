@@ -1,0 +1,122 @@
+"""What the records of one family share: element-wise ops and linear ops.
+
+Complex convention: the tangent of `f` at `z` is `f'(z) * t`; the cotangent is `conj(f'(z)) * ct`, so that gradients
+of a real loss point in the direction of steepest ascent, as in PyTorch, and Re<ct, jvp(t)> = Re<vjp(ct), t>.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from stratal.base.dtypes import ALL, DType, bool_, float32, float64
+from stratal.base.errors import DTypeError, ShapeError
+from stratal.base.lowered import Lowered
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array, Op, Reject, Sample
+from stratal.loops.compute import pointwise
+from stratal.loops.expr import Expr, cast
+
+
+def same_types(name: str, types: Sequence[TensorType]) -> TensorType:
+    """Return the one type all operands have. Raises: ShapeError, DTypeError."""
+    first = types[0]
+    for other in types[1:]:
+        if other.dtype is not first.dtype:
+            raise DTypeError(f"{name}: operands differ in dtype", got=", ".join(map(str, types)), hint="cast one side")
+        if other.shape != first.shape:
+            raise ShapeError(f"{name}: operands differ in shape", got=", ".join(map(str, types)))
+    return first
+
+
+def check_kind(name: str, dtype: DType, kinds: str) -> None:
+    """Refuse a dtype whose kind (`b u i f c`) is not among `kinds`."""
+    if dtype.kind not in kinds:
+        words = {"b": "bool", "u": "unsigned", "i": "signed", "f": "float", "c": "complex"}
+        raise DTypeError(f"{name}: takes {', '.join(words[k] for k in kinds)}", got=str(dtype))
+
+
+class Elementwise(Op):
+    """out[i] = f(x[i], ...) for operands of one type. 16-bit floats compute in float32 and round once.
+
+    A record gives `numpy` (its reference on arrays of the compute dtype), `scalar` (the same on expressions) and, where
+    differentiable, `partials`.
+    """
+
+    kinds: ClassVar[str] = "uif"
+    result: ClassVar[DType | None] = None  # dtype of the result where it is not the operands'
+    domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        first = same_types(self.name, types)
+        check_kind(self.name, first.dtype, self.kinds)
+        return first.with_dtype(self.result) if self.result is not None else first
+
+    def numpy(self, *arrays: Array) -> Array:
+        raise NotImplementedError
+
+    def ref(self, *arrays: Array) -> Array:
+        promised = self.result.np if self.result is not None else arrays[0].dtype
+        if arrays[0].dtype.itemsize == 2 and arrays[0].dtype.kind not in "iu":
+            arrays = tuple(a.astype(np.float32) for a in arrays)
+        return np.asarray(self.numpy(*arrays)).astype(promised, copy=False)
+
+    def scalar(self, *args: Expr) -> Expr:
+        raise NotImplementedError
+
+    def lower(self, *types: TensorType) -> Lowered:
+        out = self.infer(*types).dtype
+        compute = types[0].dtype.compute
+        return pointwise(types, out, lambda *xs: cast(self.scalar(*[cast(x, compute) for x in xs]), out))
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        """Return d out / d input for each input; None where it is zero everywhere."""
+        raise self.no_derivative()
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        if self.not_differentiable:
+            raise self.no_derivative()
+        partials = self.partials(b, out, *inputs)
+        if ct.dtype.is_complex:
+            partials = [None if p is None else b.conj(p) for p in partials]
+        return [None if p is None else b.mul(ct, p) for p in partials]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        if self.not_differentiable:
+            raise self.no_derivative()
+        total: Node | None = None
+        for partial, tangent in zip(self.partials(b, out, *inputs), tangents, strict=True):
+            if partial is not None and tangent is not None:
+                term = b.mul(partial, tangent)
+                total = term if total is None else b.add(total, term)
+        return total
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        count = cls.arity or 1
+        for dtype in sample_dtypes(cls.kinds):
+            for shape in ((), (3,), (2, 5), (0, 4), (1, 3, 1)):
+                yield Sample(cls(), (TensorType(dtype, shape),) * count, cls.domain, smooth=not cls.not_differentiable)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        if cls.arity is not None and cls.arity > 1:
+            dtype = next(iter(sample_dtypes(cls.kinds)))
+            yield Reject(cls(), (TensorType(dtype, (2,)),) + (TensorType(dtype, (3,)),) * (cls.arity - 1), "shape")
+        if "b" not in cls.kinds:
+            yield Reject(cls(), (TensorType(bool_, (2,)),) * (cls.arity or 1), "takes")
+
+
+def sample_dtypes(kinds: str) -> Iterable[DType]:
+    """Yield every dtype of the given kinds, float32 and float64 first."""
+    yield from sorted((d for d in ALL if d.kind in kinds), key=lambda d: d not in (float32, float64))
+
+
+def linear_jvp(op: Op, b: Builder, tangents: Sequence[Node | None], *inputs: Node) -> Node:
+    """Return the tangent of an op that is linear in all its inputs together: the op itself on the tangents."""
+    operands = [b.like(x, 0) if t is None else t for t, x in zip(tangents, inputs, strict=True)]
+    return b.op(op.name, *operands, **op.attributes)

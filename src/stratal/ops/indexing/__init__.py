@@ -1,0 +1,1 @@
+"""Records that read or write at computed places, and sort."""

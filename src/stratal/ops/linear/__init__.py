@@ -1,0 +1,1 @@
+"""Records for contractions, convolutions and windows."""

@@ -1,0 +1,1 @@
+"""Records that say what must not be merged, moved or differentiated."""

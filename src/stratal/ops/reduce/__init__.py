@@ -1,0 +1,1 @@
+"""Records that combine elements along axes."""

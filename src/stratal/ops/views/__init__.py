@@ -1,0 +1,1 @@
+"""Records that move elements without computing on them."""

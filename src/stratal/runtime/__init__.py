@@ -1,0 +1,1 @@
+"""What runs: storage, the thread pool, loaded kernels, programs, the object cache, devices."""
