@@ -1,0 +1,35 @@
+PYTHON ?= python
+PYTEST_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tiny test check format bench docs rows
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: ## Install Stratal for development into the current environment
+	$(PYTHON) -m pip install -e '.[dev]'
+
+tiny: ## Run the quick tests only (seconds)
+	$(PYTHON) -m pytest -q -x -m "not slow" tests/test_tiers.py tests/test_settings.py tests/test_trees.py tests/test_digits.py
+
+test: ## Run every test
+	$(PYTHON) -m pytest $(PYTEST_FLAGS)
+
+check: ## Lint, check types (strict for tiers 0-5), check the tier rule
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest -q tests/test_tiers.py
+
+format: ## Sort imports and apply the safe fixes of the linter
+	$(PYTHON) -m ruff check --fix .
+
+bench: ## Measure against PyTorch where it is installed (minutes)
+	$(PYTHON) -m benchmarks.spine
+
+docs: ## Run the examples in the documentation and the literate tour
+	$(PYTHON) -m pytest -q --doctest-modules src/stratal/base
+	$(PYTHON) docs/tour.py
+
+rows: ## Run the tests that show a row of the mission and print the table
+	$(PYTHON) -m pytest -q --rows
