@@ -19,13 +19,17 @@ class StratalError(Exception):
     ) -> None:
         self.rule = rule
         self.got = got
-        self.where = tuple(where) or tuple(filter(None, (user_line(),)))
+        lines = tuple(where)
+        self._placed = bool(lines)
+        self.where = lines or tuple(filter(None, (user_line(),)))
         self.hint = hint
         super().__init__(rule)
 
     def at(self, where: Iterable[SourceLine]) -> StratalError:
-        """Return this error, told where the user's line is."""
-        self.where = tuple(where) or self.where
+        """Return this error, told where the user's line is; the first to tell, the innermost, is believed."""
+        lines = tuple(where)
+        if lines and not self._placed:
+            self.where, self._placed = lines, True
         return self
 
     def __str__(self) -> str:

@@ -39,14 +39,20 @@ class Builder:
         where: tuple[SourceLine, ...] = (),
         vjp_graph: Callable[[Graph, Sequence[bool]], Graph] | None = None,
         jvp_graph: Callable[[Graph, Sequence[bool]], Graph] | None = None,
+        needs: tuple[bool, ...] = (),
     ) -> None:
         self.where = where
         self._vjp_graph = vjp_graph
         self._jvp_graph = jvp_graph
+        self._needs = needs
 
-    def at(self, where: tuple[SourceLine, ...]) -> Builder:
+    def at(self, where: tuple[SourceLine, ...], needs: tuple[bool, ...] = ()) -> Builder:
         """Return a builder that gives its nodes another provenance."""
-        return Builder(where, self._vjp_graph, self._jvp_graph)
+        return Builder(where, self._vjp_graph, self._jvp_graph, needs)
+
+    def needed(self, index: int) -> bool:
+        """Return whether the vjp rule being run must give a cotangent for input number `index`; others are dropped."""
+        return not self._needs or self._needs[index]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in COMPOSITES:
