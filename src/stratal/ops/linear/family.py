@@ -1,0 +1,128 @@
+"""What linear ops share: operand checks, the accumulator's dtype, spec letters, window arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+
+from stratal.base.dims import Dim, Shape
+from stratal.base.dtypes import DType
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def result_dtype(name: str, types: Sequence[TensorType], dtype: DType | None) -> DType:
+    """Return the dtype of a sum of products: `dtype`, or the operands'. Raises: DTypeError."""
+    first, given = types[0].dtype, ", ".join(map(str, types))
+    if types[1].dtype is not first:
+        raise DTypeError(f"{name}: operands differ in dtype", got=given, hint="cast one side")
+    if first.is_bool:
+        raise DTypeError(f"{name}: takes numbers, not bool", got=given, hint="cast to an integer")
+    if dtype is None:
+        return first
+    kinds = {"i": "i", "u": "ui", "f": "f", "c": "c"}[first.kind]
+    if dtype.kind not in kinds or dtype.bits < first.bits:
+        raise DTypeError(f"{name}: cannot accumulate {first} in {dtype}", hint="a wider dtype of its kind")
+    return dtype
+
+
+def accumulating(x: Array, dtype: DType) -> Array:
+    """Return `x` in the dtype its sums of products run in: float32 for results of 16-bit floats."""
+    return x.astype(dtype.compute.np, copy=False)
+
+
+# Windows: window y of an axis reads the positions y*stride + k*dilation - low for k in [0, window).
+
+
+def dilated(size: Dim, dilation: int) -> Dim:
+    """Return the extent of `size` elements that lie `dilation` apart; nothing has none."""
+    if isinstance(size, int) and size == 0:
+        return 0
+    return (size - 1) * dilation + 1
+
+
+def window_count(
+    name: str, size: Dim, window: Dim, stride: int, padding: tuple[int, int], dilation: int
+) -> Dim:
+    """Return how many windows fit an axis of extent `size`. Raises: ShapeError where not even one does."""
+    room = size + sum(padding) - dilated(window, dilation)
+    if isinstance(room, int) and room < 0:
+        raise ShapeError(
+            f"{name}: the window is larger than the padded input",
+            got=f"window {window} (dilation {dilation}) over {size} with padding {padding}",
+        )
+    return room // stride + 1
+
+
+def check_windows(name: str, ndim: int, padding: Pairs, **positive: Sequence[int]) -> None:
+    """Check one entry per axis, each at least 1, and padding of at least 0. Raises: AttributeValueError."""
+    for what, values in positive.items():
+        if len(values) != ndim:
+            raise AttributeValueError(f"{name}: {what} takes an entry per axis", got=f"{values} for {ndim}")
+        if any(v < 1 for v in values):
+            raise AttributeValueError(f"{name}: {what} must be at least 1", got=str(values))
+    if len(padding) != ndim or any(len(p) != 2 for p in padding):
+        raise AttributeValueError(f"{name}: padding takes (low, high) per axis", got=f"{padding} for {ndim}")
+    if any(p < 0 for pair in padding for p in pair):
+        raise AttributeValueError(f"{name}: padding must be at least 0", got=str(padding), hint="slice first")
+
+
+def crop_negative(b: Builder, x: Node, first: int, padding: Pairs, base: Sequence[int]) -> tuple[Node, Pairs]:
+    """Slice `x` so that every padding of its axes from `first` on is at least 0; returns both.
+
+    Elements lie `base[k]` apart: cropping part of a gap takes the element before it and pads the rest back.
+    """
+    start, stop = [0] * len(x.shape), list(x.shape)
+    result = []
+    for k, ((low, high), step) in enumerate(zip(padding, base, strict=True)):
+        axis, size = first + k, x.shape[first + k]
+        total = dilated(size, step) + low + high
+        head = -(low // step) if low < 0 else 0
+        tail = -(high // step) if high < 0 else 0
+        if isinstance(size, int) and head + tail >= size:
+            stop[axis] = 0
+            result.append((int(total), 0))
+            continue
+        start[axis], stop[axis] = head, size - tail
+        result.append((low + head * step, high + tail * step))
+    if start != [0] * len(start) or tuple(stop) != x.shape:
+        x = b.slice(x, starts=tuple(start), stops=tuple(stop), steps=(1,) * len(start))
+    return x, tuple(result)
+
+
+def offsets(window: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the positions inside a window, row by row."""
+    return product(*map(range, window))
+
+
+def windows(
+    x: Array, first: int, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> Array:
+    """Return the view [leading..., out..., window...] of a padded array, axes from `first` on windowed."""
+    axes = tuple(range(first, x.ndim))
+    extents = tuple(int(dilated(w, d)) for w, d in zip(window, dilation, strict=True))
+    view = np.lib.stride_tricks.sliding_window_view(x, extents, axis=axes)
+    pick = (slice(None),) * first + tuple(slice(None, None, s) for s in strides)
+    return view[pick + tuple(slice(None, None, d) for d in dilation)]
+
+
+def spread(x: Array, first: int, padding: Pairs, base: Sequence[int], fill: object = 0) -> Array:
+    """Return `x` with its axes from `first` on dilated by `base` and padded by `padding`."""
+    sizes = [int(dilated(n, s)) for n, s in zip(x.shape[first:], base, strict=True)]
+    shape = x.shape[:first] + tuple(n + low + high for n, (low, high) in zip(sizes, padding, strict=True))
+    out = np.full(shape, fill, x.dtype)
+    inside = tuple(slice(low, low + n, s) for n, (low, _), s in zip(sizes, padding, base, strict=True))
+    out[(slice(None),) * first + inside] = x
+    return out
+
+
+def symbolic(shape: Shape) -> bool:
+    """Return whether any size is a symbol."""
+    return not all(isinstance(n, int) for n in shape)
