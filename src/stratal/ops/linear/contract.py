@@ -178,7 +178,8 @@ class Contract(Op):
             for dtype in (float32, float64):
                 yield Sample(cls(spec), (TensorType(dtype, x), TensorType(dtype, y)))
         for dtype, wide in (
-            (float16, None), (bfloat16, None), (bfloat16, float32), (int64, None), (int8, int32), (int8, None),
+            (float16, None), (bfloat16, None), (bfloat16, float32), (int64, None), (int8, int32),
+            (int8, None),
         ):  # fmt: skip
             yield Sample(cls("mk,kn->mn", wide), (TensorType(dtype, (7, 33)), TensorType(dtype, (33, 9))))
 

@@ -9,8 +9,11 @@ import numpy as np
 from stratal.base.dtypes import DType
 from stratal.base.errors import AttributeValueError
 from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Sample
-from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.compute import Compute, arguments
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import cast
 
 
@@ -57,7 +60,14 @@ def reduction_samples(cls: type[Op], dtypes: Iterable[DType]) -> Iterable[Sample
     """Yield calls over leading, trailing, middle, all and no axes, with zero-size and size-1 axes."""
     for dtype in dtypes:
         for shape, axes in (
-            ((4,), (0,)), ((2, 3), (0,)), ((2, 3), (1,)), ((2, 3, 4), (0, 2)), ((2, 3, 4), (1,)), ((2, 3), (0, 1)),
+            ((4,), (0,)), ((2, 3), (0,)), ((2, 3), (1,)), ((2, 3, 4), (0, 2)), ((2, 3, 4), (1,)),
+            ((2, 3), (0, 1)),
             ((2, 3), ()), ((3, 0), (0,)), ((1, 5, 1), (0, 2)), ((40, 33), (1,)), ((33, 40), (0,)),
         ):  # fmt: skip
             yield Sample(cls(axes), (TensorType(dtype, shape),))  # type: ignore[call-arg]
+
+
+def spread(b: Builder, x: Node, type_: TensorType, axes: Sequence[int]) -> Node:
+    """Broadcast a reduction over `axes` back to the type it was reduced from."""
+    result: Node = b.broadcast(x, shape=type_.shape, axes=kept(type_, axes))
+    return result

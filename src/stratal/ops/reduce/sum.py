@@ -12,13 +12,13 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.reduce import family
 from stratal.ops.families import check_kind, linear_jvp
+from stratal.ops.reduce import family
 
 
 @record
 class Sum(Op):
-    """Sum over `axes`, which vanish; 16-bit floats accumulate in float32, integers wrap. The sum of nothing is 0."""
+    """Sum over `axes`, which vanish; 16-bit floats accumulate in float32, integers wrap. Of nothing, 0."""
 
     axes: tuple[int, ...]
     arity = 1
