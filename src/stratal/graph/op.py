@@ -60,6 +60,7 @@ class Op:
     foldable: ClassVar[bool] = True  # may be evaluated at compile time when its inputs are constant
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
     ulp: ClassVar[float] = 0.5  # bound on the rounding error of the lowered form, in units in the last place
+    dim_attributes: ClassVar[tuple[str, ...]] = ()  # fields that hold sizes and may hold symbolic ones
 
     # -- meaning ---------------------------------------------------------------------------------------------
     def infer(self, *types: TensorType) -> Type:
@@ -95,6 +96,16 @@ class Op:
     def lower(self, *types: TensorType) -> Lowered:
         """Return the tensor expression, loop body or region that computes this op (grammar in `loops/`)."""
         raise VerifyError(f"{self.name}: has no lowering", got=self.not_lowered)
+
+    def host_reason(self, *types: TensorType) -> str:
+        """Return why a call with operands of these types runs by host fallback; empty where `lower` serves it."""
+        if self.not_lowered:
+            return self.not_lowered
+        out = self.infer(*types)
+        results = out.elements if isinstance(out, TupleType) else (out,)
+        if any(t.dtype.is_complex for t in (*types, *results)):
+            return "complex runs by host fallback"
+        return ""
 
     def cost(self, *types: TensorType) -> Cost:
         """Estimate the work from types alone: by default one operation per output element."""

@@ -11,15 +11,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from stratal.base.dtypes import ALL, DType, bool_, float32, float64
-from stratal.base.errors import DTypeError, ShapeError
+from stratal.base.dtypes import ALL, DType, bool_, complex64, complex128, float32, float64
+from stratal.base.errors import DTypeError, ShapeError, VerifyError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample
 from stratal.loops.compute import pointwise
-from stratal.loops.expr import Expr, cast
+from stratal.loops.expr import Expr, call, cast
+
+
+REAL_OF = {complex64: float32, complex128: float64}
+SAMPLE_SHAPES = ((2, 5), (), (37,), (0, 4), (1, 3, 1))
 
 
 def same_types(name: str, types: Sequence[TensorType]) -> TensorType:
@@ -40,14 +44,28 @@ def check_kind(name: str, dtype: DType, kinds: str) -> None:
         raise DTypeError(f"{name}: takes {', '.join(words[k] for k in kinds)}", got=str(dtype))
 
 
+def widened(x: Array) -> Array:
+    """Return 16-bit floats as float32, which their arithmetic computes in; other arrays as they are."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
+
+
+def refuse_host_only(op: Op, types: Sequence[TensorType]) -> None:
+    """Raise VerifyError where a lowering is asked for operands that only the host fallback serves."""
+    reason = op.host_reason(*types)
+    if reason:
+        raise VerifyError(f"{op.name}: has no lowering for {', '.join(map(str, types))}", got=reason)
+
+
 class Elementwise(Op):
     """out[i] = f(x[i], ...) for operands of one type. 16-bit floats compute in float32 and round once.
 
-    A record gives `numpy` (its reference on arrays of the compute dtype), `scalar` (the same on expressions) and, where
-    differentiable, `partials`.
+    A record gives `numpy` (its reference on arrays of the compute dtype) or the `ufunc` it is, `scalar` (the same on
+    expressions) or the function `fn` of `loops.expr` it is and, where differentiable, `partials`.
     """
 
     kinds: ClassVar[str] = "uif"
+    ufunc: ClassVar[np.ufunc | None] = None
+    fn: ClassVar[str] = ""
     result: ClassVar[DType | None] = None  # dtype of the result where it is not the operands'
     domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
@@ -57,18 +75,21 @@ class Elementwise(Op):
         return first.with_dtype(self.result) if self.result is not None else first
 
     def numpy(self, *arrays: Array) -> Array:
-        raise NotImplementedError
+        if self.ufunc is None:
+            raise NotImplementedError
+        return np.asarray(self.ufunc(*arrays))
 
     def ref(self, *arrays: Array) -> Array:
         promised = self.result.np if self.result is not None else arrays[0].dtype
-        if arrays[0].dtype.itemsize == 2 and arrays[0].dtype.kind not in "iu":
-            arrays = tuple(a.astype(np.float32) for a in arrays)
-        return np.asarray(self.numpy(*arrays)).astype(promised, copy=False)
+        return np.asarray(self.numpy(*map(widened, arrays))).astype(promised, copy=False)
 
     def scalar(self, *args: Expr) -> Expr:
-        raise NotImplementedError
+        if not self.fn:
+            raise NotImplementedError
+        return call(self.fn, *args)
 
     def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
         out = self.infer(*types).dtype
         compute = types[0].dtype.compute
         return pointwise(types, out, lambda *xs: cast(self.scalar(*[cast(x, compute) for x in xs]), out))
@@ -98,8 +119,8 @@ class Elementwise(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         count = cls.arity or 1
-        for dtype in sample_dtypes(cls.kinds):
-            for shape in ((), (3,), (2, 5), (0, 4), (1, 3, 1)):
+        for k, dtype in enumerate(sample_dtypes(cls.kinds)):
+            for shape in SAMPLE_SHAPES if k < 2 else SAMPLE_SHAPES[:1]:
                 yield Sample(cls(), (TensorType(dtype, shape),) * count, cls.domain, smooth=not cls.not_differentiable)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Addition, subtraction, multiplication, division and their kin."""
+"""Addition, subtraction, multiplication, sign and size: exact or correctly rounded in one operation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, record
-from stratal.loops.expr import Expr, call
-from stratal.ops.families import Elementwise, linear_jvp
+from stratal.loops.expr import Expr, call, const
+from stratal.ops.families import REAL_OF, Elementwise, linear_jvp, widened
 
 
 @record
@@ -19,13 +20,8 @@ class Add(Elementwise):
 
     arity = 2
     kinds = "uifc"
-
-    def numpy(self, *arrays: Array) -> Array:
-        x, y = arrays
-        return np.asarray(x + y)
-
-    def scalar(self, *args: Expr) -> Expr:
-        return call("add", *args)
+    ufunc = np.add
+    fn = "add"
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [ct, ct]
@@ -36,17 +32,46 @@ class Add(Elementwise):
 
 
 @record
+class Sub(Elementwise):
+    """x - y; integers wrap."""
+
+    arity = 2
+    kinds = "uifc"
+    ufunc = np.subtract
+    fn = "sub"
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [ct, b.neg(ct)]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        x, y = tangents
+        if y is None:
+            return x
+        return b.neg(y) if x is None else b.sub(x, y)
+
+
+@record
+class Mul(Elementwise):
+    """x * y; integers wrap."""
+
+    arity = 2
+    kinds = "uifc"
+    ufunc = np.multiply
+    fn = "mul"
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x, y = inputs
+        return [y, x]
+
+
+@record
 class Neg(Elementwise):
-    """-x."""
+    """-x; unsigned integers wrap."""
 
     arity = 1
     kinds = "uifc"
-
-    def numpy(self, *arrays: Array) -> Array:
-        return np.negative(arrays[0])
-
-    def scalar(self, *args: Expr) -> Expr:
-        return call("neg", *args)
+    ufunc = np.negative
+    fn = "neg"
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.neg(ct)]
@@ -56,19 +81,89 @@ class Neg(Elementwise):
 
 
 @record
-class Mul(Elementwise):
-    """x * y; integers wrap."""
+class Abs(Elementwise):
+    """|x|, real also for complex x; the least signed integer wraps to itself. The derivative at 0 is 0."""
 
-    arity = 2
+    arity = 1
     kinds = "uifc"
 
-    def numpy(self, *arrays: Array) -> Array:
-        x, y = arrays
-        return np.asarray(x * y)
+    def infer(self, *types: TensorType) -> TensorType:
+        x = super().infer(*types)
+        return x.with_dtype(REAL_OF.get(x.dtype, x.dtype))
+
+    def ref(self, *arrays: Array) -> Array:
+        x = arrays[0]
+        return np.asarray(np.abs(x)) if x.dtype.kind == "c" else np.asarray(np.abs(widened(x))).astype(x.dtype)
 
     def scalar(self, *args: Expr) -> Expr:
-        return call("mul", *args)
+        return args[0] if args[0].dtype.kind == "u" else call("abs", *args)
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x = inputs[0]
+        if not x.dtype.is_complex:
+            return [b.mul(ct, b.sign(x))]
+        return [b.mul(b.cast(ct, dtype=x.dtype), _direction(b, out, x))]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        x, tangent = inputs[0], tangents[0]
+        if not x.dtype.is_complex:
+            return b.mul(b.sign(x), tangent)
+        return b.real(b.mul(b.conj(_direction(b, out, x)), tangent))
+
+
+def _direction(b: Builder, modulus: Node, x: Node) -> Node:
+    """Return x / |x|, and 0 at 0, of a complex x."""
+    nonzero = b.select(b.eq(modulus, b.like(modulus, 0)), b.like(modulus, 1), modulus)
+    return b.div(x, b.cast(nonzero, dtype=x.dtype))
+
+
+@record
+class Sign(Elementwise):
+    """-1, 0 or 1 (0 also for -0.0); NaN stays NaN."""
+
+    arity = 1
+    kinds = "uif"
+    ufunc = np.sign
+
+    def scalar(self, *args: Expr) -> Expr:
+        x = args[0]
+        zero, one = const(0, x.dtype), const(1, x.dtype)
+        rest = call("select", call("eq", x, zero), zero, x)
+        if x.dtype.kind != "u":
+            rest = call("select", call("lt", x, zero), const(-1, x.dtype), rest)
+        return call("select", call("gt", x, zero), one, rest)
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [None]
+
+
+@record
+class Max(Elementwise):
+    """The larger of x and y; NaN where either is. Where x == y each gets half of the cotangent."""
+
+    arity = 2
+    ufunc = np.maximum
+    fn = "max"
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, y = inputs
-        return [y, x]
+        return [_share(b, b.lt(x, y), x, y), _share(b, b.gt(x, y), x, y)]
+
+
+@record
+class Min(Elementwise):
+    """The smaller of x and y; NaN where either is. Where x == y each gets half of the cotangent."""
+
+    arity = 2
+    ufunc = np.minimum
+    fn = "min"
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x, y = inputs
+        return [_share(b, b.gt(x, y), x, y), _share(b, b.lt(x, y), x, y)]
+
+
+def _share(b: Builder, lost: Node, x: Node, y: Node) -> Node:
+    """Return 0 where an operand lost, 1/2 where both are equal, else 1 (also next to NaN)."""
+    won = b.select(b.eq(x, y), b.like(x, 0.5), b.like(x, 1))
+    return b.select(lost, b.like(x, 0), won)

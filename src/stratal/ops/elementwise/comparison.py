@@ -1,0 +1,113 @@
+"""Comparisons and tests of floats: results are bool. Comparing with NaN is false, `ne` apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from stratal.base.dtypes import bool_, uint8
+from stratal.graph.op import record
+from stratal.loops.expr import Expr, call, cast, const
+from stratal.ops.families import Elementwise
+
+
+class Comparison(Elementwise):
+    """x compared with y, element by element."""
+
+    arity = 2
+    kinds = "buif"
+    result = bool_
+    not_differentiable = "its result is bool"
+
+    def scalar(self, *args: Expr) -> Expr:
+        return call(self.fn, *[cast(x, uint8) if x.dtype.is_bool else x for x in args])
+
+
+@record
+class Eq(Comparison):
+    """x == y."""
+
+    kinds = "buifc"
+    ufunc = np.equal
+    fn = "eq"
+
+
+@record
+class Ne(Comparison):
+    """x != y; true where either is NaN."""
+
+    kinds = "buifc"
+    ufunc = np.not_equal
+    fn = "ne"
+
+
+@record
+class Lt(Comparison):
+    """x < y; False < True."""
+
+    ufunc = np.less
+    fn = "lt"
+
+
+@record
+class Le(Comparison):
+    """x <= y."""
+
+    ufunc = np.less_equal
+    fn = "le"
+
+
+@record
+class Gt(Comparison):
+    """x > y."""
+
+    ufunc = np.greater
+    fn = "gt"
+
+
+@record
+class Ge(Comparison):
+    """x >= y."""
+
+    ufunc = np.greater_equal
+    fn = "ge"
+
+
+class FloatTest(Elementwise):
+    """A question about one float."""
+
+    arity = 1
+    kinds = "fc"
+    result = bool_
+    not_differentiable = "its result is bool"
+
+
+@record
+class IsNan(FloatTest):
+    """Whether x is NaN (either part, for complex)."""
+
+    ufunc = np.isnan
+
+    def scalar(self, *args: Expr) -> Expr:
+        return call("ne", args[0], args[0])
+
+
+@record
+class IsInf(FloatTest):
+    """Whether x is infinite (either part, for complex)."""
+
+    ufunc = np.isinf
+
+    def scalar(self, *args: Expr) -> Expr:
+        return call("eq", call("abs", args[0]), const(math.inf, args[0].dtype))
+
+
+@record
+class IsFinite(FloatTest):
+    """Whether x is neither NaN nor infinite."""
+
+    ufunc = np.isfinite
+
+    def scalar(self, *args: Expr) -> Expr:
+        return call("lt", call("abs", args[0]), const(math.inf, args[0].dtype))

@@ -1,0 +1,127 @@
+"""Cast and bitcast: the same value, or the same bits, in another dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stratal.base.dtypes import (
+    ALL, DType, as_dtype, bfloat16, bool_, complex64, float16, float32, float64, int8, int16, int32, int64, uint8,
+    uint16, uint32, uint64,
+)  # fmt: skip
+from stratal.base.errors import DTypeError
+from stratal.base.lowered import Lowered
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.loops.compute import pointwise
+from stratal.loops.expr import call, cast
+from stratal.ops.families import SAMPLE_SHAPES, refuse_host_only
+
+
+@record
+class Cast(Op):
+    """x as `dtype`: floats round to nearest, float to integer truncates and saturates (NaN gives 0), integers wrap.
+
+    To bool is `x != 0`. Complex to real is refused: `real` says which part.
+    """
+
+    dtype: DType
+    arity = 1
+
+    def infer(self, *types: TensorType) -> TensorType:
+        if types[0].dtype.is_complex and not self.dtype.is_complex:
+            raise DTypeError("cast: complex does not convert to real", got=f"{types[0]} to {self.dtype}",
+                             hint="real(x), imag(x) or abs(x)")  # fmt: skip
+        return types[0].with_dtype(self.dtype)
+
+    def ref(self, *arrays: Array) -> Array:
+        x = arrays[0]
+        if as_dtype(x.dtype).is_float and self.dtype.is_integer:
+            return _saturated(x.astype(np.float64), self.dtype)
+        if self.dtype.is_bool:
+            return np.asarray(x != 0)
+        return x.astype(self.dtype.np)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return pointwise(types, self.dtype, lambda x: cast(x, self.dtype))
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x = inputs[0]
+        if not x.dtype.is_inexact or not self.dtype.is_inexact:
+            return [None]
+        if self.dtype.is_complex and not x.dtype.is_complex:
+            ct = b.real(ct)
+        return [ct if ct.dtype is x.dtype else b.cast(ct, dtype=x.dtype)]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        tangent = tangents[0]
+        return None if tangent is None or not self.dtype.is_inexact else b.cast(tangent, dtype=self.dtype)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for source in ALL:
+            for target in ALL:
+                if not source.is_complex or target.is_complex:
+                    yield Sample(cls(target), (TensorType(source, (2, 5)),), (-9.0, 9.0), smooth=target.is_inexact)
+        for shape in SAMPLE_SHAPES:
+            yield Sample(cls(float64), (TensorType(float32, shape),))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls(float32), (TensorType(complex64, (2,)),), "complex")
+        yield Reject(cls(bool_), (TensorType(complex64, (2,)),), "complex")
+
+
+def _saturated(x: Array, dtype: DType) -> Array:
+    """Return float64 values truncated to an integer dtype, the nearest representable one where out of range."""
+    bounds = np.iinfo(dtype.np)
+    low, high = float(bounds.min), float(bounds.max) + (0 if dtype.bits == 64 else 1)  # 2**63 - 1 rounds up already
+    inside = (x > low - (0 if dtype.bits == 64 else 1)) & (x < high)
+    whole = np.where(inside, x, 0).astype(dtype.np)
+    whole = np.where(x >= high, dtype.np.type(bounds.max), whole)
+    return np.asarray(np.where(x <= low, dtype.np.type(bounds.min), whole))
+
+
+@record
+class Bitcast(Op):
+    """The bits of x read as `dtype`, which has the same width."""
+
+    dtype: DType
+    arity = 1
+    not_differentiable = "the bits of a number are not a smooth function of it"
+
+    def infer(self, *types: TensorType) -> TensorType:
+        source = types[0].dtype
+        for dtype in (source, self.dtype):
+            if dtype.is_bool or dtype.is_complex:
+                raise DTypeError("bitcast: takes integers and real floats", got=f"{types[0]} to {self.dtype}")
+        if source.bits != self.dtype.bits:
+            raise DTypeError("bitcast: dtypes differ in width", got=f"{types[0]} to {self.dtype}",
+                             hint="cast converts values")  # fmt: skip
+        return types[0].with_dtype(self.dtype)
+
+    def ref(self, *arrays: Array) -> Array:
+        x = np.array(arrays[0], order="C", copy=True)
+        return x.view(self.dtype.np)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return pointwise(types, self.dtype, lambda x: call("bitcast", x, dtype=self.dtype))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        groups = ((int8, uint8), (int16, uint16, float16, bfloat16), (int32, uint32, float32), (int64, uint64, float64))
+        for group in groups:
+            for source in group:
+                for target in group:
+                    yield Sample(cls(target), (TensorType(source, (2, 5)),), smooth=False)
+        for shape in SAMPLE_SHAPES:
+            yield Sample(cls(uint32), (TensorType(float32, shape),), smooth=False)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls(uint32), (TensorType(float64, (2,)),), "width")
+        yield Reject(cls(uint8), (TensorType(bool_, (2,)),), "takes")

@@ -1,0 +1,138 @@
+"""Powers, roots, exponentials and logarithms."""
+
+from __future__ import annotations
+
+import math as pymath
+from collections.abc import Sequence
+
+import numpy as np
+
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array, record
+from stratal.loops.expr import Expr, call, const
+from stratal.ops.families import Elementwise
+
+
+@record
+class Pow(Elementwise):
+    """x ** y. Of integers it wraps, and a negative power rounds the true value towards 0 (0 for a base of 0)."""
+
+    arity = 2
+    kinds = "uifc"
+    domain = (0.3, 2.0)
+
+    def numpy(self, *arrays: Array) -> Array:
+        x, y = arrays
+        if x.dtype.kind not in "iu":
+            return np.power(x, y)
+        if x.dtype.kind == "u":
+            return np.power(x, y)
+        whole = np.power(x, np.where(y < 0, 0, y).astype(x.dtype))
+        odd_sign = np.where(y % 2 == 0, 1, x)
+        fraction = np.where(abs(x) == 1, odd_sign, 0)
+        return np.where(y < 0, fraction, whole)
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x, y = inputs
+        zero, one = b.like(y, 0), b.like(y, 1)
+        constant = b.eq(y, zero)
+        below = b.select(constant, one, b.sub(y, one))
+        by_base = b.select(constant, zero, b.mul(y, b.pow(x, below)))
+        log = b.log(b.select(b.eq(x, zero), one, x))  # 0 ** y has the derivative 0 in y > 0
+        return [by_base, b.mul(out, log)]
+
+
+class Power(Elementwise):
+    """A function of one float or complex number."""
+
+    arity = 1
+    kinds = "fc"
+
+
+@record
+class Sqrt(Power):
+    """The square root, correctly rounded; NaN below 0."""
+
+    domain = (0.2, 4.0)
+    ufunc = np.sqrt
+    fn = "sqrt"
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.div(b.like(out, 0.5), out)]
+
+
+@record
+class Rsqrt(Power):
+    """1 / sqrt(x)."""
+
+    domain = (0.2, 4.0)
+
+    def numpy(self, *arrays: Array) -> Array:
+        return np.asarray(1 / np.sqrt(arrays[0]))
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.mul(b.like(out, -0.5), b.mul(out, b.mul(out, out)))]
+
+
+@record
+class Exp(Power):
+    """e ** x."""
+
+    ufunc = np.exp
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [out]
+
+
+@record
+class Exp2(Power):
+    """2 ** x."""
+
+    ufunc = np.exp2
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.mul(out, b.like(out, pymath.log(2)))]
+
+
+@record
+class Expm1(Power):
+    """e ** x - 1, precise near 0."""
+
+    ufunc = np.expm1
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.add(out, b.like(out, 1))]
+
+
+@record
+class Log(Power):
+    """The natural logarithm; NaN below 0, -inf at 0."""
+
+    domain = (0.2, 4.0)
+    ufunc = np.log
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.div(b.like(out, 1), inputs[0])]
+
+
+@record
+class Log2(Power):
+    """The logarithm to base 2."""
+
+    domain = (0.2, 4.0)
+    ufunc = np.log2
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.div(b.like(out, 1 / pymath.log(2)), inputs[0])]
+
+
+@record
+class Log1p(Power):
+    """log(1 + x), precise near 0."""
+
+    domain = (-0.7, 3.0)
+    ufunc = np.log1p
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.div(b.like(out, 1), b.add(inputs[0], b.like(out, 1)))]
