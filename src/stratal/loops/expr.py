@@ -46,6 +46,7 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "cast": (1, "to the call's dtype; float to integer truncates and saturates, NaN gives 0; to bool: a != 0"),
     "bitcast": (1, "the same bits as the call's dtype of equal width"),
 }
+INDEX_FUNCTIONS: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "lt"))  # normalised by loops.index
 COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
@@ -319,7 +320,7 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     if isinstance(expr, Lanes):
         return lanes(expr.fn, new[0], expr.var)
     if isinstance(expr, Call):
-        if expr.dtype is int64 and expr.fn in ("add", "sub", "mul", "floordiv", "mod"):
+        if (new[0].dtype is int64 and expr.fn in INDEX_FUNCTIONS) or (expr.dtype is bool_ and expr.fn == "and"):
             from stratal.loops import index  # the algebra is built on expressions
 
             return index.rebuild(expr.fn, new)

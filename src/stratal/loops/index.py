@@ -17,7 +17,7 @@ from stratal.loops.expr import Call, Const, Expr, Load, Var, _intern, call, cons
 
 Index = Union[Expr, int]
 Linear = dict[Expr, int]
-_WIDE = 1 << 62
+_WIDE = 1 << 80  # beyond any int64, so that nothing unknown is ever decided
 
 
 def as_expr(value: Index) -> Expr:
@@ -199,6 +199,10 @@ def mod(a: Index, c: int) -> Expr:
 def rebuild(fn: str, args: tuple[Expr, ...]) -> Expr:
     """Apply an int64 function, in normal form where the arguments allow it."""
     a, b = args
+    if fn == "lt":
+        return less(a, b)
+    if fn == "and":
+        return both(a, b)
     if fn == "add":
         return add(a, b)
     if fn == "sub":

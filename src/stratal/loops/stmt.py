@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, Union, final
 
-from stratal.loops.expr import Buffer, Expr, Var, walk, Load
+from stratal.loops.expr import Buffer, Expr, Load, Var, substitute, walk
 
 LoopKind = Literal["serial", "parallel", "unroll", "vector"]
 
@@ -141,6 +141,21 @@ def stored(stmt: Stmt) -> list[Buffer]:
 def loaded(stmt: Stmt) -> list[Buffer]:
     """Return the buffers a statement reads, each once."""
     return list(dict.fromkeys(e.buffer for e in walk(expressions(stmt)) if isinstance(e, Load)))
+
+
+def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    """Replace loop variables throughout a statement."""
+    if isinstance(stmt, Store):
+        *indices, value = substitute((*stmt.indices, stmt.value), values)
+        return Store(stmt.buffer, indices, value)
+    if isinstance(stmt, For):
+        return For(stmt.var, substitute_stmt(stmt.body, values), stmt.kind)
+    if isinstance(stmt, If):
+        otherwise = substitute_stmt(stmt.otherwise, values) if stmt.otherwise is not None else None
+        return If(substitute((stmt.condition,), values)[0], substitute_stmt(stmt.then, values), otherwise)
+    if isinstance(stmt, Fail):
+        return Fail(substitute((stmt.condition,), values)[0], stmt.code)
+    return Seq(substitute_stmt(s, values) for s in stmt.body)
 
 
 def stmt_to_text(stmt: Stmt, indent: str = "") -> str:

@@ -1,0 +1,211 @@
+"""One scalar function of the loop IR as LLVM instructions, on scalars or on vectors alike.
+
+`Emit` appends an instruction and returns the name of its result; `ty` is the full operand type, `<16 x float>` or `float`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from stratal.base.dtypes import DType, bfloat16, float16, float32
+from stratal.base.errors import VerifyError
+from stratal.codegen.types import immediate, register_type
+
+Emit = Callable[[str], str]
+
+
+def vector_of(scalar: str, lanes: int) -> str:
+    """Return the LLVM type of `lanes` values; 0 lanes is the scalar itself."""
+    return f"<{lanes} x {scalar}>" if lanes else scalar
+
+
+def mangled(scalar: str, lanes: int) -> str:
+    """Return the suffix LLVM gives an overloaded intrinsic."""
+    short = {"float": "f32", "double": "f64", "half": "f16"}.get(scalar, scalar)
+    return f"v{lanes}{short}" if lanes else short
+
+
+def splat(text: str, scalar: str, lanes: int) -> str:
+    """Return a constant operand, repeated over the lanes."""
+    return f"splat ({scalar} {text})" if lanes else text
+
+
+_INTEGER: Final = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_FLOAT: Final = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_ROUND: Final = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "abs": "fabs"}
+_ORDERED: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+
+
+class ScalarEmitter:
+    """Emits calls of `loops.expr.FUNCTIONS`; collects the intrinsics they need declared."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.emit = emit
+        self.declared: set[str] = set()
+
+    def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]]) -> str:
+        self.declared.add(f"declare {result} @{name}({', '.join(t for t, _ in arguments)})")
+        return self.emit(f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in arguments)})")
+
+    def call(self, fn: str, args: Sequence[str], arg: DType, result: DType, lanes: int) -> str:
+        """Emit `fn` on operands of dtype `arg` (of the value operands, for select) and return the result's name."""
+        scalar = register_type(arg)
+        ty = vector_of(scalar, lanes)
+        if fn == "cast":
+            return self.cast(args[0], arg, result, lanes)
+        if fn == "bitcast":
+            return self.emit(f"bitcast {ty} {args[0]} to {vector_of(register_type(result), lanes)}")
+        if fn == "select":
+            return self.emit(f"select {vector_of('i1', lanes)} {args[0]}, {ty} {args[1]}, {ty} {args[2]}")
+        if fn in _ORDERED:
+            return self._compare(fn, args, arg, ty)
+        if arg.is_float:
+            return self._float(fn, args, scalar, ty, lanes)
+        return self._integer(fn, args, arg, scalar, ty, lanes)
+
+    def _compare(self, fn: str, args: Sequence[str], arg: DType, ty: str) -> str:
+        if arg.is_float:
+            return self.emit(f"fcmp {_ORDERED[fn]} {ty} {args[0]}, {args[1]}")
+        sign = "" if fn in ("eq", "ne") else "s" if arg.kind == "i" else "u"
+        return self.emit(f"icmp {sign}{fn} {ty} {args[0]}, {args[1]}")
+
+    def _float(self, fn: str, args: Sequence[str], scalar: str, ty: str, lanes: int) -> str:
+        if fn in _FLOAT:
+            return self.emit(f"{_FLOAT[fn]} {ty} {args[0]}, {args[1]}")
+        if fn == "neg":
+            return self.emit(f"fneg {ty} {args[0]}")
+        if fn == "fma":
+            return self.intrinsic(f"llvm.fma.{mangled(scalar, lanes)}", ty, [(ty, a) for a in args])
+        if fn in _ROUND:
+            return self.intrinsic(f"llvm.{_ROUND[fn]}.{mangled(scalar, lanes)}", ty, [(ty, args[0])])
+        if fn in ("min", "max"):  # x86 min and max give the second operand on NaN: repair when the first is NaN
+            a, b = args
+            mask = vector_of("i1", lanes)
+            wins = self.emit(f"fcmp {'olt' if fn == 'min' else 'ogt'} {ty} {a}, {b}")
+            chosen = self.emit(f"select {mask} {wins}, {ty} {a}, {ty} {b}")
+            nan = self.emit(f"fcmp uno {ty} {a}, {a}")
+            return self.emit(f"select {mask} {nan}, {ty} {a}, {ty} {chosen}")
+        raise VerifyError(f"codegen: no float function {fn!r}")
+
+    def _integer(self, fn: str, args: Sequence[str], arg: DType, scalar: str, ty: str, lanes: int) -> str:
+        if fn in _INTEGER:
+            return self.emit(f"{_INTEGER[fn]} {ty} {args[0]}, {args[1]}")
+        if fn in ("min", "max"):
+            if arg.is_bool:
+                return self.emit(f"{'and' if fn == 'min' else 'or'} {ty} {args[0]}, {args[1]}")
+            name = ("s" if arg.kind == "i" else "u") + fn
+            return self.intrinsic(f"llvm.{name}.{mangled(scalar, lanes)}", ty, [(ty, a) for a in args])
+        if fn == "neg":
+            return self.emit(f"sub {ty} {splat('0', scalar, lanes)}, {args[0]}")
+        if fn == "not":
+            return self.emit(f"xor {ty} {args[0]}, {splat('true' if arg.is_bool else '-1', scalar, lanes)}")
+        if fn == "abs":
+            if arg.kind == "u":
+                return args[0]
+            return self.intrinsic(f"llvm.abs.{mangled(scalar, lanes)}", ty, [(ty, args[0]), ("i1", "false")])
+        if fn in ("shl", "shr"):
+            return self._shift(fn, args, arg, scalar, ty, lanes)
+        if fn in ("idiv", "irem"):
+            return self._divide(fn, args, arg, scalar, ty, lanes)
+        if fn in ("floordiv", "mod"):
+            return self._floor_divide(fn, args, scalar, ty, lanes)
+        if fn == "mulhi":
+            wide = vector_of(f"i{2 * arg.bits}", lanes)
+            a, b = (self.emit(f"zext {ty} {x} to {wide}") for x in args)
+            product = self.emit(f"mul {wide} {a}, {b}")
+            high = self.emit(f"lshr {wide} {product}, {splat(str(arg.bits), f'i{2 * arg.bits}', lanes)}")
+            return self.emit(f"trunc {wide} {high} to {ty}")
+        raise VerifyError(f"codegen: no integer function {fn!r}")
+
+    def _shift(self, fn: str, args: Sequence[str], arg: DType, scalar: str, ty: str, lanes: int) -> str:
+        mask = vector_of("i1", lanes)
+        a, count = args
+        if count.lstrip("splat (").startswith(scalar) or count.isdigit():  # a constant below the width
+            op = "shl" if fn == "shl" else "ashr" if arg.kind == "i" else "lshr"
+            return self.emit(f"{op} {ty} {a}, {count}")
+        legal = self.emit(f"icmp ult {ty} {count}, {splat(str(arg.bits), scalar, lanes)}")
+        if fn == "shr" and arg.kind == "i":
+            last = splat(str(arg.bits - 1), scalar, lanes)
+            count = self.emit(f"select {mask} {legal}, {ty} {count}, {ty} {last}")
+            return self.emit(f"ashr {ty} {a}, {count}")
+        zero = splat("0", scalar, lanes)
+        safe = self.emit(f"select {mask} {legal}, {ty} {count}, {ty} {zero}")
+        shifted = self.emit(f"{'shl' if fn == 'shl' else 'lshr'} {ty} {a}, {safe}")
+        return self.emit(f"select {mask} {legal}, {ty} {shifted}, {ty} {zero}")
+
+    def _divide(self, fn: str, args: Sequence[str], arg: DType, scalar: str, ty: str, lanes: int) -> str:
+        mask = vector_of("i1", lanes)
+        a, d = args
+        zero, one = splat("0", scalar, lanes), splat("1", scalar, lanes)
+        bad = is_zero = self.emit(f"icmp eq {ty} {d}, {zero}")
+        if arg.kind == "i":  # the lowest value by -1 traps: divide it by 1, which wraps the same way
+            lowest = splat(str(-(1 << (arg.bits - 1))), scalar, lanes)
+            low = self.emit(f"icmp eq {ty} {a}, {lowest}")
+            minus = self.emit(f"icmp eq {ty} {d}, {splat('-1', scalar, lanes)}")
+            bad = self.emit(f"or {mask} {bad}, {self.emit(f'and {mask} {low}, {minus}')}")
+        safe = self.emit(f"select {mask} {bad}, {ty} {one}, {ty} {d}")
+        op = ("s" if arg.kind == "i" else "u") + ("div" if fn == "idiv" else "rem")
+        value = self.emit(f"{op} {ty} {a}, {safe}")
+        return self.emit(f"select {mask} {is_zero}, {ty} {zero}, {ty} {value}")
+
+    def _floor_divide(self, fn: str, args: Sequence[str], scalar: str, ty: str, lanes: int) -> str:
+        a, c = args
+        mask, zero = vector_of("i1", lanes), splat("0", scalar, lanes)
+        remainder = self.emit(f"srem {ty} {a}, {c}")
+        below = self.emit(f"icmp slt {ty} {remainder}, {zero}")
+        if fn == "mod":
+            up = self.emit(f"add {ty} {remainder}, {c}")
+            return self.emit(f"select {mask} {below}, {ty} {up}, {ty} {remainder}")
+        quotient = self.emit(f"sdiv {ty} {a}, {c}")
+        down = self.emit(f"add {ty} {quotient}, {splat('-1', scalar, lanes)}")
+        return self.emit(f"select {mask} {below}, {ty} {down}, {ty} {quotient}")
+
+    # -- casts -----------------------------------------------------------------------------------------------
+    def cast(self, value: str, source: DType, target: DType, lanes: int) -> str:
+        """Emit a conversion; float16 and bfloat16 go through float32."""
+        if source is target:
+            return value
+        if source in (float16, bfloat16):
+            return self.cast(self._widen(value, source, lanes), float32, target, lanes)
+        if target in (float16, bfloat16):
+            return self._narrow(self.cast(value, source, float32, lanes), target, lanes)
+        s, t = register_type(source), register_type(target)
+        st, tt = vector_of(s, lanes), vector_of(t, lanes)
+        if target.is_bool:
+            zero = splat(immediate(0, source), s, lanes)
+            return self.emit(f"{'fcmp une' if source.is_float else 'icmp ne'} {st} {value}, {zero}")
+        if source.is_float and target.is_float:
+            return self.emit(f"{'fpext' if target.bits > source.bits else 'fptrunc'} {st} {value} to {tt}")
+        if source.is_float:
+            name = f"llvm.fpto{'s' if target.kind == 'i' else 'u'}i.sat.{mangled(t, lanes)}.{mangled(s, lanes)}"
+            return self.intrinsic(name, tt, [(st, value)])
+        if target.is_float:
+            return self.emit(f"{'sitofp' if source.kind == 'i' else 'uitofp'} {st} {value} to {tt}")
+        if target.bits == source.bits:
+            return value
+        if target.bits < source.bits:
+            return self.emit(f"trunc {st} {value} to {tt}")
+        return self.emit(f"{'sext' if source.kind == 'i' else 'zext'} {st} {value} to {tt}")
+
+    def _widen(self, value: str, source: DType, lanes: int) -> str:
+        i16, i32, f32 = (vector_of(t, lanes) for t in ("i16", "i32", "float"))
+        if source is float16:
+            half = self.emit(f"bitcast {i16} {value} to {vector_of('half', lanes)}")
+            return self.emit(f"fpext {vector_of('half', lanes)} {half} to {f32}")
+        bits = self.emit(f"zext {i16} {value} to {i32}")
+        high = self.emit(f"shl {i32} {bits}, {splat('16', 'i32', lanes)}")
+        return self.emit(f"bitcast {i32} {high} to {f32}")
+
+    def _narrow(self, value: str, target: DType, lanes: int) -> str:
+        i16, i32, f32, mask = (vector_of(t, lanes) for t in ("i16", "i32", "float", "i1"))
+        if target is float16:
+            half = self.emit(f"fptrunc {f32} {value} to {vector_of('half', lanes)}")
+            return self.emit(f"bitcast {vector_of('half', lanes)} {half} to {i16}")
+        bits = self.emit(f"bitcast {f32} {value} to {i32}")  # round to nearest even on the upper half
+        odd = self.emit(f"and {i32} {self.emit(f'lshr {i32} {bits}, ' + splat('16', 'i32', lanes))}, {splat('1', 'i32', lanes)}")
+        bias = self.emit(f"add {i32} {odd}, {splat('32767', 'i32', lanes)}")
+        high = self.emit(f"lshr {i32} {self.emit(f'add {i32} {bits}, {bias}')}, {splat('16', 'i32', lanes)}")
+        nan = self.emit(f"fcmp uno {f32} {value}, {value}")
+        safe = self.emit(f"select {mask} {nan}, {i32} {splat('32704', 'i32', lanes)}, {i32} {high}")
+        return self.emit(f"trunc {i32} {safe} to {i16}")
