@@ -1,0 +1,168 @@
+"""Cond: one of two regions, chosen by a boolean scalar at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stratal.base.cost import Cost
+from stratal.base.dtypes import DType, bool_, float32, float64
+from stratal.base.errors import ShapeError
+from stratal.base.lowered import Lowered
+from stratal.base.types import TensorType, TupleType
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import Node, graph_input, items, make
+from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.loops.compute import Region
+from stratal.ops.control import regions
+
+_FLAG = TensorType(bool_, ())
+
+
+@record
+class Cond(Op):
+    """Run `then` where the first operand is true, else `otherwise`, on the other operands.
+
+        operands: predicate (bool scalar), operand...
+        regions:  (operand...) -> (result...), both of the same types
+        results:  always a tuple
+
+    Only the chosen region runs. Reverse mode saves what the derivative of the chosen region needs in slots both regions
+    share by type (a region fills the slots it does not use with zeros), through a twin as `scan` does.
+    """
+
+    then: Graph
+    otherwise: Graph
+    foldable = False
+
+    @property
+    def effects(self) -> bool:  # type: ignore[override]
+        return regions.has_effects(self.then) or regions.has_effects(self.otherwise)
+
+    def infer(self, *types: TensorType) -> TupleType:
+        if not types or types[0] != _FLAG:
+            raise ShapeError("cond: the predicate must be a bool scalar", got=", ".join(map(str, types[:1])))
+        regions.check_region("cond", "region `then`", self.then, types[1:])
+        regions.check_region("cond", "region `otherwise`", self.otherwise, types[1:])
+        rule = "both regions must return the same types"
+        regions.check_same("cond", rule, self.otherwise.output_types, self.then.output_types)
+        return TupleType(self.then.output_types)
+
+    def ref(self, *arrays: Array) -> tuple[Array, ...]:
+        return regions.run(self.then if bool(arrays[0]) else self.otherwise, arrays[1:])
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return Region("cond")
+
+    def cost(self, *types: TensorType) -> Cost:
+        return max(regions.region_cost(self.then), regions.region_cost(self.otherwise), key=lambda c: c.flops + c.bytes)
+
+    def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
+        operands = inputs[1:]
+        marks = [b.needed(k + 1) and x.dtype.is_inexact for k, x in enumerate(operands)]
+        chosen = [k for k, t in enumerate(ct) if t is not None]
+        sides = [_Side(b, region, marks, chosen) for region in (self.then, self.otherwise)]
+        slots = _slots(sides)
+        read = [k for k in range(len(operands)) if any(side.region.inputs[k] in side.cut.remade for side in sides)]
+        saved: list[Node] = []
+        if slots:
+            twins = [Graph(s.region.inputs, [*s.region.outputs, *s.fill(b, slots)], name=s.region.name) for s in sides]
+            saved = items(make(Cond(*twins), *inputs, where=b.where))[len(self.then.outputs) :]
+        back = Cond(*(side.backward(slots, read) for side in sides))
+        cotangents = [t for t in ct if t is not None]
+        found = iter(items(make(back, inputs[0], *cotangents, *saved, *(operands[k] for k in read), where=b.where)))
+        return [None, *(next(found) if mark else None for mark in marks)]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
+        marks = [t is not None for t in tangents[1:]]
+        moved = [any(m) for m in zip(*(regions.moving(r, marks) for r in (self.then, self.otherwise)), strict=True)]
+        inexact = [t.dtype.is_inexact for t in self.then.output_types]
+        count = len(self.then.outputs)
+        both = []
+        for region in (self.then, self.otherwise):
+            graph = b.jvp_graph(region, marks)
+            found = iter(graph.outputs[count:])
+            parts = [next(found) if i else None for i in inexact]
+            both.append(Graph(graph.inputs, [*region.outputs, *regions.pick(parts, moved)], name=graph.name))
+        node = make(Cond(*both), *inputs, *(t for t in tangents if t is not None), where=b.where)
+        rest = iter(items(node)[count:])
+        return [next(rest) if m else None for m in moved]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in (float32, float64):
+            row = TensorType(dtype, (3,))
+            for flag in (False, True):
+                yield Sample(cls(*_pair(dtype)), (_FLAG, row, row), draw=_drawn(dtype, flag))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        row, (then, otherwise) = TensorType(float32, (3,)), _pair(float32)
+        yield Reject(cls(then, otherwise), (TensorType(bool_, (3,)), row, row), "bool scalar")
+        yield Reject(cls(then, otherwise), (_FLAG, row), "takes 2 values")
+        yield Reject(cls(then, Graph(then.inputs, then.outputs[:1])), (_FLAG, row, row), "same types")
+
+
+class _Side:
+    """The derivative of one region, cut off from the region's own values."""
+
+    def __init__(self, b: Builder, region: Graph, marks: Sequence[bool], chosen: Sequence[int]) -> None:
+        self.region = region
+        count = len(region.inputs)
+        back = b.vjp_graph(Graph(region.inputs, [region.outputs[k] for k in chosen], name=region.name), marks)
+        self.cotangents = back.inputs[count:]
+        self.cut = regions.cut(back.outputs, self.cotangents, region.inputs)
+
+    def assignment(self, slots: Sequence[TensorType]) -> list[int]:
+        """Return the slot of each saved value."""
+        free = list(range(len(slots)))
+        chosen = []
+        for node in self.cut.saved:
+            slot = next(k for k in free if slots[k] == node.type)
+            free.remove(slot)
+            chosen.append(slot)
+        return chosen
+
+    def fill(self, b: Builder, slots: Sequence[TensorType]) -> list[Node]:
+        """Return one value per slot: a saved one, or zeros."""
+        values: list[Node | None] = [None] * len(slots)
+        for node, slot in zip(self.cut.saved, self.assignment(slots), strict=True):
+            values[slot] = node
+        return [b.full(t, 0) if v is None else v for t, v in zip(slots, values, strict=True)]
+
+    def backward(self, slots: Sequence[TensorType], read: Sequence[int]) -> Graph:
+        """Return the region (cotangents..., slots..., operands read...) -> cotangents of the marked operands."""
+        inputs = [graph_input(f"saved{k}", t) for k, t in enumerate(slots)]
+        roots = regions.fed(self.cut, [inputs[k] for k in self.assignment(slots)])
+        operands = [self.region.inputs[k] for k in read]
+        return Graph([*self.cotangents, *inputs, *operands], roots, name=f"{self.region.name}.vjp")
+
+
+def _slots(sides: Sequence[_Side]) -> list[TensorType]:
+    """Return the fewest slots that hold what either side saves."""
+    slots: list[TensorType] = []
+    for side in sides:
+        free = list(slots)
+        for node in side.cut.saved:
+            if node.aval in free:
+                free.remove(node.aval)
+            else:
+                slots.append(node.aval)
+    return slots
+
+
+def _pair(dtype: DType) -> tuple[Graph, Graph]:
+    b, row = Builder(), TensorType(dtype, (3,))
+    x, y, u, v = (graph_input(n, row) for n in "xyuv")
+    square = b.mul(x, x)
+    then = Graph([x, y], [b.mul(square, b.neg(square)), b.add(x, y)], name="then")
+    return then, Graph([u, v], [b.mul(u, b.mul(v, v)), u], name="otherwise")
+
+
+def _drawn(dtype: DType, flag: bool):  # type: ignore[no-untyped-def]  # a Draw
+    def draw(rng: np.random.Generator) -> Sequence[Array]:
+        return [np.asarray(flag), *(np.asarray(rng.uniform(-2, 2, 3)).astype(dtype.np) for _ in range(2))]
+
+    return draw

@@ -1,0 +1,112 @@
+"""Host call: a Python function on NumPy arrays in the middle of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base.dtypes import float32, float64
+from stratal.base.errors import AttributeValueError, NotDifferentiableError, StratalError
+from stratal.base.types import TensorType, TupleType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node, items, make
+from stratal.graph.op import Array, Op, Reject, Sample, record
+
+HOST_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""The functions host calls name. An entry stays for the life of the process: a program may outlive its caller."""
+
+
+def register_host_function(function: Callable[..., Any], name: str = "") -> str:
+    """Return the name under which host calls reach a function; the same function always gets the same one."""
+    wanted = name or getattr(function, "__qualname__", type(function).__name__)
+    name, count = wanted, 1
+    while HOST_FUNCTIONS.setdefault(name, function) is not function:
+        count += 1
+        name = f"{wanted}#{count}"
+    return name
+
+
+@record
+class HostCall(Op):
+    """Call the function registered as `function` on the operands' arrays; its results must be of the types `results`.
+
+    Unless `pure`, the call is kept, not merged and not repeated. `derivative` names a pure function
+    (operands..., results..., cotangents of inexact results...) -> cotangents of inexact operands.
+    Results: always a tuple.
+    """
+
+    function: str
+    results: tuple[TensorType, ...]
+    pure: bool = False
+    derivative: str = ""
+    name = "host_call"
+    not_differentiable = "Python code has no derivative unless one is registered with it, and that only in reverse mode"
+    not_lowered = "it runs Python"
+    foldable = False
+
+    @property
+    def effects(self) -> bool:  # type: ignore[override]
+        return not self.pure
+
+    def infer(self, *types: TensorType) -> TupleType:
+        for name in filter(None, (self.function, self.derivative)):
+            if name not in HOST_FUNCTIONS:
+                raise AttributeValueError(
+                    "host_call: no function is registered under this name", got=repr(name),
+                    hint="register it in this process first: a saved program names its functions, it does not hold them",
+                )  # fmt: skip
+        return TupleType(self.results)
+
+    def ref(self, *arrays: Array) -> tuple[Array, ...]:
+        """Operands are handed over read-only."""
+        views = [a.view() for a in arrays]
+        for view in views:
+            view.flags.writeable = False
+        found = HOST_FUNCTIONS[self.function](*views)
+        values = found if isinstance(found, (tuple, list)) else (found,)
+        if len(values) != len(self.results):
+            raise StratalError(f"host_call: {self.function} returned {len(values)} results", got=f"declared {self.results}")
+        return tuple(self._checked(np.asarray(v), t) for v, t in zip(values, self.results, strict=True))
+
+    def _checked(self, value: Array, promised: TensorType) -> Array:
+        if value.dtype != promised.dtype.np or value.shape != promised.shape:
+            raise StratalError(
+                f"host_call: {self.function} returned another type than it declared",
+                got=f"{value.dtype}{list(value.shape)} for {promised}",
+            )
+        return np.array(value)
+
+    def no_derivative(self) -> StratalError:
+        return NotDifferentiableError(
+            f"host_call: {self.function} is not differentiable", got=self.not_differentiable,
+            hint="register a derivative with it, or put stop_gradient around its operands",
+        )  # fmt: skip
+
+    def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
+        if not self.derivative:
+            raise self.no_derivative()
+        values = items(out)
+        cotangents = [b.like(v, 0) if t is None else t for v, t in zip(values, ct, strict=True) if v.dtype.is_inexact]
+        moved = [x.dtype.is_inexact for x in inputs]
+        types = tuple(x.aval for x, mark in zip(inputs, moved, strict=True) if mark)
+        call = HostCall(self.derivative, types, pure=True)
+        found = iter(items(make(call, *inputs, *values, *cotangents, where=b.where)))
+        return [next(found) if mark else None for mark in moved]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in (float32, float64):
+            row = TensorType(dtype, (3,))
+            call = cls(register_host_function(_halve), (row, TensorType(dtype, ())), True)
+            yield Sample(call, (row,), smooth=False)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls("never registered", ()), (TensorType(float32, (3,)),), "registered")
+
+
+def _halve(x: Array) -> tuple[Array, Array]:
+    """The samples' function."""
+    return x / 2, x.sum(dtype=x.dtype)

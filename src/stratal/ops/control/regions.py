@@ -1,0 +1,166 @@
+"""What control flow shares: signatures of regions, which of their values move, and what a derivative must save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stratal.base.cost import Cost
+from stratal.base.errors import ShapeError
+from stratal.base.types import TensorType, TupleType
+from stratal.graph.graph import Graph, substitute
+from stratal.graph.interpret import interpret
+from stratal.graph.node import Const, Node, topological
+from stratal.graph.op import Array
+
+# Recomputed in the backward pass rather than saved: they cost nothing, or only repeat what they read.
+_REMADE = frozenset({"broadcast", "reshape", "permute", "flip", "iota"})
+
+
+def check_region(name: str, role: str, region: Graph, given: Sequence[TensorType]) -> None:
+    """Refuse a region whose inputs are not of the types the op hands it. Raises: ShapeError."""
+    if region.updates:
+        raise ShapeError(
+            f"{name}: the {role} must not update state", got=f"{len(region.updates)} updates", hint="thread it as a carry"
+        )
+    wanted = region.input_types
+    if len(wanted) != len(given):
+        raise ShapeError(f"{name}: the {role} takes {len(wanted)} values", got=f"{len(given)}")
+    for k, (want, got) in enumerate(zip(wanted, given, strict=True)):
+        if want != got:
+            raise ShapeError(f"{name}: value {k} of the {role} has another type", got=f"{got}, it takes {want}")
+
+
+def check_same(name: str, role: str, got: Sequence[TensorType], want: Sequence[TensorType]) -> None:
+    """Refuse results that differ from what they must be. Raises: ShapeError."""
+    if tuple(got) != tuple(want):
+        shown = f"({', '.join(map(str, got))}) for ({', '.join(map(str, want))})"
+        raise ShapeError(f"{name}: {role}", got=shown)
+
+
+def has_effects(region: Graph) -> bool:
+    """Return whether running a region can be noticed from outside."""
+    return any(node.op.effects for node in region.nodes)
+
+
+def run(region: Graph, arrays: Iterable[Array]) -> tuple[Array, ...]:
+    """Return the outputs of a region, by the reference interpreter; copied where they are its inputs or views."""
+    return tuple(np.array(a) for a in interpret(region, list(arrays))[0])
+
+
+def region_cost(region: Graph, times: float = 1.0) -> Cost:
+    """Return the summed cost of a region's nodes, `times` over."""
+    total = Cost()
+    for node in region.nodes:
+        if node.inputs and node.op.name != "item":
+            total = total + node.op.cost(*[i.aval for i in node.inputs])
+    return Cost(*(part * times for part in total))
+
+
+def moving(region: Graph, marks: Sequence[bool]) -> list[bool]:
+    """Return which outputs have a derivative with respect to the marked inputs."""
+    live = {node for node, mark in zip(region.inputs, marks, strict=True) if mark}
+    for node in region.nodes:
+        if any(child in live for child in node.inputs) and _is_inexact(node):
+            live.add(node)
+    return [o in live for o in region.outputs]
+
+
+def _is_inexact(node: Node) -> bool:
+    types = node.type.elements if isinstance(node.type, TupleType) else (node.type,)
+    return any(t.dtype.is_inexact for t in types)
+
+
+def moving_carries(body: Graph, marks: Sequence[bool], num_carries: int) -> list[bool]:
+    """Return `marks` with every carry added that comes to depend on a marked input after some number of steps."""
+    known = list(marks)
+    while True:
+        after = moving(body, known)
+        grown = [mark or after[k] for k, mark in enumerate(known[:num_carries])] + known[num_carries:]
+        if grown == known:
+            return known
+        known = grown
+
+
+def is_zero(node: Node) -> bool:
+    """Return whether a node is visibly a tensor of zeros."""
+    while node.op.name == "broadcast":
+        node = node.inputs[0]
+    return isinstance(node.op, Const) and not node.op.value.array.any()
+
+
+class Backward(NamedTuple):
+    """The roots of a derivative cut off from the primal's intermediate values."""
+
+    saved: list[Node]  # values of the primal the roots read; to be kept by an augmented primal
+    hoisted: list[Node]  # values that are the same in every step; to be computed once, outside
+    remade: list[Node]  # inputs of the primal the roots still read
+    roots: list[Node]
+
+
+def cut(
+    roots: Sequence[Node], unknown: Sequence[Node], at_hand: Iterable[Node], constant: Iterable[Node] = ()
+) -> Backward:
+    """Find what `roots` need of the primal, where `unknown` are the cotangents.
+
+    `at_hand` are primal inputs the backward pass has anyway; what depends on `constant` alone is hoisted.
+    """
+    order = topological(roots)
+    later = set(unknown)
+    for node in order:
+        if any(child in later for child in node.inputs):
+            later.add(node)
+    have, fixed = set(at_hand), _depends_only(order, set(constant))
+    found: dict[str, dict[Node, None]] = {"saved": {}, "hoisted": {}, "remade": {}}
+    for node in _read_by(later, order, roots):
+        stack = [node]
+        while stack:
+            value = stack.pop()
+            kind = _kind(value, have, fixed)
+            if kind:
+                found[kind][value] = None
+            else:
+                stack.extend(reversed(value.inputs))
+    return Backward(list(found["saved"]), list(found["hoisted"]), list(found["remade"]), list(roots))
+
+
+def _read_by(later: set[Node], order: Sequence[Node], roots: Sequence[Node]) -> Iterator[Node]:
+    """Yield the values computed before any cotangent that are read after one, or are roots."""
+    for node in order:
+        if node in later:
+            yield from (child for child in node.inputs if child not in later)
+    yield from (root for root in roots if root not in later)
+
+
+def _kind(value: Node, have: set[Node], fixed: set[Node]) -> str:
+    """Return the list a value belongs to, or nothing when it is made again from its operands."""
+    if value in have:
+        return "remade"
+    if value.op.name in _REMADE or isinstance(value.op, Const):
+        return ""
+    return "hoisted" if value in fixed else "saved"
+
+
+def _depends_only(order: Sequence[Node], constant: set[Node]) -> set[Node]:
+    """Return the nodes that depend on `constant` and on nothing else, without effects."""
+    fixed: set[Node] = set()
+    free: set[Node] = set(constant)  # also nodes that depend on nothing at all
+    for node in order:
+        if node in free:
+            continue
+        if node.op.name != "input" and not node.op.effects and all(child in free for child in node.inputs):
+            free.add(node)
+            fixed.add(node)
+    return fixed
+
+
+def fed(backward: Backward, inputs: Sequence[Node]) -> list[Node]:
+    """Return the roots with saved and hoisted values replaced by `inputs`, in that order."""
+    return substitute(backward.roots, dict(zip([*backward.saved, *backward.hoisted], inputs, strict=True)))
+
+
+def pick(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
+    """Return the marked values."""
+    return [v for v, mark in zip(values, marks, strict=True) if mark]

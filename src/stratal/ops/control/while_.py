@@ -1,0 +1,112 @@
+"""While: a loop whose number of steps is known only when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stratal.base.cost import Cost
+from stratal.base.dtypes import DType, bool_, float32, float64
+from stratal.base.errors import ShapeError
+from stratal.base.lowered import Lowered
+from stratal.base.types import TensorType, TupleType
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import Node, graph_input, items, make
+from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.loops.compute import Region
+from stratal.ops.control import regions
+
+
+@record
+class While(Op):
+    """Replace the carries by `body(carries, constants)` for as long as `condition(carries, constants)` is true.
+
+        operands:  carry..., constant...
+        condition: (carry..., constant...) -> bool scalar
+        body:      (carry..., constant...) -> (carry...)
+        results:   final carry..., always a tuple
+    """
+
+    condition: Graph
+    body: Graph
+    num_carries: int
+    not_differentiable = (
+        "reverse mode must keep every step's values and the number of steps has no bound; "
+        "use scan with a static bound and a runtime length"
+    )
+    foldable = False
+
+    @property
+    def effects(self) -> bool:  # type: ignore[override]
+        return regions.has_effects(self.condition) or regions.has_effects(self.body)
+
+    def infer(self, *types: TensorType) -> TupleType:
+        regions.check_region("while", "condition", self.condition, types)
+        regions.check_region("while", "body", self.body, types)
+        carries = types[: self.num_carries]
+        rule = "the body must return carries of their own types"
+        regions.check_same("while", rule, self.body.output_types, carries)
+        if self.condition.output_types != (TensorType(bool_, ()),):
+            got = ", ".join(map(str, self.condition.output_types))
+            raise ShapeError("while: the condition must return one bool scalar", got=got)
+        return TupleType(carries)
+
+    def ref(self, *arrays: Array) -> tuple[Array, ...]:
+        state, consts = tuple(a.copy() for a in arrays[: self.num_carries]), arrays[self.num_carries :]
+        while bool(regions.run(self.condition, [*state, *consts])[0]):
+            state = regions.run(self.body, [*state, *consts])
+        return state
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return Region("while")
+
+    def cost(self, *types: TensorType) -> Cost:
+        """Estimate one step: how many there will be is not known."""
+        return regions.region_cost(self.body) + regions.region_cost(self.condition)
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
+        c = self.num_carries
+        marks = regions.moving_carries(self.body, [t is not None for t in tangents], c)
+        graph = b.jvp_graph(self.body, marks)
+        own = self.body.inputs
+        moved = iter(graph.inputs[len(own) :])
+        t_in = [next(moved) if mark else None for mark in marks]
+        inexact = [t.dtype.is_inexact for t in self.body.output_types]
+        found = iter(graph.outputs[c:])
+        t_out = [next(found) if i else None for i in inexact]
+        order = [*own[:c], *filter(None, t_in[:c]), *own[c:], *filter(None, t_in[c:])]
+        body = Graph(order, [*self.body.outputs, *regions.pick(t_out, marks[:c])], name=graph.name)
+        starts = [b.like(x, 0) if t is None else t for x, t in zip(inputs[:c], tangents[:c], strict=True)]
+        num_moved = sum(marks[:c])
+        operands = [*inputs[:c], *regions.pick(starts, marks[:c]), *inputs[c:], *filter(None, tangents[c:])]
+        op = While(self.widened(num_moved, [t.aval for t in filter(None, t_in)]), body, c + num_moved)
+        rest = iter(items(make(op, *operands, where=b.where))[c:])
+        return [next(rest) if mark else None for mark in marks[:c]]
+
+    def widened(self, num_moved: int, tangents: Sequence[TensorType]) -> Graph:
+        """Return the condition with inputs for tangents, which it does not read."""
+        unread = [graph_input(f"t{k}", t) for k, t in enumerate(tangents)]
+        c, own = self.num_carries, self.condition.inputs
+        inputs = [*own[:c], *unread[:num_moved], *own[c:], *unread[num_moved:]]
+        return Graph(inputs, self.condition.outputs, name=self.condition.name)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in (float32, float64):
+            scalar = TensorType(dtype, ())
+            yield Sample(cls(*_doubling(dtype), 1), (scalar, scalar), (0.5, 0.9), smooth=False)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        scalar, (condition, body) = TensorType(float32, ()), _doubling(float32)
+        yield Reject(cls(body, body, 1), (scalar, scalar), "bool scalar")
+        yield Reject(cls(condition, condition, 1), (scalar, scalar), "own types")
+        yield Reject(cls(condition, body, 1), (scalar,), "takes 2 values")
+
+
+def _doubling(dtype: DType) -> tuple[Graph, Graph]:
+    """while x < 10: x = x + x + k"""
+    b, scalar = Builder(), TensorType(dtype, ())
+    x, k, u, v = (graph_input(n, scalar) for n in "xkuv")
+    condition = Graph([x, k], [b.lt(x, b.const(10, dtype))], name="below")
+    return condition, Graph([u, v], [b.add(b.add(u, u), v)], name="double")
