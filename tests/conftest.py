@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share plain modules that stand beside them
-from rows import ROWS  # noqa: E402
+from rows import ROWS
 
 # Settings are read when stratal is first imported, so this stands before any test module is.
 _OWN_CACHE = None

@@ -46,7 +46,7 @@ def user_line() -> SourceLine | None:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith((PACKAGE, "<frozen ")):  # frozen: the import machinery
             return _line(code.co_filename, frame.f_lineno, code.co_qualname, _SCOPE.get())
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -1,0 +1,164 @@
+"""The decision log: what each pass chose, why, what else it could have chosen, and what each would have cost.
+
+Passes call `decide(...)`; it goes to the log of the compilation that is running in this context, or nowhere:
+
+    with collect() as log:
+        compile(...)
+    print(log)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stratal.base.errors import FormatError
+from stratal.base.source import SourceLine
+
+Basis = Literal["estimated", "measured", "rule"]
+"""What a choice rests on: the static cost model, a timing on some machine, or a rule that admits no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way that was weighed; `seconds` is None where nothing priced it, `refused` why it cannot be."""
+
+    name: str
+    seconds: float | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One choice of one pass. `seconds` is what the chosen way costs on its `basis`."""
+
+    stage: str
+    subject: str
+    choice: str
+    why: str
+    alternatives: tuple[Alternative, ...] = ()
+    seconds: float | None = None
+    basis: Basis = "rule"
+    where: tuple[SourceLine, ...] = ()
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster than the best priced alternative the choice is; below 1 is a loss."""
+        priced = [a.seconds for a in self.alternatives if a.seconds is not None]
+        return min(priced) / self.seconds if priced and self.seconds else None
+
+    def __str__(self) -> str:
+        lines = ", ".join(map(str, self.where[:2]))
+        head = f"{self.stage}: {self.subject} -> {self.choice}" + (f"  [{lines}]" if lines else "")
+        cost = "" if self.seconds is None else f" ({duration(self.seconds)} {self.basis})"
+        rows = [head, f"    {self.why}{cost}"]
+        for other in self.alternatives:
+            note = other.refused or ("not priced" if other.seconds is None else duration(other.seconds))
+            rows.append(f"    not {other.name}: {note}")
+        return "\n".join(rows)
+
+
+@dataclass(slots=True)
+class DecisionLog:
+    """The decisions of one compilation, in the order they were made."""
+
+    decisions: list[Decision] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self.decisions)
+
+    def __len__(self) -> int:
+        return len(self.decisions)
+
+    def of(self, stage: str) -> list[Decision]:
+        """Return the decisions of one stage."""
+        return [d for d in self.decisions if d.stage == stage]
+
+    def about(self, subject: str) -> list[Decision]:
+        """Return the decisions about one subject: a kernel, a buffer, a node."""
+        return [d for d in self.decisions if d.subject == subject]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.decisions)) or "no decisions"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the log as JSON values."""
+        return [_plain(d) for d in self.decisions]
+
+    @classmethod
+    def from_json(cls, rows: object) -> DecisionLog:
+        """Return the log that `to_json` gave. Raises: FormatError."""
+        if not isinstance(rows, list):
+            raise FormatError("decision log: a list of decisions", got=type(rows).__name__)
+        return cls([_decision(row) for row in rows])
+
+
+def _plain(decision: Decision) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(decision)))
+    return row
+
+
+def _decision(row: object) -> Decision:
+    if not isinstance(row, dict):
+        raise FormatError("decision log: a decision is an object", got=type(row).__name__)
+    try:
+        values = dict(row)
+        values["alternatives"] = tuple(Alternative(**a) for a in values.get("alternatives", ()))
+        values["where"] = tuple(
+            SourceLine(str(file), int(line), str(function), tuple(map(str, scope)))
+            for file, line, function, scope in values.get("where", ())
+        )
+        return Decision(**values)
+    except (TypeError, ValueError) as error:
+        raise FormatError("decision log: not a decision", got=str(error)) from None
+
+
+_LOG: ContextVar[DecisionLog | None] = ContextVar("stratal_decision_log", default=None)
+
+
+@contextmanager
+def collect(into: DecisionLog | None = None) -> Iterator[DecisionLog]:
+    """Collect the decisions made inside the block: in a log of their own, or in one given."""
+    log = DecisionLog() if into is None else into
+    token = _LOG.set(log)
+    try:
+        yield log
+    finally:
+        _LOG.reset(token)
+
+
+def collecting() -> bool:
+    """Return whether somebody listens; a pass may spare the pricing of what it would only report."""
+    return _LOG.get() is not None
+
+
+def decide(
+    stage: str,
+    subject: str,
+    choice: str,
+    why: str,
+    *,
+    alternatives: Iterable[Alternative | str] = (),
+    seconds: float | None = None,
+    basis: Basis = "rule",
+    where: Sequence[SourceLine] = (),
+) -> None:
+    """Record a choice in the running compilation's log, if any. A string is an alternative not priced."""
+    log = _LOG.get()
+    if log is None:
+        return
+    others = tuple(Alternative(a) if isinstance(a, str) else a for a in alternatives)
+    log.decisions.append(Decision(stage, subject, choice, why, others, seconds, basis, tuple(where)))
+
+
+def duration(seconds: float) -> str:
+    """Return a time with three digits and a unit: `41.0 us`."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

@@ -1,0 +1,256 @@
+"""Settings: every knob, declared once, read from `STRATAL_*` on import; each also a context manager.
+
+    settings.threads.value            what is in force here
+    with settings.threads(2): ...     in force for this thread (or task) until the block ends
+    with settings.using(threads=2, verify=True): ...
+
+An unknown `STRATAL_*` name or a value a setting does not take raises SettingError: nothing is ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final, Generic, Literal, TypeVar, final
+
+from stratal.base.errors import SettingError
+
+T = TypeVar("T")
+Origin = Literal["default", "environment", "context"]
+PREFIX: Final = "STRATAL_"
+TARGET_NAMES: Final = ("host", "avx512", "haswell", "neon", "generic")
+
+
+@final
+class Setting(Generic[T]):
+    """One knob: `value` is what is in force, `origin` who set it; call it for a context manager."""
+
+    __slots__ = ("_base", "_context", "_default", "_parse", "doc", "name", "takes")
+
+    def __init__(
+        self, name: str, default: Callable[[], T], parse: Callable[[str], T], takes: str, doc: str
+    ) -> None:
+        self.name: Final = name
+        self.doc: Final = doc
+        self.takes: Final = takes
+        self._default: Final = default
+        self._parse: Final = parse
+        self._base: tuple[T, Origin] | None = None
+        self._context: ContextVar[tuple[T] | None] = ContextVar(f"stratal_{name}", default=None)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def value(self) -> T:
+        held = self._context.get()
+        return held[0] if held is not None else self._settled()[0]
+
+    @property
+    def origin(self) -> Origin:
+        return "context" if self._context.get() is not None else self._settled()[1]
+
+    def _settled(self) -> tuple[T, Origin]:
+        if self._base is not None:
+            return self._base
+        settled: tuple[T, Origin] = (self._default(), "default")
+        self._base = settled
+        return settled
+
+    def parse(self, text: str) -> T:
+        """Return the value a text stands for. Raises: SettingError saying what the setting takes."""
+        try:
+            return self._parse(text.strip())
+        except ValueError:
+            raise SettingError(f"{self.variable}: takes {self.takes}", got=repr(text)) from None
+
+    def check(self, value: object) -> T:
+        """Return a value given from Python, checked as its text would be."""
+        return self.parse(_as_text(value))
+
+    @contextmanager
+    def __call__(self, value: T) -> Iterator[None]:
+        token = self._context.set((self.check(value),))
+        try:
+            yield
+        finally:
+            self._context.reset(token)
+
+    def __repr__(self) -> str:
+        return f"{self.name} = {self.value} ({self.origin})"
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return "off"
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def _count(low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if not low <= number <= 1 << 16:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _seed(text: str) -> int:
+    number = int(text, 0)
+    if not 0 <= number < 1 << 64:
+        raise ValueError
+    return number
+
+
+def _flag(text: str) -> bool:
+    if text.lower() in ("1", "on", "true", "yes"):
+        return True
+    if text.lower() in ("0", "off", "false", "no"):
+        return False
+    raise ValueError
+
+
+def _path(text: str) -> Path | None:
+    if not text or "\0" in text:
+        raise ValueError
+    return None if text.lower() == "off" else Path(text).expanduser().absolute()
+
+
+def _target(text: str) -> str:
+    if text not in TARGET_NAMES:
+        raise ValueError
+    return text
+
+
+_UNITS: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_BINARY: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes in a size such as `512 MiB`, `2GB` or `4096`. Raises: ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    unit = None if match is None else (_UNITS | _BINARY).get(match[2])
+    if match is None or unit is None:
+        raise ValueError(text)
+    return int(float(match[1]) * unit)
+
+
+def _cores() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _user_cache() -> Path | None:
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(root) if root else Path.home() / ".cache").absolute() / "stratal"
+    except RuntimeError:  # no home directory: run without a cache rather than not at all
+        return None
+
+
+_FLAG = "1 or 0"
+_PATH = "a directory, or off"
+threads = Setting(
+    "threads",
+    _cores,
+    _count(1),
+    "a whole number from 1",
+    "threads a program runs on; the caller is one of them",
+)
+target = Setting(
+    "target", lambda: "host", _target, "one of " + ", ".join(TARGET_NAMES), "the machine to generate code for"
+)
+cache_dir: Setting[Path | None] = Setting(
+    "cache_dir", _user_cache, _path, _PATH, "where compiled kernels and programs are kept between runs"
+)
+cache_limit = Setting(
+    "cache_limit",
+    lambda: 1 << 30,
+    parse_bytes,
+    "a size such as 512MB or 1GiB",
+    "bytes the cache may hold before the entries unused longest go",
+)
+compile_workers = Setting(
+    "compile_workers",
+    _cores,
+    _count(0),
+    "a whole number from 0",
+    "processes that compile kernels; 0 compiles in the calling one",
+)
+seed = Setting(
+    "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
+)
+debug = Setting(
+    "debug", lambda: False, _flag, _FLAG, "keep internal frames and stage texts, to look into a failure"
+)
+verify = Setting("verify", lambda: False, _flag, _FLAG, "run the verifiers after every pass of the compiler")
+dump: Setting[Path | None] = Setting(
+    "dump", lambda: None, _path, _PATH, "write every stage of every compilation here, as numbered text files"
+)
+override: Setting[Path | None] = Setting(
+    "override", lambda: None, _path, _PATH, "read edited stages from here in place of the compiler's own"
+)
+
+SETTINGS: Final[Mapping[str, Setting[Any]]] = {
+    s.name: s for s in tuple(globals().values()) if isinstance(s, Setting)
+}
+
+
+def named(name: str) -> Setting[Any]:
+    """Return a setting by name. Raises: SettingError with the nearest name."""
+    if name not in SETTINGS:
+        raise SettingError(
+            "settings: there is no such setting", got=repr(name), hint=_nearest(name, SETTINGS)
+        )
+    return SETTINGS[name]
+
+
+@contextmanager
+def using(**values: object) -> Iterator[None]:
+    """Put several settings in force for a block, by name."""
+    with ExitStack() as stack:
+        for name, value in values.items():
+            stack.enter_context(named(name)(value))
+        yield
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else "one of " + ", ".join(sorted(names))
+
+
+def read(environment: Mapping[str, str]) -> None:
+    """Take every setting's value from an environment; what it does not name goes back to its default.
+
+    Raises: SettingError for an unknown `STRATAL_*` name (with the nearest known one) or a bad value.
+    """
+    by_variable = {s.variable: s for s in SETTINGS.values()}
+    found: dict[str, Any] = {}
+    for variable, text in environment.items():
+        if not variable.startswith(PREFIX):
+            continue
+        if variable not in by_variable:
+            raise SettingError(
+                "settings: no setting reads this environment variable",
+                got=f"{variable}={text}",
+                hint=_nearest(variable, by_variable),
+            )
+        setting = by_variable[variable]
+        found[setting.name] = setting.parse(text)
+    for setting in SETTINGS.values():
+        setting._base = (found[setting.name], "environment") if setting.name in found else None
+
+
+read(os.environ)

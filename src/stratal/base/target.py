@@ -1,0 +1,228 @@
+"""Targets: what the compiler knows about a machine, as data.
+
+Passes and code generation differ between machines by these fields only. Peaks and bandwidths are nominal figures of
+the class, never timed here: default plans rest on them, so they must not change from run to run. `stratal doctor`
+prints them beside what it measures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from stratal.base import settings
+from stratal.base.cost import Cost
+from stratal.base.errors import SettingError
+
+Bound = Literal["compute", "memory", "latency"]
+LAUNCH_SECONDS: Final = 0.2e-6  # one parallel region over the claim pool, quiet machine
+
+
+class Estimate(NamedTuple):
+    """A roofline estimate; `bound` names the larger part."""
+
+    seconds: float
+    compute_seconds: float
+    memory_seconds: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine to compile for. Sizes in bytes and bits, rates per core unless they say otherwise."""
+
+    name: str
+    arch: Literal["x86_64", "aarch64", "other"]
+    triple: str
+    cpu: str  # as LLVM calls it
+    features: str  # LLVM's `+a,-b` list, beyond what `cpu` implies
+    vector_bits: int
+    num_vector_registers: int
+    fma: bool
+    masks: bool  # loads, stores and arithmetic under a lane mask cost no more than plain ones
+    l1d_bytes: int
+    l2_bytes: int  # of one core
+    l3_bytes: int  # shared
+    cacheline_bytes: int
+    flops_per_cycle: int  # float32, a multiply-add counted as two
+    ghz: float
+    cache_gbps: float  # from L2
+    core_gbps: float  # from memory, one core alone
+    memory_gbps: float  # from memory, all cores together
+    wait: Literal["pause", "yield"]  # the instruction of a spin loop
+
+    def lanes(self, itemsize: int) -> int:
+        """Return how many elements of `itemsize` bytes one register holds."""
+        return max(1, self.vector_bits // (8 * itemsize))
+
+    def has(self, feature: str) -> bool:
+        """Return whether the feature list names `feature` as present; what `cpu` implies is not looked up."""
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def function_attributes(self) -> tuple[tuple[str, str], ...]:
+        """LLVM function attributes every kernel carries.
+
+        x86 models that prefer 256-bit vectors split wider ones unless both widths are stated: three times slower.
+        """
+        if self.arch != "x86_64":
+            return ()
+        width = str(self.vector_bits)
+        return (("min-legal-vector-width", width), ("prefer-vector-width", width))
+
+    @property
+    def digest(self) -> str:
+        """A hash of every field, for cache keys."""
+        return hashlib.blake2b(json.dumps(self.to_json()).encode(), digest_size=12).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return dataclasses.asdict(self)
+
+    def peak_flops(self, threads: int = 1) -> float:
+        """Return float32 operations per second."""
+        return self.flops_per_cycle * self.ghz * 1e9 * threads
+
+    def bandwidth(self, working_set_bytes: float, threads: int = 1) -> float:
+        """Return bytes per second: from L2 while half of it holds the working set, else from memory."""
+        if working_set_bytes <= self.l2_bytes * threads / 2:
+            return self.cache_gbps * 1e9 * threads
+        return min(self.core_gbps * threads, max(self.memory_gbps, self.core_gbps)) * 1e9
+
+    def estimate(self, cost: Cost, threads: int = 1) -> Estimate:
+        """Estimate a kernel by the roofline of its work and its bytes, plus one launch."""
+        compute = cost.flops / self.peak_flops(threads)
+        memory = cost.bytes / self.bandwidth(cost.bytes, threads)
+        work = max(compute, memory)
+        bound: Bound = "latency" if work < LAUNCH_SECONDS else "compute" if compute >= memory else "memory"
+        return Estimate(LAUNCH_SECONDS + work, compute, memory, bound)
+
+    def seconds(self, cost: Cost, threads: int = 1) -> float:
+        """Return the estimated time of a kernel."""
+        return self.estimate(cost, threads).seconds
+
+
+_LINUX_X86: Final = "x86_64-unknown-linux-gnu"
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+
+TARGETS: Final[dict[str, Target]] = {
+    t.name: t
+    for t in (
+        Target(
+            name="avx512", arch="x86_64", triple=_LINUX_X86, cpu="x86-64-v4", features="",
+            vector_bits=512, num_vector_registers=32, fma=True, masks=True,
+            l1d_bytes=32 * _KIB, l2_bytes=_MIB, l3_bytes=32 * _MIB, cacheline_bytes=64,
+            flops_per_cycle=32, ghz=3.5, cache_gbps=110, core_gbps=24, memory_gbps=34, wait="pause",
+        ),
+        Target(
+            name="haswell", arch="x86_64", triple=_LINUX_X86, cpu="haswell", features="",
+            vector_bits=256, num_vector_registers=16, fma=True, masks=False,
+            l1d_bytes=32 * _KIB, l2_bytes=256 * _KIB, l3_bytes=8 * _MIB, cacheline_bytes=64,
+            flops_per_cycle=32, ghz=3.5, cache_gbps=80, core_gbps=18, memory_gbps=30, wait="pause",
+        ),
+        Target(
+            name="neon", arch="aarch64", triple="aarch64-unknown-linux-gnu", cpu="neoverse-n1", features="",
+            vector_bits=128, num_vector_registers=32, fma=True, masks=False,
+            l1d_bytes=64 * _KIB, l2_bytes=_MIB, l3_bytes=32 * _MIB, cacheline_bytes=64,
+            flops_per_cycle=16, ghz=2.5, cache_gbps=60, core_gbps=20, memory_gbps=80, wait="yield",
+        ),
+        Target(
+            name="generic", arch="x86_64", triple=_LINUX_X86, cpu="x86-64", features="",
+            vector_bits=128, num_vector_registers=16, fma=False, masks=False,
+            l1d_bytes=32 * _KIB, l2_bytes=256 * _KIB, l3_bytes=4 * _MIB, cacheline_bytes=64,
+            flops_per_cycle=8, ghz=3.0, cache_gbps=40, core_gbps=12, memory_gbps=20, wait="pause",
+        ),
+    )
+}  # fmt: skip
+"""Classes of machines by name; `host_target` narrows one down to the machine at hand."""
+
+
+def target_named(name: str) -> Target:
+    """Return a target by name; `host` is this machine. Raises: SettingError."""
+    if name == "host":
+        return host_target()
+    if name not in TARGETS:
+        raise SettingError(
+            "target: there is no such target", got=repr(name), hint="one of host, " + ", ".join(TARGETS)
+        )
+    found = TARGETS[name]
+    if found.arch == host_arch():  # objects must load here, whatever the operating system
+        return dataclasses.replace(found, triple=_host_llvm()[2])
+    return found
+
+
+def current_target() -> Target:
+    """Return the target the settings ask for."""
+    return target_named(settings.target.value)
+
+
+def host_arch() -> Literal["x86_64", "aarch64", "other"]:
+    """Return the architecture of this machine."""
+    machine = platform.machine().lower()
+    if machine in ("x86_64", "amd64"):
+        return "x86_64"
+    return "aarch64" if machine in ("aarch64", "arm64") else "other"
+
+
+@lru_cache(maxsize=1)
+def host_target() -> Target:
+    """Return the target that describes this machine: its class, LLVM's name for it and its cache sizes."""
+    cpu, features, triple = _host_llvm()
+    base = TARGETS[_class_of(host_arch(), features.split(","))]
+    sizes = _cache_sizes(Path("/sys/devices/system/cpu/cpu0/cache"))
+    return dataclasses.replace(
+        base,
+        arch=host_arch(),
+        triple=triple,
+        cpu=cpu,
+        features=features,
+        l1d_bytes=sizes.get(1, base.l1d_bytes),
+        l2_bytes=sizes.get(2, base.l2_bytes),
+        l3_bytes=sizes.get(3, base.l3_bytes),
+    )
+
+
+def _class_of(arch: str, features: Iterable[str]) -> str:
+    present = set(features)
+    if arch == "aarch64":
+        return "neon"
+    if arch == "x86_64" and present >= {"+avx512f", "+avx512bw", "+avx512dq", "+avx512vl"}:
+        return "avx512"
+    if arch == "x86_64" and present >= {"+avx2", "+fma"}:
+        return "haswell"
+    return "generic"
+
+
+@lru_cache(maxsize=1)
+def _host_llvm() -> tuple[str, str, str]:
+    """Return LLVM's cpu name, feature list and triple for this machine."""
+    import llvmlite.binding as llvm  # a quarter of a second, paid by the first compilation
+
+    try:
+        features = str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # LLVM cannot list them on every system; the cpu name then says what is known
+        features = ""
+    return str(llvm.get_host_cpu_name()), features, str(llvm.get_default_triple())
+
+
+def _cache_sizes(folder: Path) -> dict[int, int]:
+    """Return data cache sizes in bytes by level, as Linux lists them; what it does not list is left out."""
+    sizes: dict[int, int] = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            level = int((index / "level").read_text())
+            kind = (index / "type").read_text().strip()
+            size = settings.parse_bytes((index / "size").read_text().strip() + "iB")
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and size:
+            sizes[level] = size
+    return sizes
