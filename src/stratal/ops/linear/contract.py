@@ -30,6 +30,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.expr import Var, cast
+from stratal.ops.families import refuse_host_only
 from stratal.ops.linear import family
 
 
@@ -131,19 +132,21 @@ class Contract(Op):
         x, y = (_like(b, i, ct.dtype) for i in inputs)
         if ct.dtype.is_complex:
             x, y = b.conj(x), b.conj(y)
-        return [
-            _like(b, b.contract(ct, y, spec=f"{s.out},{s.right}->{s.left}"), inputs[0].dtype),
-            _like(b, b.contract(ct, x, spec=f"{s.out},{s.left}->{s.right}"), inputs[1].dtype),
-        ]
+        result: list[Node | None] = [None, None]
+        if b.needed(0):
+            result[0] = _like(b, b.contract(ct, y, spec=f"{s.out},{s.right}->{s.left}"), inputs[0].dtype)
+        if b.needed(1):
+            result[1] = _like(b, b.contract(ct, x, spec=f"{s.out},{s.left}->{s.right}"), inputs[1].dtype)
+        return result
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         dx, dy = tangents
-        parts = [b.contract(dx, inputs[1], **self.attributes)] if dx is not None else []
-        parts += [b.contract(inputs[0], dy, **self.attributes)] if dy is not None else []
-        total: Node = parts[0] if len(parts) == 1 else b.add(*parts)
-        return total
+        parts = [b.op(self.name, dx, inputs[1], **self.attributes)] if dx is not None else []
+        parts += [b.op(self.name, inputs[0], dy, **self.attributes)] if dy is not None else []
+        return parts[0] if len(parts) == 1 else b.op("add", *parts)
 
     def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
         s = parse_spec(self.spec)
         out = self.infer(*types)
         compute = out.dtype.compute

@@ -93,7 +93,7 @@ def crop_negative(b: Builder, x: Node, first: int, padding: Pairs, base: Sequenc
         start[axis], stop[axis] = head, size - tail
         result.append((low + head * step, high + tail * step))
     if start != [0] * len(start) or tuple(stop) != x.shape:
-        x = b.slice(x, starts=tuple(start), stops=tuple(stop), steps=(1,) * len(start))
+        x = b.slice(x, start=tuple(start), stop=tuple(stop), step=(1,) * len(start))
     return x, tuple(result)
 
 

@@ -52,14 +52,14 @@ class Extreme(Op):
     def shares(self, b: Builder, out: Node, x: Node) -> Node:
         """Return each element's share of its extreme: 1/k for one of k equal ones, else 0."""
         chosen = b.cast(b.eq(x, family.spread(b, out, x.aval, self.axes)), dtype=x.dtype)
-        return b.div(chosen, family.spread(b, b.sum(chosen, axes=self.axes), x.aval, self.axes))
+        return b.op("div", chosen, family.spread(b, b.sum(chosen, axes=self.axes), x.aval, self.axes))
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
         return [b.mul(family.spread(b, ct, x.aval, self.axes), self.shares(b, out, x))]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return b.sum(b.mul(tangents[0], self.shares(b, out, inputs[0])), axes=self.axes)
+        return b.op("sum", b.mul(tangents[0], self.shares(b, out, inputs[0])), axes=self.axes)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -12,7 +12,7 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.families import check_kind, linear_jvp
+from stratal.ops.families import check_kind, linear_jvp, refuse_host_only
 from stratal.ops.reduce import family
 
 
@@ -32,6 +32,7 @@ class Sum(Op):
         return np.asarray(np.sum(family.widened(x), axis=self.axes)).astype(x.dtype)
 
     def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
         return family.reduction("sum", types[0], self.axes)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:

@@ -1,0 +1,176 @@
+"""What ops that read or write at computed places share: index checks, the scatter kernel, drawing indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stratal.base.dims import as_int, known_equal, product
+from stratal.base.dtypes import DType, int64
+from stratal.base.errors import AttributeValueError, DTypeError, IndexOutOfRangeError, ShapeError
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array, Draw
+from stratal.loops.compute import Check, LoopBody
+from stratal.loops.expr import Buffer, Expr, Var, call, cast
+from stratal.loops.index import add, mul, unflatten
+from stratal.loops.stmt import For, Seq, Stmt, Store
+
+KINDS = ("set", "add", "max", "min")
+_BLOCKS = (
+    128,
+    64,
+    32,
+    16,
+)  # widths a scatter's trailing axes are cut into, so that chunks can run in parallel
+
+
+def check_axis(name: str, type_: TensorType, axis: int) -> None:
+    """Axes of a record lie in [0, ndim): negative ones are the user interface's affair."""
+    if not 0 <= axis < type_.ndim:
+        raise AttributeValueError(f"{name}: axis out of range", got=f"axis {axis} of {type_}")
+
+
+def check_indices(name: str, type_: TensorType) -> None:
+    """Refuse indices that are not integers. Raises: DTypeError."""
+    if not type_.dtype.is_integer:
+        raise DTypeError(f"{name}: indices must be integers", got=str(type_))
+
+
+def check_kind_of_scatter(name: str, kind: str, dtype: DType) -> None:
+    """Refuse an unknown way to combine and dtypes it does not take."""
+    if kind not in KINDS:
+        raise AttributeValueError(f"{name}: kind is one of {', '.join(KINDS)}", got=repr(kind))
+    if (kind == "add" and dtype.is_bool) or (kind in ("max", "min") and (dtype.is_bool or dtype.is_complex)):
+        raise DTypeError(f"{name}: {kind} does not take {dtype}", got=str(dtype))
+
+
+def check_in_range(name: str, index: Array, size: int) -> None:
+    """Refuse an index outside [0, size). Raises: IndexOutOfRangeError."""
+    bad = (index < 0) | (index >= size)
+    if bad.any():
+        raise IndexOutOfRangeError(
+            f"{name}: index out of range", got=f"{index[bad].flat[0]} for an axis of {size}"
+        )
+
+
+def message(name: str, size: int) -> str:
+    """Return what a kernel says whose index is out of range."""
+    return f"{name}: index out of range for an axis of {size}"
+
+
+def combine(kind: str, old: Expr, new: Expr) -> Expr:
+    """Return what a scatter stores over `old`: computed in the compute dtype, rounded at each update."""
+    if kind == "set":
+        return new
+    compute = old.dtype.compute
+    return cast(call(kind, cast(old, compute), cast(new, compute)), old.dtype)
+
+
+def combine_at(kind: str, x: Array, where: tuple[Array | slice, ...], updates: Array) -> None:
+    """Combine updates into `x` in index order, in place."""
+    if kind == "set":
+        x[where] = updates
+    else:
+        {"add": np.add, "max": np.maximum, "min": np.minimum}[kind].at(x, where, updates)  # type: ignore[arg-type]
+
+
+class Place:
+    """The loop variables of one chunk of a scatter: its slab, which update, which trailing element."""
+
+    def __init__(self, shape: tuple[int, ...], axis: int, count: int) -> None:
+        before, after = as_int(product(shape[:axis])), as_int(product(shape[axis + 1 :]))
+        self.block = next((w for w in _BLOCKS if after % w == 0 and after > w), after)
+        num_blocks = after // self.block if self.block else 0
+        self.chunk = Var("chunk", before * num_blocks)
+        self.update = Var("update", count)
+        self.row = Var("row", shape[axis])
+        self.lane = Var("lane", self.block)
+        where = unflatten(self.chunk, (before, num_blocks))
+        self.before = unflatten(where[0], shape[:axis])
+        self.after = unflatten(add(mul(where[1], self.block), self.lane), shape[axis + 1 :])
+
+
+Update = Callable[[Place, Buffer, Buffer], tuple[Expr, Expr]]
+
+
+def scatter_body(name: str, kind: str, axis: int, x: TensorType, count: int, update: Update) -> LoopBody:
+    """Return the kernel: copy each slab of `x`, then combine `count` updates into it, in order.
+
+    `update(place, indices, updates)` gives the index along `axis` and the value of one update. Chunks own
+    disjoint slabs, so the order of updates is the index order whatever the number of threads.
+    """
+
+    def build(args: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
+        (source, indices, updates), out = args, outs[0]
+        place = Place(x.ints, axis, count)
+        at = (*place.before, place.row, *place.after)
+        copy = For(place.row, For(place.lane, Store(out, at, source[at]), "parallel"))
+        index, value = update(place, indices, updates)
+        at = (*place.before, index, *place.after)
+        write = For(place.update, For(place.lane, Store(out, at, combine(kind, out[at], value)), "parallel"))
+        return For(place.chunk, Seq((copy, write)), "parallel")
+
+    return LoopBody(build, (Check(1, x.ints[axis], message(name, x.ints[axis])),))
+
+
+def as_index(value: Expr) -> Expr:
+    """Return a loaded index as an int64 index expression."""
+    return cast(value, int64)
+
+
+def draw(types: Sequence[TensorType], bound: int) -> Draw:
+    """Return a drawing of operands whose second one indexes an axis of size `bound`."""
+
+    def values(rng: np.random.Generator) -> Sequence[Array]:
+        arrays: list[Array] = []
+        for k, t in enumerate(types):
+            if k == 1:
+                array = rng.integers(0, max(bound, 1), t.ints)
+            elif t.dtype.is_integer or t.dtype.is_bool:
+                array = rng.integers(0, 2 if t.dtype.is_bool else 9, t.ints)
+            else:
+                array = rng.uniform(-2, 2, t.ints)  # type: ignore[assignment]
+            arrays.append(np.asarray(array).astype(t.dtype.np))
+        return arrays
+
+    return values
+
+
+def check_scatter(
+    name: str, kind: str, axis: int, x: TensorType, index: TensorType, updates: TensorType
+) -> None:
+    """Check what both scatters demand of their operands, shapes of the updates aside."""
+    check_axis(name, x, axis)
+    check_indices(name, index)
+    check_kind_of_scatter(name, kind, x.dtype)
+    if updates.dtype is not x.dtype:
+        raise DTypeError(f"{name}: updates differ in dtype", got=f"{x}, {updates}", hint="cast one side")
+
+
+def check_same_but(name: str, x: TensorType, index: TensorType, axis: int) -> None:
+    """Refuse indices whose shape differs from that of `x` other than along `axis`. Raises: ShapeError."""
+    if index.ndim != x.ndim or any(
+        k != axis and not known_equal(n, m) for k, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
+    ):
+        raise ShapeError(f"{name}: indices have the shape of x but for axis {axis}", got=f"{x} and {index}")
+
+
+def summed_at(b: Builder, scatter: str, x: Node, index: Node, ct: Node, axis: int) -> Node:
+    """Return the transpose of a gather: cotangents summed at the places they were read from.
+
+    16-bit floats are summed in float32, since a scatter rounds at each update.
+    """
+    wide = x.dtype.compute
+    summed = b.op(
+        scatter, b.full(x.aval.with_dtype(wide), 0), index, cast_node(b, ct, wide), kind="add", axis=axis
+    )
+    return cast_node(b, summed, x.dtype)
+
+
+def cast_node(b: Builder, x: Node, dtype: DType) -> Node:
+    """Return `x` in `dtype`, itself where it is already."""
+    result: Node = x if x.dtype is dtype else b.cast(x, dtype=dtype)
+    return result
