@@ -1,7 +1,7 @@
 """The numerical check of derivatives: both modes against central finite differences, in double precision.
 
-Convention for complex values as in `ops/families.py`: Re<ct, jvp(t)> = Re<vjp(ct), t>, so the gradient of a real
-value v with respect to z = x + iy is dv/dx + i dv/dy.
+Convention for complex values as in `ops/families.py`: Re<ct, jvp(t)> = Re<vjp(ct), t>, so the gradient of a
+real value v with respect to z = x + iy is dv/dx + i dv/dy.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Entry(NamedTuple):
 
     mode: str
     argument: str
-    index: tuple[int, ...]
+    place: tuple[int, ...]
     derived: complex
     numeric: complex
     error: float  # relative to the larger of both values and to the tolerance's floor
 
     def __str__(self) -> str:
-        at = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        at = f"[{', '.join(map(str, self.place))}]" if self.place else ""
         return (
-            f"{self.mode} of {self.argument}{at}: rule {_show(self.derived)}, finite differences {_show(self.numeric)} "
-            f"(relative error {self.error:.2g})"
+            f"{self.mode} of {self.argument}{at}: rule {_show(self.derived)}, "
+            f"finite differences {_show(self.numeric)} (relative error {self.error:.2g})"
         )
 
 
@@ -63,7 +63,10 @@ class GradReport(NamedTuple):
         return all(e.error <= self.rtol for e in self.entries)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.entries)) or "nothing to compare: no inexact input reaches an inexact output"
+        return (
+            "\n".join(map(str, self.entries))
+            or "nothing to compare: no inexact input reaches an inexact output"
+        )
 
 
 def trace(function: Callable[..., Any], types: Iterable[TensorType], name: str = "graph") -> Graph:
@@ -84,10 +87,10 @@ def check_grad(
 ) -> GradReport:
     """Compare vjp and jvp with finite differences at one point and return the report.
 
-    `function` is a Graph or a function `(b, *nodes) -> node(s)`. Floats and complex numbers are checked in float64
-    and complex128 (a Graph must already be of these dtypes); other inputs stay as they are. With `order=2` the
-    vjp itself is checked too, and so on. Cost: 4 runs per input element.
-    Raises: GradientMismatchError naming the worst element of each comparison that fails.
+    `function` is a Graph or a function `(b, *nodes) -> node(s)`. Floats and complex numbers are checked in
+    float64 and complex128 (a Graph must already be of these dtypes); other inputs stay as they are. With
+    `order=2` the vjp itself is checked too, and so on. Cost: 4 runs per input element. Raises:
+    GradientMismatchError naming the worst element of each comparison that fails.
     """
     arrays = [_doubled(np.asarray(x)) for x in inputs]
     if isinstance(function, Graph):
@@ -131,7 +134,9 @@ def _marks(graph: Graph) -> list[bool]:
     return [i.dtype.is_inexact for i in graph.inputs]
 
 
-def _with_cotangents(graph: Graph, arrays: Sequence[Array], rng: np.random.Generator) -> tuple[Graph, list[Array]]:
+def _with_cotangents(
+    graph: Graph, arrays: Sequence[Array], rng: np.random.Generator
+) -> tuple[Graph, list[Array]]:
     back = vjp_graph(graph, _marks(graph))
     return back, [*arrays, *(_draw(rng, i.aval) for i in back.inputs[len(arrays) :])]
 
@@ -153,8 +158,10 @@ def _run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     return interpret(graph, arrays)[0]
 
 
-def _difference(graph: Graph, arrays: Sequence[Array], move: Callable[[float], Sequence[Array]]) -> list[Array]:
-    """Return d outputs / d step along `move(step)` at 0, for the inexact outputs; fourth order in the step."""
+def _difference(
+    graph: Graph, arrays: Sequence[Array], move: Callable[[float], Sequence[Array]]
+) -> list[Array]:
+    """Return d outputs / d step along `move(step)` at 0, for inexact outputs; fourth order in the step."""
     at = {k: _run(graph, move(k * _STEP)) for k in (-2, -1, 1, 2)}
     return [
         np.asarray((at[-2][n] - 8 * at[-1][n] + 8 * at[1][n] - at[2][n]) / (12 * _STEP))
@@ -163,7 +170,9 @@ def _difference(graph: Graph, arrays: Sequence[Array], move: Callable[[float], S
     ]
 
 
-def _compare(graph: Graph, arrays: list[Array], rng: np.random.Generator, atol: float, label: str) -> list[Entry]:
+def _compare(
+    graph: Graph, arrays: list[Array], rng: np.random.Generator, atol: float, label: str
+) -> list[Entry]:
     marks = _marks(graph)
     if not any(marks) or not any(o.dtype.is_inexact for o in graph.outputs):
         return []
@@ -176,7 +185,10 @@ def _compare(graph: Graph, arrays: list[Array], rng: np.random.Generator, atol: 
         return [a + step * by_input[k] if k in by_input else a for k, a in enumerate(arrays)]
 
     numeric = _difference(graph, arrays, along)
-    found = [_worst(f"{label}jvp", f"output {k}", d, n, atol) for k, (d, n) in enumerate(zip(derived, numeric, strict=True))]
+    found = [
+        _worst(f"{label}jvp", f"output {k}", d, n, atol)
+        for k, (d, n) in enumerate(zip(derived, numeric, strict=True))
+    ]
 
     cotangents = [_draw(rng, o.aval) for o in graph.outputs if o.dtype.is_inexact]
     gradients = _run(vjp_graph(graph, marks), [*arrays, *cotangents])
@@ -200,12 +212,12 @@ def _numeric_gradient(graph: Graph, arrays: list[Array], which: int, cotangents:
 
             slopes = _difference(graph, arrays, along)
             slope = sum(float(np.real(np.vdot(c, s))) for c, s in zip(cotangents, slopes, strict=True))
-            gradient[index] += slope * unit
+            gradient[index] = gradient[index] + slope * unit
     return gradient
 
 
 def _worst(mode: str, argument: str, derived: Array, numeric: Array, atol: float) -> Entry | None:
-    """Return the element whose relative error is largest; differences below `atol` times the scale count as none."""
+    """Return the element of largest relative error; gaps below `atol` times the scale count as none."""
     if derived.size == 0:
         return None
     scale = max(1.0, float(np.max(np.abs(numeric), initial=0.0)))

@@ -25,7 +25,9 @@ def jvp(outputs: Sequence[Node], wrt: Sequence[Node], tangents: Sequence[Node | 
     for node, tangent in zip(wrt, tangents, strict=True):
         if tangent is not None and tangent.type != node.type:
             raise ShapeError(
-                "jvp: a tangent must have the type of its input", got=f"{tangent.type} for {node.type}", where=node.where
+                "jvp: a tangent must have the type of its input",
+                got=f"{tangent.type} for {node.type}",
+                where=node.where,
             )
         found[node] = tangent
     builder = Builder((), None, jvp_graph)
@@ -42,13 +44,15 @@ def _tangent_of(builder: Builder, node: Node, found: dict[Node, Tangent]) -> Tan
     if not has_tangent(node) or all(t is None for t in operands):
         return None
     if isinstance(node.op, Item):
-        return operands[0][node.op.index]
+        results: list[Node | None] = operands[0] or []  # never empty: some operand has a tangent
+        return results[node.op.index]
     with located(node):
         tangent = node.op.jvp(builder.at(node.where), operands, node, *node.inputs)
     for part, type_ in _results(node, tangent):
         if part is not None and part.type != type_:
             raise VerifyError(
-                f"{node.op.name}: its jvp rule gave a tangent of another type", got=f"{part.type} for {type_}",
+                f"{node.op.name}: its jvp rule gave a tangent of another type",
+                got=f"{part.type} for {type_}",
                 where=node.where,
             )  # fmt: skip
     return tangent
@@ -61,9 +65,10 @@ def _results(node: Node, tangent: Tangent) -> list[tuple[Node | None, Any]]:
 
 
 def jvp_graph(graph: Graph, wrt: Sequence[bool]) -> Graph:
-    """Return the graph (inputs..., tangents of inputs marked in `wrt`...) -> (outputs..., tangents of inexact outputs).
+    """Return the graph (inputs..., tangents of marked ones...) -> (outputs..., tangents of inexact outputs).
 
-    It stands on the very input nodes of `graph`. An output that does not depend on the marked inputs gets zeros.
+    It stands on the very input nodes of `graph`. An output that does not depend on the marked inputs gets
+    zeros.
     """
     marked = [node for node, mark in zip(graph.inputs, wrt, strict=True) if mark]
     for node in marked:
@@ -72,5 +77,7 @@ def jvp_graph(graph: Graph, wrt: Sequence[bool]) -> Graph:
     tangents = [graph_input(f"t{k}", node.aval) for k, node in enumerate(marked)]
     outputs = [o for o in graph.outputs if o.dtype.is_inexact]
     b = Builder()
-    found = [b.like(o, 0) if t is None else t for o, t in zip(outputs, jvp(outputs, marked, tangents), strict=True)]
+    found = [
+        b.like(o, 0) if t is None else t for o, t in zip(outputs, jvp(outputs, marked, tangents), strict=True)
+    ]
     return Graph((*graph.inputs, *tangents), (*graph.outputs, *found), name=f"{graph.name}.jvp")

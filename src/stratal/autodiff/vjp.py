@@ -18,9 +18,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Item, Node, graph_input, topological
 
 
-def vjp(
-    outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]
-) -> list[Node | None]:
+def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
     """Return the cotangent of each node of `wrt`, or None where no path leads from it to an output.
 
     A cotangent of None stands for zero. Every adjoint node carries the source lines of its primal.
@@ -59,7 +57,11 @@ class _Sweep:
         for node in reversed(self.order):
             if node not in self.active:
                 continue
-            ct: Any = self.pieces.pop(node, None) if isinstance(node.type, TupleType) else self.adjoint.pop(node, None)
+            ct: Any = (
+                self.pieces.pop(node, None)
+                if isinstance(node.type, TupleType)
+                else self.adjoint.pop(node, None)
+            )
             if ct is None:
                 continue
             if node in kept:
@@ -75,7 +77,9 @@ class _Sweep:
         with located(node):
             found = node.op.vjp(self.builder.at(node.where, needs), ct, node, *node.inputs)
         if len(found) != len(node.inputs):
-            raise VerifyError(f"{node.op.name}: its vjp rule gave {len(found)} cotangents", got=str(len(node.inputs)))
+            raise VerifyError(
+                f"{node.op.name}: its vjp rule gave {len(found)} cotangents", got=str(len(node.inputs))
+            )
         for operand, needed, cotangent in zip(node.inputs, needs, found, strict=True):
             if not needed or cotangent is None:
                 continue
@@ -102,7 +106,7 @@ class _Sweep:
 
 
 def vjp_graph(graph: Graph, wrt: Sequence[bool]) -> Graph:
-    """Return the graph (inputs..., cotangents of inexact outputs...) -> cotangents of the inputs marked in `wrt`.
+    """Return the graph (inputs..., cotangents of inexact outputs...) -> cotangents of the marked inputs.
 
     It stands on the very input nodes of `graph`, so that hash-consing shares what both compute. An input no
     output depends on gets zeros.

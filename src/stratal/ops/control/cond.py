@@ -29,8 +29,9 @@ class Cond(Op):
         regions:  (operand...) -> (result...), both of the same types
         results:  always a tuple
 
-    Only the chosen region runs. Reverse mode saves what the derivative of the chosen region needs in slots both regions
-    share by type (a region fills the slots it does not use with zeros), through a twin as `scan` does.
+    Only the chosen region runs. Reverse mode saves what the derivative of the chosen region needs in slots
+    both regions share by type (a region fills the slots it does not use with zeros), through a twin as `scan`
+    does.
     """
 
     then: Graph
@@ -57,7 +58,11 @@ class Cond(Op):
         return Region("cond")
 
     def cost(self, *types: TensorType) -> Cost:
-        return max(regions.region_cost(self.then), regions.region_cost(self.otherwise), key=lambda c: c.flops + c.bytes)
+        return max(
+            regions.region_cost(self.then),
+            regions.region_cost(self.otherwise),
+            key=lambda c: c.flops + c.bytes,
+        )
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
         operands = inputs[1:]
@@ -65,19 +70,28 @@ class Cond(Op):
         chosen = [k for k, t in enumerate(ct) if t is not None]
         sides = [_Side(b, region, marks, chosen) for region in (self.then, self.otherwise)]
         slots = _slots(sides)
-        read = [k for k in range(len(operands)) if any(side.region.inputs[k] in side.cut.remade for side in sides)]
+        read = [
+            k for k in range(len(operands)) if any(side.region.inputs[k] in side.cut.remade for side in sides)
+        ]
         saved: list[Node] = []
         if slots:
-            twins = [Graph(s.region.inputs, [*s.region.outputs, *s.fill(b, slots)], name=s.region.name) for s in sides]
+            twins = [
+                Graph(s.region.inputs, [*s.region.outputs, *s.fill(b, slots)], name=s.region.name)
+                for s in sides
+            ]
             saved = items(make(Cond(*twins), *inputs, where=b.where))[len(self.then.outputs) :]
         back = Cond(*(side.backward(slots, read) for side in sides))
         cotangents = [t for t in ct if t is not None]
-        found = iter(items(make(back, inputs[0], *cotangents, *saved, *(operands[k] for k in read), where=b.where)))
+        found = iter(
+            items(make(back, inputs[0], *cotangents, *saved, *(operands[k] for k in read), where=b.where))
+        )
         return [None, *(next(found) if mark else None for mark in marks)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
         marks = [t is not None for t in tangents[1:]]
-        moved = [any(m) for m in zip(*(regions.moving(r, marks) for r in (self.then, self.otherwise)), strict=True)]
+        moved = [
+            any(m) for m in zip(*(regions.moving(r, marks) for r in (self.then, self.otherwise)), strict=True)
+        ]
         inexact = [t.dtype.is_inexact for t in self.then.output_types]
         count = len(self.then.outputs)
         both = []
@@ -133,7 +147,7 @@ class _Side:
         return [b.full(t, 0) if v is None else v for t, v in zip(slots, values, strict=True)]
 
     def backward(self, slots: Sequence[TensorType], read: Sequence[int]) -> Graph:
-        """Return the region (cotangents..., slots..., operands read...) -> cotangents of the marked operands."""
+        """Return the region (cotangents..., slots..., operands read...) -> cotangents of marked operands."""
         inputs = [graph_input(f"saved{k}", t) for k, t in enumerate(slots)]
         roots = regions.fed(self.cut, [inputs[k] for k in self.assignment(slots)])
         operands = [self.region.inputs[k] for k in read]

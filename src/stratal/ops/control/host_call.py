@@ -15,7 +15,7 @@ from stratal.graph.node import Node, items, make
 from stratal.graph.op import Array, Op, Reject, Sample, record
 
 HOST_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""The functions host calls name. An entry stays for the life of the process: a program may outlive its caller."""
+"""The functions host calls name. An entry stays for good: a program may outlive whoever registered it."""
 
 
 def register_host_function(function: Callable[..., Any], name: str = "") -> str:
@@ -30,7 +30,7 @@ def register_host_function(function: Callable[..., Any], name: str = "") -> str:
 
 @record
 class HostCall(Op):
-    """Call the function registered as `function` on the operands' arrays; its results must be of the types `results`.
+    """Call the function registered as `function` on the operands' arrays, for arrays of types `results`.
 
     Unless `pure`, the call is kept, not merged and not repeated. `derivative` names a pure function
     (operands..., results..., cotangents of inexact results...) -> cotangents of inexact operands.
@@ -42,7 +42,9 @@ class HostCall(Op):
     pure: bool = False
     derivative: str = ""
     name = "host_call"
-    not_differentiable = "Python code has no derivative unless one is registered with it, and that only in reverse mode"
+    not_differentiable = (
+        "Python code has no derivative unless one is registered with it, and that only in reverse mode"
+    )
     not_lowered = "it runs Python"
     foldable = False
 
@@ -55,7 +57,7 @@ class HostCall(Op):
             if name not in HOST_FUNCTIONS:
                 raise AttributeValueError(
                     "host_call: no function is registered under this name", got=repr(name),
-                    hint="register it in this process first: a saved program names its functions, it does not hold them",
+                    hint="register it first: a program names its functions, it does not hold them",
                 )  # fmt: skip
         return TupleType(self.results)
 
@@ -67,7 +69,9 @@ class HostCall(Op):
         found = HOST_FUNCTIONS[self.function](*views)
         values = found if isinstance(found, (tuple, list)) else (found,)
         if len(values) != len(self.results):
-            raise StratalError(f"host_call: {self.function} returned {len(values)} results", got=f"declared {self.results}")
+            raise StratalError(
+                f"host_call: {self.function} returned {len(values)} results", got=f"declared {self.results}"
+            )
         return tuple(self._checked(np.asarray(v), t) for v, t in zip(values, self.results, strict=True))
 
     def _checked(self, value: Array, promised: TensorType) -> Array:
@@ -88,7 +92,9 @@ class HostCall(Op):
         if not self.derivative:
             raise self.no_derivative()
         values = items(out)
-        cotangents = [b.like(v, 0) if t is None else t for v, t in zip(values, ct, strict=True) if v.dtype.is_inexact]
+        cotangents = [
+            b.like(v, 0) if t is None else t for v, t in zip(values, ct, strict=True) if v.dtype.is_inexact
+        ]
         moved = [x.dtype.is_inexact for x in inputs]
         types = tuple(x.aval for x, mark in zip(inputs, moved, strict=True) if mark)
         call = HostCall(self.derivative, types, pure=True)

@@ -1,4 +1,4 @@
-"""What control flow shares: signatures of regions, which of their values move, and what a derivative must save."""
+"""What control flow shares: signatures of regions, which values move, and what a derivative must save."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ def check_region(name: str, role: str, region: Graph, given: Sequence[TensorType
     """Refuse a region whose inputs are not of the types the op hands it. Raises: ShapeError."""
     if region.updates:
         raise ShapeError(
-            f"{name}: the {role} must not update state", got=f"{len(region.updates)} updates", hint="thread it as a carry"
+            f"{name}: the {role} must not update state",
+            got=f"{len(region.updates)} updates",
+            hint="thread it as a carry",
         )
     wanted = region.input_types
     if len(wanted) != len(given):
         raise ShapeError(f"{name}: the {role} takes {len(wanted)} values", got=f"{len(given)}")
     for k, (want, got) in enumerate(zip(wanted, given, strict=True)):
         if want != got:
-            raise ShapeError(f"{name}: value {k} of the {role} has another type", got=f"{got}, it takes {want}")
+            raise ShapeError(
+                f"{name}: value {k} of the {role} has another type", got=f"{got}, it takes {want}"
+            )
 
 
 def check_same(name: str, role: str, got: Sequence[TensorType], want: Sequence[TensorType]) -> None:
@@ -46,7 +50,7 @@ def has_effects(region: Graph) -> bool:
 
 
 def run(region: Graph, arrays: Iterable[Array]) -> tuple[Array, ...]:
-    """Return the outputs of a region, by the reference interpreter; copied where they are its inputs or views."""
+    """Return the outputs of a region, by the reference interpreter; copied, so that none is an input."""
     return tuple(np.array(a) for a in interpret(region, list(arrays))[0])
 
 
@@ -74,7 +78,7 @@ def _is_inexact(node: Node) -> bool:
 
 
 def moving_carries(body: Graph, marks: Sequence[bool], num_carries: int) -> list[bool]:
-    """Return `marks` with every carry added that comes to depend on a marked input after some number of steps."""
+    """Return `marks` and every carry that depends on a marked input after some number of steps."""
     known = list(marks)
     while True:
         after = moving(body, known)

@@ -35,17 +35,18 @@ class Parts(NamedTuple):
 class Scan(Op):
     """Run `body` once per row, threading carries from step to step.
 
-        operands: carry..., stacked x (leading axis `length`)..., constant...[, runtime length, an int64 scalar]
-        body:     (carry..., row of x..., constant..., row number as int64) -> (carry..., y...)
+        operands: carry..., stacked x (leading axis `length`)..., constant...[, runtime length, an int64
+        scalar] body:     (carry..., row of x..., constant..., row number as int64) -> (carry..., y...)
         results:  final carry..., stacked y...                                     always a tuple
 
-    Rows are visited in order, or from the last to the first with `reverse`; the row number counts rows, not steps.
-    With `dynamic_length` only the first n rows are visited, n being clamped to [0, length]; rows of y beyond it are 0.
-    A length of 0 returns the carries as they came.
+    Rows are visited in order, or from the last to the first with `reverse`; the row number counts rows, not
+    steps. With `dynamic_length` only the first n rows are visited, n being clamped to [0, length]; rows of y
+    beyond it are 0. A length of 0 returns the carries as they came.
 
-    Reverse mode runs the body's derivative over the rows in the opposite order. What it needs of the primal is saved
-    by a twin of the primal whose body returns these values as further ys; the body is not run again. The twin has
-    the primal's operands and, among its outputs, the primal's outputs, so `optimize.merge_twins` leaves one scan.
+    Reverse mode runs the body's derivative over the rows in the opposite order. What it needs of the primal
+    is saved by a twin of the primal whose body returns these values as further ys; the body is not run again.
+    The twin has the primal's operands and, among its outputs, the primal's outputs, so `optimize.merge_twins`
+    leaves one scan.
     """
 
     body: Graph
@@ -73,21 +74,29 @@ class Scan(Op):
             raise AttributeValueError("scan: length and counts are not negative", got=str(self.length))
         given = list(types)
         if self.dynamic_length and (not given or given.pop() != INDEX):
-            raise ShapeError("scan: the runtime length, its last operand, must be an int64 scalar", got=str(types[-1:]))
+            raise ShapeError(
+                "scan: the runtime length, its last operand, must be an int64 scalar", got=str(types[-1:])
+            )
         if len(given) < self.num_carries + self.num_xs:
-            raise ShapeError(f"scan: takes {self.num_carries} carries and {self.num_xs} xs", got=f"{len(given)} operands")
+            raise ShapeError(
+                f"scan: takes {self.num_carries} carries and {self.num_xs} xs", got=f"{len(given)} operands"
+            )
         first_const = self.num_carries + self.num_xs
         rows = [self._row(t) for t in given[self.num_carries : first_const]]
         carries = given[: self.num_carries]
         regions.check_region("scan", "body", self.body, [*carries, *rows, *given[first_const:], INDEX])
         results = self.body.output_types
-        regions.check_same("scan", "the body must return carries of their own types", results[: self.num_carries], carries)
+        regions.check_same(
+            "scan", "the body must return carries of their own types", results[: self.num_carries], carries
+        )
         stacked = [t.with_shape((self.length, *t.shape)) for t in results[self.num_carries :]]
         return TupleType([*carries, *stacked])
 
     def _row(self, stacked: TensorType) -> TensorType:
         if stacked.ndim == 0 or not known_equal(stacked.shape[0], self.length):
-            raise ShapeError("scan: the leading axis of every x must be its length", got=f"{stacked}, length {self.length}")
+            raise ShapeError(
+                "scan: the leading axis of every x must be its length", got=f"{stacked}, length {self.length}"
+            )
         return stacked.with_shape(stacked.shape[1:])
 
     def ref(self, *arrays: Array) -> tuple[Array, ...]:
@@ -97,7 +106,9 @@ class Scan(Op):
         steps = int(np.clip(arrays[-1], 0, self.length)) if self.dynamic_length else self.length
         state = [np.array(c) for c in carries]
         for k in range(steps)[:: -1 if self.reverse else 1]:
-            results = regions.run(self.body, [*state, *(np.asarray(x[k]) for x in xs), *consts, np.asarray(k)])
+            results = regions.run(
+                self.body, [*state, *(np.asarray(x[k]) for x in xs), *consts, np.asarray(k)]
+            )
             state = list(results[: self.num_carries])
             for y, row in zip(ys, results[self.num_carries :], strict=True):
                 y[k] = row
@@ -129,7 +140,9 @@ class Scan(Op):
             yield Sample(cls(_affine(dtype), 0, 1, 1), (row, TensorType(dtype, (0, 3)), row))
             for steps in (0, 3, 9):
                 yield Sample(
-                    cls(_affine(dtype), 4, 1, 1, dynamic_length=True), (row, matrix, row, INDEX), draw=_drawn(dtype, steps)
+                    cls(_affine(dtype), 4, 1, 1, dynamic_length=True),
+                    (row, matrix, row, INDEX),
+                    draw=_drawn(dtype, steps),
                 )
 
     @classmethod
@@ -138,14 +151,18 @@ class Scan(Op):
         yield Reject(cls(_affine(float32), 5, 1, 1), (row, matrix, row), "leading axis")
         yield Reject(cls(_affine(float32), 4, 1, 1), (TensorType(float64, (3,)), matrix, row), "another type")
         yield Reject(cls(_affine(float32), 4, 1, 1), (row, matrix), "takes 4 values")
-        yield Reject(cls(_affine(float32), 4, 1, 1, dynamic_length=True), (row, matrix, row), "runtime length")
+        yield Reject(
+            cls(_affine(float32), 4, 1, 1, dynamic_length=True), (row, matrix, row), "runtime length"
+        )
         yield Reject(cls(_affine(float32), -1, 1, 1), (row, matrix, row), "negative")
 
 
 class _Forward:
     """The forward rule of one scan: a scan that carries tangents beside the primal's values."""
 
-    def __init__(self, scan: Scan, b: Builder, tangents: Sequence[Node | None], inputs: Sequence[Node]) -> None:
+    def __init__(
+        self, scan: Scan, b: Builder, tangents: Sequence[Node | None], inputs: Sequence[Node]
+    ) -> None:
         self.scan, self.b, self.inputs = scan, b, inputs
         self.tangents = scan.parts(tangents)
         count = len(scan.body.inputs) - 1
@@ -163,7 +180,9 @@ class _Forward:
         results = items(make(op, *self.operands(), where=self.b.where))
         carries = iter(results[scan.num_carries :])
         ys = iter(results[len(scan.body.outputs) + sum(moved) :])
-        return [next(carries) if m else None for m in moved] + [next(ys) if m else None for m in self.moved_ys]
+        return [next(carries) if m else None for m in moved] + [
+            next(ys) if m else None for m in self.moved_ys
+        ]
 
     def body(self) -> Graph:
         """Return the body on (carries, their tangents, xs, ..., constants, ..., row number)."""
@@ -172,7 +191,9 @@ class _Forward:
         graph = self.b.jvp_graph(scan.body, self.marks)
         fresh = iter(graph.inputs[len(own) :])
         moved = scan.parts([next(fresh) if mark else None for mark in self.marks])
-        inputs = [n for mine, t in zip(scan.parts(own), moved, strict=True) for n in (*mine, *filter(None, t))]
+        inputs = [
+            n for mine, t in zip(scan.parts(own), moved, strict=True) for n in (*mine, *filter(None, t))
+        ]
         found = iter(graph.outputs[len(scan.body.outputs) :])
         tangents = [next(found) if o.dtype.is_inexact else None for o in scan.body.outputs]
         outputs = [
@@ -183,7 +204,9 @@ class _Forward:
 
     def operands(self) -> list[Node]:
         own, given = self.scan.parts(self.inputs), self.tangents
-        starts = [self.b.like(x, 0) if t is None else t for x, t in zip(own.carries, given.carries, strict=True)]
+        starts = [
+            self.b.like(x, 0) if t is None else t for x, t in zip(own.carries, given.carries, strict=True)
+        ]
         return [
             *own.carries, *regions.pick(starts, self.moved.carries),
             *own.xs, *filter(None, given.xs),
@@ -227,7 +250,7 @@ class _Reverse:
     def sweep(
         self, cut: regions.Backward, fresh: Sequence[Node], cotangents: Sequence[Node], ct_in: Parts
     ) -> list[Node]:
-        """Build the scan in the opposite order; its carries are cotangents of carries and sums for constants."""
+        """Build the scan in the opposite order; it carries cotangents of carries and sums for constants."""
         scan, b = self.scan, self.b
         own, operands = scan.parts(scan.body.inputs), scan.parts(self.inputs)
         num_moved, num_saved = sum(self.moved.carries), len(cut.saved)
@@ -249,10 +272,13 @@ class _Reverse:
             name=f"{scan.body.name}.vjp",
         )  # fmt: skip
         c = scan.num_carries
-        starts = [b.like(x, 0) if t is None else t for x, t in zip(operands.carries, self.ct[:c], strict=True)]
+        starts = [
+            b.like(x, 0) if t is None else t for x, t in zip(operands.carries, self.ct[:c], strict=True)
+        ]
         given = [
             *regions.pick(starts, self.moved.carries), *(b.like(operands.consts[k], 0) for k, _ in sums),
-            *regions.pick(self.ct[c:], self.y_marks), *self.saved_rows(cut), *(operands.xs[k] for k in read_xs),
+            *regions.pick(self.ct[c:], self.y_marks), *self.saved_rows(cut),
+            *(operands.xs[k] for k in read_xs),
             *self.hoisted(cut, own.consts, operands.consts), *(operands.consts[k] for k in read_consts),
             *self.inputs[len(scan.body.inputs) - 1 :],
         ]  # fmt: skip

@@ -19,12 +19,12 @@ from stratal.ops.control import regions
 
 @record
 class While(Op):
-    """Replace the carries by `body(carries, constants)` for as long as `condition(carries, constants)` is true.
+    """Replace the carries by `body(carries, constants)` as long as `condition(carries, constants)` is true.
 
-        operands:  carry..., constant...
-        condition: (carry..., constant...) -> bool scalar
-        body:      (carry..., constant...) -> (carry...)
-        results:   final carry..., always a tuple
+    operands:  carry..., constant...
+    condition: (carry..., constant...) -> bool scalar
+    body:      (carry..., constant...) -> (carry...)
+    results:   final carry..., always a tuple
     """
 
     condition: Graph
