@@ -72,7 +72,7 @@ class Gather(Op):
         ):
             for shape, axis, index in (
                 ((5,), 0, ()), ((5, 3), 0, (4,)), ((2, 5), 1, (2, 3)), ((2, 4, 3), 1, (5,)),
-                ((1, 1), 0, (3,)),                ((3, 2), 0, (0,)), ((3, 0), 0, (2,)), ((6, 33), 0, (7,)),
+                ((1, 1), 0, (3,)), ((3, 2), 0, (0,)), ((3, 0), 0, (2,)), ((6, 33), 0, (7,)),
             ):  # fmt: skip
                 types = (TensorType(dtype, shape), TensorType(integer, index))
                 yield Sample(cls(axis), types, draw=family.draw(types, shape[axis]))
@@ -132,7 +132,7 @@ class GatherAlong(Op):
         for dtype, integer in ((float32, int64), (float64, int32), (int64, int64), (bfloat16, int64)):
             for shape, axis, count in (
                 ((5,), 0, 3), ((5, 3), 0, 4), ((2, 5), 1, 1), ((2, 4, 3), 1, 6), ((1, 1), 0, 1),
-                ((3, 2), 0, 0),                ((0, 2), 1, 2), ((5, 33), 0, 3), ((3, 33), 1, 40),
+                ((3, 2), 0, 0), ((0, 2), 1, 2), ((5, 33), 0, 3), ((3, 33), 1, 40),
             ):  # fmt: skip
                 index = (*shape[:axis], count, *shape[axis + 1 :])
                 types = (TensorType(dtype, shape), TensorType(integer, index))

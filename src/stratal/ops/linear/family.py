@@ -8,12 +8,14 @@ from itertools import product
 import numpy as np
 
 from stratal.base.dims import Dim, Shape
-from stratal.base.dtypes import DType
+from stratal.base.dtypes import DType, as_dtype, bool_
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array
+from stratal.loops.expr import Const, Expr, Var, call, const, index_const
+from stratal.loops.index import add, both, floordiv, mod, mul, within
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -33,9 +35,9 @@ def result_dtype(name: str, types: Sequence[TensorType], dtype: DType | None) ->
     return dtype
 
 
-def accumulating(x: Array, dtype: DType) -> Array:
+def accumulating(x: Array, dtype: DType | None = None) -> Array:
     """Return `x` in the dtype its sums of products run in: float32 for results of 16-bit floats."""
-    return x.astype(dtype.compute.np, copy=False)
+    return x.astype((dtype or as_dtype(x.dtype)).compute.np, copy=False)
 
 
 # Windows: window y of an axis reads the positions y*stride + k*dilation - low for k in [0, window).
@@ -95,6 +97,35 @@ def crop_negative(b: Builder, x: Node, first: int, padding: Pairs, base: Sequenc
     if start != [0] * len(start) or tuple(stop) != x.shape:
         x = b.slice(x, start=tuple(start), stop=tuple(stop), step=(1,) * len(start))
     return x, tuple(result)
+
+
+def window_reads(
+    places: Sequence[Var],
+    offsets: Sequence[Var],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: Pairs,
+    base: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[Expr, tuple[Expr, ...]]:
+    """Return where window offsets read, per axis, and the condition that an element stands there."""
+    condition: Expr = const(True, bool_)
+    at = []
+    for y, k, n, s, (low, _), step, d in zip(
+        places, offsets, sizes, strides, padding, base, dilation, strict=True
+    ):
+        position = add(add(mul(y, s), mul(k, d)), -low)
+        condition = both(condition, within(position, 0, int(dilated(n, step))))
+        if step > 1:
+            phase = mod(position, step)
+            met = (
+                const(phase.value == 0, bool_)
+                if isinstance(phase, Const)
+                else call("eq", phase, index_const(0))
+            )
+            condition = both(condition, met)
+        at.append(floordiv(position, step))
+    return condition, tuple(at)
 
 
 def offsets(window: Sequence[int]) -> Iterator[tuple[int, ...]]:
