@@ -1,0 +1,1 @@
+"""Benchmarks: our figures against what people use today, measured in one run."""

@@ -1,0 +1,171 @@
+"""The workloads of the benchmarks and agreement tests, written once for any library with PyTorch's module names.
+
+`mlp(nn)`, `lenet(nn)`, `resnet18(nn)` and `gpt(nn)` build the same model from `stratal.nn` or from `torch.nn`: the twins
+have equal state-dict keys, so weights move from one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+def mlp(nn: Any, sizes: tuple[int, ...] = (784, 512, 512, 10)) -> Any:
+    """Return Linear-ReLU-Linear-ReLU-Linear with biases."""
+    layers: list[Any] = []
+    for k, (n_in, n_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        layers += [nn.ReLU()] if k else []
+        layers.append(nn.Linear(n_in, n_out))
+    return nn.Sequential(*layers)
+
+
+def lenet(nn: Any) -> Any:
+    """Return LeNet-5 for 1x28x28: two convolutions with max pooling, then 400-120-84-10."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+def resnet18(nn: Any, width: int = 64, classes: int = 10) -> Any:
+    """Return ResNet-18 for 3x32x32: a 3x3 stem, four stages of two basic blocks, a global mean, a linear head."""
+    F = nn.functional
+
+    class BasicBlock(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(n_in, n_out, 3, stride=stride, padding=1, bias=False)
+            self.bn1 = nn.BatchNorm2d(n_out)
+            self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
+            self.bn2 = nn.BatchNorm2d(n_out)
+            self.downsample = None
+            if stride != 1 or n_in != n_out:
+                projection = nn.Conv2d(n_in, n_out, 1, stride=stride, bias=False)
+                self.downsample = nn.Sequential(projection, nn.BatchNorm2d(n_out))
+
+        def forward(self, x: Any) -> Any:
+            y = F.relu(self.bn1(self.conv1(x)))
+            y = self.bn2(self.conv2(y))
+            return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+    class ResNet(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
+            self.bn1 = nn.BatchNorm2d(width)
+            n_in = width
+            for stage in range(4):
+                n_out, stride = width << stage, 1 if stage == 0 else 2
+                blocks = nn.Sequential(BasicBlock(n_in, n_out, stride), BasicBlock(n_out, n_out, 1))
+                setattr(self, f"layer{stage + 1}", blocks)
+                n_in = n_out
+            self.avgpool = nn.AdaptiveAvgPool2d(1)
+            self.fc = nn.Linear(n_in, classes)
+
+        def forward(self, x: Any) -> Any:
+            x = F.relu(self.bn1(self.conv1(x)))
+            x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+            return self.fc(self.avgpool(x).reshape(x.shape[0], -1))
+
+    return ResNet()
+
+
+def gpt(nn: Any, layers: int = 6, d: int = 384, heads: int = 6, context: int = 256, vocab: int = 256) -> Any:
+    """Return a decoder: pre-norm blocks with biases, causal attention, GELU perceptron x4, head tied to the embedding."""
+    F = nn.functional
+
+    class Attention(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(d, 3 * d)
+            self.proj = nn.Linear(d, d)
+
+        def forward(self, x: Any) -> Any:
+            b, t, _ = x.shape
+            qkv = self.qkv(x).reshape(b, t, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=True)
+            return self.proj(y.permute(0, 2, 1, 3).reshape(b, t, d))
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.ln1, self.attn = nn.LayerNorm(d), Attention()
+            self.ln2, self.fc1, self.fc2 = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x: Any) -> Any:
+            x = x + self.attn(self.ln1(x))
+            return x + self.fc2(F.gelu(self.fc1(self.ln2(x))))
+
+    class GPT(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tok = nn.Embedding(vocab, d)
+            self.pos = nn.Embedding(context, d)
+            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+            self.norm = nn.LayerNorm(d)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.tok(tokens) + self.pos.weight[: tokens.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            return F.linear(self.norm(x), self.tok.weight)
+
+    model = GPT()
+    with_std = nn.init.normal_
+    with_std(model.tok.weight, 0.0, 0.02)
+    with_std(model.pos.weight, 0.0, 0.02)
+    return model
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, its data and its optimizer, for a library's `nn` and `optim`."""
+
+    name: str
+    build: Callable[[Any], Any]
+    data: Callable[[np.random.Generator], Arrays]
+    optimizer: Callable[[Any, Any], Any]  # (optim, parameters)
+
+    def loss(self, nn: Any, model: Any, x: Any, y: Any) -> Any:
+        """Return the cross-entropy over all positions."""
+        logits = model(x)
+        return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+
+
+def _images(batch: int, shape: tuple[int, ...]) -> Callable[[np.random.Generator], Arrays]:
+    def draw(rng: np.random.Generator) -> Arrays:
+        return rng.standard_normal((batch, *shape), dtype=np.float32), rng.integers(0, 10, batch)
+
+    return draw
+
+
+def _tokens(batch: int, length: int, vocab: int) -> Callable[[np.random.Generator], Arrays]:
+    def draw(rng: np.random.Generator) -> Arrays:
+        text = rng.integers(0, vocab, (batch, length + 1))
+        return text[:, :-1].copy(), text[:, 1:].copy()
+
+    return draw
+
+
+WORKLOADS: dict[str, Workload] = {
+    w.name: w
+    for w in (
+        Workload("mlp", mlp, _images(32, (784,)), lambda o, p: o.Adam(p, lr=1e-3)),
+        Workload("mlp128", mlp, _images(128, (784,)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)),
+        Workload("lenet", lenet, _images(64, (1, 28, 28)), lambda o, p: o.Adam(p, lr=1e-3)),
+        Workload("gpt", gpt, _tokens(8, 256, 256), lambda o, p: o.AdamW(p, lr=1e-3, weight_decay=0.1)),
+        Workload("resnet18", resnet18, _images(32, (3, 32, 32)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)),
+    )
+}
+
+
+def copy_weights(source: ModuleType | Any, target: Any) -> None:
+    """Load the torch twin's weights into our model."""
+    target.load_state_dict({name: value.numpy() for name, value in source.state_dict().items()})

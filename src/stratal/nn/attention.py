@@ -1,0 +1,217 @@
+"""Attention layers: multi-head attention and the Transformer encoder built of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.nn import functional as F
+from stratal.nn import init
+from stratal.nn.activation import Dropout
+from stratal.nn.containers import ModuleList
+from stratal.nn.linear import Linear
+from stratal.nn.module import Module
+from stratal.nn.normalization import LayerNorm
+from stratal.nn.parameter import empty_parameter
+from stratal.tensor.functions import concat
+from stratal.tensor.tensor import Tensor
+
+
+class MultiheadAttention(Module):
+    """softmax(q k^T / sqrt(d)) v in several heads, between input and output projections.
+
+    Shapes: query [L, N, E], key [S, N, kdim], value [S, N, vdim] (batch first with `batch_first`; without N where
+    unbatched). A boolean mask says True where attention is forbidden; a float mask is added to the scores.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        *,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        if embed_dim % num_heads:
+            raise AttributeValueError(
+                "MultiheadAttention: num_heads must divide embed_dim", got=f"{num_heads} for {embed_dim}"
+            )
+        if add_bias_kv or add_zero_attn:
+            raise AttributeValueError("MultiheadAttention: add_bias_kv and add_zero_attn are not offered")
+        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.batch_first, self.head_dim = batch_first, embed_dim // num_heads
+        self._same_dims = self.kdim == embed_dim and self.vdim == embed_dim
+        if self._same_dims:
+            self.in_proj_weight = empty_parameter((3 * embed_dim, embed_dim), dtype)
+            separate = (None, None, None)
+        else:
+            self.register_parameter("in_proj_weight", None)
+            separate = tuple(empty_parameter((embed_dim, d), dtype) for d in (embed_dim, self.kdim, self.vdim))
+        for name, value in zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), separate, strict=True):
+            self.register_parameter(name, value)
+        self.register_parameter("in_proj_bias", empty_parameter((3 * embed_dim,), dtype) if bias else None)
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections by Glorot's rule, biases zero."""
+        for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
+            weight = getattr(self, name)
+            if weight is not None:
+                init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            init.zeros_(self.in_proj_bias)
+            init.zeros_(self.out_proj.bias)
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        e = self.embed_dim
+        bias = self.in_proj_bias
+        if self._same_dims and query is key and key is value:
+            packed = F.linear(query, self.in_proj_weight, bias)
+            return [packed[..., k * e : (k + 1) * e] for k in range(3)]
+        if self._same_dims:
+            weights = [self.in_proj_weight[k * e : (k + 1) * e] for k in range(3)]
+        else:
+            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        biases = [None if bias is None else bias[k * e : (k + 1) * e] for k in range(3)]
+        return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        n, length, _ = x.shape
+        return x.reshape((n, length, self.num_heads, self.head_dim)).permute(0, 2, 1, 3)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        batched = query.ndim == 3
+        if query.ndim not in (2, 3):
+            raise ShapeError("MultiheadAttention: query takes 2 or 3 axes", got=f"shape {list(query.shape)}")
+        same = query is key and key is value
+        arranged = [self._batch_first(x, batched) for x in ((query,) if same else (query, key, value))]
+        q, k, v = self._project(*(arranged * 3 if same else arranged))
+        n, length, source = q.shape[0], q.shape[1], k.shape[1]
+        mask = self._mask(attn_mask, key_padding_mask, n, q)
+        out, weights = F.attention_with_weights(
+            self._heads(q), self._heads(k), self._heads(v), mask, self.dropout if self.training else 0.0,
+            is_causal and attn_mask is None, need_weights,
+        )  # fmt: skip
+        out = self.out_proj(out.permute(0, 2, 1, 3).reshape((n, length, self.embed_dim)))
+        out = self._caller_layout(out, batched)
+        if weights is None:
+            return out, None
+        weights = weights.mean(axis=1) if average_attn_weights else weights
+        return out, weights if batched else weights.reshape(weights.shape[1:])
+
+    def _batch_first(self, x: Tensor, batched: bool) -> Tensor:
+        if not batched:
+            return x.reshape((1, *x.shape))
+        return x if self.batch_first else x.permute(1, 0, 2)
+
+    def _caller_layout(self, x: Tensor, batched: bool) -> Tensor:
+        if not batched:
+            return x.reshape(x.shape[1:])
+        return x if self.batch_first else x.permute(1, 0, 2)
+
+    def _mask(self, attn_mask: Any, key_padding_mask: Any, n: Any, like: Tensor) -> Tensor | None:
+        """Return one additive mask that broadcasts to [N, heads, L, S], or None."""
+        total: Tensor | None = None
+        if attn_mask is not None:
+            total = F.additive_mask(attn_mask, like)
+            if total.ndim == 3:
+                total = total.reshape((n, self.num_heads, *total.shape[1:]))
+        if key_padding_mask is not None:
+            padding = F.additive_mask(key_padding_mask, like)
+            padding = padding.reshape((n, 1, 1, padding.shape[-1]))
+            total = padding if total is None else total + padding
+        return total
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+class TransformerEncoderLayer(Module):
+    """Self-attention and a two-layer perceptron, each with a residual and a layer norm (after it, or before: `norm_first`)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        named = {"relu": F.relu, "gelu": F.gelu}
+        if isinstance(activation, str) and activation not in named:
+            raise AttributeValueError("TransformerEncoderLayer: activation is 'relu', 'gelu' or a function",
+                                      got=repr(activation))  # fmt: skip
+        self.activation = named[activation] if isinstance(activation, str) else activation
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
+            y, _ = self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)
+            return self.dropout1(y)
+
+        def feed(x: Tensor) -> Tensor:
+            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+        if self.norm_first:
+            src = src + attend(self.norm1(src))
+            return src + feed(self.norm2(src))
+        src = self.norm1(src + attend(src))
+        return self.norm2(src + feed(src))
+
+
+class TransformerEncoder(Module):
+    """A stack of encoder layers, each a deep copy of the first with its own weights, and a final norm."""
+
+    def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None) -> None:
+        super().__init__()
+        self.layers = ModuleList([encoder_layer.clone() for _ in range(num_layers)])
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def forward(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None) -> Tensor:
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask)
+        return src if self.norm is None else self.norm(src)

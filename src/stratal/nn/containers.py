@@ -1,0 +1,185 @@
+"""Modules that hold other modules or parameters: in a row, by number, by name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from stratal.base.errors import AttributeValueError, IndexOutOfRangeError
+from stratal.nn.module import Module
+from stratal.nn.parameter import Parameter
+
+Self = TypeVar("Self", bound="_Numbered")
+
+
+class _Numbered(Module):
+    """Children under the names "0", "1", ... in order."""
+
+    def _items(self) -> list[Module]:
+        return list(self._modules.values())
+
+    def _renumber(self, modules: Iterable[Module]) -> None:
+        for name in list(self._modules):
+            delattr(self, name)
+        for k, module in enumerate(modules):
+            self.add_module(str(k), module)
+
+    def _position(self, index: Any) -> int:
+        position = operator.index(index)
+        size = len(self._modules)
+        if not -size <= position < size:
+            raise IndexOutOfRangeError(f"{type(self).__name__}: has {size} modules", got=f"index {position}")
+        return position % size
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._items())
+
+    def __getitem__(self: Self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._like(self._items()[index])
+        return self._items()[self._position(index)]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self.register_module(list(self._modules)[self._position(index)], module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        kept = self._items()
+        del kept[index if isinstance(index, slice) else self._position(index)]
+        self._renumber(kept)
+
+    def _like(self: Self, modules: list[Module]) -> Self:
+        raise NotImplementedError
+
+    def append(self: Self, module: Module) -> Self:
+        """Add a module at the end and return self."""
+        self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self: Self, modules: Iterable[Module]) -> Self:
+        """Add modules at the end and return self."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self: Self, index: int, module: Module) -> Self:
+        """Put a module before position `index` and return self."""
+        items = self._items()
+        items.insert(index, module)
+        self._renumber(items)
+        return self
+
+
+class Sequential(_Numbered):
+    """Call modules one after another. Takes modules, or one dict of names to modules."""
+
+    def __init__(self, *modules: Any) -> None:
+        super().__init__()
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            for name, module in modules[0].items():
+                self.add_module(name, module)
+        else:
+            for k, module in enumerate(modules):
+                self.add_module(str(k), module)
+
+    def _like(self, modules: list[Module]) -> Sequential:
+        return Sequential(*modules)
+
+    def forward(self, input: Any) -> Any:
+        for module in self._modules.values():
+            input = module(input)
+        return input
+
+
+class ModuleList(_Numbered):
+    """A list of modules that is found when walking the tree."""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        super().__init__()
+        self.extend(modules)
+
+    def _like(self, modules: list[Module]) -> ModuleList:
+        return ModuleList(modules)
+
+
+class ModuleDict(Module):
+    """A dict of modules that is found when walking the tree."""
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
+        super().__init__()
+        self.update(modules)
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Add or replace modules by name."""
+        for name, module in modules.items() if isinstance(modules, Mapping) else modules:
+            self[name] = module
+
+    def __getitem__(self, key: str) -> Module:
+        module: Module = self._modules[key]
+        return module
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        self.add_module(key, module)
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._modules:
+            raise KeyError(key)
+        delattr(self, key)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._modules
+
+    def keys(self) -> Iterable[str]:
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        return self._modules.values()
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        return self._modules.items()
+
+
+class ParameterList(Module):
+    """A list of parameters that is found when walking the tree."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        super().__init__()
+        for value in values:
+            self.append(value)
+
+    def append(self, value: Any) -> ParameterList:
+        """Add a parameter (or what one can be made of) and return self."""
+        parameter = value if isinstance(value, Parameter) else Parameter(value)
+        self.register_parameter(str(len(self)), parameter)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(list(self._parameters.values()))
+
+    def __getitem__(self, index: int) -> Parameter:
+        size, position = len(self), operator.index(index)
+        if not -size <= position < size:
+            raise IndexOutOfRangeError(f"ParameterList: has {size} parameters", got=f"index {position}")
+        parameter: Parameter = self._parameters[str(position % size)]
+        return parameter
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        size, position = len(self), operator.index(index)
+        if not -size <= position < size:
+            raise AttributeValueError(f"ParameterList: has {size} parameters", got=f"index {position}")
+        setattr(self, str(position % size), value if isinstance(value, Parameter) else Parameter(value))
+
+    def extra_repr(self) -> str:
+        return "\n".join(f"({k}): {p.dtype} {list(p.shape)}" for k, p in enumerate(self))

@@ -1,0 +1,50 @@
+"""Conversion of a module's floating-point state to another dtype, in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stratal.base.dtypes import DType, as_dtype
+from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.tensor.capture import note_mutation
+from stratal.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from stratal.nn.module import Module
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, str) and value.split(":")[0] in ("cpu", "cuda", "mps", "xpu", "meta")
+
+
+def _read(arguments: tuple[Any, ...], dtype: Any, device: Any) -> DType | None:
+    for value in arguments:
+        if isinstance(value, Tensor):
+            dtype = value.dtype
+        elif _is_device(value):
+            device = value
+        elif isinstance(value, bool) or value is None:
+            continue  # non_blocking: there is nothing to wait for
+        else:
+            dtype = value
+    if device is not None and str(device).split(":")[0] != "cpu":
+        raise AttributeValueError("to: the only device is the CPU", got=repr(device))
+    found = None if dtype is None else as_dtype(dtype)
+    if found is not None and not found.is_inexact:
+        raise DTypeError("to: a module converts to floating-point dtypes only", got=str(found))
+    return found
+
+
+def convert(module: Module, *arguments: Any, dtype: Any = None, device: Any = None) -> None:
+    """Convert what `Module.to` is asked to. Integer buffers stay as they are."""
+    target = _read(arguments, dtype, device)
+    if target is None:
+        return
+    for part in module.modules():
+        for parameter in part._parameters.values():
+            if parameter is not None and parameter.dtype.is_inexact:
+                parameter.convert_(target)
+        for buffer in part._buffers.values():
+            if buffer is not None and buffer.dtype.is_inexact:
+                buffer.convert_(target)
+    note_mutation()

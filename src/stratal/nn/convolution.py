@@ -1,0 +1,158 @@
+"""Convolution layers in one and two dimensions, and their transposes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from stratal.base.errors import AttributeValueError
+from stratal.nn import functional as F
+from stratal.nn import init
+from stratal.nn.module import Module
+from stratal.nn.parameter import Parameter, empty_parameter
+from stratal.nn.sizes import Sizes, per_axis
+from stratal.tensor.tensor import Tensor
+
+
+class _Convolution(Module):
+    """What convolutions of any number of dimensions share. Layout: input [N, C, ...], weight [out, in / groups, ...]."""
+
+    dims = 0
+    transposed = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        output_padding: Sizes = 0,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise AttributeValueError(
+                f"{name}: groups must divide in_channels and out_channels",
+                got=f"groups {groups}, channels {in_channels} -> {out_channels}",
+            )
+        if padding_mode != "zeros":
+            raise AttributeValueError(
+                f"{name}: padding_mode must be 'zeros'", got=repr(padding_mode),
+                hint="pad the input with nn.functional.pad first",
+            )  # fmt: skip
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size = per_axis(f"{name}: kernel_size", kernel_size, self.dims)
+        self.stride = per_axis(f"{name}: stride", stride, self.dims)
+        self.dilation = per_axis(f"{name}: dilation", dilation, self.dims)
+        self.padding = padding if isinstance(padding, str) else per_axis(f"{name}: padding", padding, self.dims, 0)
+        if isinstance(padding, str) and (self.transposed or padding not in ("same", "valid")):
+            raise AttributeValueError(f"{name}: padding must be sizes, 'same' or 'valid'", got=repr(padding))
+        if padding == "same" and any(s != 1 for s in self.stride):
+            raise AttributeValueError(f"{name}: padding 'same' needs a stride of 1", got=f"stride {self.stride}")
+        self.output_padding = per_axis(f"{name}: output_padding", output_padding, self.dims, 0)
+        self.groups, self.padding_mode = groups, padding_mode
+        first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+        self.weight = empty_parameter((first, second // groups, *self.kernel_size), dtype)
+        self.bias: Parameter | None
+        if bias:
+            self.bias = empty_parameter((out_channels,), dtype)
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias from U(-k, k) with k = 1 / sqrt(fan_in)."""
+        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            fan_in, _ = init.fans(self.weight)
+            bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
+            init.uniform_(self.bias, -bound, bound)
+
+    def extra_repr(self) -> str:
+        words = [f"{self.in_channels}, {self.out_channels}", f"kernel_size={self.kernel_size}", f"stride={self.stride}"]
+        if self.padding != (0,) * self.dims:
+            words.append(f"padding={self.padding}")
+        if self.dilation != (1,) * self.dims:
+            words.append(f"dilation={self.dilation}")
+        if self.output_padding != (0,) * self.dims:
+            words.append(f"output_padding={self.output_padding}")
+        if self.groups != 1:
+            words.append(f"groups={self.groups}")
+        if self.bias is None:
+            words.append("bias=False")
+        return ", ".join(words)
+
+
+class Conv1d(_Convolution):
+    """Convolution over one spatial axis. Shapes: [N, C, L] -> [N, out_channels, L']."""
+
+    dims = 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv2d(_Convolution):
+    """Convolution over two spatial axes. Shapes: [N, C, H, W] -> [N, out_channels, H', W']."""
+
+    dims = 2
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class _Transposed(_Convolution):
+    """The gradient of a convolution as a layer: weight [in, out / groups, ...]."""
+
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        output_padding: Sizes = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Sizes = 1,
+        padding_mode: str = "zeros",
+        *,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode,
+            output_padding=output_padding, dtype=dtype,
+        )  # fmt: skip
+
+
+class ConvTranspose1d(_Transposed):
+    """Transposed convolution over one spatial axis."""
+
+    dims = 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv_transpose1d(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+
+class ConvTranspose2d(_Transposed):
+    """Transposed convolution over two spatial axes."""
+
+    dims = 2
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv_transpose2d(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )

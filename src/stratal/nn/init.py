@@ -1,0 +1,156 @@
+"""Initialisers: fill a tensor in place with constants or random draws, scaled by its fan where asked.
+
+Draws come from the default random key on the host: a new model starts without compiling anything.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.nn.draws import generator
+from stratal.tensor.tensor import Tensor
+
+_GAINS = {"linear": 1.0, "identity": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Return the factor that keeps a signal's variance through a nonlinearity. `param` is leaky_relu's slope."""
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else param
+        return math.sqrt(2.0 / (1 + slope**2))
+    if nonlinearity.startswith("conv"):
+        return 1.0
+    if nonlinearity not in _GAINS:
+        raise AttributeValueError(
+            "calculate_gain: no gain is known", got=repr(nonlinearity), hint="one of leaky_relu, " + ", ".join(_GAINS)
+        )
+    return _GAINS[nonlinearity]
+
+
+def fans(tensor: Tensor) -> tuple[int, int]:
+    """Return (fan_in, fan_out) of a weight [out, in, ...]."""
+    if tensor.ndim < 2:
+        raise ShapeError("init: a fan needs at least two axes", got=f"shape {list(tensor.shape)}")
+    shape = [int(n) for n in tensor.shape]
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field
+
+
+def _fill(tensor: Tensor, values: Any) -> Tensor:
+    tensor.copy_(np.broadcast_to(np.asarray(values), tuple(int(n) for n in tensor.shape)))
+    return tensor
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(int(n) for n in tensor.shape)
+
+
+def _draw_dtype(tensor: Tensor) -> Any:
+    return np.float64 if tensor.dtype.name == "float64" else np.float32
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Fill with draws from U(a, b)."""
+    dtype = _draw_dtype(tensor)
+    unit = generator().random(_shape(tensor), dtype=dtype)
+    return _fill(tensor, unit * dtype(b - a) + dtype(a))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Fill with draws from N(mean, std^2)."""
+    dtype = _draw_dtype(tensor)
+    unit = generator().standard_normal(_shape(tensor), dtype=dtype)
+    return _fill(tensor, unit * dtype(std) + dtype(mean))
+
+
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
+    """Fill with draws from N(mean, std^2) kept within [a, b]: draws outside are drawn again."""
+    rng = generator()
+    values = rng.standard_normal(_shape(tensor)) * std + mean
+    for _ in range(1000):
+        outside = (values < a) | (values > b)
+        missing = int(outside.sum())
+        if not missing:
+            return _fill(tensor, values.astype(_draw_dtype(tensor)))
+        values[outside] = rng.standard_normal(missing) * std + mean
+    raise AttributeValueError(
+        "trunc_normal_: the interval lies too far from the mean", got=f"[{a}, {b}] for N({mean}, {std}^2)"
+    )
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Fill with one value."""
+    return _fill(tensor, np.asarray(val).astype(tensor.dtype.np))
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Fill with zeros."""
+    return constant_(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """Fill with ones."""
+    return constant_(tensor, 1.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Fill a matrix with ones on the diagonal, zeros elsewhere."""
+    rows, columns = _shape(tensor)
+    return _fill(tensor, np.eye(rows, columns))
+
+
+def zero_row_(tensor: Tensor, row: int) -> Tensor:
+    """Set one row of a table to zero."""
+    values = np.array(tensor.detach())
+    values[row] = 0
+    return _fill(tensor, values)
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill from U(-k, k), k = gain * sqrt(6 / (fan_in + fan_out)). See: Glorot and Bengio 2010."""
+    fan_in, fan_out = fans(tensor)
+    bound = math.sqrt(3.0) * gain * math.sqrt(2.0 / (fan_in + fan_out))
+    return uniform_(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill from N(0, s^2), s = gain * sqrt(2 / (fan_in + fan_out)). See: Glorot and Bengio 2010."""
+    fan_in, fan_out = fans(tensor)
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)))
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise AttributeValueError("kaiming: mode must be 'fan_in' or 'fan_out'", got=repr(mode))
+    return calculate_gain(nonlinearity, a) / math.sqrt(max(1, fans(tensor)[mode == "fan_out"]))
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Fill from U(-k, k), k = gain * sqrt(3 / fan). See: He et al. 2015."""
+    bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Fill from N(0, s^2), s = gain / sqrt(fan). See: He et al. 2015."""
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill a weight, seen as a matrix [out, rest], with orthonormal rows or columns. See: Saxe et al. 2013."""
+    shape = _shape(tensor)
+    if len(shape) < 2:
+        raise ShapeError("orthogonal_: needs at least two axes", got=f"shape {list(shape)}")
+    rows, columns = shape[0], math.prod(shape[1:])
+    flat = generator().standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(flat)
+    q = q * np.sign(np.diag(r))
+    return _fill(tensor, gain * (q if rows >= columns else q.T).reshape(shape).astype(_draw_dtype(tensor)))

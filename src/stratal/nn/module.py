@@ -1,0 +1,364 @@
+"""Module: a tree of parameters, buffers and child modules, with a forward function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from stratal.base.errors import AttributeValueError, StratalError
+from stratal.nn.parameter import Parameter
+from stratal.nn.state import LoadResult, load_into, read_state
+from stratal.tensor.capture import note_mutation
+from stratal.tensor.tensor import Tensor
+
+Self = TypeVar("Self", bound="Module")
+
+
+class ModuleAttributeError(StratalError, AttributeError):
+    """An attribute a module does not have."""
+
+
+class HookHandle(NamedTuple):
+    """What registering a hook returns; `remove()` takes the hook away again."""
+
+    hooks: dict[int, Callable[..., Any]]
+    key: int
+
+    def remove(self) -> None:
+        self.hooks.pop(self.key, None)
+        note_mutation()
+
+
+class Module:
+    """Base of every layer and model. Attributes that are parameters, tensors registered as buffers, or modules are found by name.
+
+    Setting an attribute tells compiled functions that a value they froze may have changed.
+    """
+
+    training: bool
+
+    def __init__(self) -> None:
+        fields: dict[str, Any] = {
+            "training": True,
+            "_parameters": {},
+            "_buffers": {},
+            "_non_persistent": set(),
+            "_modules": {},
+            "_forward_pre_hooks": {},
+            "_forward_hooks": {},
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the result. Every subclass defines it."""
+        raise StratalError(
+            f"{type(self).__name__}: has no forward", hint="define forward(self, ...) in the class"
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self._forward_pre_hooks or self._forward_hooks):
+            return self.forward(*args, **kwargs)
+        for hook in list(self._forward_pre_hooks.values()):
+            changed = hook(self, args)
+            if changed is not None:
+                args = changed if isinstance(changed, tuple) else (changed,)
+        result = self.forward(*args, **kwargs)
+        for hook in list(self._forward_hooks.values()):
+            changed = hook(self, args, result)
+            result = result if changed is None else changed
+        return result
+
+    # -- attributes ------------------------------------------------------------------------------------------
+    def __setattr__(self, name: str, value: Any) -> None:
+        tables = self.__dict__
+        if "_parameters" not in tables:
+            raise AttributeValueError(
+                f"{type(self).__name__}: attribute set before Module.__init__", got=name,
+                hint="call super().__init__() first",
+            )  # fmt: skip
+        if isinstance(value, Parameter):
+            self._forget(name)
+            self._parameters[name] = value
+        elif isinstance(value, Module):
+            self._forget(name)
+            self._modules[name] = value
+        elif name in self._parameters:
+            if value is not None:
+                raise AttributeValueError(
+                    f"{type(self).__name__}: {name!r} is a parameter", got=type(value).__name__,
+                    hint="wrap the value in nn.Parameter, or assign None to remove it",
+                )  # fmt: skip
+            self._parameters[name] = None
+        elif name in self._buffers and (value is None or isinstance(value, Tensor)):
+            self._buffers[name] = value
+        elif name in self._modules and value is None:
+            self._modules[name] = None
+        else:
+            object.__setattr__(self, name, value)
+        note_mutation()
+
+    def __getattr__(self, name: str) -> Any:
+        # Called only where the ordinary lookup failed.
+        tables = self.__dict__
+        for table in ("_parameters", "_buffers", "_modules"):
+            if table in tables and name in tables[table]:
+                return tables[table][name]
+        raise ModuleAttributeError(f"{type(self).__name__}: has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        if any(name in table for table in (self._parameters, self._buffers, self._modules)):
+            self._forget(name)
+        else:
+            object.__delattr__(self, name)
+        note_mutation()
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+
+    def _forget(self, name: str) -> None:
+        self.__dict__.pop(name, None)
+        for table in (self._parameters, self._buffers, self._modules):
+            table.pop(name, None)
+        self._non_persistent.discard(name)
+
+    def _check_name(self, kind: str, name: str) -> None:
+        if not isinstance(name, str) or "." in name or not name:
+            raise AttributeValueError(f"{kind}: the name must be a non-empty string without dots", got=repr(name))
+        taken = name in self._parameters or name in self._buffers or name in self._modules
+        if not taken and hasattr(self, name):
+            raise AttributeValueError(f"{kind}: {type(self).__name__} has an attribute of that name", got=repr(name))
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Add a parameter under a name; None keeps the name and has no value."""
+        self._check_name("register_parameter", name)
+        if param is not None and not isinstance(param, Parameter):
+            raise AttributeValueError("register_parameter: takes a Parameter or None", got=type(param).__name__)
+        self._forget(name)
+        self._parameters[name] = param
+        note_mutation()
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Add a tensor that is state but not trained; only persistent ones are saved."""
+        self._check_name("register_buffer", name)
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise AttributeValueError("register_buffer: takes a Tensor or None", got=type(tensor).__name__)
+        self._forget(name)
+        self._buffers[name] = tensor
+        if not persistent:
+            self._non_persistent.add(name)
+        note_mutation()
+
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Add a child module under a name."""
+        self._check_name("register_module", name)
+        if module is not None and not isinstance(module, Module):
+            raise AttributeValueError("register_module: takes a Module or None", got=type(module).__name__)
+        self._forget(name)
+        self._modules[name] = module
+        note_mutation()
+
+    add_module = register_module
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call `hook(module, args)` before forward; what it returns, unless None, replaces the arguments."""
+        return _register(self._forward_pre_hooks, hook)
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call `hook(module, args, result)` after forward; what it returns, unless None, replaces the result."""
+        return _register(self._forward_hooks, hook)
+
+    # -- walking the tree ------------------------------------------------------------------------------------
+    def named_modules(
+        self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """Yield this module and every one below it with dotted names, each module once."""
+        seen = set() if memo is None else memo
+        if self in seen:
+            return
+        if remove_duplicate:
+            seen.add(self)
+        yield prefix, self
+        for name, child in self._modules.items():
+            if child is not None:
+                yield from child.named_modules(seen, _join(prefix, name), remove_duplicate)
+
+    def modules(self) -> Iterator[Module]:
+        """Yield this module and every one below it."""
+        for _, module in self.named_modules():
+            yield module
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Yield the direct children with their names, each module once."""
+        seen: set[Module] = set()
+        for name, child in self._modules.items():
+            if child is not None and child not in seen:
+                seen.add(child)
+                yield name, child
+
+    def children(self) -> Iterator[Module]:
+        """Yield the direct children."""
+        for _, child in self.named_children():
+            yield child
+
+    def _named(
+        self, table: str, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        owners = self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]
+        for owner, module in owners:
+            for name, value in module.__dict__[table].items():
+                if value is None or id(value) in seen:
+                    continue
+                if remove_duplicate:
+                    seen.add(id(value))
+                yield _join(owner, name), value
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Yield parameters with dotted names; one shared by several modules comes once, under its first name."""
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Yield parameters, each once."""
+        for _, parameter in self.named_parameters(recurse=recurse):
+            yield parameter
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield buffers with dotted names."""
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yield buffers, each once."""
+        for _, buffer in self.named_buffers(recurse=recurse):
+            yield buffer
+
+    def get_submodule(self, target: str) -> Module:
+        """Return the module of a dotted name; the empty name is this module."""
+        module: Module = self
+        for name in target.split(".") if target else ():
+            child = module._modules.get(name)
+            if child is None:
+                raise ModuleAttributeError(
+                    f"get_submodule: {type(module).__name__} has no module {name!r}", got=target,
+                    hint="it has " + (", ".join(module._modules) or "none"),
+                )  # fmt: skip
+            module = child
+        return module
+
+    def get_parameter(self, target: str) -> Parameter:
+        """Return the parameter of a dotted name."""
+        return self._get("_parameters", "parameter", target)
+
+    def get_buffer(self, target: str) -> Tensor:
+        """Return the buffer of a dotted name."""
+        return self._get("_buffers", "buffer", target)
+
+    def _get(self, table: str, kind: str, target: str) -> Any:
+        owner, _, name = target.rpartition(".")
+        module = self.get_submodule(owner)
+        value = module.__dict__[table].get(name)
+        if value is None:
+            raise ModuleAttributeError(f"get_{kind}: {type(module).__name__} has no {kind} {name!r}", got=target)
+        return value
+
+    def apply(self: Self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` on every module, children before parents, and return self."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # -- modes, dtypes, gradients ------------------------------------------------------------------------------
+    def train(self: Self, mode: bool = True) -> Self:
+        """Put this module and all below it into training (or evaluation) mode."""
+        if not isinstance(mode, bool):
+            raise AttributeValueError("train: mode must be a bool", got=repr(mode))
+        for module in self.modules():
+            if module.training is not mode:
+                module.training = mode
+        return self
+
+    def eval(self: Self) -> Self:
+        """Put this module and all below it into evaluation mode."""
+        return self.train(False)
+
+    def requires_grad_(self: Self, requires_grad: bool = True) -> Self:
+        """Say for every parameter whether gradients reach it."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the parameters' gradients, or fill them with zeros."""
+        for parameter in self.parameters():
+            parameter.zero_grad(set_to_none)
+
+    def to(self: Self, *args: Any, dtype: Any = None, device: Any = None) -> Self:
+        """Convert floating-point parameters and buffers in place. Accepts a dtype, a device, or a tensor to follow."""
+        from stratal.nn.convert import convert  # the only method that needs it
+
+        convert(self, *args, dtype=dtype, device=device)
+        return self
+
+    def float(self: Self) -> Self:
+        """Convert floating-point parameters and buffers to float32."""
+        return self.to(dtype="float32")
+
+    def double(self: Self) -> Self:
+        """Convert floating-point parameters and buffers to float64."""
+        return self.to(dtype="float64")
+
+    def half(self: Self) -> Self:
+        """Convert floating-point parameters and buffers to float16."""
+        return self.to(dtype="float16")
+
+    def bfloat16(self: Self) -> Self:
+        """Convert floating-point parameters and buffers to bfloat16."""
+        return self.to(dtype="bfloat16")
+
+    # -- state dicts -------------------------------------------------------------------------------------------
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
+        """Return parameters and persistent buffers by dotted name: values as they are now, unless `keep_vars`."""
+        return read_state(self, prefix, keep_vars)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
+        """Copy values (tensors of any library, or arrays) into parameters and buffers of the same names.
+
+        Nothing is written unless everything fits. Raises: StateDictError that lists what is missing, unexpected or misshapen.
+        """
+        return load_into(self, state_dict, strict)
+
+    # -- text --------------------------------------------------------------------------------------------------
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    def extra_repr(self) -> str:
+        """Return what stands between the parentheses of this module's printed form."""
+        return ""
+
+    def __repr__(self) -> str:
+        children = [f"({name}): {_indent(repr(child))}" for name, child in self._modules.items()]
+        extra = self.extra_repr().split("\n") if self.extra_repr() else []
+        if not children and len(extra) <= 1:
+            return f"{self._get_name()}({''.join(extra)})"
+        return f"{self._get_name()}(\n  " + "\n  ".join(extra + children) + "\n)"
+
+
+def _register(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
+    key = max(hooks, default=-1) + 1
+    hooks[key] = hook
+    note_mutation()
+    return HookHandle(hooks, key)
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _indent(text: str) -> str:
+    first, *rest = text.split("\n")
+    return "\n".join([first, *("  " + line for line in rest)])

@@ -1,0 +1,102 @@
+"""Adam and AdamW: steps scaled by running means of the gradient and of its square.
+
+See: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019 (decoupled weight decay); Reddi, Kale and Kumar 2018 (amsgrad).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stratal.base.errors import AttributeValueError
+from stratal.optim.group import ParamGroup
+from stratal.optim.optimizer import Optimizer, Scalars, State
+from stratal.tensor.functions import maximum, sqrt
+from stratal.tensor.tensor import Tensor
+
+
+class Adam(Optimizer):
+    """m <- m + (1 - b1)(g - m);  v <- b2 v + (1 - b2) g^2;  p <- p - lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps).
+
+    Weight decay adds `weight_decay * p` to the gradient (L2); `AdamW` shrinks the parameter instead.
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        master_weights: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
+            "amsgrad": amsgrad, "maximize": maximize,
+        }  # fmt: skip
+        super().__init__(params, defaults, master_weights=master_weights)
+
+    def check(self, group: ParamGroup) -> None:
+        super().check(group)
+        if not all(0 <= beta < 1 for beta in group["betas"]):
+            raise AttributeValueError(f"{type(self).__name__}: betas must lie in [0, 1)", got=str(group["betas"]))
+
+    def slots(self, group: ParamGroup) -> dict[str, float]:
+        names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if group["amsgrad"] else [])
+        return dict.fromkeys(names, 0.0)
+
+    def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
+        assert count is not None
+        beta1, beta2 = group["betas"]
+        scalars = {
+            "rate": group.scalar("lr") / (1.0 - beta1**count),
+            "correction": sqrt(1.0 - beta2**count),
+        }
+        if group["weight_decay"]:
+            decay = group.scalar("weight_decay")
+            scalars["decay"] = 1.0 - group.scalar("lr") * decay if self.decoupled else decay
+        return scalars
+
+    def update(
+        self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
+    ) -> tuple[Tensor, State]:
+        beta1, beta2 = group["betas"]
+        if group["weight_decay"]:
+            if self.decoupled:
+                param = param * scalars["decay"]
+            else:
+                grad = grad + scalars["decay"] * param
+        mean = state["exp_avg"] + (1.0 - beta1) * (grad - state["exp_avg"])
+        square = state["exp_avg_sq"] * beta2 + (1.0 - beta2) * grad * grad
+        changed = {"exp_avg": mean, "exp_avg_sq": square}
+        if group["amsgrad"]:
+            square = changed["max_exp_avg_sq"] = maximum(state["max_exp_avg_sq"], square)
+        spread = sqrt(square) / scalars["correction"] + group["eps"]
+        return param - scalars["rate"] * (mean / spread), changed
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: p <- p * (1 - lr * weight_decay) before the step."""
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        master_weights: bool = False,
+    ) -> None:
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, master_weights=master_weights
+        )
