@@ -147,7 +147,7 @@ def _draw(rng: np.random.Generator, type_: TensorType) -> Array:
     def part() -> Array:
         return np.asarray(rng.uniform(0.5, 1.5, type_.ints) * rng.choice([-1.0, 1.0], type_.ints))
 
-    return (part() + 1j * part() if type_.dtype.is_complex else part()).astype(_double(type_.dtype).np)
+    return np.asarray(part() + 1j * part() if type_.dtype.is_complex else part(), _double(type_.dtype).np)
 
 
 def _double(dtype: DType) -> DType:

@@ -128,8 +128,9 @@ class Elementwise(Op):
         if cls.arity is not None and cls.arity > 1:
             dtype = next(iter(sample_dtypes(cls.kinds)))
             yield Reject(cls(), (TensorType(dtype, (2,)),) + (TensorType(dtype, (3,)),) * (cls.arity - 1), "shape")
-        if "b" not in cls.kinds:
-            yield Reject(cls(), (TensorType(bool_, (2,)),) * (cls.arity or 1), "takes")
+        refused = bool_ if "b" not in cls.kinds else float32 if "f" not in cls.kinds else None
+        if refused is not None:
+            yield Reject(cls(), (TensorType(refused, (2,)),) * (cls.arity or 1), "takes")
 
 
 def sample_dtypes(kinds: str) -> Iterable[DType]:

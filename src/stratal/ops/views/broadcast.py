@@ -29,6 +29,7 @@ class Broadcast(Op):
     shape: Shape
     axes: tuple[int, ...]
     arity = 1
+    dim_attributes = ("shape",)
 
     def infer(self, *types: TensorType) -> TensorType:
         x = types[0]

@@ -15,7 +15,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments, axes as fresh_axes
-from stratal.loops.expr import Expr, Var, guard
+from stratal.loops.expr import Expr, Var, const, guard
 from stratal.loops.index import less, sub
 from stratal.ops.families import linear_jvp, refuse_host_only
 
@@ -97,8 +97,12 @@ class Concatenate(Op):
 
 
 def _choose(pieces: Sequence[tuple[int, Expr]], position: Var) -> Expr:
-    """Return the piece that holds `position`, by a balanced tree of guards."""
+    """Return the piece that holds `position`, by a balanced tree of guards.
+
+    What stands after `otherwise` is evaluated everywhere, so each piece guards its own start.
+    """
     if len(pieces) == 1:
-        return pieces[0][1]
+        start, piece = pieces[0]
+        return guard(less(start - 1, position), piece, const(0, piece.dtype))
     half = len(pieces) // 2
     return guard(less(position, pieces[half][0]), _choose(pieces[:half], position), _choose(pieces[half:], position))

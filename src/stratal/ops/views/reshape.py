@@ -13,6 +13,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.expr import const
 from stratal.loops.index import flatten, unflatten
 from stratal.ops.families import linear_jvp, refuse_host_only
 
@@ -44,8 +45,9 @@ class Reshape(Op):
         (x,) = arguments(*types)
         shape = types[0].with_shape(self.shape).ints
         out = fresh_axes(shape)
-        where = unflatten(flatten(tuple(out), shape), x.shape)
-        return Compute((x,), out, x.dtype, x[where])
+        if 0 in shape:  # no element to find a place for
+            return Compute((x,), out, x.dtype, const(0, x.dtype))
+        return Compute((x,), out, x.dtype, x[unflatten(flatten(tuple(out), shape), x.shape)])
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.reshape(ct, shape=inputs[0].shape)]
