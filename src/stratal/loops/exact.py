@@ -1,0 +1,181 @@
+"""What each scalar function of `expr.FUNCTIONS` computes, to the bit, on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.dtypes import DType, as_dtype
+from stratal.base.errors import VerifyError
+
+Array = np.ndarray[Any, Any]
+
+
+def apply(fn: str, args: Sequence[Array], dtype: DType) -> Array:
+    """Return `fn(*args)` of result dtype `dtype`, element by element."""
+    if fn == "cast":
+        return cast(args[0], dtype)
+    if fn == "bitcast":
+        return np.ascontiguousarray(args[0]).view(dtype.np).reshape(args[0].shape)
+    if fn in ("shl", "shr"):
+        return _shift(fn, args[0], args[1])
+    exact = _EXACT.get(fn)
+    if exact is None:
+        raise VerifyError(f"interpreter: no scalar function is called {fn!r}")
+    return np.asarray(exact(*args)).astype(dtype.np, copy=False)
+
+
+def cast(x: Array, dtype: DType) -> Array:
+    """Convert: float to integer truncates and saturates, NaN gives 0; integers wrap; to bool is `x != 0`."""
+    source = as_dtype(x.dtype)
+    if dtype.is_bool:
+        return np.asarray(x != 0)
+    if not (source.is_float and dtype.is_integer):
+        return np.asarray(x).astype(dtype.np)
+    wide = np.trunc(x.astype(np.float64))
+    low, high = np.iinfo(dtype.np).min, np.iinfo(dtype.np).max
+    inside = (wide >= float(low)) & (wide < float(high) + (1 if dtype.bits < 64 else 0))
+    result = np.where(inside, wide, 0).astype(dtype.np)
+    result = np.where(wide < float(low), low, result)
+    return np.asarray(np.where((wide >= float(high)) & ~inside, high, result)).astype(dtype.np)
+
+
+def _shift(fn: str, x: Array, by: Array) -> Array:
+    width = as_dtype(x.dtype).bits
+    over = (by < 0) | (by.astype(np.uint64) >= width)
+    safe = np.where(over, 0, by).astype(x.dtype)
+    if fn == "shl":
+        return np.where(over, 0, np.left_shift(x, safe)).astype(x.dtype)
+    sign = np.where(x < 0, -1, 0).astype(x.dtype)
+    return np.where(over, sign, np.right_shift(x, safe)).astype(x.dtype)
+
+
+def _idiv(a: Array, b: Array) -> Array:
+    """Integer division towards zero; the least integer by -1 wraps."""
+    one = np.where(b == 0, 1, b).astype(b.dtype)
+    if a.dtype.kind == "u":
+        return np.where(b == 0, 0, a // one)
+    quotient = a // one
+    inexact = (quotient * one != a) & ((a < 0) != (one < 0))
+    return np.where(b == 0, 0, quotient + inexact)
+
+
+def _irem(a: Array, b: Array) -> Array:
+    return np.where(b == 0, 0, a - _idiv(a, b) * b)
+
+
+def _mulhi(a: Array, b: Array) -> Array:
+    bits = 8 * a.dtype.itemsize
+    if bits < 64:
+        return np.asarray((a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(bits))
+    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a0, a1, b0, b1 = a & low, a >> shift, b & low, b >> shift
+    middle = a1 * b0 + ((a0 * b0) >> shift)
+    other = a0 * b1 + (middle & low)
+    return np.asarray(a1 * b1 + (middle >> shift) + (other >> shift))
+
+
+def _not(a: Array) -> Array:
+    return np.asarray(~a)
+
+
+# -- fused multiply-add ------------------------------------------------------------------------------------------
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def _to_odd(s: Array, error: Array) -> Array:
+    """Return s + error rounded to odd: an inexact result has its last bit set, so a second rounding is harmless."""
+    bits = s.view(np.int64)
+    even = ((bits & 1) == 0) & (error != 0)
+    away = (error > 0) == (s > 0)
+    return np.where(even, (bits + np.where(away, 1, -1)), bits).view(np.float64)
+
+
+def _fma32(a: Array, b: Array, c: Array) -> Array:
+    product = a.astype(np.float64) * b.astype(np.float64)
+    s, error = _two_sum(product, np.asarray(c, np.float64))
+    odd = _to_odd(np.ascontiguousarray(s), np.ascontiguousarray(error))
+    return np.where(np.isfinite(s) & (s != 0), odd, s).astype(np.float32)
+
+
+_SPLIT: Final = float((1 << 27) + 1)
+
+
+def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the product of moderate numbers and its rounding error (Veltkamp, Dekker)."""
+    p = a * b
+    ta, tb = _SPLIT * a, _SPLIT * b
+    ah, bh = ta - (ta - a), tb - (tb - b)
+    al, bl = a - ah, b - bh
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
+def _fma64(a: Array, b: Array, c: Array) -> Array:
+    """Correctly rounded: mantissas are multiplied exactly, the addend is scaled to them, one rounding at the end.
+
+    See: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd".
+    """
+    a, b, c = (np.ascontiguousarray(x, np.float64) for x in np.broadcast_arrays(a, b, c))
+    naive = a * b + c
+    (ma, ea), (mb, eb), (mc, ec) = np.frexp(a), np.frexp(b), np.frexp(c)
+    e = ea + eb
+    gap = np.clip(ec - e, -300, 300)
+    high, low = _two_product(ma, mb)
+    u, u_low = _two_sum(np.ldexp(mc, gap), low)
+    v, v_low = _two_sum(high, u)
+    tail = _to_odd(*_two_sum(u_low, v_low))
+    result = np.ldexp(v + tail, e)
+    tiny = _to_odd(*_two_sum(v, tail))  # the last rounding happens in ldexp when the result is subnormal
+    result = np.where(np.abs(result) < 2.0**-1021, np.ldexp(tiny, e), result)
+    result = np.where(ec - e > 300, c, result)
+    plain = ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c) | (a == 0) | (b == 0) | (v + tail == 0)
+    return np.where(plain, np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, _exact_zero(naive, v, plain)), result)
+
+
+def _exact_zero(naive: Array, v: Array, plain: Array) -> Array:
+    return naive
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    return _fma32(a, b, c) if a.dtype == np.float32 else _fma64(a, b, c)
+
+
+_EXACT: Final[dict[str, Callable[..., Array]]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "fma": _fma,
+    "neg": np.negative,
+    "abs": np.abs,
+    "min": np.minimum,
+    "max": np.maximum,
+    "sqrt": np.sqrt,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "rint": np.rint,
+    "idiv": _idiv,
+    "irem": _irem,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "mulhi": _mulhi,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": _not,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "select": np.where,
+}

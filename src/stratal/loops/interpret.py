@@ -1,0 +1,251 @@
+"""What the loop IR means: a reference interpreter of expressions, tensor expressions and kernels, in NumPy.
+
+Slow on purpose where that is clearer. Loads outside a buffer raise VerifyError; a guarded load does not happen
+where its condition fails; `fma` rounds once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base.dtypes import DType
+from stratal.base.errors import IndexOutOfRangeError, VerifyError
+from stratal.base.lowered import Lowered
+from stratal.loops.compute import Compute, LoopBody
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
+from stratal.loops.exact import apply
+from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store
+
+Array = np.ndarray[Any, Any]
+Values = Mapping[Expr, Array]
+Arrays = Mapping[Buffer, Array]
+
+
+class _Scope:
+    """Values known at one place: bindings of variables, a memo, and the points at which loads really happen."""
+
+    __slots__ = ("active", "arrays", "memo")
+
+    def __init__(self, values: Values, arrays: Arrays, active: Array) -> None:
+        self.memo = dict(values)
+        self.arrays = arrays
+        self.active = active
+
+    def narrowed(self, condition: Array) -> _Scope:
+        return _Scope(self.memo, self.arrays, self.active & condition)
+
+    def with_lanes(self, bound: Var) -> _Scope:
+        """Give every value a trailing axis and bind `bound` along it."""
+        values = {e: v[..., None] for e, v in self.memo.items()}
+        values[bound] = np.arange(bound.extent, dtype=np.int64)
+        return _Scope(values, self.arrays, self.active[..., None])
+
+
+def evaluate(roots: Iterable[Expr], values: Values, arrays: Arrays) -> list[Array]:
+    """Evaluate expressions at many points at once: `values` binds variables (or whole sub-expressions) to arrays.
+
+    `arrays` holds each buffer's elements in its logical shape. Results broadcast against the bindings.
+    """
+    scope = _Scope(values, arrays, np.True_)  # type: ignore[arg-type]
+    with np.errstate(all="ignore"):
+        return [_value(r, scope) for r in roots]
+
+
+def _value(root: Expr, scope: _Scope) -> Array:
+    stack = [root]
+    while stack:
+        expr = stack[-1]
+        if expr in scope.memo:
+            stack.pop()
+            continue
+        needed = _needed_first(expr)
+        missing = [c for c in needed if c not in scope.memo]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        scope.memo[expr] = _step(expr, scope)
+    return scope.memo[root]
+
+
+def _needed_first(expr: Expr) -> tuple[Expr, ...]:
+    """Sub-expressions of the same scope: a guard's value and the lanes of a reduction have their own."""
+    if isinstance(expr, Guard):
+        return (expr.condition, expr.otherwise)
+    return () if isinstance(expr, Lanes) else children(expr)
+
+
+def _step(expr: Expr, scope: _Scope) -> Array:
+    if isinstance(expr, Const):
+        return np.asarray(expr.value, expr.dtype.np)
+    if isinstance(expr, Call):
+        return apply(expr.fn, [scope.memo[a] for a in expr.args], expr.dtype)
+    if isinstance(expr, Load):
+        return _loaded(expr, scope)
+    if isinstance(expr, Guard):
+        condition = scope.memo[expr.condition]
+        value = _value(expr.value, scope.narrowed(condition))
+        return np.where(condition, value, scope.memo[expr.otherwise])
+    if isinstance(expr, Lanes):
+        value = _value(expr.value, scope.with_lanes(expr.var))
+        return _tree(expr, np.broadcast_to(value, np.broadcast_shapes(value.shape, (expr.var.extent,))))
+    raise VerifyError("interpreter: a loop variable has no value", got=str(expr))
+
+
+def _tree(expr: Lanes, lanes: Array) -> Array:
+    """Combine halves, then halves of those: the order of every lane reduction."""
+    while (n := lanes.shape[-1]) > 1:
+        half = (n + 1) // 2
+        joined = apply(expr.fn, [lanes[..., : n - half], lanes[..., half:]], expr.dtype)
+        lanes = np.concatenate([joined, lanes[..., n - half : half]], axis=-1)
+    return lanes[..., 0]
+
+
+def _loaded(expr: Load, scope: _Scope) -> Array:
+    where = tuple(scope.memo[i] for i in expr.indices)
+    array = scope.arrays.get(expr.buffer)
+    if array is None:
+        raise VerifyError("interpreter: a buffer has no elements", got=str(expr.buffer))
+    inside: Array = np.True_  # type: ignore[assignment]
+    for index, n in zip(where, expr.buffer.shape, strict=True):
+        inside = inside & (index >= 0) & (index < n)
+    _check_inside(f"load of {expr}", scope.active & ~inside, where, expr.buffer)
+    if np.all(inside):
+        return np.asarray(array[where])
+    if array.size == 0:
+        return np.zeros(np.broadcast_shapes(*(w.shape for w in where)), array.dtype)
+    return np.asarray(array[tuple(np.where(inside, w, 0) for w in where)])
+
+
+def _check_inside(what: str, bad: Array, where: Sequence[Array], buffer: Buffer) -> None:
+    if np.any(bad):
+        points = np.broadcast_arrays(bad, *where)
+        first = tuple(int(p[points[0]].flat[0]) for p in points[1:])
+        raise VerifyError(f"interpreter: {what} is outside the buffer", got=f"index {first} of {buffer}")
+
+
+# -- tensor expressions ------------------------------------------------------------------------------------------
+
+
+def grid(variables: Sequence[Var], ndim: int | None = None, first: int = 0) -> dict[Expr, Array]:
+    """Bind each variable to all its values, along axis `first + k` of `ndim` axes."""
+    total = len(variables) if ndim is None else ndim
+    values: dict[Expr, Array] = {}
+    for k, v in enumerate(variables):
+        shape = [1] * total
+        shape[first + k] = v.extent
+        values[v] = np.arange(v.extent, dtype=np.int64).reshape(shape)
+    return values
+
+
+def evaluate_compute(compute: Compute, inputs: Sequence[Array]) -> Array:
+    """Return the tensor a `Compute` denotes; a reduction combines terms one at a time, last reduce axis fastest."""
+    arrays = dict(zip(compute.args, inputs, strict=True))
+    for check in compute.checks:
+        x = inputs[check.arg]
+        if np.any((x < 0) | (x >= check.bound)):
+            raise IndexOutOfRangeError(check.message)
+    ndim = len(compute.axes) + len(compute.reduce)
+    values = grid(compute.axes, ndim) | grid(compute.reduce, ndim, len(compute.axes))
+    full = compute.shape + tuple(v.extent for v in compute.reduce)
+    terms = [np.broadcast_to(t, full) for t in evaluate(compute.terms, values, arrays)]
+    result = terms[0] if compute.combiner is None else _reduced(compute, terms)
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(apply("cast", [result], compute.dtype)).reshape(compute.shape)
+
+
+def _reduced(compute: Compute, terms: Sequence[Array]) -> Array:
+    combiner = compute.combiner
+    if combiner is None:
+        raise VerifyError("interpreter: a reduction without a combiner", got=str(compute))
+    dtypes = compute.state_dtypes
+    states = [load(Buffer(f"state{k}", d, ()), ()) for k, d in enumerate(dtypes)]
+    inputs = [load(Buffer(f"term{k}", t.dtype, ()), ()) for k, t in enumerate(compute.terms)]
+    joined = combiner.combine(states, inputs)
+    held = [np.full(compute.shape, c.value, c.dtype.np) for c in combiner.identity(dtypes)]
+    for point in itertools.product(*(range(v.extent) for v in compute.reduce)):
+        here: dict[Expr, Array] = dict(zip(states, held, strict=True))
+        here.update(zip(inputs, (t[(..., *point)] for t in terms), strict=True))
+        held = evaluate(joined, here, {})
+    return held[compute.result]
+
+
+def evaluate_lowered(lowered: Lowered, inputs: Sequence[Array], outputs: Sequence[tuple[DType, tuple[int, ...]]]) -> list[Array]:
+    """Run what a record's `lower` returns on arrays. `outputs` names the results' dtypes and shapes."""
+    if isinstance(lowered, Compute):
+        return [evaluate_compute(lowered, inputs)]
+    if not isinstance(lowered, LoopBody):
+        raise VerifyError("interpreter: regions are run by the graph interpreter", got=type(lowered).__name__)
+    for check in lowered.checks:
+        if np.any((inputs[check.arg] < 0) | (inputs[check.arg] >= check.bound)):
+            raise IndexOutOfRangeError(check.message)
+    from stratal.base.dtypes import as_dtype
+
+    args = [Buffer(f"a{k}", as_dtype(x.dtype), x.shape) for k, x in enumerate(inputs)]
+    outs = [Buffer(f"o{k}", d, s) for k, (d, s) in enumerate(outputs)]
+    results = [undefined(b) for b in outs]
+    body = lowered.build(args, outs)
+    kernel = Kernel("body", args, outs, body)  # type: ignore[arg-type]
+    run_kernel(kernel, dict(zip(args + outs, [*inputs, *results], strict=True)))
+    return results
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------
+
+
+def undefined(buffer: Buffer) -> Array:
+    """Return elements nobody should read before they are written: NaN for floats, an odd pattern for integers."""
+    if buffer.dtype.is_float or buffer.dtype.is_complex:
+        return np.full(buffer.shape, np.nan, buffer.dtype.np)
+    pattern = np.full(max(1, buffer.dtype.itemsize), 0x01 if buffer.dtype.is_bool else 0x5B, np.uint8)
+    return np.full(buffer.shape, pattern.view(buffer.dtype.np)[0], buffer.dtype.np)
+
+
+class _Failed(Exception):
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+def run_kernel(kernel: Kernel, arrays: Arrays) -> int:
+    """Run a kernel, chunk after chunk, on arrays in logical shape; writes happen in place. Returns the error cell."""
+    held = dict(arrays) | {b: undefined(b) for b in kernel.local}
+    for b in kernel.parameters:
+        if b not in held or held[b].shape != b.shape or held[b].dtype != b.dtype.np:
+            got = f"{held[b].dtype}{list(held[b].shape)}" if b in held else "nothing"
+            raise VerifyError(f"interpreter: parameter {b} of {kernel.name} needs an array like it", got=got)
+    try:
+        _run(kernel.body, {}, held)
+    except _Failed as failed:
+        return failed.code
+    return 0
+
+
+def _run(stmt: Stmt, values: dict[Expr, Array], arrays: Arrays) -> None:
+    if isinstance(stmt, Seq):
+        for s in stmt.body:
+            _run(s, values, arrays)
+    elif isinstance(stmt, For):
+        for i in range(stmt.var.extent):
+            _run(stmt.body, {**values, stmt.var: np.asarray(i, np.int64)}, arrays)
+    elif isinstance(stmt, Store):
+        _store(stmt, values, arrays)
+    else:
+        (condition,) = evaluate((stmt.condition,), values, arrays)
+        if isinstance(stmt, Fail):
+            if condition:
+                raise _Failed(stmt.code)
+        elif condition:
+            _run(stmt.then, values, arrays)
+        elif stmt.otherwise is not None:
+            _run(stmt.otherwise, values, arrays)
+
+
+def _store(stmt: Store, values: dict[Expr, Array], arrays: Arrays) -> None:
+    *where, value = evaluate((*stmt.indices, stmt.value), values, arrays)
+    outside = any(not 0 <= int(i) < n for i, n in zip(where, stmt.buffer.shape, strict=True))
+    _check_inside(f"store to {stmt.buffer.name}", np.asarray(outside), where, stmt.buffer)
+    arrays[stmt.buffer][tuple(int(i) for i in where)] = value

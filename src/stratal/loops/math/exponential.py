@@ -1,0 +1,141 @@
+"""exp, exp2, expm1 and the sigmoid: range reduction to |r| <= ln(2)/2, a polynomial, an exponent put back.
+
+The exponent n = rint(x / ln 2) is read off the low bits of `x / ln 2 + magic`. Polynomials are minimax fits (Remez in
+160-bit arithmetic) whose coefficients were rounded one by one, lowest first, the others fitted again after each.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from stratal.base.dtypes import float32
+from stratal.loops.expr import Expr
+from stratal.loops.math.arith import (
+    absolute,
+    add,
+    at_least,
+    at_most,
+    div,
+    either,
+    fma,
+    format_of,
+    keep_tiny,
+    like,
+    lt,
+    mul,
+    neg,
+    polynomial,
+    power_of_two,
+    select,
+    shr,
+    sub,
+    to_bits,
+)
+
+# e^r, degree 6 / 11, |r| <= 0.3466: relative error 2^-28.2 / 2^-57.1
+_EXP32: Final = (1.0, 1.0, 0.4999999403953552, 0.16666516661643982, 0.04166810214519501, 0.00836919154971838,
+                 0.0013838870218023658)  # fmt: skip
+_EXP64: Final = (
+    1.0, 1.0, 0.5000000000000011, 0.16666666666666438, 0.041666666666525805, 0.008333333333473771,
+    0.0013888888944851374, 0.00019841269559888911, 2.4801491799439387e-05, 2.755752970355712e-06,
+    2.7630727515161686e-07, 2.5021522088006333e-08,
+)  # fmt: skip
+# 2^r, degree 6 / 11, |r| <= 1/2: relative error 2^-27.5 / 2^-54.8
+_EXP2_32: Final = (1.0, 0.6931472420692444, 0.24022655189037323, 0.05550272762775421, 0.009617066010832787,
+                   0.0013417837908491492, 0.00015820724365767092)  # fmt: skip
+_EXP2_64: Final = (
+    1.0, 0.6931471805599457, 0.240226506959101, 0.05550410866478796, 0.009618129107606071, 0.0013333558153978957,
+    0.00015403530445696112, 1.5252726972637718e-05, 1.321543903261365e-06, 1.0180758024747576e-07,
+    7.07342836097452e-09, 4.071750784581232e-10,
+)  # fmt: skip
+# (e^r - 1 - r) / r^2, degree 5 / 10, |r| <= 0.3466: relative error of e^r - 1 2^-31.0 / 2^-56.6
+_EXPM1_32: Final = (0.5, 0.1666666567325592, 0.04166646674275398, 0.008333643898367882, 0.001393509330227971,
+                    0.00019664200954139233)  # fmt: skip
+_EXPM1_64: Final = (
+    0.5, 0.16666666666666677, 0.0416666666666666, 0.008333333333321187, 0.00138888888887677, 0.0001984126988845745,
+    2.480158816764965e-05, 2.7557239894557637e-06, 2.7555833302144883e-07, 2.5111267005193544e-08,
+    2.1607741539696644e-09,
+)  # fmt: skip
+
+_LOG2E: Final = 1.4426950408889634
+_LN2_32: Final = (0.693147182464599609375, -1.90465421e-09)  # ln 2 in two float32
+_LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)  # and in two float64
+
+
+class _Reduced(NamedTuple):
+    """x = n*ln(2) + r (or n + r for base 2). The low bits of `bits` are n + the offset asked for."""
+
+    r: Expr
+    bits: Expr
+
+
+def _magic(x: Expr, offset: int) -> Expr:
+    return either(x, 1.5 * 2.0**23 + offset, 1.5 * 2.0**52 + offset)
+
+
+def _reduce(x: Expr, offset: int) -> _Reduced:
+    shifted = fma(x, either(x, _LOG2E, _LOG2E), _magic(x, offset))
+    n = sub(shifted, _magic(x, offset))
+    high, low = _LN2_32 if x.dtype is float32 else _LN2_64
+    r = fma(n, like(-low, x), fma(n, like(-high, x), x))
+    return _Reduced(r, to_bits(shifted))
+
+
+def _scale(p: Expr, bits: Expr) -> Expr:
+    """Return p * 2^n for bits that hold n + 2*bias: in two steps, so that overflow and subnormals come out right."""
+    first = shr(bits, 1)
+    return mul(mul(p, power_of_two(first)), power_of_two(sub(bits, first)))
+
+
+def _exp(x: Expr) -> Expr:
+    reduced = _reduce(x, 2 * format_of(x).bias)
+    p = polynomial(reduced.r, _EXP32 if x.dtype is float32 else _EXP64)
+    return _scale(p, reduced.bits)
+
+
+def exp_of_sum(x: Expr, low: Expr) -> Expr:
+    """Return e^(x + low) for a small correction `low`; x must be where e^x is not far out of range."""
+    reduced = _reduce(x, 2 * format_of(x).bias)
+    p = polynomial(add(reduced.r, low), _EXP32 if x.dtype is float32 else _EXP64)
+    return _scale(p, reduced.bits)
+
+
+def exp(x: Expr) -> Expr:
+    """Return e^x."""
+    high, low = (89.0, -104.0) if x.dtype is float32 else (710.0, -746.0)
+    return _exp(at_least(at_most(x, high), low))
+
+
+def exp2(x: Expr) -> Expr:
+    """Return 2^x."""
+    high, low = (129.0, -151.0) if x.dtype is float32 else (1025.0, -1076.0)
+    x = at_least(at_most(x, high), low)
+    magic = _magic(x, 2 * format_of(x).bias)
+    shifted = add(x, magic)
+    r = sub(x, sub(shifted, magic))
+    p = polynomial(r, _EXP2_32 if x.dtype is float32 else _EXP2_64)
+    return _scale(p, to_bits(shifted))
+
+
+def expm1_quarter(x: Expr) -> Expr:
+    """Return (e^x - 1) / 4, finite as long as e^x / 2 is: what the hyperbolic functions are made of."""
+    x = at_least(at_most(x, 89.5 if x.dtype is float32 else 710.6), -20.0 if x.dtype is float32 else -40.0)
+    reduced = _reduce(x, format_of(x).bias - 2)
+    r, scale = reduced.r, power_of_two(reduced.bits)
+    q = fma(mul(r, r), polynomial(r, _EXPM1_32 if x.dtype is float32 else _EXPM1_64), r)
+    return fma(scale, q, sub(scale, like(0.25, x)))
+
+
+def expm1(x: Expr) -> Expr:
+    """Return e^x - 1 without cancellation near 0."""
+    return keep_tiny(x, mul(like(4.0, x), expm1_quarter(x)), 2.0**-60 if x.dtype is not float32 else 2.0**-30)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """Return 1 / (1 + e^-x), accurate to the last subnormal: e^-|x| never overflows."""
+    one = like(1.0, x)
+    z = _exp(at_least(neg(absolute(x)), -104.0 if x.dtype is float32 else -746.0))
+    return div(select(lt(x, like(0.0, x)), z, one), add(one, z))
+
+
+__all__ = ["exp", "exp2", "exp_of_sum", "expm1", "expm1_quarter", "sigmoid"]

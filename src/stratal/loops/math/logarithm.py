@@ -1,0 +1,149 @@
+"""log, log2, log10, log1p: x = 2^e * (1 + f) with 1 + f in [2/3, 4/3), and a series for log(1 + f).
+
+float32 uses a polynomial in f; float64 uses s = f / (2 + f), log(1 + f) = 2 atanh(s), which needs fewer terms.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from stratal.base.dtypes import float32
+from stratal.loops.expr import Expr, call, const
+from stratal.loops.math.arith import (
+    INF,
+    NAN,
+    add,
+    div,
+    either,
+    eq,
+    fma,
+    format_of,
+    from_bits,
+    gt,
+    keep_tiny,
+    like,
+    lt,
+    mul,
+    polynomial,
+    select,
+    shr,
+    sub,
+    to_bits,
+)
+
+# (log(1+f) - f + f^2/2) / f^3, degree 8, |f| <= 1/3 (Remez, rounded as in `exponential`): relative error 2^-30.0
+_LOG32: Final = (
+    0.3333333432674408, -0.24999810755252838, 0.1999976485967636, -0.166800856590271, 0.14298953115940094,
+    -0.12187859416007996, 0.10821978747844696, -0.12882550060749054, 0.11729387938976288,
+)  # fmt: skip
+# (2 atanh(s) - 2s) / s^3 in s^2, degree 7, s^2 <= 0.0295: relative error 2^-66.6
+_LOG64: Final = (
+    0.6666666666666666, 0.4000000000000493, 0.28571428569406626, 0.22222222607875755, 0.18181778268431092,
+    0.15386993151903888, 0.13252042001758535, 0.13235810357025377,
+)  # fmt: skip
+_LN2_32: Final = (0.693147182464599609375, -1.90465421e-09)
+_LN2_64: Final = (0.693147180369123816490, 1.90821492927058770002e-10)  # the high part has 20 trailing zero bits
+_LOG2E_32: Final = (1.44269502162933349609375, 1.925963033500011e-08)
+_LOG2E_64: Final = (1.4426950407214463, 1.6751713164886512e-10)
+_LOG10_2: Final = (0.30102999566406, 8.3198718e-15)
+_LOG10E: Final = 0.4342944819032518
+
+
+class Split(NamedTuple):
+    """x = 2^exponent * (1 + f), exponent as a float of the dtype of x."""
+
+    exponent: Expr
+    f: Expr
+
+
+def _two_thirds(x: Expr) -> int:
+    return 0x3F2AAAAB if x.dtype is float32 else 0x3FE5555555555555
+
+
+def fields_of(x: Expr) -> Expr:
+    """Return bits(x) - bits(2/3) + bits(1) of a positive normal number: its exponent field counts from 2/3."""
+    form = format_of(x)
+    return add(to_bits(x), const((form.bias << form.mantissa) - _two_thirds(x), form.bits))
+
+
+def mantissa_of(fields: Expr, x: Expr) -> Expr:
+    """Return x / 2^exponent in [2/3, 4/3)."""
+    form = format_of(x)
+    low = call("and", fields, const((1 << form.mantissa) - 1, form.bits))
+    return from_bits(add(low, const(_two_thirds(x), form.bits)))
+
+
+def exponent_of(fields: Expr, x: Expr) -> Expr:
+    """Return the exponent field as a float, by way of the mantissa of 2^23 or 2^52 (no integer conversion)."""
+    form = format_of(x)
+    anchor = 2.0**form.mantissa
+    biased = call("or", shr(fields, form.mantissa), to_bits(like(anchor, x)))
+    return sub(from_bits(biased), like(anchor + form.bias, x))
+
+
+def split(x: Expr) -> Split:
+    """Split a positive finite number, subnormal or not."""
+    form = format_of(x)
+    small = lt(x, like(form.smallest, x))
+    scaled = select(small, mul(x, like(2.0**form.mantissa * 4, x)), x)
+    fields = fields_of(scaled)
+    f = sub(mantissa_of(fields, x), like(1.0, x))
+    raised = select(small, like(-form.mantissa - 2.0, x), like(0.0, x))
+    return Split(add(exponent_of(fields, x), raised), f)
+
+
+def _tail(f: Expr) -> Expr:
+    """Return log(1 + f) - f."""
+    if f.dtype is float32:
+        return mul(mul(f, f), fma(f, polynomial(f, _LOG32), like(-0.5, f)))
+    s = div(f, add(like(2.0, f), f))
+    z, half = mul(s, s), mul(like(0.5, f), mul(f, f))
+    return sub(mul(s, add(half, mul(z, polynomial(z, _LOG64)))), half)
+
+
+def _joined(exponent: Expr, f: Expr) -> Expr:
+    """Return exponent * ln 2 + log(1 + f)."""
+    high, low = _LN2_32 if f.dtype is float32 else _LN2_64
+    return fma(exponent, like(high, f), add(fma(exponent, like(low, f), _tail(f)), f))
+
+
+def _special(x: Expr, pole: float, result: Expr) -> Expr:
+    """Patch the values at the pole, beyond it and at infinity."""
+    at_pole = select(eq(x, like(pole, x)), like(-INF, x), like(NAN, x))
+    return select(gt(x, like(pole, x)), select(lt(x, like(INF, x)), result, x), at_pole)
+
+
+def log(x: Expr) -> Expr:
+    """Return the natural logarithm: -inf at 0, NaN below."""
+    parts = split(x)
+    return _special(x, 0.0, _joined(parts.exponent, parts.f))
+
+
+def log2(x: Expr) -> Expr:
+    """Return the logarithm to base 2, exact at powers of two."""
+    exponent, f = split(x)
+    high, low = _LOG2E_32 if x.dtype is float32 else _LOG2E_64
+    tail = _tail(f)
+    scaled = fma(f, like(low, x), mul(tail, like(high + low, x)))
+    return _special(x, 0.0, add(exponent, fma(f, like(high, x), scaled)))
+
+
+def log10(x: Expr) -> Expr:
+    """Return the logarithm to base 10."""
+    exponent, f = split(x)
+    natural = add(_tail(f), f)
+    low = fma(exponent, like(_LOG10_2[1], x), mul(natural, either(x, _LOG10E, _LOG10E)))
+    return _special(x, 0.0, fma(exponent, like(_LOG10_2[0], x), low))
+
+
+def log1p(x: Expr) -> Expr:
+    """Return log(1 + x) without cancellation: 2^-e is applied to 1 and x apart, so no bit of x is lost."""
+    form = format_of(x)
+    fields = fields_of(add(x, like(1.0, x)))
+    field = call("and", fields, const(((1 << (form.bits.bits - 1)) - 1) >> form.mantissa << form.mantissa, form.bits))
+    # 4 * 2^-e stays normal up to the largest x
+    four = from_bits(call("sub", const((2 * form.bias + 2) << form.mantissa, form.bits), field))
+    quarter = like(0.25, x)
+    f = fma(mul(x, quarter), four, fma(quarter, four, like(-1.0, x)))
+    result = _special(x, -1.0, _joined(exponent_of(fields, x), f))
+    return keep_tiny(x, result, 2.0**-30 if x.dtype is float32 else 2.0**-60)

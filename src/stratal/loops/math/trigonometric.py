@@ -1,0 +1,206 @@
+"""sin, cos, tan and their inverses.
+
+The argument is reduced by multiples of pi/2 given in three parts (two for float32, which reduces in float64): with fma
+each step is exact or rounds once, so the reduction holds to the last place for |x| < 2^47. Beyond that neighbouring
+arguments are further apart than a period for float32, and sin, cos and tan return NaN rather than noise.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from stratal.base.dtypes import float32, float64, uint32, uint64
+from stratal.loops.expr import Expr, call, cast, const
+from stratal.loops.math.arith import (
+    NAN,
+    absolute,
+    add,
+    copysign,
+    div,
+    eq,
+    flip_sign,
+    fma,
+    from_bits,
+    gt,
+    like,
+    lt,
+    mul,
+    ne,
+    neg,
+    polynomial,
+    select,
+    sign_bit,
+    signbit,
+    sqrt,
+    sub,
+    to_bits,
+)
+
+# (sin(r)/r - 1)/r^2 and (cos(r) - 1 + r^2/2)/r^4 in r^2, |r| <= pi/4 (Remez, rounded as in `exponential`)
+_SIN32: Final = (-0.16666653752326965, 0.008332106284797192, -0.00019507882825564593)  # 2^-27.8
+_COS32: Final = (0.04166664555668831, -0.0013887304812669754, 2.4431425117654726e-05)  # 2^-32.9
+_SIN64: Final = (-0.1666666666666663, 0.008333333333321745, -0.00019841269829238615, 2.7557313486803567e-06,
+                 -2.5050725126646307e-08, 1.5894843406117905e-10)  # fmt: skip  # 2^-57.8
+_COS64: Final = (0.04166666666666659, -0.0013888888888872186, 2.480158728829539e-05, -2.7557314015122374e-07,
+                 2.0875678084756356e-09, -1.135733671452627e-11)  # fmt: skip  # 2^-63.8
+# (atan(t)/t - 1)/t^2 in t^2, |t| <= 1: 2^-25.8 and 2^-54.6
+_ATAN32: Final = (-0.33333152532577515, 0.19993767142295837, -0.14211007952690125, 0.1066582202911377,
+                  -0.07551838457584381, 0.043207596987485886, -0.016365408897399902, 0.0029200860299170017)  # fmt: skip
+_ATAN64: Final = (
+    -0.3333333333333186, 0.19999999999755186, -0.14285714271341537, 0.11111110678896575, -0.09090901237416787,
+    0.07692212949316325, -0.06665860487379605, 0.058773083775908064, -0.05239235233618083, 0.04673955894878027,
+    -0.04092651876971468, 0.03406804025854868, -0.02582709381135507, 0.0169783296746771, -0.009184777039109571,
+    0.003856092051740381, -0.0011641149124565608, 0.0002230321411036168, -2.0259569476085144e-05,
+)  # fmt: skip
+# (asin(t)/t - 1)/t^2 in t^2, |t| <= 1/2: 2^-27.6 and 2^-55.9
+_ASIN32: Final = (0.16666752099990845, 0.07495306432247162, 0.045469772070646286, 0.02418077178299427,
+                  0.04216642305254936)  # fmt: skip
+_ASIN64: Final = (
+    0.16666666666665403, 0.07500000000338593, 0.044642856826938464, 0.030381959197163015, 0.022371756548391505,
+    0.017359728191181107, 0.013884997170154935, 0.01217081762051492, 0.006520863269837912, 0.01954815611772562,
+    -0.016256102302729385, 0.03193451737455346,
+)  # fmt: skip
+
+_TWO_OVER_PI: Final = 0.6366197723675814
+_HALF_PI: Final = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)
+_HALF_PI_32: Final = (1.57079637050628662109375, -4.37113900018624283e-08)
+_PI: Final = 3.141592653589793
+_LIMIT: Final = 2.0**47
+
+
+class _Angle(NamedTuple):
+    """|x| = quadrant*pi/2 + r + low; the low two bits of `quadrant` (uint32) count."""
+
+    r: Expr
+    low: Expr
+    quadrant: Expr
+
+
+def _reduce(x: Expr) -> _Angle:
+    a = cast(absolute(x), float64)
+    magic = like(1.5 * 2.0**52, a)
+    shifted = fma(a, like(_TWO_OVER_PI, a), magic)
+    k = neg(sub(shifted, magic))
+    first = fma(k, like(_HALF_PI[0], a), a)  # exact: a multiple of 2^-53 below 1
+    r = fma(k, like(_HALF_PI[1], a), first)
+    quadrant = cast(call("bitcast", shifted, dtype=uint64), uint32)
+    inside = lt(a, like(_LIMIT, a))
+    if x.dtype is float32:
+        return _Angle(cast(select(inside, r, like(NAN, a)), float32), like(0.0, x), quadrant)
+    low = fma(k, like(_HALF_PI[2], a), fma(k, like(_HALF_PI[1], a), sub(first, r)))
+    return _Angle(select(inside, r, like(NAN, a)), low, quadrant)
+
+
+def _sine(angle: _Angle) -> Expr:
+    r, z = angle.r, mul(angle.r, angle.r)
+    if r.dtype is float32:
+        return fma(mul(r, z), polynomial(z, _SIN32), r)
+    return add(r, fma(mul(r, z), polynomial(z, _SIN64), angle.low))
+
+
+def _cosine(angle: _Angle) -> Expr:
+    r, one = angle.r, like(1.0, angle.r)
+    z, half = mul(r, r), like(-0.5, r)
+    if r.dtype is float32:
+        return fma(mul(z, z), polynomial(z, _COS32), fma(z, half, one))
+    w = fma(z, half, one)
+    lost = fma(z, half, sub(one, w))
+    return add(w, add(lost, fma(mul(z, z), polynomial(z, _COS64), neg(mul(r, angle.low)))))
+
+
+def _bit(quadrant: Expr, bit: int) -> Expr:
+    return ne(call("and", quadrant, const(bit, uint32)), const(0, uint32))
+
+
+def _signed(value: Expr, quadrant: Expr) -> Expr:
+    """Negate where bit 1 of the quadrant is set."""
+    bits = to_bits(value)
+    width = bits.dtype.bits
+    top = call("shl", cast(call("and", quadrant, const(2, uint32)), bits.dtype), const(width - 2, bits.dtype))
+    return from_bits(call("xor", bits, top))
+
+
+def sin(x: Expr) -> Expr:
+    """Return the sine; NaN for |x| >= 2^47."""
+    angle = _reduce(x)
+    value = select(_bit(angle.quadrant, 1), _cosine(angle), _sine(angle))
+    return flip_sign(_signed(value, angle.quadrant), sign_bit(x))
+
+
+def cos(x: Expr) -> Expr:
+    """Return the cosine; NaN for |x| >= 2^47."""
+    angle = _reduce(x)
+    value = select(_bit(angle.quadrant, 1), _sine(angle), _cosine(angle))
+    return _signed(value, add(angle.quadrant, const(1, uint32)))
+
+
+def tan(x: Expr) -> Expr:
+    """Return the tangent; NaN for |x| >= 2^47. Both precisions divide in float64."""
+    angle = _reduce(cast(x, float64))
+    s, c = _sine(angle), _cosine(angle)
+    odd = _bit(angle.quadrant, 1)
+    value = div(select(odd, neg(c), s), select(odd, s, c))
+    return flip_sign(cast(value, x.dtype), sign_bit(x))
+
+
+def _half_pi_minus(p: Expr, turns: int = 1) -> Expr:
+    """Return turns*pi/2 - p with pi in two parts."""
+    high, low = _HALF_PI_32 if p.dtype is float32 else _HALF_PI[:2]
+    return add(sub(like(turns * high, p), p), like(turns * low, p))
+
+
+def _asin_series(t: Expr) -> Expr:
+    z = mul(t, t)
+    return fma(mul(t, z), polynomial(z, _ASIN32 if t.dtype is float32 else _ASIN64), t)
+
+
+def _asin_pieces(x: Expr) -> tuple[Expr, Expr]:
+    """Return whether |x| <= 1/2, and asin(|x|) there or asin(sqrt((1 - |x|)/2)) elsewhere."""
+    a = absolute(x)
+    central = call("le", a, like(0.5, x))
+    folded = sqrt(fma(a, like(-0.5, x), like(0.5, x)))
+    return central, _asin_series(select(central, a, folded))
+
+
+def asin(x: Expr) -> Expr:
+    """Return the arc sine; NaN outside [-1, 1]."""
+    central, p = _asin_pieces(x)
+    return copysign(select(central, p, _half_pi_minus(mul(p, like(2.0, x)))), x)
+
+
+def acos(x: Expr) -> Expr:
+    """Return the arc cosine; NaN outside [-1, 1]."""
+    central, p = _asin_pieces(x)
+    negative = lt(x, like(0.0, x))
+    twice = mul(p, like(2.0, x))
+    middle = _half_pi_minus(select(negative, neg(p), p))
+    return select(central, middle, select(negative, _half_pi_minus(twice, 2), twice))
+
+
+def _atan_series(t: Expr) -> Expr:
+    z = mul(t, t)
+    return fma(mul(t, z), polynomial(z, _ATAN32 if t.dtype is float32 else _ATAN64), t)
+
+
+def atan(x: Expr) -> Expr:
+    """Return the arc tangent."""
+    a = absolute(x)
+    outer = gt(a, like(1.0, x))
+    p = _atan_series(select(outer, div(like(1.0, x), a), a))
+    return copysign(select(outer, _half_pi_minus(p), p), x)
+
+
+def atan2(y: Expr, x: Expr) -> Expr:
+    """Return the angle of the point (x, y), signed zeros and infinities as in IEEE 754."""
+    a, b = absolute(y), absolute(x)
+    steep = gt(a, b)
+    low, high = select(steep, b, a), select(steep, a, b)
+    equal = select(eq(a, like(0.0, x)), like(0.0, x), like(1.0, x))
+    p = _atan_series(select(eq(a, b), equal, div(low, high)))
+    p = select(steep, _half_pi_minus(p), p)
+    p = select(signbit(x), _half_pi_minus(p, 2), p)
+    p = select(call("or", ne(x, x), ne(y, y)), like(NAN, x), p)
+    return copysign(p, y)
+
+
+__all__ = ["acos", "asin", "atan", "atan2", "cos", "sin", "tan"]
