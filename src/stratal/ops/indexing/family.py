@@ -122,17 +122,20 @@ def as_index(value: Expr) -> Expr:
 
 
 def draw(types: Sequence[TensorType], bound: int) -> Draw:
-    """Return a drawing of operands whose second one indexes an axis of size `bound`."""
+    """Return a drawing of operands whose second one indexes an axis of size `bound`; floats lie apart."""
+    sizes = [as_int(product(t.shape)) for t in types]
 
     def values(rng: np.random.Generator) -> Sequence[Array]:
         arrays: list[Array] = []
+        apart = np.split(rng.permutation(sum(sizes)) / max(sum(sizes), 1) * 4 - 2, np.cumsum(sizes)[:-1])
         for k, t in enumerate(types):
+            array: Array
             if k == 1:
                 array = rng.integers(0, max(bound, 1), t.ints)
             elif t.dtype.is_integer or t.dtype.is_bool:
                 array = rng.integers(0, 2 if t.dtype.is_bool else 9, t.ints)
             else:
-                array = rng.uniform(-2, 2, t.ints)  # type: ignore[assignment]
+                array = apart[k].reshape(t.ints)
             arrays.append(np.asarray(array).astype(t.dtype.np))
         return arrays
 

@@ -96,7 +96,7 @@ class Conv(Op):
         filters = w.reshape(groups, w.shape[0] // groups, products).transpose(0, 2, 1)
         out = np.matmul(rows, filters).reshape(groups, n, *spatial, w.shape[0] // groups)
         out = out.transpose(1, 0, out.ndim - 1, *range(2, out.ndim - 1)).reshape(n, w.shape[0], *spatial)
-        return np.ascontiguousarray(out.astype(arrays[0].dtype, copy=False))
+        return np.ascontiguousarray(out, arrays[0].dtype)
 
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from stratal.base.dims import Dim, Shape
+from stratal.base.dims import Dim, known_equal
 from stratal.base.dtypes import DType, as_dtype, bool_
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
@@ -15,7 +15,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array
 from stratal.loops.expr import Const, Expr, Var, call, const, index_const
-from stratal.loops.index import add, both, floordiv, mod, mul, within
+from stratal.loops.index import add, both, floordiv, mod, mul, sub, within
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -54,8 +54,12 @@ def window_count(
     name: str, size: Dim, window: Dim, stride: int, padding: tuple[int, int], dilation: int
 ) -> Dim:
     """Return how many windows fit an axis of extent `size`. Raises: ShapeError where not even one does."""
-    room = size + sum(padding) - dilated(window, dilation)
-    if isinstance(room, int) and room < 0:
+    extent = dilated(window, dilation)
+    room = size + sum(padding) - extent
+    empty = known_equal(size + sum(padding), 0) and known_equal(
+        extent, 1
+    )  # no place even for a single element
+    if isinstance(room, int) and room < 0 and not empty:
         raise ShapeError(
             f"{name}: the window is larger than the padded input",
             got=f"window {window} (dilation {dilation}) over {size} with padding {padding}",
@@ -101,7 +105,7 @@ def crop_negative(b: Builder, x: Node, first: int, padding: Pairs, base: Sequenc
 
 def window_reads(
     places: Sequence[Var],
-    offsets: Sequence[Var],
+    offsets: Sequence[Expr],
     sizes: Sequence[int],
     strides: Sequence[int],
     padding: Pairs,
@@ -128,6 +132,38 @@ def window_reads(
     return condition, tuple(at)
 
 
+def window_writes(
+    elements: Sequence[Var],
+    offsets: Sequence[Expr],
+    counts: Sequence[int],
+    strides: Sequence[int],
+    padding: Pairs,
+    dilation: Sequence[int],
+) -> tuple[Expr, tuple[Expr, ...]]:
+    """Return which window reads an element at an offset, per axis, and the condition that there is one."""
+    condition: Expr = const(True, bool_)
+    at = []
+    for i, k, n, s, (low, _), d in zip(elements, offsets, counts, strides, padding, dilation, strict=True):
+        start = add(sub(i, mul(k, d)), low)
+        condition = both(condition, within(start, 0, (n - 1) * s + 1))
+        condition = both(condition, multiple(start, s))
+        at.append(floordiv(start, s))
+    return condition, tuple(at)
+
+
+def multiple(position: Expr, step: int) -> Expr:
+    """Return the condition that `step` divides a position."""
+    phase = mod(position, step)
+    if isinstance(phase, Const):
+        return const(phase.value == 0, bool_)
+    return call("eq", phase, index_const(0))
+
+
+def dtype_of(array: Array) -> DType:
+    """Return the dtype of an array."""
+    return as_dtype(array.dtype)
+
+
 def offsets(window: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Yield the positions inside a window, row by row."""
     return product(*map(range, window))
@@ -139,8 +175,14 @@ def windows(
     """Return the view [leading..., out..., window...] of a padded array, axes from `first` on windowed."""
     axes = tuple(range(first, x.ndim))
     extents = tuple(int(dilated(w, d)) for w, d in zip(window, dilation, strict=True))
+    short = [
+        n < e for n, e in zip(x.shape[first:], extents, strict=True)
+    ]  # no window fits: NumPy refuses that
+    if any(short):
+        x = np.zeros((*x.shape[:first], *map(max, x.shape[first:], extents)), x.dtype)
     view = np.lib.stride_tricks.sliding_window_view(x, extents, axis=axes)
-    pick = (slice(None),) * first + tuple(slice(None, None, s) for s in strides)
+    pick = (slice(None),) * first
+    pick += tuple(slice(0, 0 if none else None, s) for none, s in zip(short, strides, strict=True))
     return view[pick + tuple(slice(None, None, d) for d in dilation)]
 
 
@@ -152,8 +194,3 @@ def spread(x: Array, first: int, padding: Pairs, base: Sequence[int], fill: obje
     inside = tuple(slice(low, low + n, s) for n, (low, _), s in zip(sizes, padding, base, strict=True))
     out[(slice(None),) * first + inside] = x
     return out
-
-
-def symbolic(shape: Shape) -> bool:
-    """Return whether any size is a symbol."""
-    return not all(isinstance(n, int) for n in shape)
