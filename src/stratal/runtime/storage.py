@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from stratal.base.types import TensorType
 
-ALIGNMENT = 64
+ALIGNMENT: Final = 64
 Array = np.ndarray[Any, Any]
+Layout = tuple[TensorType, tuple[int, ...]]
+
+_layouts: Final[dict[Layout, Layout]] = {}
+_exported: Final[set[int]] = set()  # ids of the living `_Export`s; empty means no Storage has a view
 
 
 def aligned_empty(nbytes: int) -> Array:
@@ -20,26 +24,73 @@ def aligned_empty(nbytes: int) -> Array:
     return raw[start : start + nbytes]
 
 
+def layout_of(type_: TensorType, strides_bytes: tuple[int, ...]) -> Layout:
+    """Return the one object that stands for a type with these strides: layouts compare by identity."""
+    layout = (type_, strides_bytes)
+    if len(_layouts) > 4096:
+        _layouts.clear()
+    return _layouts.setdefault(layout, layout)
+
+
+def laid_out(layout: Layout) -> Array:
+    """Return an uninitialised array with the strides of a layout, 64-byte aligned."""
+    type_, strides = layout
+    last = sum((n - 1) * s for n, s in zip(type_.ints, strides, strict=True)) if type_.nbytes else 0
+    memory = aligned_empty(last + type_.dtype.itemsize)
+    return np.ndarray(type_.ints, type_.dtype.np, memory.data, 0, strides)
+
+
+def any_exported() -> bool:
+    """Whether a NumPy view of any Storage is alive."""
+    return bool(_exported)
+
+
 class _Export:
     """The owner NumPy sees behind an exported view: alive exactly as long as a view of it is."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_memory")
 
     def __init__(self, array: Array) -> None:
-        self.__array_interface__ = array.__array_interface__
+        # ml_dtypes have no interface code of their own: hand over bytes of the same width and view them back.
+        plain = array.view(np.dtype(f"u{array.itemsize}")) if array.dtype.kind == "V" else array
+        self.__array_interface__ = plain.__array_interface__
         self._memory = array
+        _exported.add(id(self))
+
+    def __del__(self) -> None:
+        _exported.discard(id(self))
 
 
 @final
 class Storage:
-    """Memory of a tensor of `type`; `array` is a strided view of it for the runtime's own use."""
+    """Memory of a tensor of `type`; `array` is a strided view of it for the runtime's own use.
 
-    __slots__ = ("__weakref__", "_exports", "array", "type")
+    `address` is where element 0 lies and `layout` the type with the strides in bytes: what a run reads of a
+    Storage.
+    """
+
+    __slots__ = ("__weakref__", "_exports", "address", "array", "layout", "type")
 
     def __init__(self, type_: TensorType, array: Array) -> None:
-        self.type = type_
-        self.array = array
+        self.type: Final = type_
         self._exports: weakref.ref[_Export] | None = None
+        self._adopt(array)
+
+    def _adopt(self, array: Array) -> None:
+        self.array = array
+        self.address = int(array.__array_interface__["data"][0])
+        self.layout = layout_of(self.type, array.strides)
+
+    @classmethod
+    def over(cls, array: Array, address: int, layout: Layout) -> Storage:
+        """Return storage over an array whose address and layout the caller knows; the quick way."""
+        made = cls.__new__(cls)
+        made.type = layout[0]  # type: ignore[misc]
+        made._exports = None
+        made.array = array
+        made.address = address
+        made.layout = layout
+        return made
 
     @classmethod
     def empty(cls, type_: TensorType) -> Storage:
@@ -54,9 +105,17 @@ class Storage:
         made.array[...] = array
         return made
 
-    @property
-    def address(self) -> int:
-        return int(self.array.ctypes.data)
+    @classmethod
+    def in_layout(cls, array: Array, layout: Layout) -> Storage:
+        """Return storage holding a copy of an array, its elements laid out by the strides of `layout`."""
+        made = cls(layout[0], laid_out(layout))
+        made.array[...] = array
+        return made
+
+    def move_to(self, layout: Layout) -> None:
+        """Give this storage fresh memory with the same values; whoever looks at the old memory keeps it."""
+        self._exports = None
+        self._adopt(Storage.in_layout(self.array, layout).array)
 
     @property
     def exported(self) -> bool:
@@ -65,10 +124,9 @@ class Storage:
 
     def export(self) -> Array:
         """Return a NumPy view that shares this memory, and remember that somebody looks at it."""
-        if self.array.dtype.kind == "V" or self.array.dtype.name == "bfloat16":
-            return self.array.view()
         owner = self._exports() if self._exports is not None else None
         if owner is None:
             owner = _Export(self.array)
             self._exports = weakref.ref(owner)
-        return np.asarray(owner)
+        view = np.asarray(owner)
+        return view if view.dtype == self.array.dtype else view.view(self.array.dtype)

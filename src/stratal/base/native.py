@@ -1,0 +1,54 @@
+"""The binary layout the native driver and the runtime share: command records, their opcodes, the run context.
+
+    Record     := { i64 op, i64 n, ptr a, ptr b, ptr c, i64 m, i64 k, i64 unused }        64 bytes
+      LAUNCH   n chunks, a kernel, b Frame
+      COPY     n bytes, a target, b source
+      HOST     n index, a callback `int64 (*)(int64 index)`: non-zero stops the run
+      LOOP     n trips, a counter cell, b cell with the runtime trip count or null, c body, m records in it,
+      k reverse WHILE    a predicate byte, b condition, n records in it, c body, m records in it
+      BRANCH   a predicate byte, b then, n records in it, c otherwise, m records in it
+    Relocation := { i64 slot, ptr where, i64 offset }    before a run `*where = addresses[slot] + offset`
+    Context    := { ptr pool, ptr error, ptr failed, ptr commands, i64 count, ptr addresses, ptr
+    relocations, i64 count } Frame      := see base.artifact
+
+Symbols of the driver, all returning int64: `stratal_pool_bytes(threads)`, `stratal_pause(count)`,
+`stratal_pool_start(pool, threads, i32 worker_spins, i32 caller_spins)`, `stratal_pool_stop(pool)`,
+`stratal_pool_stat(pool, STAT_*)`, `stratal_parallel_for(pool, kernel, frame, chunks)`,
+`stratal_run(context)`. `stratal_run` returns 0, or the first non-zero error cell with `failed` at the
+record that caused it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORD: Final = 8
+RECORD_WORDS: Final = 8
+RELOCATION_WORDS: Final = 3
+CONTEXT_WORDS: Final = 8
+FRAME_WORDS: Final = 6
+
+LAUNCH: Final = 0
+COPY: Final = 1
+HOST: Final = 2
+LOOP: Final = 3
+WHILE: Final = 4
+BRANCH: Final = 5
+
+HOST_FAILED: Final = -1  # what `stratal_run` returns when a host call asked to stop
+MAX_CHUNKS: Final = (1 << 31) - 1
+
+STAT_REGIONS: Final = 0  # launches that went through the pool
+STAT_CALLER_CHUNKS: Final = 1  # chunks of those that the calling thread ran
+STAT_WORKER_CHUNKS: Final = 2  # chunks that the other threads ran
+STAT_WAKES: Final = 3  # times sleeping threads had to be woken
+
+DRIVER_SYMBOLS: Final = (
+    "stratal_pause",
+    "stratal_pool_bytes",
+    "stratal_pool_start",
+    "stratal_pool_stop",
+    "stratal_pool_stat",
+    "stratal_parallel_for",
+    "stratal_run",
+)

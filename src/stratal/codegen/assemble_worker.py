@@ -1,0 +1,111 @@
+"""LLVM text to object code with llvmlite alone; run as a script, the same for jobs that arrive on a pipe.
+
+    job    := four fields, triple, cpu, features, text:  u32 length, bytes
+    answer := u8 status (0 object code, 1 message), u64 length, bytes
+
+A worker says one byte `R` when it is ready and ends when its input does. It imports nothing of Stratal, so
+it starts in the time llvmlite takes to load.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import struct
+import sys
+from typing import Any, BinaryIO
+
+LENGTH = struct.Struct("<I")
+ANSWER = struct.Struct("<BQ")
+_NARROW = re.compile(r'"(?:min-legal|prefer)-vector-width"\s*=\s*"(\d+)"')
+_machines: dict[tuple[str, str, str], Any] = {}
+
+
+def emit_object(triple: str, cpu: str, features: str, text: str) -> bytes:
+    """Return the object code of an LLVM module: code generation level 2, no IR passes, position independent.
+
+    Raises: RuntimeError with LLVM's message for text it rejects; ValueError for attributes that would split
+    512-bit vectors.
+    """
+    import llvmlite.binding as llvm
+
+    for width in _NARROW.findall(text):
+        if int(width) < 512:
+            raise ValueError(f"a vector width attribute of {width} bits splits <16 x float>")
+    machine = _machine(triple, cpu, features)
+    with llvm.create_context() as context, llvm.parse_assembly(text, context) as module:
+        module.triple = triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+        code: bytes = machine.emit_object(module)
+        return code
+
+
+def _machine(triple: str, cpu: str, features: str) -> Any:
+    import llvmlite.binding as llvm
+
+    key = (triple, cpu, features)
+    if key not in _machines:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(triple)
+        _machines[key] = target.create_target_machine(cpu, features, opt=2, reloc="pic", codemodel="default")
+    return _machines[key]
+
+
+def read_exactly(stream: BinaryIO, count: int) -> bytes:
+    """Return `count` bytes of an unbuffered or buffered stream. Raises: EOFError when it ends before."""
+    parts = []
+    while count:
+        part = stream.read(count)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def pack_job(triple: str, cpu: str, features: str, text: str) -> bytes:
+    """Return a job as its bytes on the pipe."""
+    fields = [field.encode() for field in (triple, cpu, features, text)]
+    return b"".join(LENGTH.pack(len(f)) + f for f in fields)
+
+
+def read_answer(stream: BinaryIO) -> tuple[bool, bytes]:
+    """Return whether a job worked, and its object code or message."""
+    status, length = ANSWER.unpack(read_exactly(stream, ANSWER.size))
+    return status == 0, read_exactly(stream, length)
+
+
+def _answer(stream: BinaryIO) -> bytes:
+    fields = []
+    for _ in range(4):
+        (length,) = LENGTH.unpack(read_exactly(stream, LENGTH.size))
+        fields.append(read_exactly(stream, length).decode())
+    try:
+        code = emit_object(*fields)
+    except (RuntimeError, ValueError) as error:
+        message = str(error).encode()
+        return ANSWER.pack(1, len(message)) + message
+    return ANSWER.pack(0, len(code)) + code
+
+
+def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
+    """Answer jobs until the input ends."""
+    import llvmlite.binding  # noqa: F401  the slow import comes before the word that the worker is ready
+
+    answers.write(b"R")
+    answers.flush()
+    while True:
+        try:
+            answer = _answer(jobs)
+        except EOFError:
+            return
+        answers.write(answer)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path.insert(0, sys.argv[1])  # where llvmlite lives: the worker runs without site packages
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,278 @@
+"""The native driver as LLVM text: claim pool and interpreter of command records (layouts: base.native)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from stratal.base import native
+from stratal.base.errors import CompilerError
+from stratal.codegen.driver_pool import pool_text
+
+
+@dataclass(frozen=True, slots=True)
+class DriverTarget:
+    """What the driver needs to know of a machine.
+
+    `pause` is an intrinsic call for spin loops. `futex` is the number of the Linux system call; None waits by
+    `usleep` instead.
+    """
+
+    triple: str
+    pause: str
+    futex: int | None
+
+
+_PAUSES: Final = {
+    "x86_64": "@llvm.x86.sse2.pause()",
+    "aarch64": "@llvm.aarch64.hint(i32 1)",
+    "arm64": "@llvm.aarch64.hint(i32 1)",
+}
+_FUTEXES: Final = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}
+
+
+def driver_target(triple: str) -> DriverTarget:
+    """Return the driver's view of a target triple.
+
+    Raises: CompilerError for a big-endian or 32-bit machine.
+    """
+    machine = triple.split("-")[0]
+    if machine not in _FUTEXES:
+        known = ", ".join(_FUTEXES)
+        raise CompilerError("driver: not a machine it runs on", got=triple, hint=f"one of {known}")
+    linux = "linux" in triple
+    return DriverTarget(triple, _PAUSES.get(machine, ""), _FUTEXES[machine] if linux else None)
+
+
+def driver_text(target: DriverTarget) -> str:
+    """Return the driver's LLVM module for a target."""
+    pause = f"call void {target.pause}" if target.pause else ""
+    parts = [f'target triple = "{target.triple}"', _declarations(target), _waiting(target)]
+    parts += [pool_text(pause), _relocate(), _commands(), _run()]
+    return "\n".join(parts)
+
+
+def _declarations(target: DriverTarget) -> str:
+    pause = ""
+    if target.pause:
+        name, _, arguments = target.pause.partition("(")
+        pause = f"declare void {name}({'i32' if arguments != ')' else ''})"
+    wait = "declare i64 @syscall(i64, ...)" if target.futex is not None else "declare i32 @usleep(i32)"
+    return f"""
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.trap()
+declare i32 @llvm.smin.i32(i32, i32)
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+{pause}
+{wait}
+"""
+
+
+def _waiting(target: DriverTarget) -> str:
+    """`wait(word, expected)` may return early at any time; `wake(word, count)` ends waits on that word."""
+    if target.futex is None:
+        return """
+define internal void @wait(ptr %word, i32 %expected) {
+  %ignored = call i32 @usleep(i32 50)
+  ret void
+}
+define internal void @wake(ptr %word, i32 %count) {
+  ret void
+}
+"""
+    wait_private, wake_private = 128, 129
+    call = f"call i64 (i64, ...) @syscall(i64 {target.futex}, ptr %word,"
+    return f"""
+define internal void @wait(ptr %word, i32 %expected) noinline {{
+  %ignored = {call} i32 {wait_private}, i32 %expected, ptr null, ptr null, i32 0)
+  ret void
+}}
+define internal void @wake(ptr %word, i32 %count) noinline {{
+  %ignored = {call} i32 {wake_private}, i32 %count, ptr null, ptr null, i32 0)
+  ret void
+}}
+"""
+
+
+def _relocate() -> str:
+    """Write the addresses of this run's inputs and outputs wherever a frame or a record mentions them."""
+    return f"""
+define internal void @relocate(ptr %addresses, ptr %table, i64 %count) {{
+entry:
+  br label %look
+look:
+  %index = phi i64 [0, %entry], [%next, %patch]
+  %more = icmp slt i64 %index, %count
+  br i1 %more, label %patch, label %leave
+patch:
+  %start = mul i64 %index, {native.RELOCATION_WORDS * native.WORD}
+  %entry_at = getelementptr i8, ptr %table, i64 %start
+  %where_at = getelementptr i8, ptr %entry_at, i64 8
+  %offset_at = getelementptr i8, ptr %entry_at, i64 16
+  %slot = load i64, ptr %entry_at, align 8
+  %where = load ptr, ptr %where_at, align 8
+  %offset = load i64, ptr %offset_at, align 8
+  %address_at = getelementptr i64, ptr %addresses, i64 %slot
+  %address = load i64, ptr %address_at, align 8
+  %moved = add i64 %address, %offset
+  store i64 %moved, ptr %where, align 8
+  %next = add i64 %index, 1
+  br label %look
+leave:
+  ret void
+}}
+"""
+
+
+def _commands() -> str:
+    """Run a list of records, lists inside records by recursion: as deep as the program text nests."""
+    record_bytes = native.RECORD_WORDS * native.WORD
+    body = "call i64 @run_list(ptr %context, ptr %c, i64 %m)"
+    return f"""
+define internal i64 @run_list(ptr %context, ptr %records, i64 %count) {{
+entry:
+  %error_slot = getelementptr i8, ptr %context, i64 8
+  %failed_at = getelementptr i8, ptr %context, i64 16
+  %pool = load ptr, ptr %context, align 8
+  %error_at = load ptr, ptr %error_slot, align 8
+  br label %look
+look:
+  %index = phi i64 [0, %entry], [%next, %done]
+  %more = icmp slt i64 %index, %count
+  br i1 %more, label %fetch, label %success
+success:
+  ret i64 0
+fetch:
+  %start = mul i64 %index, {record_bytes}
+  %record = getelementptr i8, ptr %records, i64 %start
+  %n_at = getelementptr i8, ptr %record, i64 8
+  %a_at = getelementptr i8, ptr %record, i64 16
+  %b_at = getelementptr i8, ptr %record, i64 24
+  %c_at = getelementptr i8, ptr %record, i64 32
+  %m_at = getelementptr i8, ptr %record, i64 40
+  %k_at = getelementptr i8, ptr %record, i64 48
+  %op = load i64, ptr %record, align 8
+  %n = load i64, ptr %n_at, align 8
+  %a = load ptr, ptr %a_at, align 8
+  %b = load ptr, ptr %b_at, align 8
+  %c = load ptr, ptr %c_at, align 8
+  %m = load i64, ptr %m_at, align 8
+  switch i64 %op, label %unknown [
+    i64 {native.LAUNCH}, label %launch
+    i64 {native.COPY}, label %copy
+    i64 {native.HOST}, label %host
+    i64 {native.LOOP}, label %loop
+    i64 {native.WHILE}, label %while
+    i64 {native.BRANCH}, label %branch
+  ]
+unknown:
+  call void @llvm.trap()
+  unreachable
+launch:
+  %one = icmp eq i64 %n, 1
+  br i1 %one, label %direct, label %pooled
+direct:
+  call void %a(ptr %b, i64 0, i32 0)
+  br label %check
+pooled:
+  %ignored = call i64 @stratal_parallel_for(ptr %pool, ptr %a, ptr %b, i64 %n)
+  br label %check
+check:
+  %error = load i64, ptr %error_at, align 8
+  %failed = icmp ne i64 %error, 0
+  br i1 %failed, label %fail, label %done
+copy:
+  call void @llvm.memcpy.p0.p0.i64(ptr %a, ptr %b, i64 %n, i1 false)
+  br label %done
+host:
+  %stop = call i64 %a(i64 %n)
+  %stopped = icmp ne i64 %stop, 0
+  br i1 %stopped, label %fail, label %done
+fail:
+  %code = phi i64 [%error, %check], [{native.HOST_FAILED}, %host]
+  store ptr %record, ptr %failed_at, align 8
+  ret i64 %code
+loop:
+  %reverse = load i64, ptr %k_at, align 8
+  %static = icmp eq ptr %b, null
+  br i1 %static, label %trips_known, label %trips_read
+trips_read:
+  %wanted = load i64, ptr %b, align 8
+  %positive = call i64 @llvm.smax.i64(i64 %wanted, i64 0)
+  %bounded = call i64 @llvm.smin.i64(i64 %positive, i64 %n)
+  br label %trips_known
+trips_known:
+  %trips = phi i64 [%n, %loop], [%bounded, %trips_read]
+  %last = sub i64 %trips, 1
+  %backwards = icmp ne i64 %reverse, 0
+  br label %trip
+trip:
+  %turn = phi i64 [0, %trips_known], [%next_turn, %turned]
+  %again = icmp slt i64 %turn, %trips
+  br i1 %again, label %turn_body, label %done
+turn_body:
+  %mirrored = sub i64 %last, %turn
+  %counter = select i1 %backwards, i64 %mirrored, i64 %turn
+  store i64 %counter, ptr %a, align 8
+  %turn_code = {body}
+  %turn_failed = icmp ne i64 %turn_code, 0
+  br i1 %turn_failed, label %inner_fail, label %turned
+turned:
+  %next_turn = add i64 %turn, 1
+  br label %trip
+while:
+  %condition_code = call i64 @run_list(ptr %context, ptr %b, i64 %n)
+  %condition_failed = icmp ne i64 %condition_code, 0
+  br i1 %condition_failed, label %inner_fail, label %while_test
+while_test:
+  %held = load i8, ptr %a, align 1
+  %holds = icmp ne i8 %held, 0
+  br i1 %holds, label %while_body, label %done
+while_body:
+  %while_code = {body}
+  %while_failed = icmp ne i64 %while_code, 0
+  br i1 %while_failed, label %inner_fail, label %while
+branch:
+  %chosen = load i8, ptr %a, align 1
+  %taken = icmp ne i8 %chosen, 0
+  %arm = select i1 %taken, ptr %b, ptr %c
+  %arm_count = select i1 %taken, i64 %n, i64 %m
+  %arm_code = call i64 @run_list(ptr %context, ptr %arm, i64 %arm_count)
+  %arm_failed = icmp ne i64 %arm_code, 0
+  br i1 %arm_failed, label %inner_fail, label %done
+inner_fail:
+  %inner_code = phi i64 [%turn_code, %turn_body], [%condition_code, %while], [%while_code, %while_body],
+  [%arm_code, %branch] ret i64 %inner_code
+done:
+  %next = add i64 %index, 1
+  br label %look
+}}
+"""
+
+
+def _run() -> str:
+    return """
+define i64 @stratal_run(ptr %context) {
+  %error_slot = getelementptr i8, ptr %context, i64 8
+  %failed_at = getelementptr i8, ptr %context, i64 16
+  %commands_at = getelementptr i8, ptr %context, i64 24
+  %count_at = getelementptr i8, ptr %context, i64 32
+  %addresses_at = getelementptr i8, ptr %context, i64 40
+  %relocations_at = getelementptr i8, ptr %context, i64 48
+  %num_relocations_at = getelementptr i8, ptr %context, i64 56
+  %addresses = load ptr, ptr %addresses_at, align 8
+  %relocations = load ptr, ptr %relocations_at, align 8
+  %num_relocations = load i64, ptr %num_relocations_at, align 8
+  call void @relocate(ptr %addresses, ptr %relocations, i64 %num_relocations)
+  %error_at = load ptr, ptr %error_slot, align 8
+  store i64 0, ptr %error_at, align 8
+  store ptr null, ptr %failed_at, align 8
+  %commands = load ptr, ptr %commands_at, align 8
+  %count = load i64, ptr %count_at, align 8
+  %code = call i64 @run_list(ptr %context, ptr %commands, i64 %count)
+  ret i64 %code
+}
+"""

@@ -1,0 +1,263 @@
+"""An Executable as the driver reads it: records, frames, constants and the relocations that follow inputs
+and outputs.
+
+Every buffer is at a fixed address (arena, constants) or at an offset of a *slot*: the inputs first, then
+the outputs. Words that hold a slot's address are rewritten by the driver before each run, from a table of
+relocations.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Union
+
+import numpy as np
+
+from stratal.base import native
+from stratal.base.artifact import Command, Copy, Executable, Host, Launch, Loop, Value, While, bodies
+from stratal.base.errors import CompilerError
+from stratal.runtime.storage import ALIGNMENT, Array, aligned_empty
+
+
+class Place(NamedTuple):
+    """Where a value lies: at `address`, or `address` bytes into the memory of a slot."""
+
+    slot: int | None
+    address: int
+
+
+class OutputCopy(NamedTuple):
+    """An output that is not computed where it is returned but copied from a value."""
+
+    value: int
+    output: int
+
+
+Step = Union[Command, OutputCopy]
+RECORD_BYTES: Final = native.RECORD_WORDS * native.WORD
+
+
+def round_up(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(slots=True)
+class Memory:
+    """The memory a program owns besides its outputs; `scratch_stride` bytes belong to each thread."""
+
+    arena: Array
+    constants: Array
+    scratch: Array
+    scratch_stride: int
+    constant_offsets: list[int]
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        blocks = {"arena": self.arena, "constants": self.constants, "scratch": self.scratch}
+        return {name: int(block.nbytes) for name, block in blocks.items()}
+
+
+def allocate(executable: Executable, launches: Iterable[Launch]) -> Memory:
+    """Return the program's memory: the arena, one block of constants, scratch for each thread."""
+    stride = round_up(max((launch.scratch_bytes for launch in launches), default=0))
+    offsets, end = [], 0
+    for constant in executable.constants:
+        offsets.append(end)
+        end = round_up(end + len(constant))
+    constants = aligned_empty(end)
+    for offset, constant in zip(offsets, executable.constants, strict=True):
+        constants[offset : offset + len(constant)] = np.frombuffer(constant, np.uint8)
+    arena = aligned_empty(executable.arena_bytes)
+    return Memory(arena, constants, aligned_empty(stride * executable.threads), stride, offsets)
+
+
+def address_of(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+class Places:
+    """Answers where each value of a program lies, aliases followed."""
+
+    def __init__(self, executable: Executable, memory: Memory) -> None:
+        self._values = {value.id: value for value in executable.values}
+        self._num_inputs = len(executable.inputs)
+        self._arena = address_of(memory.arena)
+        self._arena_bytes = executable.arena_bytes
+        self._constants = address_of(memory.constants)
+        self._constant_offsets = memory.constant_offsets
+        self._known: dict[int, Place] = {}
+
+    def value(self, id_: int) -> Value:
+        return self._values[id_]
+
+    def root(self, id_: int) -> Value:
+        """Return the value whose memory a value shares."""
+        value = self._values[id_]
+        while value.alias is not None:
+            value = self._values[value.alias]
+        return value
+
+    def __getitem__(self, id_: int) -> Place:
+        place = self._known.get(id_)
+        if place is None:
+            place = self._known[id_] = self._locate(id_)
+        return place
+
+    def _locate(self, id_: int) -> Place:
+        root = self.root(id_)
+        if root.home == "input":
+            return Place(root.index, 0)
+        if root.home == "output":
+            return Place(self._num_inputs + root.index, 0)
+        if root.home == "const":
+            return Place(None, self._constants + self._constant_offsets[root.index])
+        if root.offset < 0 or root.offset + self._values[id_].nbytes > self._arena_bytes:
+            raise CompilerError("runtime: a value lies outside the arena", got=f"%{id_} at {root.offset}")
+        return Place(None, self._arena + root.offset)
+
+
+class Encoding:
+    """The binary program.
+
+    The arrays must outlive every run; `command_at` maps a record back to its command.
+    """
+
+    def __init__(
+        self, executable: Executable, memory: Memory, kernels: dict[str, int], callback: int, num_slots: int
+    ) -> None:
+        self.places: Final = Places(executable, memory)
+        self.error: Final = np.zeros(1, np.int64)
+        self.slots: Final = np.zeros(max(num_slots, 1), np.int64)
+        self._kernels = kernels
+        self._callback = callback
+        self._frame_tail = (address_of(memory.scratch), memory.scratch_stride, address_of(self.error))
+        self._relocations: list[tuple[int, int, int]] = []
+        before, after = _output_copies(executable, self.places)
+        self.command_at: Final[list[Step]] = []
+        spans, self.count = self._flatten([*before, *executable.commands, *after])
+        self.records: Final = np.zeros((max(len(self.command_at), 1), native.RECORD_WORDS), np.int64)
+        self._records_at = address_of(self.records)
+        self.frames: Final = np.zeros(sum(map(_frame_words, self.command_at)) + 1, np.int64)
+        self._frames_at = address_of(self.frames)
+        self._frame_words: list[int] = []
+        for index, command in enumerate(self.command_at):
+            row = self._record(index, command, spans[index])
+            self.records[index, : len(row)] = row
+        self.frames[: len(self._frame_words)] = self._frame_words
+        self.relocations: Final = np.array(self._relocations, np.int64).reshape(-1, native.RELOCATION_WORDS)
+
+    def context(self, pool: int) -> Array:
+        """Return the block `stratal_run` takes."""
+        error, slots, relocations = map(address_of, (self.error, self.slots, self.relocations))
+        words = [pool, error, 0, self._records_at, self.count, slots, relocations, len(self.relocations)]
+        return np.array(words, np.int64)
+
+    def index_of(self, record: int) -> int:
+        """Return which record lies at an address."""
+        return (record - self._records_at) // RECORD_BYTES
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.records.nbytes + self.frames.nbytes + self.relocations.nbytes + self.slots.nbytes)
+
+    def _flatten(self, commands: list[Step]) -> tuple[list[list[tuple[int, int]]], int]:
+        """List every command, nested lists contiguous; return (first record, count) of each one's lists."""
+        spans: list[list[tuple[int, int]]] = []
+        pending: deque[tuple[int, list[Step]]] = deque([(-1, commands)])
+        top = 0
+        while pending:
+            owner, listed = pending.popleft()
+            kept = [c for c in listed if not self._does_nothing(c)]
+            if owner < 0:
+                top = len(kept)
+            else:
+                spans[owner].append((len(self.command_at), len(kept)))
+            for command in kept:
+                if not isinstance(command, OutputCopy):
+                    pending.extend((len(self.command_at), list(body)) for body in bodies(command))
+                self.command_at.append(command)
+                spans.append([])
+        return spans, top
+
+    def _does_nothing(self, command: Step) -> bool:
+        if isinstance(command, Copy):
+            same = self.places[command.source] == self.places[command.target]
+            return same or self.places.value(command.source).nbytes == 0
+        if isinstance(command, OutputCopy):
+            return self.places.value(command.value).nbytes == 0
+        return isinstance(command, Launch) and command.chunks <= 0
+
+    def _record(self, index: int, command: Step, spans: list[tuple[int, int]]) -> list[int]:
+        def point(word: int, place: Place) -> int:
+            return self._point(self._records_at + index * RECORD_BYTES + word * native.WORD, place)
+
+        lists = [(self._records_at + start * RECORD_BYTES, count) for start, count in spans]
+        if isinstance(command, Launch):
+            return [native.LAUNCH, command.chunks, self._kernels[command.kernel], self._frame(command)]
+        if isinstance(command, Copy):
+            source, target = self.places[command.source], self.places[command.target]
+            return [native.COPY, self.places.value(command.source).nbytes, point(2, target), point(3, source)]
+        if isinstance(command, OutputCopy):
+            source, target = self.places[command.value], Place(command.output, 0)
+            return [native.COPY, self.places.value(command.value).nbytes, point(2, target), point(3, source)]
+        if isinstance(command, Host):
+            return [native.HOST, index, self._callback]
+        if isinstance(command, Loop):
+            ((body, count),) = lists
+            counter = point(2, self.places[command.counter])
+            trips_value = 0 if command.trips_value is None else point(3, self.places[command.trips_value])
+            trips = max(command.trips, 0)
+            return [native.LOOP, trips, counter, trips_value, body, count, int(command.reverse)]
+        (first, num_first), (second, num_second) = lists
+        opcode = native.WHILE if isinstance(command, While) else native.BRANCH
+        return [opcode, num_first, point(2, self.places[command.predicate]), first, second, num_second]
+
+    def _point(self, where: int, place: Place) -> int:
+        """Return the address of a place; a slot's is written at `where` before each run."""
+        if place.slot is not None:
+            self._relocations.append((place.slot, where, place.address))
+        return place.address
+
+    def _frame(self, launch: Launch) -> int:
+        """Append the Frame of a launch, its tables behind it; return its address."""
+        if launch.chunks > native.MAX_CHUNKS:
+            got = f"{launch.chunks} of {launch.kernel}"
+            raise CompilerError("runtime: too many chunks in one launch", got=got)
+        words = self._frame_words
+        start = self._frames_at + len(words) * native.WORD
+        buffers = launch.reads + launch.writes
+        at_buffers = start + native.FRAME_WORDS * native.WORD
+        at_ints = at_buffers + len(buffers) * native.WORD
+        words += at_buffers, at_ints, at_ints + len(launch.ints) * native.WORD, *self._frame_tail
+        for k, id_ in enumerate(buffers):
+            words.append(self._point(at_buffers + k * native.WORD, self.places[id_]))
+        words += launch.ints
+        words += [struct.unpack("q", struct.pack("d", number))[0] for number in launch.floats]
+        return start
+
+
+def _frame_words(command: Step) -> int:
+    if not isinstance(command, Launch):
+        return 0
+    tables = len(command.reads) + len(command.writes) + len(command.ints) + len(command.floats)
+    return native.FRAME_WORDS + tables
+
+
+def _output_copies(executable: Executable, places: Places) -> tuple[list[OutputCopy], list[OutputCopy]]:
+    """Return the copies that make outputs of values which live elsewhere, before and after the commands.
+
+    An input returned as it came is copied before: a state input means its old value. Everything else is
+    copied after.
+    """
+    before: list[OutputCopy] = []
+    after: list[OutputCopy] = []
+    for position, id_ in enumerate(executable.outputs):
+        root = places.root(id_)
+        if root.home == "output" and root.index == position:
+            continue
+        copy = OutputCopy(id_, len(executable.inputs) + position)
+        (before if places.value(id_).home == "input" else after).append(copy)
+    return before, after

@@ -1,0 +1,130 @@
+"""Host calls: Python functions that a running program calls back, with views of planned memory."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.artifact import Command, Executable, Host
+from stratal.base.errors import CompilerError
+from stratal.runtime.encode import Memory, Places, address_of
+from stratal.runtime.storage import Array, Storage
+
+_PROTOTYPE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+
+class HostCalls:
+    """The host calls of one program.
+
+    `callback` is what the driver calls; an exception waits in `raised` until the run is over.
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        self._calls: Final = executable.calls
+        self._thunk: Final = _PROTOTYPE(self._enter)
+        self.callback: Final = ctypes.cast(self._thunk, ctypes.c_void_p).value or 0
+        self.raised: BaseException | None = None
+        self._commands: Sequence[object] = ()
+        self._places: Places | None = None
+        self._memory: Memory | None = None
+        self._slots: Sequence[Storage] = ()
+
+    def bind(self, commands: Sequence[object], places: Places, memory: Memory) -> None:
+        """Say what the indices of the callback mean and where values lie."""
+        self._commands, self._places, self._memory = commands, places, memory
+
+    @contextmanager
+    def during(self, slots: Sequence[Storage]) -> Iterator[None]:
+        """Let host calls see this run's inputs and outputs; afterwards raise what one of them raised."""
+        self._slots, self.raised = slots, None
+        try:
+            with _interrupts_deferred():
+                yield
+        finally:
+            self._slots = ()
+            raised, self.raised = self.raised, None
+            if raised is not None:
+                raise raised
+
+    def _enter(self, index: int) -> int:
+        try:
+            command = self._commands[index]
+            if not isinstance(command, Host):
+                raise CompilerError("runtime: a host record without a host command", got=repr(command))
+            self._call(command)
+        except BaseException as error:
+            self.raised = error
+            return 1
+        return 0
+
+    def _call(self, command: Host) -> None:
+        call = self._calls[command.call]
+        if not callable(call):
+            raise CompilerError("runtime: a host call that cannot be called", got=repr(call))
+        reads = [self._view(id_) for id_ in command.reads]
+        for view in reads:
+            view.flags.writeable = False
+        results: Any = call(*reads)
+        if not isinstance(results, (tuple, list)):
+            results = (results,)
+        if len(results) != len(command.writes):
+            raise CompilerError(
+                f"host call {command.label or command.call}: wrong number of results",
+                got=f"{len(results)}, not {len(command.writes)}",
+                where=command.where,
+            )
+        for id_, result in zip(command.writes, results, strict=True):
+            self._store(command, id_, np.asarray(result))
+
+    def _store(self, command: Host, id_: int, result: Array) -> None:
+        target = self._view(id_)
+        if result.shape != target.shape or result.dtype != target.dtype:
+            raise CompilerError(
+                f"host call {command.label or command.call}: a result of another type",
+                got=f"{result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}",
+                where=command.where,
+            )
+        np.copyto(target, result)
+
+    def _view(self, id_: int) -> Array:
+        assert self._places is not None and self._memory is not None
+        value, place = self._places.value(id_), self._places[id_]
+        strides = tuple(s * value.type.dtype.itemsize for s in value.strides)
+        if place.slot is not None:
+            array = self._slots[place.slot].array
+            return np.lib.stride_tricks.as_strided(array, value.type.ints, strides)
+        for block in (self._memory.arena, self._memory.constants):
+            offset = place.address - address_of(block)
+            if offset >= 0 and offset + value.nbytes <= block.nbytes:
+                return np.ndarray(value.type.ints, value.type.dtype.np, block.data, offset, strides)
+        raise CompilerError("runtime: a host value lies in no memory of the program", got=f"%{id_}")
+
+
+def has_host_calls(commands: Sequence[Command | object]) -> bool:
+    """Whether any of these flat commands calls back."""
+    return any(isinstance(command, Host) for command in commands)
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Keep Ctrl-C until the step is over: an interrupt inside a host call would leave states half updated."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    previous: Callable[[int, FrameType | None], Any] = handler
+    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        if held:
+            previous(*held[0])

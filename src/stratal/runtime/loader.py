@@ -1,0 +1,89 @@
+"""Object code into this process: one JIT library per batch of objects, shared by key between programs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+from stratal.base.artifact import KernelObject
+from stratal.base.errors import CompilerError
+
+_names: Final = itertools.count()
+_lock = threading.Lock()
+_loaded: Final[weakref.WeakValueDictionary[tuple[str, str], Library]] = weakref.WeakValueDictionary()
+
+
+class Library:
+    """Objects linked together; their addresses hold as long as this object lives."""
+
+    __slots__ = ("__weakref__", "_tracker", "addresses")
+
+    def __init__(self, codes: Iterable[bytes], symbols: Iterable[str]) -> None:
+        import llvmlite.binding as llvm
+
+        builder = llvm.JITLibraryBuilder().add_current_process()  # libc and libm
+        for code in codes:
+            builder.add_object_img(code)
+        symbols = tuple(symbols)
+        for symbol in symbols:
+            builder.export_symbol(symbol)
+        try:
+            self._tracker = builder.link(_jit(), f"stratal_{next(_names)}")
+        except RuntimeError as error:
+            raise CompilerError("loader: object code does not link", got=str(error).strip()[:500]) from None
+        self.addresses: Final[dict[str, int]] = {s: int(self._tracker[s]) for s in symbols}
+
+
+@lru_cache(maxsize=1)
+def _jit() -> Any:
+    """Return the linker of this process; it is never closed, so no running thread loses its code."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    machine = target.create_target_machine(cpu, features, opt=2, reloc="pic", codemodel="default", jit=True)
+    return llvm.create_lljit_compiler(machine)
+
+
+def load_kernels(kernels: Iterable[KernelObject]) -> tuple[dict[str, int], tuple[Library, ...]]:
+    """Return symbol -> address, and the libraries to keep alive as long as the addresses are used.
+
+    Kernels another living program has loaded under the same key are shared; the others are linked at once.
+    Raises: CompilerError for two kernels of one symbol, or object code that does not link.
+    """
+    wanted = list(kernels)
+    if len({k.symbol for k in wanted}) != len(wanted):
+        raise CompilerError("loader: two kernels of one program have the same symbol")
+    with _lock:
+        libraries: dict[int, Library] = {}
+        addresses: dict[str, int] = {}
+        fresh = []
+        for kernel in wanted:
+            library = _loaded.get((kernel.key, kernel.symbol)) if kernel.key else None
+            if library is None:
+                fresh.append(kernel)
+            else:
+                libraries[id(library)] = library
+                addresses[kernel.symbol] = library.addresses[kernel.symbol]
+        if fresh:
+            library = Library((k.code for k in fresh), (k.symbol for k in fresh))
+            libraries[id(library)] = library
+            addresses |= library.addresses
+            _loaded.update({(k.key, k.symbol): library for k in fresh if k.key})
+    return addresses, tuple(libraries.values())
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

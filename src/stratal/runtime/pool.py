@@ -1,0 +1,143 @@
+"""The native thread pool: who runs programs.
+
+One per thread count, shared by all programs, rebuilt in a forked child.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from stratal.base import native, settings
+from stratal.runtime.loader import Library
+from stratal.runtime.storage import aligned_empty
+
+_pools: Final[dict[tuple[bytes, int], Pool]] = {}
+_drivers: Final[dict[bytes, Library]] = {}
+_lock = threading.Lock()
+
+WORKER_SPIN_S: Final = 50e-6  # how long a thread without work looks for some before it sleeps
+CALLER_SPIN_S: Final = 10e-6  # how long the caller waits for the last chunks before it sleeps
+
+
+def _function(address: int, *arguments: type[ctypes._SimpleCData[Any]]) -> Callable[..., int]:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(address)
+
+
+class Pool:
+    """Native threads (the calling one counted) and the functions that use them.
+
+    `lock` is held by whoever runs a program: one at a time. It is re-entrant, because a host call may run
+    another program.
+    """
+
+    def __init__(self, driver: Library, threads: int) -> None:
+        int64, pointer, int32 = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
+        address = driver.addresses
+        self.threads: Final = threads
+        self.lock = threading.RLock()
+        self.run: Final = _function(address["stratal_run"], pointer)
+        self._driver: Final = driver  # keeps the functions mapped
+        self._start: Final = _function(address["stratal_pool_start"], pointer, int64, int32, int32)
+        self._stop: Final = _function(address["stratal_pool_stop"], pointer)
+        self._stat: Final = _function(address["stratal_pool_stat"], pointer, int64)
+        self._pause: Final = _function(address["stratal_pause"], int64)
+        self._memory: Final = aligned_empty(_function(address["stratal_pool_bytes"], int64)(threads))
+        self._memory[:] = 0
+        self.address: Final = int(self._memory.ctypes.data)
+        self.started = 0  # threads that run, this one counted; 0 before the first program
+
+    def ensure_started(self) -> None:
+        """Start the threads where they are not running: at first use and in a forked child.
+
+        Call with `lock` held.
+        """
+        if self.started:
+            return
+        self._memory[:] = 0
+        masked = _block_signals()
+        try:
+            pause_s = self._pause_seconds()
+            spins = [max(1, round(wait / pause_s)) for wait in (WORKER_SPIN_S, CALLER_SPIN_S)]
+            self.started = self._start(self.address, self.threads, *spins)
+        finally:
+            if masked is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+
+    def _pause_seconds(self) -> float:
+        """Return how long one pause takes here, at least a nanosecond: the shortest of three tries."""
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            self._pause(1000)
+            times.append(time.perf_counter() - start)
+        return max(min(times) / 1000, 1e-9)
+
+    def stop(self) -> None:
+        """End the threads and wait for them."""
+        with self.lock:
+            if self.started:
+                self._stop(self.address)
+                self.started = 0
+
+    def stats(self) -> dict[str, int]:
+        """Return counts since the threads started: regions, chunks by the caller and by others, wake-ups."""
+        names = {
+            "regions": native.STAT_REGIONS,
+            "caller_chunks": native.STAT_CALLER_CHUNKS,
+            "worker_chunks": native.STAT_WORKER_CHUNKS,
+            "wakes": native.STAT_WAKES,
+        }
+        return {name: self._stat(self.address, which) for name, which in names.items()}
+
+    def _after_fork(self) -> None:
+        """Forget the parent's threads; a run in progress in another of its threads died with it."""
+        self.started = 0
+        self.lock = threading.RLock()
+
+
+def _block_signals() -> set[signal.Signals] | None:
+    """Block all signals, so that threads started next leave them to Python; return what was blocked."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    return {s for s in before if isinstance(s, signal.Signals)}
+
+
+def pool_for(driver: bytes, threads: int | None = None) -> Pool:
+    """Return the pool of `threads` threads (default: the setting) that runs a driver's object code."""
+    count = settings.threads.value if threads is None else threads
+    with _lock:
+        if driver not in _drivers:
+            _drivers[driver] = Library([driver], native.DRIVER_SYMBOLS)
+        if (driver, count) not in _pools:
+            _pools[driver, count] = Pool(_drivers[driver], count)
+        return _pools[driver, count]
+
+
+def _stop_all() -> None:
+    for pool in list(_pools.values()):
+        # A run that is still going, in a daemon thread, keeps its pool: the process ends under it.
+        if pool.lock.acquire(timeout=1.0):
+            try:
+                pool.stop()
+            finally:
+                pool.lock.release()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for pool in list(_pools.values()):
+        pool._after_fork()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

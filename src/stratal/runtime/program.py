@@ -1,0 +1,211 @@
+"""A loaded program: kernels linked, memory allocated, commands encoded; `run` is one native call.
+
+Where outputs and states live: an output is computed in fresh memory, or in that of an earlier output nobody
+holds any more. A state is written where its Storage stands, except that a Storage somebody looks at through
+NumPy moves to fresh memory first. An output that is an input's own value (of a state: its old value) is
+copied before the commands; any other output computed elsewhere is copied after them. Outputs never share
+memory with anything else.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from stratal.base import settings
+from stratal.base.artifact import Executable, Launch, Value, flat
+from stratal.base.dtypes import float32
+from stratal.base.errors import CompilerError, IndexOutOfRangeError, ShapeError, StratalError
+from stratal.base.types import TensorType
+from stratal.runtime import encode
+from stratal.runtime.host import HostCalls, has_host_calls
+from stratal.runtime.loader import load_kernels
+from stratal.runtime.pool import Pool, pool_for
+from stratal.runtime.storage import Array, Layout, Storage, any_exported, laid_out, layout_of
+
+_ADDRESS: Final = attrgetter("address")
+_LAYOUT: Final = attrgetter("layout")
+
+
+Issued = tuple[Array, Array, int]  # an array, the array that owns its memory, its address
+
+
+def _issue(array: Array) -> Issued:
+    owner = array
+    while isinstance(owner.base, type(array)):
+        owner = owner.base
+    return array, owner, encode.address_of(array)
+
+
+def _references(issued: Issued) -> tuple[int, int]:
+    """Return how many references array and owner have.
+
+    Every view NumPy makes of the array refers to one of the two.
+    """
+    return sys.getrefcount(issued[0]), sys.getrefcount(issued[1])
+
+
+_UNSHARED: Final = _references(_issue(laid_out((TensorType(float32, (1,)), (4,)))))  # when nobody else looks
+
+
+class OutputMemory:
+    """Memory for one output: an earlier run's is used again once nobody holds it, or a view of it."""
+
+    __slots__ = ("_issued", "allocations", "layout")
+    KEPT: Final = 4  # arrays remembered; a caller that hoards outputs gets fresh memory for each
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout: Final = layout
+        self.allocations = 0
+        self._issued: list[Issued] = []
+
+    def take(self) -> Storage:
+        """Return storage whose memory nobody else uses."""
+        for issued in self._issued:
+            if _references(issued) == _UNSHARED:
+                return Storage.over(issued[0], issued[2], self.layout)
+        if len(self._issued) >= self.KEPT:
+            del self._issued[0]
+        self._issued.append(_issue(laid_out(self.layout)))
+        self.allocations += 1
+        array, _, address = self._issued[-1]
+        return Storage.over(array, address, self.layout)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(owner.nbytes for _, owner, _ in self._issued)
+
+
+class LoadedProgram:
+    """An Executable ready to run on its number of threads; `driver` is the native driver's object code."""
+
+    def __init__(self, executable: Executable, driver: bytes, *, checked: bool | None = None) -> None:
+        self.name: Final = executable.name
+        self.executable: Final = executable
+        commands = list(flat(executable.commands))
+        launches = [c for c in commands if isinstance(c, Launch)]
+        self._addresses, self._libraries = load_kernels(executable.kernels.values())
+        self.memory: Final = encode.allocate(executable, launches)
+        self._host: Final = HostCalls(executable)
+        num_slots = len(executable.inputs) + len(executable.outputs)
+        self.encoding: Final = encode.Encoding(
+            executable, self.memory, self._addresses, self._host.callback, num_slots
+        )
+        self._host.bind(self.encoding.command_at, self.encoding.places, self.memory)
+        self._calls_back: Final = has_host_calls(commands)
+        values = {value.id: value for value in executable.values}
+        self._layouts: Final = [self._layout(values[i]) for i in executable.inputs]
+        self._states: Final = executable.states
+        self._outputs: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
+        self._slots: Final = memoryview(self.encoding.slots).cast("B")
+        self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
+        self.pool: Final[Pool] = pool_for(driver, executable.threads)
+        self._context: Final = self.encoding.context(self.pool.address)
+        self._context_address: Final = encode.address_of(self._context)
+        self._running: object = None
+        self.checked = settings.verify.value if checked is None else checked
+
+    @staticmethod
+    def _layout(value: Value) -> Layout:
+        itemsize = value.type.dtype.itemsize
+        return layout_of(value.type, tuple(s * itemsize for s in value.strides))
+
+    def run(self, inputs: Sequence[Storage]) -> list[Storage]:
+        """Run once with one Storage per input: return the outputs, update the states where they stand.
+
+        Another thread that runs a program on this pool is waited for. Raises: IndexOutOfRangeError from an
+        index check of a kernel; what a host call raised; CompilerError.
+        """
+        pool = self.pool
+        with pool.lock:
+            if self._running is pool.lock:
+                hint = "a host call ran the program that called it"
+                raise StratalError(f"{self.name}: a program cannot run inside itself", hint=hint)
+            self._running = pool.lock
+            try:
+                return self._run(inputs)
+            finally:
+                self._running = None
+
+    def _run(self, inputs: Sequence[Storage]) -> list[Storage]:
+        if list(map(_LAYOUT, inputs)) != self._layouts:
+            inputs = self._fitted(inputs)
+        if self._states and any_exported():
+            for position in self._states:
+                if inputs[position].exported:
+                    inputs[position].move_to(self._layouts[position])
+        addresses = list(map(_ADDRESS, inputs))
+        if self._states and len(set(addresses)) != len(addresses):
+            inputs = self._apart(inputs)
+            addresses = list(map(_ADDRESS, inputs))
+        outputs = [memory.take() for memory in self._outputs]
+        self._pack(self._slots, 0, *addresses, *map(_ADDRESS, outputs))
+        if not self.pool.started:
+            self.pool.ensure_started()
+        if self._calls_back:
+            with self._host.during([*inputs, *outputs]):
+                code = self.pool.run(self._context_address)
+        else:
+            code = self.pool.run(self._context_address)
+        if code:
+            self._fail(code)
+        return outputs
+
+    def _fitted(self, inputs: Sequence[Storage]) -> Sequence[Storage]:
+        """Return the inputs in the layouts the program expects.
+
+        Raises: ShapeError for another type or number.
+        """
+        types = [layout[0] for layout in self._layouts]
+        if [s.type for s in inputs] != types:
+            raise ShapeError(
+                f"{self.name}: the inputs are not those it was compiled for",
+                got=", ".join(str(s.type) for s in inputs),
+                hint="expected " + ", ".join(map(str, types)),
+            )
+        fitted = list(inputs)
+        for position, (storage, layout) in enumerate(zip(inputs, self._layouts, strict=True)):
+            if storage.layout == layout:
+                continue
+            if position in self._states:
+                storage.move_to(layout)
+            else:
+                fitted[position] = Storage.in_layout(storage.array, layout)
+        return fitted
+
+    def _apart(self, inputs: Sequence[Storage]) -> Sequence[Storage]:
+        """Return inputs of which none shares the memory of a state, which is written while they are read."""
+        apart = list(inputs)
+        written = {apart[p].address: p for p in self._states if apart[p].type.nbytes}
+        for position, storage in enumerate(inputs):
+            state = written.get(storage.address)
+            if state is None or state == position or not storage.type.nbytes:
+                continue
+            if position in self._states:
+                raise StratalError(
+                    f"{self.name}: two states share one memory", got=f"inputs number {state} and {position}"
+                )
+            apart[position] = Storage.in_layout(storage.array, self._layouts[position])
+        return apart
+
+    def _fail(self, code: int) -> None:
+        """Raise what stopped the run.
+
+        A host call's exception is raised by HostCalls before this is reached.
+        """
+        index = self.encoding.index_of(int(self._context[2]))
+        command = self.encoding.command_at[index]
+        if isinstance(command, Launch) and command.may_fail:
+            raise IndexOutOfRangeError(
+                command.may_fail, got=f"met by kernel {command.label or command.kernel}", where=command.where
+            )
+        got = f"code {code} from {command!r}"[:500]
+        raise CompilerError("runtime: a command without a check failed", got=got)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the bytes of native memory this program holds, outputs it may use again included."""
+        outputs = sum(memory.held_bytes for memory in self._outputs)
+        return self.memory.nbytes | {"outputs": outputs, "encoding": self.encoding.nbytes}
