@@ -1,8 +1,8 @@
 """Targets: what the compiler knows about a machine, as data.
 
-Passes and code generation differ between machines by these fields only. Peaks and bandwidths are nominal figures of
-the class, never timed here: default plans rest on them, so they must not change from run to run. `stratal doctor`
-prints them beside what it measures.
+Passes and code generation differ between machines by these fields only. Peaks and bandwidths are nominal
+figures of the class, never timed here: default plans rest on them, so they must not change from run to run.
+`stratal doctor` prints them beside what it measures.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Target:
     def function_attributes(self) -> tuple[tuple[str, str], ...]:
         """LLVM function attributes every kernel carries.
 
-        x86 models that prefer 256-bit vectors split wider ones unless both widths are stated: three times slower.
+        x86 models that prefer 256-bit vectors split wider ones unless both widths are stated: 3x slower.
         """
         if self.arch != "x86_64":
             return ()

@@ -1,0 +1,92 @@
+"""Documents: nested plain Python values with arrays among them, as JSON and a table of arrays.
+
+JSON stands for itself; what it lacks is wrapped in an object with one key:
+
+    {"$tensor": name}   an array, kept in the table
+    {"$tuple": [...]}   a tuple
+    {"$dict": [[key, value] ...]}   a dict with keys that are not text, or that start with "$"
+    {"$float": "nan" | "inf" | "-inf"}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, MutableMapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from stratal.base.errors import FormatError
+
+Array = np.ndarray[Any, Any]
+
+
+def pack(value: Any, tensors: MutableMapping[str, Array], name: str = "") -> Any:
+    """Return the JSON of a value; its arrays (and tensors, and NumPy scalars) go to `tensors` by their path.
+
+    Raises: FormatError for a value of a type that files do not hold.
+    """
+    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, Mapping):
+        return _pack_dict(value, tensors, name)
+    if isinstance(value, (list, tuple)):
+        items = [pack(v, tensors, f"{name}.{k}" if name else str(k)) for k, v in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if hasattr(value, "__array__"):
+        key = name or "value"
+        while key in tensors:
+            key += "_"
+        tensors[key] = np.asarray(value)
+        return {"$tensor": key}
+    raise FormatError(
+        f"save: {name or 'the value'} is of a type that files do not hold",
+        got=type(value).__name__,
+        hint="numbers, text, None, tensors, and lists, tuples and dicts of these",
+    )
+
+
+def _pack_dict(value: Mapping[Any, Any], tensors: MutableMapping[str, Array], name: str) -> Any:
+    pairs = [(k, pack(v, tensors, f"{name}.{k}" if name else str(k))) for k, v in value.items()]
+    if all(isinstance(k, str) and not k.startswith("$") for k, _ in pairs):
+        return dict(pairs)
+    return {"$dict": [[pack(k, tensors, f"{name}.key"), v] for k, v in pairs]}
+
+
+def unpack(data: Any, tensors: Mapping[str, Array]) -> Any:
+    """Return the value of a document. Raises: FormatError."""
+    if isinstance(data, list):
+        return [unpack(v, tensors) for v in data]
+    if not isinstance(data, dict):
+        return data
+    if not any(k.startswith("$") for k in data):
+        return {k: unpack(v, tensors) for k, v in data.items()}
+    match data:
+        case {"$tensor": str(name), **rest} if not rest and name in tensors:
+            return tensors[name]
+        case {"$tuple": list(items), **rest} if not rest:
+            return tuple(unpack(v, tensors) for v in items)
+        case {"$float": "nan" | "inf" | "-inf" as text, **rest} if not rest:
+            return float(text)
+        case {"$dict": list(pairs), **rest} if not rest:
+            return _unpack_pairs(pairs, tensors)
+    _refuse(data)
+
+
+def _unpack_pairs(pairs: list[Any], tensors: Mapping[str, Array]) -> dict[Any, Any]:
+    found = {}
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            _refuse(pair)
+        key = unpack(pair[0], tensors)
+        try:
+            found[key] = unpack(pair[1], tensors)
+        except TypeError:  # a key that cannot be hashed
+            _refuse(pair)
+    return found
+
+
+def _refuse(data: object) -> NoReturn:
+    raise FormatError("load: not a value of a document", got=repr(data)[:80])

@@ -1,0 +1,118 @@
+"""Model files: a readable graph, its weights, and what training needs to go on.
+
+    graph.json              the JSON form of the graph (`graph.json_form`), where there is one
+    constants.safetensors   the large constants the graph refers to
+    weights.safetensors     parameters and buffers by name; a graph input with such a label is that weight
+    training.json           options and the optimiser's state, as a document (`formats.document`)
+    training.safetensors    the arrays of that document
+
+Only data is read: nothing in a file is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stratal.base.dtypes import as_dtype
+from stratal.base.errors import FormatError
+from stratal.formats.container import read_container, write_container
+from stratal.formats.document import pack, unpack
+from stratal.formats.files import Bytes
+from stratal.formats.safetensors import decode, encode, parse_json
+from stratal.graph.graph import Graph
+from stratal.graph.json_form import graph_from_json, graph_to_json
+from stratal.graph.node import Input
+
+Array = np.ndarray[Any, Any]
+_FILES = frozenset(
+    ("graph.json", "constants.safetensors", "weights.safetensors", "training.json", "training.safetensors")
+)
+
+
+@dataclass
+class ModelFile:
+    """What a model file holds. Tensors may be written; what is read are arrays."""
+
+    graph: Graph | None = None
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_model(path: str | Path, model: ModelFile) -> None:
+    """Write a model to a folder, or to one file where `path` ends in `.stratal`.
+
+    Raises: FormatError for what files do not hold, FileWriteError where the disk refuses. The old model
+    then stays.
+    """
+    files: dict[str, Iterable[Bytes]] = {"weights.safetensors": encode(model.weights)}
+    if model.graph is not None:
+        constants: dict[str, Array] = {}
+        form = graph_to_json(model.graph, constants)
+        files["graph.json"] = [graph_text(form)]
+        files["constants.safetensors"] = encode(constants)
+    arrays: dict[str, Array] = {}
+    training = pack({"options": dict(model.options), "optimizer": model.optimizer}, arrays)
+    files["training.json"] = [_json_text(training)]
+    files["training.safetensors"] = encode(arrays)
+    write_container(path, files)
+
+
+def _json_text(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def graph_text(form: Mapping[str, Any]) -> bytes:
+    """Return a graph's JSON for people: one node a line."""
+    rows = []
+    for key, value in form.items():
+        if key in ("nodes", "inputs") and value:
+            items = ",\n".join("  " + json.dumps(v, ensure_ascii=False) for v in value)
+            rows.append(f" {json.dumps(key)}: [\n{items}\n ]")
+        else:
+            rows.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    return ("{\n" + ",\n".join(rows) + "\n}\n").encode()
+
+
+def read_model(path: str | Path) -> ModelFile:
+    """Return the model in a folder or file. Raises: FormatError for all that `write_model` did not write."""
+    files = read_container(path)
+    if not set(files) <= _FILES or "weights.safetensors" not in files or "training.json" not in files:
+        raise FormatError("model file: not the files of a model", got=", ".join(sorted(files)) or "none")
+    weights = _tensors(files, "weights.safetensors")
+    training = parse_json(bytes(files["training.json"]), "training.json")
+    document = unpack(training, _tensors(files, "training.safetensors"))
+    if not isinstance(document, dict) or set(document) != {"options", "optimizer"}:
+        raise FormatError("training.json: not the options and optimiser of a model")
+    if not isinstance(document["options"], dict):
+        raise FormatError("training.json: options must be an object")
+    graph = None
+    if "graph.json" in files:
+        form = parse_json(bytes(files["graph.json"]), "graph.json")
+        graph = graph_from_json(form, _tensors(files, "constants.safetensors"))
+        _check_weights(graph, weights)
+    return ModelFile(graph, weights, document["optimizer"], document["options"])
+
+
+def _tensors(files: Mapping[str, memoryview], name: str) -> dict[str, Array]:
+    return decode(files[name])[0] if name in files else {}
+
+
+def _check_weights(graph: Graph, weights: Mapping[str, Array]) -> None:
+    """Refuse weights that do not fit the graph inputs of their name."""
+    for node in graph.inputs:
+        assert isinstance(node.op, Input)
+        array = weights.get(node.op.label)
+        if array is not None and (
+            array.shape != node.aval.ints or as_dtype(array.dtype) is not node.aval.dtype
+        ):
+            raise FormatError(
+                f"model file: weight {node.op.label!r} does not fit the graph",
+                got=f"{array.dtype}{list(array.shape)} for {node.type}",
+            )
