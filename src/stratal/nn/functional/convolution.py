@@ -1,0 +1,120 @@
+"""Convolutions in PyTorch's calling form, with or without a batch axis."""
+
+from __future__ import annotations
+
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.nn.sizes import Sizes, per_axis
+from stratal.tensor.build import call
+from stratal.tensor.tensor import Tensor
+
+Pads = tuple[tuple[int, int], ...]
+
+
+def _padding(
+    name: str, padding: Sizes | str, window: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> Pads:
+    if padding == "valid":
+        return ((0, 0),) * len(window)
+    if padding == "same":
+        if any(s != 1 for s in stride):
+            raise AttributeValueError(f"{name}: padding 'same' needs a stride of 1", got=f"stride {stride}")
+        reach = [d * (k - 1) for k, d in zip(window, dilation, strict=True)]
+        return tuple((r // 2, r - r // 2) for r in reach)
+    if isinstance(padding, str):
+        raise AttributeValueError(f"{name}: padding must be sizes, 'same' or 'valid'", got=repr(padding))
+    return tuple((p, p) for p in per_axis(f"{name}: padding", padding, len(window), 0))
+
+
+def _check(name: str, dims: int, input: Tensor, weight: Tensor, channels: int) -> None:
+    if weight.ndim != dims + 2:
+        raise ShapeError(f"{name}: the weight has {dims + 2} axes", got=f"shape {list(weight.shape)}")
+    if input.ndim not in (dims + 1, dims + 2):
+        raise ShapeError(f"{name}: the input has {dims + 1} or {dims + 2} axes", got=f"shape {list(input.shape)}")
+    if input.shape[-dims - 1] != channels:
+        raise ShapeError(
+            f"{name}: channels differ", got=f"input {list(input.shape)}, weight {list(weight.shape)}",
+            hint=f"axis {input.ndim - dims - 1} of the input should have {channels} channels",
+        )  # fmt: skip
+
+
+def _apply(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, **geometry: object) -> Tensor:
+    """Convolve and add the bias; an input without a batch axis gets one and loses it again."""
+    single = input.ndim == dims + 1
+    x = input.reshape((1, *input.shape)) if single else input
+    out: Tensor = call("conv", x, weight, **geometry)
+    if bias is not None:
+        out = out + bias.reshape((-1, *(1,) * dims))
+    return out.reshape(out.shape[1:]) if single else out
+
+
+def _conv(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes | str,
+    dilation: Sizes, groups: int,
+) -> Tensor:  # fmt: skip
+    name = f"conv{dims}d"
+    _check(name, dims, input, weight, int(weight.shape[1]) * groups)
+    strides = per_axis(f"{name}: stride", stride, dims)
+    dilations = per_axis(f"{name}: dilation", dilation, dims)
+    window = tuple(int(k) for k in weight.shape[2:])
+    return _apply(
+        dims, input, weight, bias, strides=strides, padding=_padding(name, padding, window, strides, dilations),
+        lhs_dilation=(1,) * dims, rhs_dilation=dilations, groups=groups,
+    )  # fmt: skip
+
+
+def conv1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """Cross-correlate [N, C, L] with weight [out, C / groups, K]."""
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """Cross-correlate [N, C, H, W] with weight [out, C / groups, KH, KW]."""
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _transposed(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes,
+    output_padding: Sizes, groups: int, dilation: Sizes,
+) -> Tensor:  # fmt: skip
+    """Spread the input by the stride and convolve it with the flipped weight, its channel axes swapped in each group."""
+    name = f"conv_transpose{dims}d"
+    _check(name, dims, input, weight, int(weight.shape[0]))
+    strides = per_axis(f"{name}: stride", stride, dims)
+    dilations = per_axis(f"{name}: dilation", dilation, dims)
+    pads = per_axis(f"{name}: padding", padding, dims, 0)
+    extra = per_axis(f"{name}: output_padding", output_padding, dims, 0)
+    if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        raise AttributeValueError(f"{name}: output_padding is smaller than stride or dilation", got=str(output_padding))
+    window = tuple(int(k) for k in weight.shape[2:])
+    reach = [d * (k - 1) for k, d in zip(window, dilations, strict=True)]
+    n_in, n_out = int(weight.shape[0]), int(weight.shape[1])
+    w = weight.reshape((groups, n_in // groups, n_out, *window)).permute(0, 2, 1, *range(3, 3 + dims))
+    w = w.reshape((groups * n_out, n_in // groups, *window))
+    w = call("flip", w, axes=tuple(range(2, 2 + dims)))
+    return _apply(
+        dims, input, w, bias, strides=(1,) * dims,
+        padding=tuple((r - p, r - p + e) for r, p, e in zip(reach, pads, extra, strict=True)),
+        lhs_dilation=strides, rhs_dilation=dilations, groups=groups,
+    )  # fmt: skip
+
+
+def conv_transpose1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Tensor:  # fmt: skip
+    """Apply the transpose of conv1d to [N, C, L], with weight [C, out / groups, K]."""
+    return _transposed(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Tensor:  # fmt: skip
+    """Apply the transpose of conv2d to [N, C, H, W], with weight [C, out / groups, KH, KW]."""
+    return _transposed(2, input, weight, bias, stride, padding, output_padding, groups, dilation)

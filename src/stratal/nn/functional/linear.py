@@ -1,0 +1,49 @@
+"""Products with weights, and rows of a table."""
+
+from __future__ import annotations
+
+from stratal.base.errors import DTypeError, ShapeError
+from stratal.tensor.build import call
+from stratal.tensor.tensor import Tensor
+
+_LETTERS = "abcdefghijklmn"
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x @ weight.T + bias over the last axis. Shapes: x [..., in], weight [out, in] or [in], bias [out]."""
+    if input.ndim < 1 or weight.ndim not in (1, 2) or input.shape[-1] != weight.shape[-1]:
+        raise ShapeError(
+            "linear: inner sizes differ", got=f"input {list(input.shape)}, weight {list(weight.shape)}",
+            hint=f"the last axis of the input should have {weight.shape[-1]} features",
+        )  # fmt: skip
+    rows, out = _LETTERS[: input.ndim - 1], "z" if weight.ndim == 2 else ""
+    result: Tensor = call("contract", input, weight, spec=f"{rows}y,{out}y->{rows}{out}")
+    return result if bias is None else result + bias
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x1 W_k x2 for every output k. Shapes: x1 [..., i], x2 [..., j], weight [out, i, j]."""
+    rows = _LETTERS[: input1.ndim - 1]
+    half = call("contract", input1, weight, spec=f"{rows}x,zxy->{rows}zy")
+    result: Tensor = call("contract", half, input2, spec=f"{rows}zy,{rows}y->{rows}z")
+    return result if bias is None else result + bias
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """Return rows of `weight` by index; the row `padding_idx` receives no gradient."""
+    if not input.dtype.is_integer:
+        raise DTypeError("embedding: indices are integers", got=str(input.dtype))
+    if padding_idx is not None:
+        row = padding_idx % int(weight.shape[0])
+        weight = _without_gradient(weight, row)
+    result: Tensor = call("gather", weight, input, axis=0)
+    return result
+
+
+def _without_gradient(weight: Tensor, row: int) -> Tensor:
+    from stratal.tensor.creation import arange
+    from stratal.tensor.elementwise import where
+
+    chosen = (arange(int(weight.shape[0])) == row).reshape((-1, 1))
+    result: Tensor = where(chosen, weight.detach(), weight)
+    return result

@@ -1,0 +1,189 @@
+"""Loss functions: how far outputs are from targets, reduced to a mean, a sum, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.nn.functional.activation import log_softmax
+from stratal.tensor.functions import abs as absolute
+from stratal.tensor.functions import exp, log, log1p, maximum, take_along_axis, where
+from stratal.tensor.tensor import Tensor, tensor
+
+
+def maybe_tensor(value: Any) -> Tensor | None:
+    """Return a tensor of a value, None of None."""
+    return value if value is None or isinstance(value, Tensor) else tensor(value)
+
+
+def reduced(loss: Tensor, reduction: str, divisor: Any = None) -> Tensor:
+    """Return the elements' losses reduced; a mean divides by `divisor` where one is given."""
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "mean":
+        return loss.mean() if divisor is None else loss.sum() / divisor
+    raise AttributeValueError("loss: reduction must be 'mean', 'sum' or 'none'", got=repr(reduction))
+
+
+def _pair(name: str, input: Tensor, target: Any) -> Tensor:
+    """Return the target as a tensor of the input's shape and dtype."""
+    found = target if isinstance(target, Tensor) else tensor(np.asarray(target))
+    if found.shape != input.shape:
+        raise ShapeError(
+            f"{name}: input and target differ in shape", got=f"{list(input.shape)} and {list(found.shape)}",
+            hint="reshape one side; a loss does not broadcast",
+        )  # fmt: skip
+    return found if found.dtype is input.dtype else found.astype(input.dtype)
+
+
+# -- regression ----------------------------------------------------------------------------------------------------
+def l1_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
+    """Return |input - target|, reduced."""
+    return reduced(absolute(input - _pair("l1_loss", input, target)), reduction)
+
+
+def mse_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
+    """Return (input - target)^2, reduced."""
+    difference = input - _pair("mse_loss", input, target)
+    return reduced(difference * difference, reduction)
+
+
+def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), of d = input - target, reduced."""
+    if delta <= 0:
+        raise AttributeValueError("huber_loss: delta must be positive", got=str(delta))
+    d = input - _pair("huber_loss", input, target)
+    size = absolute(d)
+    return reduced(where(size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta)), reduction)
+
+
+def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """Return d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, of d = input - target, reduced."""
+    if beta < 0:
+        raise AttributeValueError("smooth_l1_loss: beta must not be negative", got=str(beta))
+    if beta == 0:
+        return l1_loss(input, target, reduction)
+    d = input - _pair("smooth_l1_loss", input, target)
+    size = absolute(d)
+    return reduced(where(size < beta, 0.5 * d * d / beta, size - 0.5 * beta), reduction)
+
+
+# -- two classes ---------------------------------------------------------------------------------------------------
+def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reduction: str = "mean") -> Tensor:
+    """Return -(t log p + (1 - t) log(1 - p)), reduced; each logarithm is at least -100, so the loss is finite.
+
+    The derivative by p is (p - t) / max(p (1 - p), 1e-12), finite at 0 and 1 too, as in PyTorch.
+    """
+    t = _pair("binary_cross_entropy", input, target)
+    p = input.detach()
+    loss = -(t * maximum(log(p), -100.0) + (1.0 - t) * maximum(log(1.0 - p), -100.0))
+    slope = (p - t.detach()) / maximum(p * (1.0 - p), 1e-12)
+    loss = loss + slope * (input - p)  # adds zero to the value, and the slope to the derivative
+    return reduced(loss if weight is None else loss * _as(weight, loss), reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
+) -> Tensor:
+    """Return the binary cross-entropy of sigmoid(input), stably; positive terms are scaled by `pos_weight`."""
+    t = _pair("binary_cross_entropy_with_logits", input, target)
+    # log(1 + exp(-x)) without overflow
+    softplus = maximum(-input, 0.0) + log1p(exp(-absolute(input)))
+    if pos_weight is None:
+        loss = (1.0 - t) * input + softplus
+    else:
+        loss = (1.0 - t) * input + (1.0 + (_as(pos_weight, input) - 1.0) * t) * softplus
+    return reduced(loss if weight is None else loss * _as(weight, loss), reduction)
+
+
+def _as(value: Any, like: Tensor) -> Tensor:
+    found = value if isinstance(value, Tensor) else tensor(np.asarray(value))
+    return found if found.dtype is like.dtype else found.astype(like.dtype)
+
+
+# -- many classes --------------------------------------------------------------------------------------------------
+def nll_loss(
+    input: Tensor, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """Return minus the log-probability of each class, weighted by class; a mean is over the weights.
+
+    Shapes: input [N, C, ...] (or [C]), target [N, ...] (or a scalar) of integers.
+    """
+    classes = target if isinstance(target, Tensor) else tensor(np.asarray(target))
+    picked, weights = _chosen("nll_loss", input, classes, weight, ignore_index)
+    return reduced(-picked * weights, reduction, weights.sum())
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Return the cross-entropy of softmax(input) with class indices, or with probabilities of the input's shape.
+
+    Shapes: input [N, C, ...] (or [C]); target [N, ...] of integers or [N, C, ...] of floats.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise AttributeValueError("cross_entropy: label_smoothing must lie in [0, 1]", got=str(label_smoothing))
+    found = target if isinstance(target, Tensor) else tensor(np.asarray(target))
+    axis = 0 if input.ndim == 1 else 1
+    if found.shape == input.shape and found.dtype.is_inexact:
+        return _of_probabilities(input, found, weight, reduction, label_smoothing, axis)
+    log_p = log_softmax(input, axis)
+    picked, weights = _chosen("cross_entropy", log_p, found, weight, ignore_index)
+    total = weights.sum()
+    hard = reduced(-picked * weights, reduction, total)
+    if not label_smoothing:
+        return hard
+    terms = log_p if weight is None else log_p * _along(weight, log_p, axis)
+    kept = (found != ignore_index).astype(log_p.dtype)
+    smooth = reduced(-terms.sum(axis=axis) * kept, reduction, total)
+    return (1.0 - label_smoothing) * hard + label_smoothing / int(input.shape[axis]) * smooth
+
+
+def _of_probabilities(
+    input: Tensor, target: Tensor, weight: Any, reduction: str, smoothing: float, axis: int
+) -> Tensor:
+    count = int(input.shape[axis])
+    if smoothing:
+        target = target * (1.0 - smoothing) + smoothing / count
+    terms = log_softmax(input, axis) * _as(target, input)
+    if weight is not None:
+        terms = terms * _along(weight, terms, axis)
+    return reduced(-terms.sum(axis=axis), reduction)
+
+
+def _along(weight: Any, like: Tensor, axis: int) -> Tensor:
+    """Return class weights shaped to multiply along the class axis."""
+    found = _as(weight, like)
+    if found.shape != (like.shape[axis],):
+        raise ShapeError("loss: weight has one number per class", got=f"{list(found.shape)} for {like.shape[axis]}")
+    return found.reshape((1,) * axis + (-1,) + (1,) * (like.ndim - axis - 1))
+
+
+def _chosen(name: str, log_p: Tensor, classes: Tensor, weight: Any, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of the given classes, and their weights: those of the classes, 0 where ignored."""
+    if not classes.dtype.is_integer:
+        raise DTypeError(f"{name}: class indices are integers", got=str(classes.dtype),
+                         hint="probabilities have the shape of the input")  # fmt: skip
+    axis = 0 if log_p.ndim == 1 else 1
+    expected = log_p.shape[:axis] + log_p.shape[axis + 1 :]
+    if classes.shape != expected:
+        raise ShapeError(
+            f"{name}: input and target do not fit", got=f"{list(log_p.shape)} and {list(classes.shape)}",
+            hint=f"class indices for this input have shape {list(expected)}",
+        )  # fmt: skip
+    kept = classes != ignore_index
+    # An ignored position reads class 0 and weighs nothing; any other place outside the classes is the gather's error.
+    safe = where(kept, classes, 0)
+    column = safe.reshape(classes.shape[:axis] + (1,) + classes.shape[axis:])
+    picked = take_along_axis(log_p, column, axis=axis).reshape(classes.shape)
+    weights = kept.astype(log_p.dtype)
+    return picked, weights if weight is None else weights * _as(weight, log_p)[safe]

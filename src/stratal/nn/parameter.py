@@ -1,0 +1,30 @@
+"""Parameter: a tensor that a module finds and an optimizer trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stratal.base.dtypes import as_dtype, float32
+from stratal.tensor.tensor import Tensor
+
+
+class Parameter(Tensor):
+    """A leaf tensor that takes gradients. Setting one as an attribute of a module registers it there.
+
+    Takes a tensor or anything one can be made of; the data is copied.
+    """
+
+    __slots__ = ("__dict__",)
+
+    def __init__(self, data: Any = (), requires_grad: bool = True, *, dtype: Any = None) -> None:
+        super().__init__(data.detach() if isinstance(data, Tensor) else data, dtype, requires_grad)
+
+    def __repr__(self) -> str:
+        return "Parameter containing:\n" + super().__repr__()
+
+
+def empty_parameter(shape: tuple[int, ...], dtype: Any = None) -> Parameter:
+    """Return a parameter of zeros for an initialiser to fill; float32 unless told."""
+    return Parameter(np.zeros(shape, (float32 if dtype is None else as_dtype(dtype)).np))

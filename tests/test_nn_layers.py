@@ -1,0 +1,143 @@
+"""Every layer against PyTorch: state-dict keys, outputs, gradients of inputs and parameters, buffers."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_twins import compare, draw  # noqa: E402
+
+import stratal as st  # noqa: E402
+from stratal import nn  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+LAYERS = {
+    "linear": (lambda nn: nn.Linear(5, 3), (4, 5)),
+    "linear without bias, 3 axes": (lambda nn: nn.Linear(5, 3, bias=False), (2, 4, 5)),
+    "conv1d": (lambda nn: nn.Conv1d(3, 4, 3, stride=2, padding=1), (2, 3, 9)),
+    "conv2d": (lambda nn: nn.Conv2d(3, 4, 3, padding=1), (2, 3, 6, 7)),
+    "conv2d unbatched": (lambda nn: nn.Conv2d(3, 4, 3, padding=1), (3, 6, 7)),
+    "conv2d stride, dilation, groups": (
+        lambda nn: nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2, bias=False),
+        (2, 4, 8, 7),
+    ),
+    "conv2d same": (lambda nn: nn.Conv2d(2, 3, (4, 3), padding="same", dilation=(1, 2)), (2, 2, 6, 7)),
+    "conv2d valid": (lambda nn: nn.Conv2d(2, 3, 3, padding="valid"), (2, 2, 6, 7)),
+    "depthwise": (lambda nn: nn.Conv2d(4, 4, 3, padding=1, groups=4), (2, 4, 5, 5)),
+    "conv transpose 1d": (lambda nn: nn.ConvTranspose1d(3, 4, 3, stride=2, padding=1), (2, 3, 5)),
+    "conv transpose 2d": (
+        lambda nn: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
+        (2, 4, 5, 4),
+    ),
+    "batch norm 1d": (lambda nn: nn.BatchNorm1d(5), (6, 5)),
+    "batch norm 1d, 3 axes": (lambda nn: nn.BatchNorm1d(5, momentum=None), (3, 5, 4)),
+    "batch norm 2d": (lambda nn: nn.BatchNorm2d(3, momentum=0.3), (4, 3, 5, 5)),
+    "batch norm without affine": (lambda nn: nn.BatchNorm2d(3, affine=False), (4, 3, 5, 5)),
+    "batch norm without tracking": (lambda nn: nn.BatchNorm2d(3, track_running_stats=False), (4, 3, 5, 5)),
+    "batch norm in evaluation": (lambda nn: nn.BatchNorm2d(3).eval(), (4, 3, 5, 5)),
+    "layer norm": (lambda nn: nn.LayerNorm(7), (2, 3, 7)),
+    "layer norm over two axes": (lambda nn: nn.LayerNorm((3, 7), bias=False), (2, 3, 7)),
+    "group norm": (lambda nn: nn.GroupNorm(2, 6), (3, 6, 4, 5)),
+    "max pool 1d": (lambda nn: nn.MaxPool1d(3, 2, 1), (2, 3, 9)),
+    "max pool 2d": (lambda nn: nn.MaxPool2d(2), (2, 3, 7, 6)),
+    "max pool 2d overlapping, dilated": (lambda nn: nn.MaxPool2d(3, 2, 1, dilation=2), (2, 3, 9, 9)),
+    "max pool 2d ceil": (lambda nn: nn.MaxPool2d(3, 2, ceil_mode=True), (2, 3, 8, 8)),
+    "avg pool 1d": (lambda nn: nn.AvgPool1d(3, 2, 1), (2, 3, 9)),
+    "avg pool 2d": (lambda nn: nn.AvgPool2d((2, 3)), (2, 3, 7, 9)),
+    "avg pool 2d padded": (lambda nn: nn.AvgPool2d(3, 2, 1, count_include_pad=False), (2, 3, 8, 8)),
+    "adaptive pool 1": (lambda nn: nn.AdaptiveAvgPool2d(1), (2, 3, 6, 5)),
+    "adaptive pool uneven": (lambda nn: nn.AdaptiveAvgPool2d((3, 4)), (2, 3, 7, 10)),
+    "adaptive pool growing": (lambda nn: nn.AdaptiveAvgPool2d((None, 7)), (2, 3, 4, 5)),
+    "adaptive pool 1d": (lambda nn: nn.AdaptiveAvgPool1d(4), (2, 3, 10)),
+    "relu": (lambda nn: nn.ReLU(), (3, 4)),
+    "leaky relu": (lambda nn: nn.LeakyReLU(0.2), (3, 4)),
+    "elu": (lambda nn: nn.ELU(1.5), (3, 4)),
+    "gelu": (lambda nn: nn.GELU(), (3, 4)),
+    "gelu tanh": (lambda nn: nn.GELU("tanh"), (3, 4)),
+    "silu": (lambda nn: nn.SiLU(), (3, 4)),
+    "tanh": (lambda nn: nn.Tanh(), (3, 4)),
+    "sigmoid": (lambda nn: nn.Sigmoid(), (3, 4)),
+    "softplus": (lambda nn: nn.Softplus(2.0, 1.5), (3, 4)),
+    "softmax": (lambda nn: nn.Softmax(dim=1), (3, 4, 2)),
+    "log softmax": (lambda nn: nn.LogSoftmax(dim=-1), (3, 4, 2)),
+    "flatten": (lambda nn: nn.Flatten(), (3, 4, 2)),
+    "unflatten": (lambda nn: nn.Unflatten(1, (2, -1)), (3, 4, 2)),
+    "dropout in evaluation": (lambda nn: nn.Dropout(0.3).eval(), (3, 4)),
+    "identity": (lambda nn: nn.Identity(), (3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_agrees_with_pytorch_in_float64(name):
+    make, shape = LAYERS[name]
+    compare(make(nn), make(torch.nn), draw(*shape, dtype=np.float64))
+
+
+@pytest.mark.parametrize("name", ["linear", "conv2d", "batch norm 2d", "layer norm", "gelu", "log softmax"])
+def test_a_layer_agrees_with_pytorch_in_float32(name):
+    make, shape = LAYERS[name]
+    compare(make(nn), make(torch.nn), draw(*shape))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_prints_like_pytorch(name):
+    make, _ = LAYERS[name]
+    if name in ("group norm", "layer norm over two axes"):
+        pytest.skip("PyTorch's own wording of the bias option varies by version")
+    assert repr(make(nn)).replace(", inplace=False", "") == repr(make(torch.nn)).replace(", inplace=False", "")
+
+
+def test_embedding_agrees_and_the_padding_row_gets_no_gradient():
+    tokens = np.array([[1, 2, 0], [4, 1, 1]])
+    compare(nn.Embedding(5, 3), torch.nn.Embedding(5, 3), tokens)
+    compare(nn.Embedding(5, 3, padding_idx=1), torch.nn.Embedding(5, 3, padding_idx=1), tokens)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_lstm_agrees_with_pytorch(layers, reverse):
+    def make(nn):
+        return nn.LSTM(3, 4, num_layers=layers, bidirectional=reverse, batch_first=reverse)
+
+    def forward(module, x):
+        y, (h, c) = module(x)
+        return y.sum() + (h * 2.0).sum() + (c * 3.0).sum()
+
+    compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=forward)
+    compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=lambda m, x: m(x)[0])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_multihead_attention_agrees_with_its_masks(batch_first):
+    def make(nn):
+        return nn.MultiheadAttention(8, 2, batch_first=batch_first)
+
+    x = draw(3, 3, 8, dtype=np.float64)
+    compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x)[0])
+    compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x)[1])
+    compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x, average_attn_weights=False)[1])
+    causal = np.triu(np.ones((3, 3), bool), 1)
+    padding = np.array([[False, False, True]] * 3)
+
+    def masked(m, x):
+        tensor = st.tensor if isinstance(m, nn.Module) else torch.tensor
+        return m(x, x, x, attn_mask=tensor(causal), key_padding_mask=tensor(padding), need_weights=False)[0]
+
+    compare(make(nn), make(torch.nn), x, forward=masked)
+
+
+def test_cross_attention_with_other_sizes_agrees():
+    def make(nn):
+        return nn.MultiheadAttention(8, 2, kdim=5, vdim=6)
+
+    arrays = [draw(4, 2, n, dtype=np.float64, seed=n) for n in (8, 5, 6)]
+    compare(make(nn), make(torch.nn), *arrays, forward=lambda m, q, k, v: m(q, k, v, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_transformer_encoder_layer_agrees(norm_first):
+    def make(nn):
+        return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation="gelu", norm_first=norm_first)
+
+    compare(make(nn), make(torch.nn), draw(4, 2, 8, dtype=np.float64))

@@ -1,0 +1,88 @@
+"""Losses against PyTorch: every reduction, weights, ignored classes, smoothing, probabilities."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_twins import compare, draw  # noqa: E402
+
+import stratal as st  # noqa: E402
+from stratal import nn  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+CLASSES = np.array([0, 3, 1, 3, 2])
+CLASS_WEIGHT = np.array([0.5, 1.0, 2.0, 1.5])
+
+
+def _tensor(module, array):
+    if array is None:
+        return None
+    return st.tensor(array) if isinstance(module, nn.Module) else torch.tensor(array)
+
+
+def _against(target):
+    return lambda module, x: module(x, _tensor(module, target))
+
+
+def _check(name, x, target, **options):
+    def make(library, tensor):
+        return getattr(library, name)(**{k: tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()})
+
+    for reduction in ("mean", "sum", "none"):
+        options["reduction"] = reduction
+        compare(make(nn, st.tensor), make(torch.nn, torch.tensor), x, forward=_against(target))
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"weight": CLASS_WEIGHT}, {"ignore_index": 3}, {"label_smoothing": 0.1},
+    {"weight": CLASS_WEIGHT, "ignore_index": 1, "label_smoothing": 0.2},
+])  # fmt: skip
+def test_cross_entropy_of_class_indices(options):
+    _check("CrossEntropyLoss", draw(5, 4, dtype=np.float64), CLASSES, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": CLASS_WEIGHT}, {"label_smoothing": 0.1}])
+def test_cross_entropy_of_probabilities(options):
+    target = np.abs(draw(5, 4, dtype=np.float64, seed=1))
+    _check("CrossEntropyLoss", draw(5, 4, dtype=np.float64), target / target.sum(1, keepdims=True), **options)
+
+
+def test_cross_entropy_over_positions_and_of_a_single_sample():
+    target = np.random.default_rng(0).integers(0, 4, (2, 3))
+    _check("CrossEntropyLoss", draw(2, 4, 3, dtype=np.float64), target, label_smoothing=0.1)
+    _check("CrossEntropyLoss", draw(4, dtype=np.float64), np.array(2))
+
+
+def test_cross_entropy_in_float32_of_large_logits():
+    compare(nn.CrossEntropyLoss(), torch.nn.CrossEntropyLoss(), 100 * draw(5, 4), forward=_against(CLASSES))
+
+
+@pytest.mark.parametrize("options", [{}, {"weight": CLASS_WEIGHT}, {"ignore_index": 3}])
+def test_negative_log_likelihood(options):
+    _check("NLLLoss", -np.abs(draw(5, 4, dtype=np.float64)), CLASSES, **options)
+
+
+@pytest.mark.parametrize("name", ["MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"])
+def test_regression_losses(name):
+    _check(name, draw(5, 4, dtype=np.float64), draw(5, 4, dtype=np.float64, seed=1))
+
+
+def test_smooth_l1_and_huber_with_other_widths():
+    x, y = 3 * draw(5, 4, dtype=np.float64), draw(5, 4, dtype=np.float64, seed=1)
+    _check("SmoothL1Loss", x, y, beta=0.5)
+    _check("HuberLoss", x, y, delta=2.0)
+
+
+def test_binary_cross_entropy_of_probabilities_and_logits():
+    target = (draw(5, 4, seed=1) > 0).astype(np.float64)
+    logits = draw(5, 4, dtype=np.float64)
+    _check("BCELoss", 1 / (1 + np.exp(-logits)), target, weight=CLASS_WEIGHT)
+    _check("BCEWithLogitsLoss", 30 * logits, target)
+    _check("BCEWithLogitsLoss", logits, target, weight=CLASS_WEIGHT, pos_weight=2 * CLASS_WEIGHT)
+
+
+def test_binary_cross_entropy_stays_finite_at_zero_and_one():
+    x = np.array([0.0, 1.0, 0.0, 1.0])
+    compare(nn.BCELoss(), torch.nn.BCELoss(), x, forward=_against(np.array([0.0, 1.0, 1.0, 0.0])))

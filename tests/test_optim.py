@@ -1,0 +1,378 @@
+"""Optimizers: published formulas, PyTorch's trajectories, state, groups, and how they behave in compiled steps."""
+
+import math
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal import nn, optim
+from stratal.base.errors import StratalError
+
+STEPS = 20
+
+
+def _gradients(shape, steps=STEPS):
+    rng = np.random.default_rng(4)
+    return [rng.standard_normal(shape) for _ in range(steps)]
+
+
+def _trajectory(make, shape=(3, 2), dtype=np.float64, steps=STEPS):
+    """Return the parameter after each of the steps, fed with fixed gradients."""
+    p = nn.Parameter(np.ones(shape, dtype))
+    optimizer = make([p])
+    seen = []
+    for g in _gradients(shape, steps):
+        p.grad = st.tensor(g.astype(dtype))
+        optimizer.step()
+        seen.append(np.array(p.detach()))
+    return seen, optimizer
+
+
+# -- A14: the published formulas, by hand ----------------------------------------------------------------------------
+def _hand_sgd(p, g, t, s, lr=0.1, momentum=0.9):
+    s["v"] = momentum * s.get("v", 0) + g
+    return p - lr * s["v"]
+
+
+def _hand_adagrad(p, g, t, s, lr=0.1):
+    s["h"] = s.get("h", 0) + g * g
+    return p - lr * g / (np.sqrt(s["h"]) + 1e-10)
+
+
+def _hand_adam(p, g, t, s, lr=0.1, b1=0.9, b2=0.999):
+    s["m"] = b1 * s.get("m", 0) + (1 - b1) * g
+    s["v"] = b2 * s.get("v", 0) + (1 - b2) * g * g
+    return p - lr * (s["m"] / (1 - b1**t)) / (np.sqrt(s["v"] / (1 - b2**t)) + 1e-8)
+
+
+def _hand_adamw(p, g, t, s):
+    return _hand_adam(p * (1 - 0.1 * 0.01), g, t, s)
+
+
+@pytest.mark.row("A14")
+@pytest.mark.parametrize(
+    ("make", "formula"),
+    [
+        (lambda p: optim.SGD(p, lr=0.1), lambda p, g, t, s: p - 0.1 * g),
+        (lambda p: optim.SGD(p, lr=0.1, momentum=0.9), _hand_sgd),
+        (lambda p: optim.Adagrad(p, lr=0.1), _hand_adagrad),
+        (lambda p: optim.Adam(p, lr=0.1), _hand_adam),
+        (lambda p: optim.AdamW(p, lr=0.1), _hand_adamw),
+    ],
+    ids=["sgd", "momentum", "adagrad", "adam", "adamw"],
+)
+def test_updates_match_the_published_formulas(make, formula):
+    seen, _ = _trajectory(make)
+    p, state = np.ones((3, 2)), {}
+    for t, g in enumerate(_gradients((3, 2)), 1):
+        p = formula(p, g, t, state)
+        np.testing.assert_allclose(seen[t - 1], p, rtol=1e-12)
+
+
+@pytest.mark.row("A14")
+def test_state_bytes_match_k_twelve_bytes_a_parameter_for_adam():
+    count = 96 * 32
+    # Mixed precision, as the ZeRO table counts it: a float32 copy of the weights, the mean, the mean square.
+    half = nn.Parameter(np.ones((96, 32), np.float16))
+    assert optim.Adam([half], master_weights=True).state_bytes == 12 * count
+    # In float32 the parameter is its own master copy: 8 bytes of state and 4 of parameter.
+    single = nn.Parameter(np.ones((96, 32), np.float32))
+    assert optim.Adam([single], master_weights=True).state_bytes + single.nbytes == 12 * count
+    assert optim.SGD([single], lr=0.1).state_bytes == 0
+    assert optim.SGD([single], lr=0.1, momentum=0.9).state_bytes == 4 * count
+    assert optim.Adagrad([single]).state_bytes == 4 * count
+
+
+def test_master_weights_keep_updates_that_sixteen_bits_would_lose():
+    def train(master):
+        p = nn.Parameter(np.ones(4, np.float16))
+        optimizer = optim.SGD([p], lr=1e-4, master_weights=master)
+        for _ in range(50):
+            p.grad = st.tensor(np.ones(4, np.float16))
+            optimizer.step()
+        return p.numpy().astype(np.float64)
+
+    assert np.all(train(False) == 1.0)
+    np.testing.assert_allclose(train(True), 1 - 50e-4, rtol=1e-3)
+
+
+# -- A9: the three stages, bit for bit ---------------------------------------------------------------------------------
+@pytest.mark.row("A9")
+@pytest.mark.parametrize("style", ["lazy", "compiled", "eager"])
+def test_forward_backward_update_equals_a_hand_numpy_loop_to_the_bit(style):
+    """W <- W - lr * mean of per-sample gradients, on integers small enough that every sum is exact in any order."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, (8, 5)).astype(np.float32)
+    y = rng.integers(-3, 4, (8, 2)).astype(np.float32)
+    lr = np.float32(0.125)
+    w = nn.Parameter(np.zeros((5, 2), np.float32))
+    optimizer = optim.SGD([w], lr=0.125)
+
+    def step(x, y):
+        loss = ((x @ w - y) ** 2).sum() * 0.5 / len(x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = st.compile(step) if style == "compiled" else step
+    hand = np.zeros((5, 2), np.float32)
+    for _ in range(3):
+        per_sample = [np.outer(a, a @ hand - b).astype(np.float32) for a, b in zip(x, y, strict=True)]
+        hand = hand - lr * (np.sum(per_sample, axis=0) / np.float32(8))
+        if style == "eager":
+            with st.eager():
+                run(st.tensor(x), st.tensor(y))
+        else:
+            run(st.tensor(x), st.tensor(y))
+        np.testing.assert_array_equal(w.numpy(), hand)
+
+
+@pytest.mark.row("A9")
+def test_the_gradient_of_a_mean_is_the_mean_of_per_sample_gradients():
+    st.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x = np.random.default_rng(0).standard_normal((6, 4))
+    y = np.array([0, 1, 2, 0, 1, 2])
+
+    def gradients(rows):
+        net.zero_grad()
+        nn.functional.cross_entropy(net(st.tensor(x[rows])), st.tensor(y[rows])).backward()
+        return [np.array(p.grad) for p in net.parameters()]
+
+    whole = gradients(slice(None))
+    singles = [gradients(slice(k, k + 1)) for k in range(6)]
+    for k, g in enumerate(whole):
+        np.testing.assert_allclose(g, np.mean([s[k] for s in singles], axis=0), rtol=1e-9, atol=1e-14)
+
+
+# -- A10: logistic regression, NumPy and imperative -----------------------------------------------------------------------
+@pytest.mark.row("A10")
+@pytest.mark.parametrize("style", ["lazy", "compiled", "eager"])
+def test_logistic_regression_in_numpy_and_here_give_equal_weights(style):
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((64, 5)).astype(np.float32)
+    y = np.eye(3, dtype=np.float32)[rng.integers(0, 3, 64)]
+    hand = np.zeros((5, 3), np.float32)
+    for _ in range(30):  # softmax regression as the lecture writes it: probabilities, gradient, update
+        scores = np.exp(x @ hand)
+        probabilities = scores / scores.sum(axis=1, keepdims=True)
+        hand -= np.float32(0.5) * (x.T @ (probabilities - y)) / np.float32(64)
+    w = nn.Parameter(np.zeros((5, 3), np.float32))
+    optimizer = optim.SGD([w], lr=0.5)
+
+    def step(x, y):
+        loss = -(y * nn.functional.log_softmax(x @ w, dim=1)).sum() / 64
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    run = st.compile(step) if style == "compiled" else step
+    xs, ys = st.tensor(x), st.tensor(y)
+    for _ in range(30):
+        if style == "eager":
+            with st.eager():
+                run(xs, ys)
+        else:
+            run(xs, ys)
+    np.testing.assert_allclose(w.numpy(), hand, atol=1e-6, rtol=0)
+
+
+# -- against PyTorch --------------------------------------------------------------------------------------------------------
+OPTIMIZERS = {
+    "sgd": ("SGD", {"lr": 0.1}),
+    "sgd decay": ("SGD", {"lr": 0.1, "weight_decay": 0.05}),
+    "sgd momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    "sgd dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    "sgd nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    "sgd maximize": ("SGD", {"lr": 0.1, "maximize": True}),
+    "adagrad": ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01, "initial_accumulator_value": 0.2}),
+    "adam": ("Adam", {"lr": 0.05}),
+    "adam decay": ("Adam", {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-6}),
+    "adam amsgrad": ("Adam", {"lr": 0.05, "amsgrad": True}),
+    "adamw": ("AdamW", {"lr": 0.05, "weight_decay": 0.1}),
+    "rmsprop": ("RMSprop", {"lr": 0.05}),
+    "rmsprop centered": ("RMSprop", {"lr": 0.05, "centered": True, "momentum": 0.9, "weight_decay": 0.01}),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_optimizer_follows_pytorchs_trajectory(name, dtype):
+    torch = pytest.importorskip("torch")
+    cls, options = OPTIMIZERS[name]
+    seen, optimizer = _trajectory(lambda p: getattr(optim, cls)(p, **options), dtype=dtype)
+    p = torch.nn.Parameter(torch.from_numpy(np.ones((3, 2), dtype)))
+    theirs = getattr(torch.optim, cls)([p], **options)
+    for k, g in enumerate(_gradients((3, 2))):
+        p.grad = torch.from_numpy(g.astype(dtype))
+        theirs.step()
+        np.testing.assert_allclose(seen[k], p.detach().numpy(), rtol=1e-5 if dtype is np.float32 else 1e-11)
+    saved = theirs.state_dict()["state"].get(0, {})
+    names = {k for k, v in saved.items() if v is not None} - {"step"}
+    assert names <= set(optimizer.state_dict()["state"].get(0, {}))
+
+
+@pytest.mark.torch
+def test_a_pytorch_optimizer_state_dict_resumes_here():
+    torch = pytest.importorskip("torch")
+    gradients = _gradients((3,), 10)
+    p = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    theirs = torch.optim.Adam([p], lr=0.05)
+    for g in gradients[:5]:
+        p.grad = torch.from_numpy(g)
+        theirs.step()
+    q = nn.Parameter(p.detach().numpy())
+    ours = optim.Adam([q], lr=0.5)
+    ours.load_state_dict(theirs.state_dict())
+    for g in gradients[5:]:
+        p.grad, q.grad = torch.from_numpy(g), st.tensor(g)
+        theirs.step()
+        ours.step()
+    np.testing.assert_allclose(q.numpy(), p.detach().numpy(), rtol=1e-12)
+
+
+# -- state, groups, capture ---------------------------------------------------------------------------------------------------
+def test_saving_and_loading_resumes_to_the_bit():
+    def build(value):
+        p = nn.Parameter(value)
+        return p, optim.Adam([{"params": [p], "lr": 0.05}], lr=0.1)
+
+    gradients = _gradients((4,), 10)
+    p, optimizer = build(np.ones(4, np.float32))
+    for g in gradients[:5]:
+        p.grad = st.tensor(g.astype(np.float32))
+        optimizer.step()
+    q, resumed = build(p.numpy())
+    resumed.load_state_dict(optimizer.state_dict())
+    for g in gradients[5:]:
+        p.grad = st.tensor(g.astype(np.float32))
+        q.grad = st.tensor(g.astype(np.float32))
+        optimizer.step()
+        resumed.step()
+    np.testing.assert_array_equal(p.numpy(), q.numpy())
+    assert float(resumed.state[q]["step"]) == 10
+
+
+def test_groups_have_hyper_parameters_of_their_own():
+    a, b = nn.Parameter(np.zeros(2, np.float32)), nn.Parameter(np.zeros(2, np.float32))
+    optimizer = optim.SGD([{"params": [a]}, {"params": [b], "lr": 1.0}], lr=0.5)
+    for p in (a, b):
+        p.grad = st.tensor(np.ones(2, np.float32))
+    optimizer.step()
+    np.testing.assert_array_equal(a.numpy(), [-0.5, -0.5])
+    np.testing.assert_array_equal(b.numpy(), [-1.0, -1.0])
+
+
+def test_a_parameter_without_a_gradient_keeps_its_step_count():
+    a, b = nn.Parameter(np.ones(2)), nn.Parameter(np.ones(2))
+    optimizer = optim.Adam([a, b], lr=0.1)
+    for moving in ((a, b), (a,), (a,), (a, b)):
+        for p in (a, b):
+            p.grad = st.tensor(np.ones(2)) if any(p is m for m in moving) else None
+        optimizer.step()
+    assert float(optimizer.state[a]["step"]) == 4 and float(optimizer.state[b]["step"]) == 2
+    state, values = {}, np.ones(2)
+    for t in (1, 2):
+        values = _hand_adam(values, np.ones(2), t, state)
+    np.testing.assert_allclose(b.numpy(), values, rtol=1e-12)
+
+
+def test_a_closure_is_called_and_its_loss_returned():
+    p = nn.Parameter(np.array([2.0], np.float32))
+    optimizer = optim.SGD([p], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (p * p).sum()
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure)) == 4.0
+    assert float(p) == pytest.approx(1.6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.2),
+        lambda p: optim.Adam(p, lr=0.1, amsgrad=True, weight_decay=0.1),
+        lambda p: optim.AdamW(p, lr=0.1),
+        lambda p: optim.Adagrad(p, lr=0.1, lr_decay=0.1),
+        lambda p: optim.RMSprop(p, lr=0.1, centered=True, momentum=0.5),
+    ],
+    ids=["sgd", "adam", "adamw", "adagrad", "rmsprop"],
+)
+def test_a_compiled_step_equals_the_lazy_one(make):
+    def train(compiled):
+        w = nn.Parameter(np.linspace(-1, 1, 6, dtype=np.float64).reshape(2, 3))
+        optimizer = make([w])
+
+        def step(x):
+            loss = ((x @ w).tanh() ** 2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = st.compile(step) if compiled else step
+        rng = np.random.default_rng(0)
+        losses = [float(run(st.tensor(rng.standard_normal((4, 2))))) for _ in range(10)]
+        return losses, w.numpy()
+
+    (losses, weights), (lazy_losses, lazy_weights) = train(True), train(False)
+    np.testing.assert_allclose(losses, lazy_losses, rtol=1e-12)
+    np.testing.assert_allclose(weights, lazy_weights, rtol=1e-12)
+
+
+def test_switching_weight_decay_on_is_seen_by_a_compiled_step():
+    w = nn.Parameter(np.ones(2, np.float32))
+    optimizer = optim.SGD([w], lr=0.5)
+
+    @st.compile
+    def step():
+        optimizer.zero_grad()
+        (w * 0.0).sum().backward()
+        optimizer.step()
+
+    step()
+    np.testing.assert_array_equal(w.numpy(), [1, 1])
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    step()
+    np.testing.assert_array_equal(w.numpy(), [0.75, 0.75])
+    optimizer.param_groups[0]["weight_decay"] = 1.0
+    step()
+    np.testing.assert_array_equal(w.numpy(), [0.375, 0.375])
+
+
+def test_clipping_scales_gradients_by_their_joint_norm():
+    a, b = nn.Parameter(np.zeros(2, np.float32)), nn.Parameter(np.zeros(1, np.float32))
+    a.grad, b.grad = st.tensor(np.array([3.0, 0.0], np.float32)), st.tensor(np.array([4.0], np.float32))
+    assert float(nn.utils.clip_grad_norm_([a, b], 1.0)) == pytest.approx(5.0)
+    np.testing.assert_allclose(a.grad.numpy(), [0.6, 0], rtol=1e-5)
+    np.testing.assert_allclose(b.grad.numpy(), [0.8], rtol=1e-5)
+    assert float(nn.utils.clip_grad_norm_([a, b], 10.0)) == pytest.approx(1.0, rel=1e-5)
+    np.testing.assert_allclose(b.grad.numpy(), [0.8], rtol=1e-5)
+    nn.utils.clip_grad_value_([a, b], 0.5)
+    np.testing.assert_allclose(np.concatenate([a.grad, b.grad]), [0.5, 0, 0.5], rtol=1e-5)
+    assert math.isclose(float(nn.utils.clip_grad_norm_([a, b], 1.0, norm_type=math.inf)), 0.5, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda p: optim.SGD([], lr=0.1), "no parameters"),
+        (lambda p: optim.SGD([p], lr=-1.0), "lr must not be negative"),
+        (lambda p: optim.Adam([p], betas=(1.0, 0.9)), "betas"),
+        (lambda p: optim.SGD([p], lr=0.1, nesterov=True), "Nesterov"),
+        (lambda p: optim.SGD([p, p], lr=0.1), "twice"),
+        (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}], lr=0.1), "more than one group"),
+        (lambda p: optim.SGD([3.0], lr=0.1), "can only optimise tensors"),
+    ],
+)
+def test_a_wrong_optimizer_is_refused_with_the_users_line(make, says):
+    with pytest.raises(StratalError, match=says) as info:
+        make(nn.Parameter(np.ones(2, np.float32)))
+    assert "test_optim.py" in str(info.value)

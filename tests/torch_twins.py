@@ -1,0 +1,71 @@
+"""Comparison with PyTorch: the same module in both libraries, the same weights, outputs and gradients side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import stratal as st
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}  # of the largest magnitude in the tensor
+
+
+def assert_close(ours, theirs, name="", tolerance=None):
+    """Check max|a-b| <= tolerance * max|b|."""
+    a, b = np.asarray(ours), np.asarray(theirs)
+    assert a.shape == b.shape, f"{name}: shape {a.shape} for {b.shape}"
+    tolerance = TOLERANCE[str(b.dtype)] if tolerance is None else tolerance
+    scale = max(np.abs(b).max(initial=0.0), 1e-30)
+    worst = np.abs(a.astype(np.float64) - b).max(initial=0.0) / scale
+    assert worst <= tolerance, f"{name}: differs by {worst:.2e} of the largest value"
+
+
+def to_torch(array):
+    import torch
+
+    tensor = torch.from_numpy(np.array(array))
+    return tensor.requires_grad_() if tensor.is_floating_point() else tensor
+
+
+def load(ours, theirs):
+    """Give our module the weights of its torch twin, checking that the keys agree."""
+    state = {name: value.numpy() for name, value in theirs.state_dict().items()}
+    assert list(ours.state_dict()) == list(state)
+    ours.load_state_dict(state)
+
+
+def compare(ours, theirs, *arrays, forward=None, tolerance=None):
+    """Run both on the arrays; compare the output, the gradients of inputs and parameters, and the buffers after."""
+    forward = forward or (lambda module, *xs: module(*xs))
+    theirs = theirs.to(dtype=to_torch(np.zeros((), _float_of(arrays))).dtype)
+    ours.to(dtype=_float_of(arrays))
+    load(ours, theirs)
+    xs = [st.tensor(a) for a in arrays]
+    for x in xs:
+        if x.dtype.is_float:
+            x.requires_grad_()
+    ts = [to_torch(a) for a in arrays]
+    y, t = forward(ours, *xs), forward(theirs, *ts)
+    assert_close(y.detach(), t.detach(), "output", tolerance)
+    weights = np.random.default_rng(9).standard_normal(tuple(t.shape)).astype(_float_of(arrays))
+    (y * st.tensor(weights)).sum().backward()
+    (t * to_torch(weights).detach()).sum().backward()
+    for k, (x, s) in enumerate(zip(xs, ts, strict=True)):
+        if x.dtype.is_float:
+            assert_close(x.grad, s.grad, f"gradient of input {k}", tolerance)
+    twins = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        if twins[name].grad is None:
+            assert parameter.grad is None, name
+        else:
+            assert_close(parameter.grad, twins[name].grad, f"gradient of {name}", tolerance)
+    buffers = dict(theirs.named_buffers())
+    for name, buffer in ours.named_buffers():
+        assert_close(buffer, buffers[name].numpy(), name, tolerance or 1e-4 if buffer.dtype.is_float else 0)
+
+
+def _float_of(arrays):
+    return next((str(a.dtype) for a in arrays if a.dtype.kind == "f"), "float32")
+
+
+def draw(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
