@@ -1,0 +1,46 @@
+"""Orders: permutations and splits that depend on nothing but their seed.
+
+They rest on raw Philox words, whose stream NumPy promises never to change, so that a split named in a report
+is the same split on every machine and in every release.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.errors import AttributeValueError
+
+Array = np.ndarray[Any, Any]
+_MASK: Final = (1 << 64) - 1
+
+
+def permutation(count: int, seed: int, stream: int = 0) -> Array:
+    """Return the numbers below `count` in an order that depends on `seed` and `stream` only."""
+    key = np.array([seed & _MASK, stream & _MASK], np.uint64)
+    return np.argsort(np.random.Philox(key=key).random_raw(count), kind="stable")
+
+
+def stratified_split(labels: Any, test_share: float = 0.2, seed: int = 0) -> tuple[Array, Array]:
+    """Return shuffled positions for training and testing, each label in both by its share.
+
+    Raises: AttributeValueError for a share outside (0, 1).
+    """
+    if not 0 < test_share < 1:
+        raise AttributeValueError("stratified_split: the share must lie between 0 and 1", got=str(test_share))
+    found = np.asarray(labels)
+    train: list[Array] = []
+    test: list[Array] = []
+    for stream, label in enumerate(np.unique(found), 1):
+        positions = np.flatnonzero(found == label)
+        positions = positions[permutation(len(positions), seed, stream)]
+        cut = round(test_share * len(positions))
+        test.append(positions[:cut])
+        train.append(positions[cut:])
+    return _mixed(train, seed), _mixed(test, seed)
+
+
+def _mixed(parts: list[Array], seed: int) -> Array:
+    joined = np.concatenate([np.empty(0, np.int64), *parts])
+    return joined[permutation(len(joined), seed)]

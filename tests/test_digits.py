@@ -1,0 +1,156 @@
+"""The digits and the loader: real data, one fixed split, an order that only seed and epoch decide."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stratal.base import settings
+from stratal.base.errors import AttributeValueError, FormatError, ShapeError
+from stratal.data import (
+    DataLoader,
+    Subset,
+    TensorDataset,
+    digits,
+    digits_split,
+    permutation,
+    stratified_split,
+)
+from stratal.data.digits import SPLIT
+
+
+def test_there_are_1797_digits_in_a_small_file() -> None:
+    images, labels = digits()
+    assert (images.shape, images.dtype) == ((1797, 1, 8, 8), np.float32)
+    assert (labels.shape, labels.dtype) == ((1797,), np.int64)
+    assert (images.min(), images.max()) == (0, 1)
+    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert len(resources.files("stratal.data").joinpath("digits.gz").read_bytes()) < 100_000
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    theirs = pytest.importorskip("sklearn.datasets").load_digits()
+    images, labels = digits()
+    assert (images[:, 0] * 16 == theirs.images).all()
+    assert (labels == theirs.target).all()
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b"x" + b, lambda b: gzip.compress(b"other")])
+def test_a_damaged_package_file_is_refused(monkeypatch: pytest.MonkeyPatch, damage: Any) -> None:
+    from pathlib import Path
+
+    real = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: damage(real(path)))
+    with pytest.raises(FormatError, match="damaged"):
+        digits()
+
+
+def test_the_split_is_stratified_shuffled_and_never_changes() -> None:
+    train, test = digits_split()
+    assert (len(train), len(test)) == (1438, 359)
+    shares = np.bincount(test.arrays[1]) / np.bincount(digits().labels)
+    assert np.abs(shares - 0.2).max() < 0.005
+    assert (np.diff(test.arrays[1]) != 0).mean() > 0.8
+    digest = hashlib.sha256(test.arrays[0].tobytes() + train.arrays[0].tobytes()).hexdigest()
+    assert (SPLIT, digest[:16]) == ("stratified-80-20-seed-0", "e40301bb2c23d120")
+
+
+def test_a_split_loses_and_repeats_nothing() -> None:
+    labels = np.repeat(["a", "b", "c"], [10, 50, 1])
+    train, test = stratified_split(labels, 0.3, seed=4)
+    assert sorted([*train, *test]) == list(range(61))
+    assert sorted(labels[test]) == ["a"] * 3 + ["b"] * 15
+    with pytest.raises(AttributeValueError, match="between 0 and 1"):
+        stratified_split(labels, 1.0)
+
+
+def test_a_permutation_depends_on_seed_and_stream_only() -> None:
+    assert sorted(permutation(100, 1)) == list(range(100))
+    assert (permutation(100, 1) == permutation(100, 1)).all()
+    assert (permutation(100, 1) != permutation(100, 2)).any()
+    assert (permutation(100, 1, 1) != permutation(100, 1, 2)).any()
+
+
+def rows(count: int = 10) -> TensorDataset:
+    return TensorDataset(np.arange(count, dtype=np.float32), np.arange(count))
+
+
+def order_of(loader: DataLoader) -> list[list[int]]:
+    return [np.asarray(y).tolist() for _, y in loader]
+
+
+def test_batches_cover_the_data_in_order_and_the_last_may_be_short() -> None:
+    loader = DataLoader(rows(), 4)
+    assert order_of(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(loader) == 3
+    loader = DataLoader(rows(), 4, drop_last=True)
+    assert order_of(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(loader) == 2
+
+
+def test_every_epoch_has_its_own_order_and_a_second_loader_the_same_ones() -> None:
+    first, second = (DataLoader(rows(100), 10, shuffle=True, seed=3) for _ in range(2))
+    epochs = [order_of(first) for _ in range(3)]
+    assert epochs == [order_of(second) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert sorted(y for batch in epochs[0] for y in batch) == list(range(100))
+    assert order_of(DataLoader(rows(100), 10, shuffle=True, seed=4)) != epochs[0]
+
+
+def test_the_setting_is_the_default_seed() -> None:
+    with settings.seed(3):
+        loader = DataLoader(rows(100), 10, shuffle=True)
+    assert order_of(loader) == order_of(DataLoader(rows(100), 10, shuffle=True, seed=3))
+
+
+def test_a_resumed_loader_goes_on_where_the_other_stood() -> None:
+    whole = DataLoader(rows(), 3, shuffle=True, seed=1)
+    expected = order_of(whole) + order_of(whole)
+    stopped = DataLoader(rows(), 3, shuffle=True, seed=1)
+    seen = []
+    for k, (_, y) in enumerate(stopped):
+        seen.append(np.asarray(y).tolist())
+        if k == 1:
+            state = stopped.state_dict()
+            break
+    resumed = DataLoader(rows(), 3, shuffle=True)
+    resumed.load_state_dict(state)
+    assert seen + order_of(resumed) + order_of(resumed) == expected
+
+
+def test_an_epoch_left_in_the_middle_is_over() -> None:
+    whole = DataLoader(rows(), 3, shuffle=True, seed=1)
+    epochs = [order_of(whole), order_of(whole)]
+    left = DataLoader(rows(), 3, shuffle=True, seed=1)
+    next(iter(left))
+    assert order_of(left) == epochs[1]
+
+
+def test_any_data_set_with_a_length_and_elements_will_do() -> None:
+    class Squares:
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int, /) -> dict[str, Any]:
+            if index >= 5:
+                raise IndexError
+            return {"x": np.full((2,), index, np.float32), "y": index * 0.5}
+
+    (batch,) = DataLoader(Squares(), 5)
+    assert batch["x"].shape == (5, 2)
+    assert str(batch["y"].dtype) == "f32"
+    (batch,) = DataLoader(Subset(Squares(), [4, 1]), 2)
+    assert np.asarray(batch["y"]).tolist() == [2.0, 0.5]
+
+
+def test_bad_data_and_batch_sizes_are_refused() -> None:
+    for arrays in ((), (np.zeros(3), np.zeros(4)), (np.float32(1),)):
+        with pytest.raises(ShapeError, match="one number of rows"):
+            TensorDataset(*arrays)
+    with pytest.raises(AttributeValueError, match="at least one"):
+        DataLoader(rows(), 0)
