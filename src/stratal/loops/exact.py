@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -81,7 +82,7 @@ def _not(a: Array) -> Array:
     return np.asarray(~a)
 
 
-# -- fused multiply-add ------------------------------------------------------------------------------------------
+# -- fused multiply-add ----------------------------------------------------------------------------------
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -91,7 +92,7 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _to_odd(s: Array, error: Array) -> Array:
-    """Return s + error rounded to odd: an inexact result has its last bit set, so a second rounding is harmless."""
+    """Return s + error rounded to odd: an inexact result ends in a set bit, so a second rounding is harmless."""
     bits = s.view(np.int64)
     even = ((bits & 1) == 0) & (error != 0)
     away = (error > 0) == (s > 0)
@@ -101,7 +102,7 @@ def _to_odd(s: Array, error: Array) -> Array:
 def _fma32(a: Array, b: Array, c: Array) -> Array:
     product = a.astype(np.float64) * b.astype(np.float64)
     s, error = _two_sum(product, np.asarray(c, np.float64))
-    odd = _to_odd(np.ascontiguousarray(s), np.ascontiguousarray(error))
+    odd = _to_odd(np.asarray(s, order="C"), np.asarray(error, order="C"))
     return np.where(np.isfinite(s) & (s != 0), odd, s).astype(np.float32)
 
 
@@ -120,10 +121,9 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
 def _fma64(a: Array, b: Array, c: Array) -> Array:
     """Correctly rounded: mantissas are multiplied exactly, the addend is scaled to them, one rounding at the end.
 
-    See: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd".
+    See: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums" (2008).
     """
-    a, b, c = (np.ascontiguousarray(x, np.float64) for x in np.broadcast_arrays(a, b, c))
-    naive = a * b + c
+    a, b, c = (np.asarray(x, np.float64, order="C") for x in np.broadcast_arrays(a, b, c))
     (ma, ea), (mb, eb), (mc, ec) = np.frexp(a), np.frexp(b), np.frexp(c)
     e = ea + eb
     gap = np.clip(ec - e, -300, 300)
@@ -132,15 +132,18 @@ def _fma64(a: Array, b: Array, c: Array) -> Array:
     v, v_low = _two_sum(high, u)
     tail = _to_odd(*_two_sum(u_low, v_low))
     result = np.ldexp(v + tail, e)
-    tiny = _to_odd(*_two_sum(v, tail))  # the last rounding happens in ldexp when the result is subnormal
-    result = np.where(np.abs(result) < 2.0**-1021, np.ldexp(tiny, e), result)
     result = np.where(ec - e > 300, c, result)
-    plain = ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c) | (a == 0) | (b == 0) | (v + tail == 0)
-    return np.where(plain, np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, _exact_zero(naive, v, plain)), result)
+    special = ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c) | (a == 0) | (b == 0) | (v + tail == 0)
+    only_c_infinite = np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c)  # the product alone may overflow
+    result = np.where(special, np.where(only_c_infinite, c, a * b + c), result)
+    for k in np.argwhere(~special & (np.abs(result) < 2.0**-1020)):  # ldexp would round a second time
+        result[tuple(k)] = _fma_fraction(*(float(x[tuple(k)]) for x in (a, b, c)))
+    return result
 
 
-def _exact_zero(naive: Array, v: Array, plain: Array) -> Array:
-    return naive
+def _fma_fraction(a: float, b: float, c: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    return exact.numerator / exact.denominator
 
 
 def _fma(a: Array, b: Array, c: Array) -> Array:

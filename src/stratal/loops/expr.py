@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Union, final
 from weakref import WeakValueDictionary
 
-from stratal.base.dtypes import DType, bool_, int64
+import numpy as np
+
+from stratal.base.dtypes import DType, bool_, float64, int64
 from stratal.base.errors import VerifyError
 
 FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
@@ -232,16 +234,21 @@ def _intern(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
 
 
 def const(value: Any, dtype: DType) -> Const:
-    """Return the immediate `value` of `dtype` (a Python bool, int or float; floats by their exact bits)."""
+    """Return the immediate `value` of `dtype` (a Python bool, int or float). Floats are rounded to the dtype."""
     plain: Any
     if dtype.is_bool:
         plain = bool(value)
     elif dtype.is_integer:
         plain = int(value)
     else:
-        plain = float(value)
+        plain = float(value) if dtype is float64 else _rounded(float(value), dtype)
     key = plain.hex() if isinstance(plain, float) else plain
     return _intern(("const", key, dtype.name), lambda: Const(plain, dtype))  # type: ignore[no-any-return]
+
+
+def _rounded(value: float, dtype: DType) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(dtype.np))
 
 
 def index_const(value: int) -> Const:

@@ -1,7 +1,7 @@
 """What the loop IR means: a reference interpreter of expressions, tensor expressions and kernels, in NumPy.
 
-Slow on purpose where that is clearer. Loads outside a buffer raise VerifyError; a guarded load does not happen
-where its condition fails; `fma` rounds once.
+Slow where that is clearer. Loads outside a buffer raise VerifyError; a guarded load does not happen where its
+condition fails; `fma` rounds once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import DType
+from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import IndexOutOfRangeError, VerifyError
 from stratal.base.lowered import Lowered
 from stratal.loops.compute import Compute, LoopBody
-from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
 from stratal.loops.exact import apply
-from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
+from stratal.loops.stmt import Fail, For, Kernel, Seq, Stmt, Store
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[Expr, Array]
@@ -26,7 +26,7 @@ Arrays = Mapping[Buffer, Array]
 
 
 class _Scope:
-    """Values known at one place: bindings of variables, a memo, and the points at which loads really happen."""
+    """Values known at one place: bound variables, a memo, and the points at which loads really happen."""
 
     __slots__ = ("active", "arrays", "memo")
 
@@ -46,7 +46,7 @@ class _Scope:
 
 
 def evaluate(roots: Iterable[Expr], values: Values, arrays: Arrays) -> list[Array]:
-    """Evaluate expressions at many points at once: `values` binds variables (or whole sub-expressions) to arrays.
+    """Evaluate expressions at many points at once: `values` binds variables or sub-expressions to arrays.
 
     `arrays` holds each buffer's elements in its logical shape. Results broadcast against the bindings.
     """
@@ -73,7 +73,7 @@ def _value(root: Expr, scope: _Scope) -> Array:
 
 
 def _needed_first(expr: Expr) -> tuple[Expr, ...]:
-    """Sub-expressions of the same scope: a guard's value and the lanes of a reduction have their own."""
+    """Return the sub-expressions of the same scope: a guard's value and the lanes of a reduction have their own."""
     if isinstance(expr, Guard):
         return (expr.condition, expr.otherwise)
     return () if isinstance(expr, Lanes) else children(expr)
@@ -128,7 +128,7 @@ def _check_inside(what: str, bad: Array, where: Sequence[Array], buffer: Buffer)
         raise VerifyError(f"interpreter: {what} is outside the buffer", got=f"index {first} of {buffer}")
 
 
-# -- tensor expressions ------------------------------------------------------------------------------------------
+# -- tensor expressions ----------------------------------------------------------------------------------
 
 
 def grid(variables: Sequence[Var], ndim: int | None = None, first: int = 0) -> dict[Expr, Array]:
@@ -143,7 +143,7 @@ def grid(variables: Sequence[Var], ndim: int | None = None, first: int = 0) -> d
 
 
 def evaluate_compute(compute: Compute, inputs: Sequence[Array]) -> Array:
-    """Return the tensor a `Compute` denotes; a reduction combines terms one at a time, last reduce axis fastest."""
+    """Return the tensor a `Compute` denotes; a reduction combines term by term, last reduce axis fastest."""
     arrays = dict(zip(compute.args, inputs, strict=True))
     for check in compute.checks:
         x = inputs[check.arg]
@@ -169,12 +169,14 @@ def _reduced(compute: Compute, terms: Sequence[Array]) -> Array:
     held = [np.full(compute.shape, c.value, c.dtype.np) for c in combiner.identity(dtypes)]
     for point in itertools.product(*(range(v.extent) for v in compute.reduce)):
         here: dict[Expr, Array] = dict(zip(states, held, strict=True))
-        here.update(zip(inputs, (t[(..., *point)] for t in terms), strict=True))
+        here.update(zip(inputs, (np.asarray(t[(Ellipsis, *point)]) for t in terms), strict=True))
         held = evaluate(joined, here, {})
     return held[compute.result]
 
 
-def evaluate_lowered(lowered: Lowered, inputs: Sequence[Array], outputs: Sequence[tuple[DType, tuple[int, ...]]]) -> list[Array]:
+def evaluate_lowered(
+    lowered: Lowered, inputs: Sequence[Array], outputs: Sequence[tuple[DType, tuple[int, ...]]]
+) -> list[Array]:
     """Run what a record's `lower` returns on arrays. `outputs` names the results' dtypes and shapes."""
     if isinstance(lowered, Compute):
         return [evaluate_compute(lowered, inputs)]
@@ -183,8 +185,6 @@ def evaluate_lowered(lowered: Lowered, inputs: Sequence[Array], outputs: Sequenc
     for check in lowered.checks:
         if np.any((inputs[check.arg] < 0) | (inputs[check.arg] >= check.bound)):
             raise IndexOutOfRangeError(check.message)
-    from stratal.base.dtypes import as_dtype
-
     args = [Buffer(f"a{k}", as_dtype(x.dtype), x.shape) for k, x in enumerate(inputs)]
     outs = [Buffer(f"o{k}", d, s) for k, (d, s) in enumerate(outputs)]
     results = [undefined(b) for b in outs]
@@ -194,11 +194,11 @@ def evaluate_lowered(lowered: Lowered, inputs: Sequence[Array], outputs: Sequenc
     return results
 
 
-# -- kernels -----------------------------------------------------------------------------------------------------
+# -- kernels ---------------------------------------------------------------------------------------------
 
 
 def undefined(buffer: Buffer) -> Array:
-    """Return elements nobody should read before they are written: NaN for floats, an odd pattern for integers."""
+    """Return elements nobody should read before writing them: NaN for floats, a pattern for integers."""
     if buffer.dtype.is_float or buffer.dtype.is_complex:
         return np.full(buffer.shape, np.nan, buffer.dtype.np)
     pattern = np.full(max(1, buffer.dtype.itemsize), 0x01 if buffer.dtype.is_bool else 0x5B, np.uint8)
@@ -211,7 +211,7 @@ class _Failed(Exception):
 
 
 def run_kernel(kernel: Kernel, arrays: Arrays) -> int:
-    """Run a kernel, chunk after chunk, on arrays in logical shape; writes happen in place. Returns the error cell."""
+    """Run a kernel, chunk after chunk, on arrays in logical shape, in place. Returns the error cell."""
     held = dict(arrays) | {b: undefined(b) for b in kernel.local}
     for b in kernel.parameters:
         if b not in held or held[b].shape != b.shape or held[b].dtype != b.dtype.np:

@@ -1,7 +1,7 @@
-"""Philox4x32-10, the counter-based generator behind random bits: as loop-IR expressions and as its NumPy reference.
+"""Philox4x32-10, the counter-based generator behind random bits: as loop-IR expressions and in NumPy.
 
-Element e of a tensor uses the counter (lo32(e), hi32(e), 0, 0), so its bits depend on the key and on its logical index
-alone, never on tiles, threads or the order of evaluation.
+Element e of a tensor uses the counter (lo32(e), hi32(e), 0, 0), so its bits depend on the key and on its
+logical index alone, never on tiles, threads or the order of evaluation.
 
 See: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
@@ -52,7 +52,7 @@ def random_words(key: Expr, element: Expr) -> tuple[Expr, Expr, Expr, Expr]:
 
 
 def random_bits(key: Expr, element: Expr, dtype: DType) -> Expr:
-    """Return the random bits of an element: its first word, or the first two for uint64 (the second is the upper half)."""
+    """Return an element's random bits: its first word; for uint64 the second is the upper half."""
     words = random_words(key, element)
     if dtype is uint32:
         return words[0]
@@ -75,7 +75,7 @@ def philox_words(counter: Array, key: Array) -> Array:
 
 
 def philox_bits(key: int, indices: Array, dtype: DType) -> Array:
-    """Return the random bits of logical elements `indices` under a 64-bit key: the reference of the random-bits record."""
+    """Return the random bits of logical elements `indices` under a 64-bit key: the record's reference."""
     if dtype not in (uint32, uint64):
         raise VerifyError("random bits: are uint32 or uint64", got=str(dtype))
     element = np.asarray(indices, np.int64).astype(np.uint64)

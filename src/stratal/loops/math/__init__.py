@@ -1,7 +1,7 @@
-"""Scalar mathematics: each function takes expressions and returns an expression of `loops.expr.FUNCTIONS` alone.
+"""Scalar mathematics: functions from expressions to expressions of `loops.expr.FUNCTIONS` alone.
 
-Operands are float32 or float64 unless the name says integer. Everything is branch-free, so it vectorises. Accuracy is
-measured by `tests/test_math_ulp.py`.
+Operands are float32 or float64 unless the name says integer. Everything is branch-free, so it vectorises.
+Accuracy is measured by `tests/test_math_ulp.py`.
 """
 
 from stratal.loops.math.arith import copysign, signbit, sqrt
@@ -26,8 +26,45 @@ from stratal.loops.math.power import integer_power, pow, power_by_squaring, rsqr
 from stratal.loops.math.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "erf", "erfc", "exp", "exp2",
-    "expm1", "floor_divide", "fmod", "integer_floor_divide", "integer_power", "integer_remainder", "isfinite", "isinf",
-    "isnan", "log", "log10", "log1p", "log2", "nextafter", "pow", "power_by_squaring", "remainder", "round_half_even",
-    "rsqrt", "sigmoid", "sign", "signbit", "sin", "sinh", "sqrt", "tan", "tanh",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "copysign",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor_divide",
+    "fmod",
+    "integer_floor_divide",
+    "integer_power",
+    "integer_remainder",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "nextafter",
+    "pow",
+    "power_by_squaring",
+    "remainder",
+    "round_half_even",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
 ]  # fmt: skip

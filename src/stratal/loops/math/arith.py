@@ -1,4 +1,4 @@
-"""Short names for the scalar functions, and what several math functions share: polynomials, bit fields, signs."""
+"""What the math functions share: short names for scalar functions, polynomials, bit fields, signs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INF: Final = float("inf")
 
 
 class Format(NamedTuple):
-    """A binary floating-point format: its unsigned twin, mantissa bits, exponent bias and smallest normal number."""
+    """A float format: its unsigned twin, mantissa bits, exponent bias and smallest normal number."""
 
     dtype: DType
     bits: DType
@@ -172,7 +172,7 @@ def signbit(x: Expr) -> Expr:
 
 
 def power_of_two(biased: Expr) -> Expr:
-    """Return the float whose exponent field is the low bits of `biased`; the sign bit of the field must be 0."""
+    """Return the float whose exponent field is the low bits of `biased`; the bit above them must be 0."""
     return from_bits(shl(biased, 23 if biased.dtype is uint32 else 52))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratal.base.dtypes import bool_, float64
+from stratal.base.dtypes import bool_, float32, float64
 from stratal.loops.expr import Expr, call, cast, const
 from stratal.loops.math.arith import (
     INF,
@@ -29,26 +29,27 @@ from stratal.loops.math.arith import (
     to_bits,
 )
 
-_STEPS: Final = 2  # each takes 52 bits off the quotient
+# Each step takes 52 bits off the quotient: one of float32 is below 2^277, one of float64 below 2^2098.
+_STEPS: Final = {float32: 6, float64: 2}
 
 
-def _fmod_size(a: Expr, b: Expr) -> Expr:
-    """Return |a| mod |b| of float64, exactly, for quotients below 2^100; NaN beyond.
+def _fmod_size(a: Expr, b: Expr, steps: int) -> Expr:
+    """Return |a| mod |b| of float64, exactly, for quotients below 2^(50 * steps); NaN beyond.
 
-    A rounded quotient q leaves a remainder a - q*b that float64 holds exactly, so fma finds it without error; it may
-    be negative, or the next step may take off what the last one rounded away.
+    A rounded quotient q leaves a remainder a - q*b that float64 holds exactly, so fma finds it without error;
+    it may be negative, or the next step may take off what the last one rounded away.
     """
     r = a
-    for _ in range(_STEPS):
+    for _ in range(steps):
         r = fma(neg(call("trunc", div(r, b))), b, r)
     r = select(lt(r, like(0.0, r)), add(r, b), r)
     r = select(lt(a, b), a, r)
-    return select(lt(r, b), r, like(NAN, r))
+    return select(lt(absolute(r), b), r, like(NAN, r))
 
 
 def fmod(x: Expr, y: Expr) -> Expr:
-    """Return the remainder with the sign of x, as in C; exact for |x/y| < 2^100, NaN beyond."""
-    size = _fmod_size(cast(absolute(x), float64), cast(absolute(y), float64))
+    """Return the remainder with the sign of x, as in C, exactly; NaN for a float64 quotient over 2^100."""
+    size = _fmod_size(cast(absolute(x), float64), cast(absolute(y), float64), _STEPS[x.dtype])
     return copysign(cast(size, x.dtype), x)
 
 
@@ -134,9 +135,3 @@ def nextafter(x: Expr, y: Expr) -> Expr:
     smallest = copysign(from_bits(one), y)
     moved = select(eq(x, like(0.0, x)), smallest, stepped)
     return select(any_of(ne(x, x), ne(y, y)), like(NAN, x), select(eq(x, y), y, moved))
-
-
-__all__ = [
-    "floor_divide", "fmod", "integer_floor_divide", "integer_remainder", "isfinite", "isinf", "isnan",
-    "nextafter", "remainder", "round_half_even", "sign",
-]  # fmt: skip

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from stratal.base.dtypes import float32
-from stratal.loops.expr import Expr
+from stratal.loops.expr import Expr, cast
 from stratal.loops.math.arith import (
     absolute,
     add,
-    at_least,
     at_most,
     copysign,
     div,
-    either,
     fma,
+    in_double,
     like,
     lt,
     mul,
@@ -23,64 +22,80 @@ from stratal.loops.math.arith import (
     select,
     sub,
 )
-from stratal.loops.math.exponential import exp
+from stratal.loops.math.exponential import exp, exp2_double, exp2_moderate
 
-# erf(x)/x in w = x^2/7.7 - 1, degree 16, |x| <= 3.92 (Remez): relative error 2^-25.9. One polynomial without division:
-# the inner loop of GELU.
+_LOG2E: Final = 1.4426950408889634
+# erf(x)/x - 1 in x^2, degree 6, |x| <= 1, and log2(erfc(a)), degree 6, 1 <= a <= 3.93 (Remez): relative error
+# of erf 2^-29.4 and 2^-29.9. No division: this is the inner loop of GELU.
 _ERF32: Final = (
-    0.3603436350822449, -0.17991630733013153, 0.13395370543003082, -0.10910504311323166, 0.0906049907207489,
-    -0.07403852045536041, 0.05828757956624031, -0.04370077699422836, 0.030672848224639893, -0.019777288660407066,
-    0.01247146911919117, -0.008199075236916542, 0.004191763233393431, -0.0010940011125057936, 0.0007122753304429352,
-    -0.0009467775234952569, 0.0003631105355452746,
+    0.12837916612625122, -0.3761262595653534, 0.11283578723669052, -0.026853347197175026,
+    0.005187162198126316, -0.0007997853099368513, 7.806903886375949e-05,
 )  # fmt: skip
-_ERF32_RANGE: Final = 15.4
-_ERF32_LAST: Final = 3.92
+_LOG2_ERFC32: Final = (
+    -0.0005103156436234713, -1.6259750127792358, -0.9207651615142822, -0.1486513465642929,
+    0.03145834058523178, -0.0042409347370266914, 0.00026772450655698776,
+)  # fmt: skip
+_ERF32_LAST: Final = 3.93
 # erf(x)/x - 1 in x^2, degree 12, |x| <= 1: relative error 2^-56.3
 _ERF64: Final = (
-    0.1283791670955126, -0.376126389031841, 0.11283791670971098, -0.026866170648031148, 0.005223977652692709,
-    -0.0008548328535813517, 0.00012055386194155262, -1.492688148915029e-05, 1.6481059397507444e-06,
-    -1.6557136823775e-07, 1.601329090746891e-08, -1.6465046672094007e-09, 1.4344191495600172e-10,
+    0.1283791670955126, -0.376126389031841, 0.11283791670971098, -0.026866170648031148,
+    0.005223977652692709, -0.0008548328535813517, 0.00012055386194155262, -1.492688148915029e-05,
+    1.6481059397507444e-06, -1.6557136823775e-07, 1.601329090746891e-08, -1.6465046672094007e-09,
+    1.4344191495600172e-10,
 )  # fmt: skip
-# (1 + 2a) exp(a^2) erfc(a) in q = (a - c)/(a + c), a >= 0: c = 3, degree 10: 2^-24.3; c = 4, degree 22: 2^-53.7
+# (1 + 2a) exp(a^2) erfc(a) in q = (a - c)/(a + c), a >= 0: c = 3, degree 10: 2^-28.7; 4, 22: 2^-53.7
 _ERFC32: Final = (
-    1.2530080080032349, -0.13562114536762238, -0.04756242409348488, 0.1296464502811432, -0.11927055567502975,
-    0.06829574704170227, -0.023799872025847435, 0.002565427217632532, 0.0020053347107023, -0.0007718660635873675,
-    -0.0002659196616150439,
+    1.2530080596632371, -0.13562114341253584, -0.04756245715164243, 0.12964650188738325,
+    -0.11926999171084862, 0.06829582034886302, -0.023802844304573797, 0.002562686252713358,
+    0.002009540711682122, -0.0007646474640474081, -0.00026308733740047785,
 )  # fmt: skip
 _ERFC64: Final = (
-    1.2329951186255526, -0.1396211168405629, 0.015379652102619764, 0.0680970542547366, -0.10103906603630115,
-    0.0937328349968239, -0.0663303658125639, 0.03716751556185176, -0.01619773404842424, 0.0050319697635733,
-    -0.0007577734048624597, -0.00019925556127627854, 0.00015062247156695058, -2.4402941487048815e-05,
-    -1.122528300339218e-05, 5.717295241818102e-06, 3.0195631121271856e-07, -8.342404364550518e-07,
-    6.238919369608018e-08, 1.1456135761513052e-07, -7.778923785496763e-09, -1.3386283861909585e-08,
-    -1.7176267300665925e-09,
+    1.2329951186255526, -0.1396211168405629, 0.015379652102619764, 0.0680970542547366,
+    -0.10103906603630115, 0.0937328349968239, -0.0663303658125639, 0.03716751556185176,
+    -0.01619773404842424, 0.0050319697635733, -0.0007577734048624597, -0.00019925556127627854,
+    0.00015062247156695058, -2.4402941487048815e-05, -1.122528300339218e-05, 5.717295241818102e-06,
+    3.0195631121271856e-07, -8.342404364550518e-07, 6.238919369608018e-08, 1.1456135761513052e-07,
+    -7.778923785496763e-09, -1.3386283861909585e-08, -1.7176267300665925e-09,
 )  # fmt: skip
 
 
 def _erfc_positive(a: Expr) -> Expr:
-    """Return erfc(a) for a >= 0; the rounding error of a^2 is put back after the exponential."""
-    centre = either(a, 3.0, 4.0)
-    q = div(sub(a, centre), add(a, centre))
-    series = polynomial(q, _ERFC32 if a.dtype is float32 else _ERFC64)
+    """Return erfc(a) of float64 for a >= 0; the rounding error of a^2 is put back after the exponential."""
+    centre, one = like(4.0, a), like(1.0, a)
+    inverse = div(one, add(a, centre))
+    q = mul(sub(a, centre), inverse)
+    missed = fma(neg(q), a, fma(neg(centre), add(q, one), a))  # a - 4 - q*(a + 4)
+    series = polynomial(fma(inverse, missed, q), _ERFC64)
     square = mul(a, a)
     lost = fma(a, a, neg(square))
     tail = mul(exp(neg(square)), div(series, fma(a, like(2.0, a), like(1.0, a))))
     return fma(neg(lost), tail, tail)
 
 
+def _erfc_positive32(a: Expr) -> Expr:
+    """Return erfc(a) for a float32 a >= 0 widened to float64, where a^2 is exact."""
+    centre = like(3.0, a)
+    series = polynomial(div(sub(a, centre), add(a, centre)), _ERFC32)
+    return div(mul(exp2_double(mul(mul(a, a), like(-_LOG2E, a))), series), fma(a, like(2.0, a), like(1.0, a)))
+
+
 def erf(x: Expr) -> Expr:
     """Return the error function."""
+    a, one = absolute(x), like(1.0, x)
     if x.dtype is float32:
-        inner = at_least(at_most(x, _ERF32_LAST), -_ERF32_LAST)
-        w = fma(mul(inner, inner), like(2.0 / _ERF32_RANGE, x), like(-1.0, x))
-        return mul(inner, polynomial(w, _ERF32))
-    a = at_most(absolute(x), 6.0)
-    near = fma(x, polynomial(mul(x, x), _ERF64), x)
-    far = copysign(sub(like(1.0, x), _erfc_positive(a)), x)
-    return select(lt(a, like(1.0, x)), near, far)
+        near = fma(a, polynomial(mul(a, a), _ERF32), a)
+        far = sub(one, exp2_moderate(polynomial(at_most(a, _ERF32_LAST), _LOG2_ERFC32)))
+    else:
+        near = fma(a, polynomial(mul(a, a), _ERF64), a)
+        far = sub(one, _erfc_positive(at_most(a, 6.0)))
+    return copysign(select(lt(a, one), near, far), x)
 
 
 def erfc(x: Expr) -> Expr:
     """Return 1 - erf(x) without cancellation for large x."""
-    tail = _erfc_positive(at_most(absolute(x), 10.5 if x.dtype is float32 else 28.0))
-    return select(lt(x, like(0.0, x)), sub(like(2.0, x), tail), tail)
+    a = at_most(absolute(x), 10.5 if x.dtype is float32 else 28.0)
+    if x.dtype is not float32:
+        tail = _erfc_positive(a)
+        return select(lt(x, like(0.0, x)), sub(like(2.0, x), tail), tail)
+    tail = _erfc_positive32(in_double(a))
+    return cast(select(lt(x, like(0.0, x)), sub(like(2.0, tail), tail), tail), float32)

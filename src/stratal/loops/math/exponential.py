@@ -1,7 +1,7 @@
 """exp, exp2, expm1 and the sigmoid: range reduction to |r| <= ln(2)/2, a polynomial, an exponent put back.
 
-The exponent n = rint(x / ln 2) is read off the low bits of `x / ln 2 + magic`. Polynomials are minimax fits (Remez in
-160-bit arithmetic) whose coefficients were rounded one by one, lowest first, the others fitted again after each.
+The exponent n = rint(x / ln 2) is read off the low bits of `x / ln 2 + magic`. Polynomials are minimax
+fits (Remez in 160-bit arithmetic) rounded coefficient by coefficient, lowest first, the others fitted again.
 """
 
 from __future__ import annotations
@@ -33,32 +33,43 @@ from stratal.loops.math.arith import (
 )
 
 # e^r, degree 6 / 11, |r| <= 0.3466: relative error 2^-28.2 / 2^-57.1
-_EXP32: Final = (1.0, 1.0, 0.4999999403953552, 0.16666516661643982, 0.04166810214519501, 0.00836919154971838,
-                 0.0013838870218023658)  # fmt: skip
+_EXP32: Final = (
+    1.0, 1.0, 0.4999999403953552, 0.16666516661643982, 0.04166810214519501, 0.00836919154971838,
+    0.0013838870218023658,
+)  # fmt: skip
 _EXP64: Final = (
     1.0, 1.0, 0.5000000000000011, 0.16666666666666438, 0.041666666666525805, 0.008333333333473771,
     0.0013888888944851374, 0.00019841269559888911, 2.4801491799439387e-05, 2.755752970355712e-06,
     2.7630727515161686e-07, 2.5021522088006333e-08,
 )  # fmt: skip
 # 2^r, degree 6 / 11, |r| <= 1/2: relative error 2^-27.5 / 2^-54.8
-_EXP2_32: Final = (1.0, 0.6931472420692444, 0.24022655189037323, 0.05550272762775421, 0.009617066010832787,
-                   0.0013417837908491492, 0.00015820724365767092)  # fmt: skip
+_EXP2_32: Final = (
+    1.0, 0.6931472420692444, 0.24022655189037323, 0.05550272762775421, 0.009617066010832787,
+    0.0013417837908491492, 0.00015820724365767092,
+)  # fmt: skip
 _EXP2_64: Final = (
-    1.0, 0.6931471805599457, 0.240226506959101, 0.05550410866478796, 0.009618129107606071, 0.0013333558153978957,
-    0.00015403530445696112, 1.5252726972637718e-05, 1.321543903261365e-06, 1.0180758024747576e-07,
-    7.07342836097452e-09, 4.071750784581232e-10,
+    1.0, 0.6931471805599457, 0.240226506959101, 0.05550410866478796, 0.009618129107606071,
+    0.0013333558153978957, 0.00015403530445696112, 1.5252726972637718e-05, 1.321543903261365e-06,
+    1.0180758024747576e-07, 7.07342836097452e-09, 4.071750784581232e-10,
+)  # fmt: skip
+# 2^r, degree 6, |r| <= 1/2, float64 coefficients: relative error 2^-29.0
+_EXP2_SHORT: Final = (
+    1.0000000005550227, 0.693147205766193, 0.24022646886105592, 0.055503287123437675,
+    0.009618489249378552, 0.0013399957598568578, 0.00015345786977111412,
 )  # fmt: skip
 # (e^r - 1 - r) / r^2, degree 5 / 10, |r| <= 0.3466: relative error of e^r - 1 2^-31.0 / 2^-56.6
-_EXPM1_32: Final = (0.5, 0.1666666567325592, 0.04166646674275398, 0.008333643898367882, 0.001393509330227971,
-                    0.00019664200954139233)  # fmt: skip
+_EXPM1_32: Final = (
+    0.5, 0.1666666567325592, 0.04166646674275398, 0.008333643898367882, 0.001393509330227971,
+    0.00019664200954139233,
+)  # fmt: skip
 _EXPM1_64: Final = (
-    0.5, 0.16666666666666677, 0.0416666666666666, 0.008333333333321187, 0.00138888888887677, 0.0001984126988845745,
-    2.480158816764965e-05, 2.7557239894557637e-06, 2.7555833302144883e-07, 2.5111267005193544e-08,
-    2.1607741539696644e-09,
+    0.5, 0.16666666666666677, 0.0416666666666666, 0.008333333333321187, 0.00138888888887677,
+    0.0001984126988845745, 2.480158816764965e-05, 2.7557239894557637e-06, 2.7555833302144883e-07,
+    2.5111267005193544e-08, 2.1607741539696644e-09,
 )  # fmt: skip
 
 _LOG2E: Final = 1.4426950408889634
-_LN2_32: Final = (0.693147182464599609375, -1.90465421e-09)  # ln 2 in two float32
+_LN2_32: Final = (0.6931471824645996, -1.9046542121259336e-09)  # ln 2 in two float32
 _LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)  # and in two float64
 
 
@@ -82,7 +93,7 @@ def _reduce(x: Expr, offset: int) -> _Reduced:
 
 
 def _scale(p: Expr, bits: Expr) -> Expr:
-    """Return p * 2^n for bits that hold n + 2*bias: in two steps, so that overflow and subnormals come out right."""
+    """Return p * 2^n for bits that hold n + 2*bias: in two steps, for overflow and subnormal results."""
     first = shr(bits, 1)
     return mul(mul(p, power_of_two(first)), power_of_two(sub(bits, first)))
 
@@ -117,6 +128,28 @@ def exp2(x: Expr) -> Expr:
     return _scale(p, to_bits(shifted))
 
 
+def exp2_moderate(x: Expr) -> Expr:
+    """Return 2^x of a float32 where neither x nor the result is near the ends of the range."""
+    magic = _magic(x, format_of(x).bias)
+    shifted = add(x, magic)
+    return mul(polynomial(sub(x, sub(shifted, magic)), _EXP2_32), power_of_two(to_bits(shifted)))
+
+
+def exp_moderate(x: Expr) -> Expr:
+    """Return e^x of a float32 likewise; the relative error grows with |x| to 2^-22 at 20."""
+    magic = _magic(x, format_of(x).bias)
+    shifted = fma(x, like(_LOG2E, x), magic)
+    r = fma(sub(shifted, magic), like(-_LN2_32[0], x), x)
+    return mul(polynomial(r, _EXP32), power_of_two(to_bits(shifted)))
+
+
+def exp2_double(x: Expr) -> Expr:
+    """Return 2^x of a float64 to 2^-29, for |x| < 1000: float32 results that are rounded once."""
+    magic = _magic(x, format_of(x).bias)
+    shifted = add(x, magic)
+    return mul(polynomial(sub(x, sub(shifted, magic)), _EXP2_SHORT), power_of_two(to_bits(shifted)))
+
+
 def expm1_quarter(x: Expr) -> Expr:
     """Return (e^x - 1) / 4, finite as long as e^x / 2 is: what the hyperbolic functions are made of."""
     x = at_least(at_most(x, 89.5 if x.dtype is float32 else 710.6), -20.0 if x.dtype is float32 else -40.0)
@@ -136,6 +169,3 @@ def sigmoid(x: Expr) -> Expr:
     one = like(1.0, x)
     z = _exp(at_least(neg(absolute(x)), -104.0 if x.dtype is float32 else -746.0))
     return div(select(lt(x, like(0.0, x)), z, one), add(one, z))
-
-
-__all__ = ["exp", "exp2", "exp_of_sum", "expm1", "expm1_quarter", "sigmoid"]

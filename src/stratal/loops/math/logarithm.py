@@ -1,6 +1,6 @@
 """log, log2, log10, log1p: x = 2^e * (1 + f) with 1 + f in [2/3, 4/3), and a series for log(1 + f).
 
-float32 uses a polynomial in f; float64 uses s = f / (2 + f), log(1 + f) = 2 atanh(s), which needs fewer terms.
+float32 uses a polynomial in f; float64 log(1 + f) = 2 atanh(f / (2 + f)), which needs fewer terms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from stratal.loops.math.arith import (
     NAN,
     add,
     div,
-    either,
     eq,
     fma,
     format_of,
@@ -31,22 +30,25 @@ from stratal.loops.math.arith import (
     to_bits,
 )
 
-# (log(1+f) - f + f^2/2) / f^3, degree 8, |f| <= 1/3 (Remez, rounded as in `exponential`): relative error 2^-30.0
+# (log(1+f) - f + f^2/2) / f^3, degree 8, |f| <= 1/3 (Remez, as in `exponential`): relative error 2^-30.0
 _LOG32: Final = (
-    0.3333333432674408, -0.24999810755252838, 0.1999976485967636, -0.166800856590271, 0.14298953115940094,
-    -0.12187859416007996, 0.10821978747844696, -0.12882550060749054, 0.11729387938976288,
+    0.3333333432674408, -0.24999810755252838, 0.1999976485967636, -0.166800856590271,
+    0.14298953115940094, -0.12187859416007996, 0.10821978747844696, -0.12882550060749054,
+    0.11729387938976288,
 )  # fmt: skip
 # (2 atanh(s) - 2s) / s^3 in s^2, degree 7, s^2 <= 0.0295: relative error 2^-66.6
 _LOG64: Final = (
-    0.6666666666666666, 0.4000000000000493, 0.28571428569406626, 0.22222222607875755, 0.18181778268431092,
-    0.15386993151903888, 0.13252042001758535, 0.13235810357025377,
+    0.6666666666666666, 0.4000000000000493, 0.28571428569406626, 0.22222222607875755,
+    0.18181778268431092, 0.15386993151903888, 0.13252042001758535, 0.13235810357025377,
 )  # fmt: skip
-_LN2_32: Final = (0.693147182464599609375, -1.90465421e-09)
-_LN2_64: Final = (0.693147180369123816490, 1.90821492927058770002e-10)  # the high part has 20 trailing zero bits
-_LOG2E_32: Final = (1.44269502162933349609375, 1.925963033500011e-08)
-_LOG2E_64: Final = (1.4426950407214463, 1.6751713164886512e-10)
-_LOG10_2: Final = (0.30102999566406, 8.3198718e-15)
-_LOG10E: Final = 0.4342944819032518
+_LN2_32: Final = (0.6931471824645996, -1.9046542121259336e-09)  # each unit as the sum of two numbers
+_LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)
+_LOG2E_32: Final = (1.4426950216293335, 1.925963033500011e-08)
+_LOG2E_64: Final = (1.4426950408889634, 2.0355273740931033e-17)
+_LOG10E_32: Final = (0.4342944920063019, -1.0103049952192578e-08)
+_LOG10E_64: Final = (0.4342944819032518, 1.098319650216765e-17)
+_LOG10_2_32: Final = (0.3010300099849701, -1.432098883924482e-08)
+_LOG10_2_64: Final = (0.3010299956639812, -2.8037281277851704e-18)
 
 
 class Split(NamedTuple):
@@ -61,7 +63,7 @@ def _two_thirds(x: Expr) -> int:
 
 
 def fields_of(x: Expr) -> Expr:
-    """Return bits(x) - bits(2/3) + bits(1) of a positive normal number: its exponent field counts from 2/3."""
+    """Return bits(x) - bits(2/3) + bits(1) of a positive normal x: the exponent field counts from 2/3."""
     form = format_of(x)
     return add(to_bits(x), const((form.bias << form.mantissa) - _two_thirds(x), form.bits))
 
@@ -74,7 +76,7 @@ def mantissa_of(fields: Expr, x: Expr) -> Expr:
 
 
 def exponent_of(fields: Expr, x: Expr) -> Expr:
-    """Return the exponent field as a float, by way of the mantissa of 2^23 or 2^52 (no integer conversion)."""
+    """Return the exponent field as a float, through the mantissa of 2^23 or 2^52: no integer conversion."""
     form = format_of(x)
     anchor = 2.0**form.mantissa
     biased = call("or", shr(fields, form.mantissa), to_bits(like(anchor, x)))
@@ -123,24 +125,27 @@ def log2(x: Expr) -> Expr:
     """Return the logarithm to base 2, exact at powers of two."""
     exponent, f = split(x)
     high, low = _LOG2E_32 if x.dtype is float32 else _LOG2E_64
-    tail = _tail(f)
-    scaled = fma(f, like(low, x), mul(tail, like(high + low, x)))
-    return _special(x, 0.0, add(exponent, fma(f, like(high, x), scaled)))
+    small = fma(f, like(low, x), mul(_tail(f), like(high, x)))
+    return _special(x, 0.0, add(exponent, fma(f, like(high, x), small)))
 
 
 def log10(x: Expr) -> Expr:
     """Return the logarithm to base 10."""
     exponent, f = split(x)
-    natural = add(_tail(f), f)
-    low = fma(exponent, like(_LOG10_2[1], x), mul(natural, either(x, _LOG10E, _LOG10E)))
-    return _special(x, 0.0, fma(exponent, like(_LOG10_2[0], x), low))
+    high, low = _LOG10E_32 if x.dtype is float32 else _LOG10E_64
+    step_high, step_low = _LOG10_2_32 if x.dtype is float32 else _LOG10_2_64
+    small = fma(f, like(low, x), mul(_tail(f), like(high, x)))
+    small = fma(exponent, like(step_low, x), small)
+    return _special(x, 0.0, fma(exponent, like(step_high, x), fma(f, like(high, x), small)))
 
 
 def log1p(x: Expr) -> Expr:
     """Return log(1 + x) without cancellation: 2^-e is applied to 1 and x apart, so no bit of x is lost."""
     form = format_of(x)
     fields = fields_of(add(x, like(1.0, x)))
-    field = call("and", fields, const(((1 << (form.bits.bits - 1)) - 1) >> form.mantissa << form.mantissa, form.bits))
+    field = call(
+        "and", fields, const(((1 << (form.bits.bits - 1)) - 1) >> form.mantissa << form.mantissa, form.bits)
+    )
     # 4 * 2^-e stays normal up to the largest x
     four = from_bits(call("sub", const((2 * form.bias + 2) << form.mantissa, form.bits), field))
     quarter = like(0.25, x)

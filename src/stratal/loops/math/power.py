@@ -26,28 +26,24 @@ from stratal.loops.math.arith import (
     ne,
     neg,
     polynomial,
-    power_of_two,
     select,
     signbit,
     sqrt,
     sub,
-    to_bits,
 )
-from stratal.loops.math.exponential import exp_of_sum
-from stratal.loops.math.logarithm import fields_of, exponent_of, mantissa_of, split
+from stratal.loops.math.exponential import exp2_double, exp_of_sum
+from stratal.loops.math.logarithm import exponent_of, fields_of, mantissa_of, split
 
-# log2(1 + f)/f, degree 11, |f| <= 1/3: relative error 2^-33.2;  2^r, degree 6, |r| <= 1/2: 2^-29 (Remez; float32 powers)
+# log2(1 + f)/f, degree 11, |f| <= 1/3: relative error 2^-33.2 (Remez; for float32 powers)
 _LOG2_SHORT: Final = (
-    1.4426950407475005, -0.7213475196226867, 0.4808984377955168, -0.3606739690406105, 0.2885295903702881,
-    -0.24043414189829368, 0.20645423014270364, -0.18079617481596935, 0.15432626360056984, -0.13754999562317197,
-    0.17607935129587304, -0.1658146364787821,
+    1.4426950407475005, -0.7213475196226867, 0.4808984377955168, -0.3606739690406105,
+    0.2885295903702881, -0.24043414189829368, 0.20645423014270364, -0.18079617481596935,
+    0.15432626360056984, -0.13754999562317197, 0.17607935129587304, -0.1658146364787821,
 )  # fmt: skip
-_EXP2_SHORT: Final = (1.0000000005550227, 0.693147205766193, 0.24022646886105592, 0.055503287123437675,
-                      0.009618489249378552, 0.0013399957598568578, 0.00015345786977111412)  # fmt: skip
 # (2 atanh(s) - 2s)/s^3 = 2/3 + z*Q(z), z = s^2 <= 0.031: Q, degree 7; error of the whole below 2^-65
 _ATANH_TAIL: Final = (
-    0.3999999999999997, 0.2857142857145199, 0.22222222215904128, 0.1818181906585424, 0.15384543843074103,
-    0.1333680704128869, 0.11665106951162169, 0.12068061879263985,
+    0.3999999999999997, 0.2857142857145199, 0.22222222215904128, 0.1818181906585424,
+    0.15384543843074103, 0.1333680704128869, 0.11665106951162169, 0.12068061879263985,
 )  # fmt: skip
 _TWO_THIRDS: Final = (0.6666666666666666, 3.700743415417188e-17)
 _LN2: Final = (0.693147180369123816490, 1.90821492927058770002e-10)
@@ -112,14 +108,11 @@ def _power32(a: Expr, y: Expr) -> Expr:
     edge = any_of(eq(a, like(0.0, a)), eq(a, like(INF, a)))
     ends = select(eq(a, like(0.0, a)), like(-INF, a), like(INF, a))
     x = at_least(at_most(mul(y, select(edge, ends, exact)), 200.0), -200.0)
-    magic = like(1.5 * 2.0**52 + 1023, x)
-    shifted = add(x, magic)
-    r = sub(x, sub(shifted, magic))
-    return mul(polynomial(r, _EXP2_SHORT), power_of_two(to_bits(shifted)))
+    return exp2_double(x)
 
 
 def pow(x: Expr, y: Expr) -> Expr:
-    """Return x^y of floats: 1 for y = 0 or x = 1, NaN for negative x and fractional y, signed zeros and infinities."""
+    """Return x^y of floats, with the special values of IEEE 754: 1 for y = 0 or x = 1 even for NaN."""
     a, zero, one = absolute(x), like(0.0, x), like(1.0, x)
     if x.dtype is float32:
         size = cast(_power32(cast(a, float64), cast(y, float64)), float32)
@@ -142,7 +135,7 @@ def rsqrt(x: Expr) -> Expr:
 
 
 def power_by_squaring(x: Expr, exponent: int) -> Expr:
-    """Return x^exponent for a constant: about log2(exponent) products; a negative exponent inverts a float."""
+    """Return x^exponent for a constant by about log2(exponent) products; a negative one inverts a float."""
     if exponent < 0:
         if not x.dtype.is_float:
             raise VerifyError("power: a negative exponent of an integer", got=str(exponent))
@@ -173,6 +166,3 @@ def integer_power(x: Expr, y: Expr) -> Expr:
     parity = select(call("ne", call("and", y, one), zero), minus, one)
     inverse = select(call("eq", x, one), one, select(call("eq", x, minus), parity, zero))
     return select(lt(y, zero), inverse, result)
-
-
-__all__ = ["integer_power", "pow", "power_by_squaring", "rsqrt"]
