@@ -23,7 +23,10 @@ def samples(name: str) -> Iterator[Sample]:
 
 def called(sample: Sample) -> str:
     """Return the sample as a call, for messages."""
-    shown = {k: f"<{v.name} {v.digest[:6]}>" if isinstance(v, Graph) else v for k, v in sample.op.attributes.items()}
+    shown = {
+        k: f"<{v.name} {v.digest[:6]}>" if isinstance(v, Graph) else v
+        for k, v in sample.op.attributes.items()
+    }
     attributes = ", ".join(f"{k}={v}" for k, v in shown.items())
     return f"{sample.op.name}({attributes}) of ({', '.join(map(str, sample.types))})"
 

@@ -63,7 +63,7 @@ def graph_of(op: Op, types: Sequence[TensorType]) -> Graph:
     return Graph(nodes, items(make(op, *nodes)), name=op.name)
 
 
-# -- what a record must have ------------------------------------------------------------------------------------
+# -- what a record must have ---------------------------------------------------------------------------------
 
 
 @every_record
@@ -85,7 +85,9 @@ ACCEPTS_ALL = {"stop_gradient"}  # takes any one operand
 @every_record
 def test_the_reference_returns_the_promised_type(name: str) -> None:
     def check(sample: Sample) -> str | None:
-        for promised, got in zip(results_of(sample.op, sample.types), results(apply(sample.op, *inputs(sample))), strict=True):
+        for promised, got in zip(
+            results_of(sample.op, sample.types), results(apply(sample.op, *inputs(sample))), strict=True
+        ):
             if not isinstance(got, np.ndarray):
                 return f"returned {type(got).__name__}"
             if (got.dtype, got.shape) != (promised.dtype.np, promised.shape):
@@ -109,12 +111,12 @@ def test_bad_calls_are_refused_by_rule_and_reason(name: str) -> None:
             pytest.fail(f"{call}: accepted as {out}", pytrace=False)
 
 
-# -- sizes nobody knows yet -------------------------------------------------------------------------------------
+# -- sizes nobody knows yet ----------------------------------------------------------------------------------
 
 
 @every_record
 def test_the_type_rule_holds_for_opaque_sizes(name: str) -> None:
-    """Every size above 1 becomes a symbol; the symbolic result, at the sample's sizes, is the concrete result."""
+    """Every size above 1 becomes a symbol; the result, at the sample's sizes, is the concrete result."""
     accepted, tried = 0, 0
 
     def check(sample: Sample) -> str | None:
@@ -138,11 +140,11 @@ def test_the_type_rule_holds_for_opaque_sizes(name: str) -> None:
     assert accepted or not tried or name in KNOWN_SIZES, f"{name}: refuses every sample with opaque sizes"
 
 
-KNOWN_SIZES = {name: "a region is a graph of fixed types" for name in ("cond", "scan", "while")}
+KNOWN_SIZES = dict.fromkeys(("cond", "scan", "while"), "a region is a graph of fixed types")
 
 
 def opaque(sample: Sample) -> tuple[Op | None, tuple[TensorType, ...], dict[str, int]]:
-    """Return a sample with each distinct size above 1 replaced by its own symbol, and the values of the symbols."""
+    """Return a sample with each distinct size above 1 replaced by a symbol, and the values of the symbols."""
     values: dict[str, int] = {}
 
     def hide(size: Dim) -> Dim:
@@ -182,7 +184,7 @@ def concretely(size: Dim, values: dict[str, int]) -> int:
     return size if isinstance(size, int) else value(ast.parse(str(size), mode="eval").body)
 
 
-# -- lowered equals reference -----------------------------------------------------------------------------------
+# -- lowered equals reference --------------------------------------------------------------------------------
 
 
 @every_record
@@ -206,7 +208,7 @@ def test_the_lowered_form_equals_the_reference(name: str) -> None:
     check_samples(name, samples(name), check)
 
 
-# -- derivatives ------------------------------------------------------------------------------------------------
+# -- derivatives ---------------------------------------------------------------------------------------------
 
 
 def doubled(sample: Sample) -> Sample:
@@ -253,7 +255,11 @@ def test_both_derivatives_agree_with_finite_differences_to_second_order(name: st
 
     def check(sample: Sample) -> str | None:
         report = check_grad(
-            graph_of(sample.op, sample.types), operands(sample), order=2, rtol=GRADIENT_RTOL, atol=GRADIENT_ATOL
+            graph_of(sample.op, sample.types),
+            operands(sample),
+            order=2,
+            rtol=GRADIENT_RTOL,
+            atol=GRADIENT_ATOL,
         )
         return None if report.ok else str(report)
 
@@ -273,7 +279,7 @@ def test_what_is_not_differentiable_says_why(name: str) -> None:
     assert record.not_differentiable in str(caught.value)
 
 
-# -- text and JSON ----------------------------------------------------------------------------------------------
+# -- text and JSON -------------------------------------------------------------------------------------------
 
 
 @every_record
@@ -303,7 +309,7 @@ def test_a_call_survives_the_json_form(name: str) -> None:
     check_samples(name, samples(name), check)
 
 
-# -- strides ----------------------------------------------------------------------------------------------------
+# -- strides -------------------------------------------------------------------------------------------------
 
 
 def strided(array: Array) -> list[Array]:

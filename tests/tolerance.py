@@ -1,8 +1,8 @@
 """How far two computations of one op may differ: the one table of tolerances, by dtype and op.
 
-Two correct results of an op differ by the rounding of each: the bound its record states for the lowered form (`ulp`) and
-what NumPy's own implementation may be off. Ops that add many terms differ by the order of the additions too, in
-proportion to the sizes of the terms rather than of the result.
+Two correct results of an op differ by the rounding of each: the bound its record states for the lowered form
+(`ulp`) and what NumPy's own implementation may be off. Ops that add many terms differ by the order of the
+additions too, in proportion to the sizes of the terms rather than of the result.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ Array = np.ndarray[Any, Any]
 
 NUMPY_ULP = {  # error of NumPy's own functions, in units in the last place
     "pow": 1.0, "exp": 3.0, "exp2": 3.0, "expm1": 1.0, "log": 4.0, "log2": 4.0, "log1p": 1.0, "rsqrt": 1.5,
-    "sin": 2.0, "cos": 2.0, "tan": 4.0, "asin": 4.0, "acos": 4.0, "atan": 4.0, "atan2": 1.0, "sinh": 4.0, "cosh": 4.0,
-    "tanh": 4.0, "asinh": 4.0, "acosh": 4.0, "atanh": 4.0, "erf": 0.5, "erfc": 0.5, "logistic": 4.0,
+    "sin": 2.0, "cos": 2.0, "tan": 4.0, "asin": 4.0, "acos": 4.0, "atan": 4.0, "atan2": 1.0,
+    "sinh": 4.0, "cosh": 4.0, "tanh": 4.0, "asinh": 4.0, "acosh": 4.0, "atanh": 4.0, "erf": 0.5,
+    "erfc": 0.5, "logistic": 4.0,
 }  # fmt: skip
 
 # Sums in another order: relative to the largest term times the number of terms of these samples.
-SUMMING = {"sum", "prod", "mean", "var", "cumsum", "cumprod", "cumlogsumexp", "contract", "conv", "window", "scatter",
-           "reduce_window", "reduce_sum", "segment_sum"}  # fmt: skip
+SUMMING = {"sum", "prod", "mean", "var", "cumsum", "cumprod", "cumlogsumexp", "contract",
+"conv",
+           "window", "scatter","scatter_along", "window_reduce", "window_scatter", "linear_recurrence"}  # fmt: skip
 SUM_RTOL = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-13, "c64": 2e-5, "c128": 1e-13}
 
 STRIDED_ULP = 2.0  # NumPy takes another code path for strided operands
@@ -58,7 +60,7 @@ def allowed_ulps(op: Op, dtype: DType) -> float:
 
 
 def disagreement(op: Op, got: Array, want: Array, slack: float = 0.0) -> str:
-    """Return how a result differs from the reference by more than the table and `slack` ulp allow; empty if it does not."""
+    """Return how a result differs by more than the table and `slack` ulp allow; empty where it does not."""
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
     dtype = as_dtype(want.dtype)
@@ -66,7 +68,9 @@ def disagreement(op: Op, got: Array, want: Array, slack: float = 0.0) -> str:
         return ""
     if dtype.is_complex:
         real = want.real.dtype
-        close = np.allclose(got, want, rtol=8 * np.finfo(real).eps, atol=8 * np.finfo(real).eps, equal_nan=True)
+        close = np.allclose(
+            got, want, rtol=8 * np.finfo(real).eps, atol=8 * np.finfo(real).eps, equal_nan=True
+        )
         return "" if close else f"{got} instead of {want}"
     if not dtype.is_float:
         return "" if np.array_equal(got, want) else f"{got} instead of {want}"
@@ -80,4 +84,17 @@ def disagreement(op: Op, got: Array, want: Array, slack: float = 0.0) -> str:
     if np.all(distance <= allowed):
         return ""
     at = np.unravel_index(int(np.argmax(distance)), distance.shape)
-    return f"{got[at]!r} instead of {want[at]!r} at {tuple(map(int, at))}: {distance[at]:g} ulp, allowed {allowed:g}"
+    place = tuple(map(int, at))
+    return f"{got[at]!r} instead of {want[at]!r} at {place}: {distance[at]:g} ulp, allowed {allowed:g}"
+
+
+def same_zeros(op: Op, got: Array, want: Array) -> str:
+    """Return where zeros of an exactly rounded op have the other sign; max and min may give either zero."""
+    if (
+        as_dtype(want.dtype).kind != "f"
+        or allowed_ulps(op, as_dtype(want.dtype))
+        or op.name in ("max", "min")
+    ):
+        return ""
+    wrong = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want))
+    return f"a zero of the other sign at {np.flatnonzero(wrong).tolist()}" if np.any(wrong) else ""

@@ -1,7 +1,8 @@
 """What the records of one family share: element-wise ops and linear ops.
 
-Complex convention: the tangent of `f` at `z` is `f'(z) * t`; the cotangent is `conj(f'(z)) * ct`, so that gradients
-of a real loss point in the direction of steepest ascent, as in PyTorch, and Re<ct, jvp(t)> = Re<vjp(ct), t>.
+Complex convention: the tangent of `f` at `z` is `f'(z) * t`; the cotangent is `conj(f'(z)) * ct`, so that
+gradients of a real loss point in the direction of steepest ascent, as in PyTorch, and
+Re<ct, jvp(t)> = Re<vjp(ct), t>.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from stratal.graph.op import Array, Op, Reject, Sample
 from stratal.loops.compute import pointwise
 from stratal.loops.expr import Expr, call, cast
 
-
 REAL_OF = {complex64: float32, complex128: float64}
 SAMPLE_SHAPES = ((2, 5), (), (37,), (0, 4), (1, 3, 1))
 
@@ -31,7 +31,9 @@ def same_types(name: str, types: Sequence[TensorType]) -> TensorType:
     first = types[0]
     for other in types[1:]:
         if other.dtype is not first.dtype:
-            raise DTypeError(f"{name}: operands differ in dtype", got=", ".join(map(str, types)), hint="cast one side")
+            raise DTypeError(
+                f"{name}: operands differ in dtype", got=", ".join(map(str, types)), hint="cast one side"
+            )
         if other.shape != first.shape:
             raise ShapeError(f"{name}: operands differ in shape", got=", ".join(map(str, types)))
     return first
@@ -59,8 +61,8 @@ def refuse_host_only(op: Op, types: Sequence[TensorType]) -> None:
 class Elementwise(Op):
     """out[i] = f(x[i], ...) for operands of one type. 16-bit floats compute in float32 and round once.
 
-    A record gives `numpy` (its reference on arrays of the compute dtype) or the `ufunc` it is, `scalar` (the same on
-    expressions) or the function `fn` of `loops.expr` it is and, where differentiable, `partials`.
+    A record gives `numpy` (its reference on arrays of the compute dtype) or the `ufunc` it is, `scalar` (the
+    same on expressions) or the function `fn` of `loops.expr` it is and, where differentiable, `partials`.
     """
 
     kinds: ClassVar[str] = "uif"
@@ -121,13 +123,17 @@ class Elementwise(Op):
         count = cls.arity or 1
         for k, dtype in enumerate(sample_dtypes(cls.kinds)):
             for shape in SAMPLE_SHAPES if k < 2 else SAMPLE_SHAPES[:1]:
-                yield Sample(cls(), (TensorType(dtype, shape),) * count, cls.domain, smooth=not cls.not_differentiable)
+                yield Sample(
+                    cls(), (TensorType(dtype, shape),) * count, cls.domain, smooth=not cls.not_differentiable
+                )
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
         if cls.arity is not None and cls.arity > 1:
             dtype = next(iter(sample_dtypes(cls.kinds)))
-            yield Reject(cls(), (TensorType(dtype, (2,)),) + (TensorType(dtype, (3,)),) * (cls.arity - 1), "shape")
+            yield Reject(
+                cls(), (TensorType(dtype, (2,)),) + (TensorType(dtype, (3,)),) * (cls.arity - 1), "shape"
+            )
         refused = bool_ if "b" not in cls.kinds else float32 if "f" not in cls.kinds else None
         if refused is not None:
             yield Reject(cls(), (TensorType(refused, (2,)),) * (cls.arity or 1), "takes")
@@ -139,6 +145,6 @@ def sample_dtypes(kinds: str) -> Iterable[DType]:
 
 
 def linear_jvp(op: Op, b: Builder, tangents: Sequence[Node | None], *inputs: Node) -> Node:
-    """Return the tangent of an op that is linear in all its inputs together: the op itself on the tangents."""
+    """Return the tangent of an op linear in all its inputs together: the op itself on the tangents."""
     operands = [b.like(x, 0) if t is None else t for t, x in zip(tangents, inputs, strict=True)]
     return b.op(op.name, *operands, **op.attributes)

@@ -12,7 +12,8 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, axes as fresh_axes
+from stratal.loops.compute import Compute
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import cast
 
 
@@ -29,7 +30,9 @@ class Iota(Op):
 
     def infer(self, *types: TensorType) -> TensorType:
         if not 0 <= self.axis < len(self.shape):
-            raise AttributeValueError("iota: axis out of range", got=f"axis {self.axis} of {len(self.shape)} dimensions")
+            raise AttributeValueError(
+                "iota: axis out of range", got=f"axis {self.axis} of {len(self.shape)} dimensions"
+            )
         if any(isinstance(n, int) and n < 0 for n in self.shape):
             raise ShapeError("iota: a size is negative", got=str(self.shape))
         if self.dtype.is_bool or self.dtype.is_complex:
@@ -37,7 +40,7 @@ class Iota(Op):
         return TensorType(self.dtype, self.shape)
 
     def ref(self, *arrays: Array) -> Array:
-        shape = tuple(int(n) for n in self.shape)  # type: ignore[call-overload]
+        shape = tuple(int(n) for n in self.shape)
         count = np.arange(shape[self.axis], dtype=np.int64).astype(self.dtype.np)
         column = count.reshape([-1 if k == self.axis else 1 for k in range(len(shape))])
         return np.broadcast_to(column, shape)
@@ -49,7 +52,14 @@ class Iota(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for dtype in (int64, int32, float32, float16, uint8, int8):
-            for shape, axis in (((5,), 0), ((2, 3), 0), ((2, 3), 1), ((0, 4), 1), ((1, 3, 1), 1), ((300,), 0)):
+            for shape, axis in (
+                ((5,), 0),
+                ((2, 3), 0),
+                ((2, 3), 1),
+                ((0, 4), 1),
+                ((1, 3, 1), 1),
+                ((300,), 0),
+            ):
                 yield Sample(cls(shape, axis, dtype), (), smooth=False)
 
     @classmethod

@@ -10,7 +10,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, record
-from stratal.loops.expr import Expr, call, const
+from stratal.loops import math
+from stratal.loops.expr import Expr, call
 from stratal.ops.families import REAL_OF, Elementwise, linear_jvp, widened
 
 
@@ -47,7 +48,8 @@ class Sub(Elementwise):
         x, y = tangents
         if y is None:
             return x
-        return b.neg(y) if x is None else b.sub(x, y)
+        moved: Node = b.neg(y) if x is None else b.sub(x, y)
+        return moved
 
 
 @record
@@ -93,7 +95,9 @@ class Abs(Elementwise):
 
     def ref(self, *arrays: Array) -> Array:
         x = arrays[0]
-        return np.asarray(np.abs(x)) if x.dtype.kind == "c" else np.asarray(np.abs(widened(x))).astype(x.dtype)
+        return (
+            np.asarray(np.abs(x)) if x.dtype.kind == "c" else np.asarray(np.abs(widened(x))).astype(x.dtype)
+        )
 
     def scalar(self, *args: Expr) -> Expr:
         return args[0] if args[0].dtype.kind == "u" else call("abs", *args)
@@ -106,15 +110,19 @@ class Abs(Elementwise):
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         x, tangent = inputs[0], tangents[0]
-        if not x.dtype.is_complex:
-            return b.mul(b.sign(x), tangent)
-        return b.real(b.mul(b.conj(_direction(b, out, x)), tangent))
+        moved: Node
+        if x.dtype.is_complex:
+            moved = b.real(b.mul(b.conj(_direction(b, out, x)), tangent))
+        else:
+            moved = b.mul(b.sign(x), tangent)
+        return moved
 
 
 def _direction(b: Builder, modulus: Node, x: Node) -> Node:
     """Return x / |x|, and 0 at 0, of a complex x."""
     nonzero = b.select(b.eq(modulus, b.like(modulus, 0)), b.like(modulus, 1), modulus)
-    return b.div(x, b.cast(nonzero, dtype=x.dtype))
+    direction: Node = b.div(x, b.cast(nonzero, dtype=x.dtype))
+    return direction
 
 
 @record
@@ -126,12 +134,7 @@ class Sign(Elementwise):
     ufunc = np.sign
 
     def scalar(self, *args: Expr) -> Expr:
-        x = args[0]
-        zero, one = const(0, x.dtype), const(1, x.dtype)
-        rest = call("select", call("eq", x, zero), zero, x)
-        if x.dtype.kind != "u":
-            rest = call("select", call("lt", x, zero), const(-1, x.dtype), rest)
-        return call("select", call("gt", x, zero), one, rest)
+        return math.sign(*args)
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [None]
@@ -166,4 +169,5 @@ class Min(Elementwise):
 def _share(b: Builder, lost: Node, x: Node, y: Node) -> Node:
     """Return 0 where an operand lost, 1/2 where both are equal, else 1 (also next to NaN)."""
     won = b.select(b.eq(x, y), b.like(x, 0.5), b.like(x, 1))
-    return b.select(lost, b.like(x, 0), won)
+    share: Node = b.select(lost, b.like(x, 0), won)
+    return share

@@ -50,7 +50,8 @@ class Select(Op):
         if x is None and y is None:
             return None
         zero = b.like(out, 0)
-        return b.select(inputs[0], zero if x is None else x, zero if y is None else y)
+        moved: Node = b.select(inputs[0], zero if x is None else x, zero if y is None else y)
+        return moved
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

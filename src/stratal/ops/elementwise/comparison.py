@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from stratal.base.dtypes import bool_, uint8
 from stratal.graph.op import record
-from stratal.loops.expr import Expr, call, cast, const
+from stratal.loops import math
+from stratal.loops.expr import Expr, call, cast
 from stratal.ops.families import Elementwise
 
 
@@ -90,7 +89,7 @@ class IsNan(FloatTest):
     ufunc = np.isnan
 
     def scalar(self, *args: Expr) -> Expr:
-        return call("ne", args[0], args[0])
+        return math.isnan(args[0])
 
 
 @record
@@ -100,7 +99,7 @@ class IsInf(FloatTest):
     ufunc = np.isinf
 
     def scalar(self, *args: Expr) -> Expr:
-        return call("eq", call("abs", args[0]), const(math.inf, args[0].dtype))
+        return math.isinf(args[0])
 
 
 @record
@@ -110,4 +109,4 @@ class IsFinite(FloatTest):
     ufunc = np.isfinite
 
     def scalar(self, *args: Expr) -> Expr:
-        return call("lt", call("abs", args[0]), const(math.inf, args[0].dtype))
+        return math.isfinite(args[0])

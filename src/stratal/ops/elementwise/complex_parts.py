@@ -1,4 +1,4 @@
-"""Complex numbers and their parts. They run by host fallback: complex values live in types, interpreter and autodiff."""
+"""Complex numbers and their parts; they run by host fallback, as all complex arithmetic does."""
 
 from __future__ import annotations
 

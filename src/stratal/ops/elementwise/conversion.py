@@ -7,8 +7,23 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.dtypes import (
-    ALL, DType, as_dtype, bfloat16, bool_, complex64, float16, float32, float64, int8, int16, int32, int64, uint8,
-    uint16, uint32, uint64,
+    ALL,
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    complex64,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
 )  # fmt: skip
 from stratal.base.errors import DTypeError
 from stratal.base.lowered import Lowered
@@ -23,9 +38,9 @@ from stratal.ops.families import SAMPLE_SHAPES, refuse_host_only
 
 @record
 class Cast(Op):
-    """x as `dtype`: floats round to nearest, float to integer truncates and saturates (NaN gives 0), integers wrap.
+    """x as `dtype`: floats round to nearest, integers wrap, to bool is `x != 0`.
 
-    To bool is `x != 0`. Complex to real is refused: `real` says which part.
+    Float to integer truncates and saturates; NaN gives 0. Complex to real is refused: `real` says which part.
     """
 
     dtype: DType
@@ -66,7 +81,9 @@ class Cast(Op):
         for source in ALL:
             for target in ALL:
                 if not source.is_complex or target.is_complex:
-                    yield Sample(cls(target), (TensorType(source, (2, 5)),), (-9.0, 9.0), smooth=target.is_inexact)
+                    yield Sample(
+                        cls(target), (TensorType(source, (2, 5)),), (-9.0, 9.0), smooth=target.is_inexact
+                    )
         for shape in SAMPLE_SHAPES:
             yield Sample(cls(float64), (TensorType(float32, shape),))
 
@@ -77,9 +94,12 @@ class Cast(Op):
 
 
 def _saturated(x: Array, dtype: DType) -> Array:
-    """Return float64 values truncated to an integer dtype, the nearest representable one where out of range."""
+    """Return float64 values truncated to an integer dtype; out of range, its nearest value."""
     bounds = np.iinfo(dtype.np)
-    low, high = float(bounds.min), float(bounds.max) + (0 if dtype.bits == 64 else 1)  # 2**63 - 1 rounds up already
+    low, high = (
+        float(bounds.min),
+        float(bounds.max) + (0 if dtype.bits == 64 else 1),
+    )  # 2**63 - 1 rounds up already
     inside = (x > low - (0 if dtype.bits == 64 else 1)) & (x < high)
     whole = np.where(inside, x, 0).astype(dtype.np)
     whole = np.where(x >= high, dtype.np.type(bounds.max), whole)
@@ -113,7 +133,12 @@ class Bitcast(Op):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        groups = ((int8, uint8), (int16, uint16, float16, bfloat16), (int32, uint32, float32), (int64, uint64, float64))
+        groups = (
+            (int8, uint8),
+            (int16, uint16, float16, bfloat16),
+            (int32, uint32, float32),
+            (int64, uint64, float64),
+        )
         for group in groups:
             for source in group:
                 for target in group:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math as pymath
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,28 +9,32 @@ import numpy as np
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, record
-from stratal.loops.expr import Expr, call, const
+from stratal.loops import math
+from stratal.loops.expr import Expr
 from stratal.ops.families import Elementwise
+
+_LN2 = 0.6931471805599453
 
 
 @record
 class Pow(Elementwise):
-    """x ** y. Of integers it wraps, and a negative power rounds the true value towards 0 (0 for a base of 0)."""
+    """x ** y. Of integers it wraps; a negative power rounds the true value towards 0, for a base of 0 too."""
 
+    ulp = 2.0
     arity = 2
     kinds = "uifc"
     domain = (0.3, 2.0)
 
     def numpy(self, *arrays: Array) -> Array:
         x, y = arrays
-        if x.dtype.kind not in "iu":
-            return np.power(x, y)
-        if x.dtype.kind == "u":
-            return np.power(x, y)
+        if x.dtype.kind != "i":
+            return np.asarray(np.power(x, y))
         whole = np.power(x, np.where(y < 0, 0, y).astype(x.dtype))
-        odd_sign = np.where(y % 2 == 0, 1, x)
-        fraction = np.where(abs(x) == 1, odd_sign, 0)
+        fraction = np.where((x == 1) | (x == -1), np.where(y % 2 == 0, 1, x), 0)
         return np.where(y < 0, fraction, whole)
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.pow(*args) if args[0].dtype.is_float else math.integer_power(*args)
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, y = inputs
@@ -66,10 +69,14 @@ class Sqrt(Power):
 class Rsqrt(Power):
     """1 / sqrt(x)."""
 
+    ulp = 1.5
     domain = (0.2, 4.0)
 
     def numpy(self, *arrays: Array) -> Array:
         return np.asarray(1 / np.sqrt(arrays[0]))
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.rsqrt(*args)
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.mul(b.like(out, -0.5), b.mul(out, b.mul(out, out)))]
@@ -79,7 +86,11 @@ class Rsqrt(Power):
 class Exp(Power):
     """e ** x."""
 
+    ulp = 1.0
     ufunc = np.exp
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.exp(*args)
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [out]
@@ -89,17 +100,25 @@ class Exp(Power):
 class Exp2(Power):
     """2 ** x."""
 
+    ulp = 1.0
     ufunc = np.exp2
 
+    def scalar(self, *args: Expr) -> Expr:
+        return math.exp2(*args)
+
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.mul(out, b.like(out, pymath.log(2)))]
+        return [b.mul(out, b.like(out, _LN2))]
 
 
 @record
 class Expm1(Power):
     """e ** x - 1, precise near 0."""
 
+    ulp = 2.0
     ufunc = np.expm1
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.expm1(*args)
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.add(out, b.like(out, 1))]
@@ -109,8 +128,12 @@ class Expm1(Power):
 class Log(Power):
     """The natural logarithm; NaN below 0, -inf at 0."""
 
+    ulp = 2.0
     domain = (0.2, 4.0)
     ufunc = np.log
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.log(*args)
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.div(b.like(out, 1), inputs[0])]
@@ -120,19 +143,27 @@ class Log(Power):
 class Log2(Power):
     """The logarithm to base 2."""
 
+    ulp = 3.0
     domain = (0.2, 4.0)
     ufunc = np.log2
 
+    def scalar(self, *args: Expr) -> Expr:
+        return math.log2(*args)
+
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.div(b.like(out, 1 / pymath.log(2)), inputs[0])]
+        return [b.div(b.like(out, 1 / _LN2), inputs[0])]
 
 
 @record
 class Log1p(Power):
     """log(1 + x), precise near 0."""
 
+    ulp = 3.0
     domain = (-0.7, 3.0)
     ufunc = np.log1p
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.log1p(*args)
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.div(b.like(out, 1), b.add(inputs[0], b.like(out, 1)))]

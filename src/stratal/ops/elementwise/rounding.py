@@ -1,4 +1,4 @@
-"""Rounding to integers that stay floats. Their derivative is 0 wherever it exists, and taken as 0 at the jumps."""
+"""Rounding to whole numbers that stay floats. The derivative is 0, also at the jumps."""
 
 from __future__ import annotations
 

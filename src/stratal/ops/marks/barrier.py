@@ -16,7 +16,7 @@ from stratal.ops.marks.family import Mark
 
 @record
 class Barrier(Mark):
-    """x, unchanged. Two barriers merge only if their `id` is equal: clones made to be computed again stay apart."""
+    """x, unchanged. Barriers of different `id` never merge: clones made to be computed again stay apart."""
 
     id: int
     foldable = False

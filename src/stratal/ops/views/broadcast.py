@@ -14,7 +14,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.compute import Compute, arguments
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import index_const
 from stratal.ops.families import linear_jvp
 
@@ -34,12 +35,16 @@ class Broadcast(Op):
     def infer(self, *types: TensorType) -> TensorType:
         x = types[0]
         if len(self.axes) != x.ndim or any(a >= b for a, b in zip(self.axes, self.axes[1:], strict=False)):
-            raise ShapeError("broadcast: axes must be one per input axis and increasing", got=f"{self.axes} for {x}")
+            raise ShapeError(
+                "broadcast: axes must be one per input axis and increasing", got=f"{self.axes} for {x}"
+            )
         for k, a in enumerate(self.axes):
             if not 0 <= a < len(self.shape):
                 raise ShapeError("broadcast: axis out of range", got=f"axis {a} of shape {self.shape}")
             if not known_equal(x.shape[k], 1) and not known_equal(x.shape[k], self.shape[a]):
-                raise ShapeError("broadcast: a size is neither 1 nor the target's", got=f"{x} to {self.shape}")
+                raise ShapeError(
+                    "broadcast: a size is neither 1 nor the target's", got=f"{x} to {self.shape}"
+                )
         return x.with_shape(self.shape)
 
     def ref(self, *arrays: Array) -> Array:
@@ -47,11 +52,11 @@ class Broadcast(Op):
         expanded = [1] * len(self.shape)
         for k, a in enumerate(self.axes):
             expanded[a] = x.shape[k]
-        return np.broadcast_to(x.reshape(expanded), tuple(int(n) for n in self.shape))  # type: ignore[call-overload]
+        return np.broadcast_to(x.reshape(expanded), tuple(int(n) for n in self.shape))
 
     def lower(self, *types: TensorType) -> Lowered:
         (x,) = arguments(*types)
-        out = fresh_axes(int(n) for n in self.shape)  # type: ignore[call-overload]
+        out = fresh_axes(int(n) for n in self.shape)
         where = tuple(index_const(0) if n == 1 else out[a] for n, a in zip(x.shape, self.axes, strict=True))
         return Compute((x,), out, x.dtype, x[where])
 

@@ -14,7 +14,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.compute import Compute, arguments
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Var, const, guard
 from stratal.loops.index import less, sub
 from stratal.ops.families import linear_jvp, refuse_host_only
@@ -37,7 +38,9 @@ class Concatenate(Op):
             if x.dtype is not first.dtype:
                 raise DTypeError("concatenate: operands differ in dtype", got=", ".join(map(str, types)))
             if self.others(x) != self.others(first):
-                raise ShapeError(f"concatenate: sizes differ off axis {self.axis}", got=", ".join(map(str, types)))
+                raise ShapeError(
+                    f"concatenate: sizes differ off axis {self.axis}", got=", ".join(map(str, types))
+                )
             total = total + x.shape[self.axis]
         return first.with_shape((*first.shape[: self.axis], total, *first.shape[self.axis + 1 :]))
 
@@ -79,8 +82,9 @@ class Concatenate(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         cases: tuple[tuple[int, tuple[tuple[int, ...], ...]], ...] = (
-            (0, ((2,), (3,))), (1, ((2, 3), (2, 1), (2, 2))), (0, ((2, 3),)), (0, ((0, 3), (2, 3))), (1, ((2, 0), (2, 0))),
-            (1, ((1, 2, 1), (1, 3, 1))), (1, ((0, 2), (0, 3))), (0, ((1,),) * 7), (1, ((5, 17), (5, 16))),
+            (0, ((2,), (3,))), (1, ((2, 3), (2, 1), (2, 2))), (0, ((2, 3),)), (0, ((0, 3), (2, 3))),
+            (1, ((2, 0), (2, 0))), (1, ((1, 2, 1), (1, 3, 1))), (1, ((0, 2), (0, 3))),
+            (0, ((1,),) * 7), (1, ((5, 17), (5, 16))),
         )  # fmt: skip
         for dtype in (float32, float64, bool_, int64):
             for axis, shapes in cases:
@@ -105,4 +109,6 @@ def _choose(pieces: Sequence[tuple[int, Expr]], position: Var) -> Expr:
         start, piece = pieces[0]
         return guard(less(start - 1, position), piece, const(0, piece.dtype))
     half = len(pieces) // 2
-    return guard(less(position, pieces[half][0]), _choose(pieces[:half], position), _choose(pieces[half:], position))
+    return guard(
+        less(position, pieces[half][0]), _choose(pieces[:half], position), _choose(pieces[half:], position)
+    )

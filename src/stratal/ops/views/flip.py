@@ -13,7 +13,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.compute import Compute, arguments
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.index import sub
 from stratal.ops.families import linear_jvp, refuse_host_only
 
@@ -38,7 +39,9 @@ class Flip(Op):
         refuse_host_only(self, types)
         (x,) = arguments(*types)
         out = fresh_axes(x.shape)
-        where = tuple(sub(n - 1, v) if k in self.axes else v for k, (v, n) in enumerate(zip(out, x.shape, strict=True)))
+        where = tuple(
+            sub(n - 1, v) if k in self.axes else v for k, (v, n) in enumerate(zip(out, x.shape, strict=True))
+        )
         return Compute((x,), out, x.dtype, x[where])
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
@@ -50,8 +53,8 @@ class Flip(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         cases: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-            ((4,), (0,)), ((2, 3), (0,)), ((2, 3), (1,)), ((2, 3), (0, 1)), ((2, 3), ()), ((0, 3), (0, 1)), ((), ()),
-            ((1, 5, 1), (0, 1)), ((9, 35), (1,)),
+            ((4,), (0,)), ((2, 3), (0,)), ((2, 3), (1,)), ((2, 3), (0, 1)), ((2, 3), ()),
+            ((0, 3), (0, 1)), ((), ()), ((1, 5, 1), (0, 1)), ((9, 35), (1,)),
         )  # fmt: skip
         for dtype in (float32, float64, bool_, int64):
             for shape, axes in cases:

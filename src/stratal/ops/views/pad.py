@@ -14,7 +14,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.compute import Compute, arguments
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, call, const, guard, index_const
 from stratal.loops.index import both, floordiv, mod, sub, within
 from stratal.ops.families import linear_jvp, refuse_host_only
@@ -55,7 +56,7 @@ class Pad(Op):
     def ref(self, *arrays: Array) -> Array:
         x, value = arrays
         spans = [max((n - 1) * (i + 1) + 1, 0) for n, i in zip(x.shape, self.interior, strict=True)]
-        shape = [int(lo) + s + int(hi) for lo, s, hi in zip(self.low, spans, self.high, strict=True)]  # type: ignore[arg-type]
+        shape = [int(lo) + s + int(hi) for lo, s, hi in zip(self.low, spans, self.high, strict=True)]
         out = np.full(shape, value, x.dtype)
         inside = zip(self.low, spans, self.interior, strict=True)
         out[tuple(slice(lo, lo + s, i + 1) for lo, s, i in inside)] = x
@@ -67,7 +68,9 @@ class Pad(Op):
         out = fresh_axes(self.infer(*types).ints)
         inside: Expr = const(0 not in x.shape, bool_)
         where = []
-        for v, n, lo, between in zip(out, x.shape, types[0].with_shape(self.low).ints, self.interior, strict=True):
+        for v, n, lo, between in zip(
+            out, x.shape, types[0].with_shape(self.low).ints, self.interior, strict=True
+        ):
             position, step = sub(v, lo), between + 1
             inside = both(inside, within(position, 0, max(n - 1, 0) * step + 1))
             inside = both(inside, _is_zero(mod(position, step)))
@@ -89,9 +92,10 @@ class Pad(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         cases: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
-            ((3,), (1,), (2,), (0,)), ((2, 3), (1, 0), (0, 2), (0, 0)), ((4,), (0,), (0,), (2,)), ((2, 3), (1, 2), (1, 0), (1, 2)),
-            ((2, 2), (0, 0), (0, 0), (0, 0)), ((0, 2), (1, 0), (2, 1), (0, 1)), ((), (), (), ()), ((1,), (0,), (1,), (3,)),
-            ((30, 31), (1, 1), (1, 1), (0, 0)),
+            ((3,), (1,), (2,), (0,)), ((2, 3), (1, 0), (0, 2), (0, 0)), ((4,), (0,), (0,), (2,)),
+            ((2, 3), (1, 2), (1, 0), (1, 2)), ((2, 2), (0, 0), (0, 0), (0, 0)),
+            ((0, 2), (1, 0), (2, 1), (0, 1)),
+            ((), (), (), ()), ((1,), (0,), (1,), (3,)), ((30, 31), (1, 1), (1, 1), (0, 0)),
         )  # fmt: skip
         for dtype in (float32, float64, bool_, int64):
             for shape, low, high, interior in cases:

@@ -13,7 +13,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.compute import Compute, arguments
+from stratal.loops.compute import axes as fresh_axes
 from stratal.ops.families import linear_jvp, refuse_host_only
 
 
@@ -52,8 +53,8 @@ class Permute(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         cases: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-            ((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 3, 4), (0, 2, 1)), ((), ()), ((5,), (0,)), ((0, 3), (1, 0)),
-            ((1, 4, 1), (2, 1, 0)), ((17, 19), (1, 0)),
+            ((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 3, 4), (0, 2, 1)), ((), ()), ((5,), (0,)),
+            ((0, 3), (1, 0)), ((1, 4, 1), (2, 1, 0)), ((17, 19), (1, 0)),
         )  # fmt: skip
         for dtype in (float32, float64, bool_, int64):
             for shape, perm in cases:

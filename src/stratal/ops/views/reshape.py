@@ -12,7 +12,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments, axes as fresh_axes
+from stratal.loops.compute import Compute, arguments
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import const
 from stratal.loops.index import flatten, unflatten
 from stratal.ops.families import linear_jvp, refuse_host_only
@@ -38,7 +39,7 @@ class Reshape(Op):
         return x.with_shape(self.shape)
 
     def ref(self, *arrays: Array) -> Array:
-        return arrays[0].reshape(tuple(int(n) for n in self.shape))  # type: ignore[call-overload]
+        return arrays[0].reshape(tuple(int(n) for n in self.shape))
 
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)
@@ -58,8 +59,9 @@ class Reshape(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-            ((2, 3), (3, 2)), ((2, 3), (6,)), ((6,), (1, 2, 3)), ((4, 6), (8, 3)), ((2, 3, 4), (2, 12)), ((1,), ()),
-            ((), (1, 1)), ((0, 4), (3, 0)), ((0,), (2, 0, 5)), ((1, 5, 1), (5,)), ((6, 35), (14, 15)),
+            ((2, 3), (3, 2)), ((2, 3), (6,)), ((6,), (1, 2, 3)), ((4, 6), (8, 3)), ((2, 3, 4), (2, 12)),
+            ((1,), ()), ((), (1, 1)), ((0, 4), (3, 0)), ((0,), (2, 0, 5)), ((1, 5, 1), (5,)),
+            ((6, 35), (14, 15)),
         )  # fmt: skip
         for dtype in (float32, float64, bool_, int64):
             for source, target in shapes:
