@@ -1,0 +1,74 @@
+"""Means, variances, stable log-sum-exp and softmax; 16-bit floats compute in float32 throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratal.base.dims import as_int, product
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.ops.composite.family import all_axes, axis_of, cast_to, check_float, named, spread, wide
+
+
+def mean_of(b: Builder, x: Node, axes: Sequence[int]) -> Node:
+    """Return the mean over `axes` of a tensor already in its compute dtype; of nothing, NaN."""
+    total = b.op("sum", x, axes=tuple(axes))
+    return b.op("div", total, b.like(total, as_int(product(x.shape[a] for a in axes))))
+
+
+def variance_of(b: Builder, x: Node, axes: Sequence[int], correction: float = 0) -> tuple[Node, Node, Node]:
+    """Return mean, variance and x - mean of a tensor already in its compute dtype."""
+    mean = mean_of(b, x, axes)
+    centered = b.op("sub", x, spread(b, mean, x, axes))
+    total = b.op("sum", b.mul(centered, centered), axes=tuple(axes))
+    freedom = max(as_int(product(x.shape[a] for a in axes)) - correction, 0)
+    return mean, b.op("div", total, b.like(total, freedom)), centered
+
+
+@named
+def mean(b: Builder, x: Node, *, axes: Sequence[int] | None = None) -> Node:
+    """Return the arithmetic mean over `axes`, which vanish; all for None."""
+    check_float("mean", x)
+    return cast_to(b, mean_of(b, wide(b, x), all_axes("mean", x, axes)), x.dtype)
+
+
+@named
+def variance(b: Builder, x: Node, *, axes: Sequence[int] | None = None, correction: float = 0) -> Node:
+    """Return the mean of squared deviations, the divisor lessened by `correction` (1: Bessel's)."""
+    check_float("variance", x)
+    return cast_to(b, variance_of(b, wide(b, x), all_axes("variance", x, axes), correction)[1], x.dtype)
+
+
+def _shift(b: Builder, x: Node, axes: Sequence[int]) -> Node:
+    """Return the finite maximum over `axes`, 0 where it is infinite: it cancels out, so no gradient flows."""
+    top = b.stop_gradient(b.reduce_max(x, axes=tuple(axes)))
+    return b.op("select", b.isfinite(top), top, b.like(top, 0))
+
+
+@named
+def logsumexp(b: Builder, x: Node, *, axes: Sequence[int] | None = None) -> Node:
+    """Return log(sum(exp(x))) over `axes` without overflow."""
+    check_float("logsumexp", x)
+    over, y = all_axes("logsumexp", x, axes), wide(b, x)
+    top = _shift(b, y, over)
+    total = b.sum(b.exp(b.sub(y, spread(b, top, y, over))), axes=over)
+    return cast_to(b, b.add(b.log(total), top), x.dtype)
+
+
+@named
+def softmax(b: Builder, x: Node, *, axis: int = -1) -> Node:
+    """Return exp(x) / sum(exp(x)) along `axis`; NaN where every element is -inf, as in PyTorch."""
+    check_float("softmax", x)
+    over, y = (axis_of("softmax", x, axis),), wide(b, x)
+    power = b.exp(b.sub(y, spread(b, b.stop_gradient(b.reduce_max(y, axes=over)), y, over)))
+    return cast_to(b, b.div(power, spread(b, b.sum(power, axes=over), y, over)), x.dtype)
+
+
+@named
+def log_softmax(b: Builder, x: Node, *, axis: int = -1) -> Node:
+    """Return the logarithm of softmax without cancellation."""
+    check_float("log_softmax", x)
+    over, y = (axis_of("log_softmax", x, axis),), wide(b, x)
+    centered = b.sub(y, spread(b, b.stop_gradient(b.reduce_max(y, axes=over)), y, over))
+    total = b.log(b.sum(b.exp(centered), axes=over))
+    return cast_to(b, b.sub(centered, spread(b, total, y, over)), x.dtype)
