@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,6 @@ from stratal.nn.linear import Linear
 from stratal.nn.module import Module
 from stratal.nn.normalization import LayerNorm
 from stratal.nn.parameter import empty_parameter
-from stratal.tensor.functions import concat
 from stratal.tensor.tensor import Tensor
 
 
@@ -207,7 +207,7 @@ class TransformerEncoder(Module):
 
     def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
-        self.layers = ModuleList([encoder_layer.clone() for _ in range(num_layers)])
+        self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
         self.num_layers = num_layers
         self.norm = norm
 

@@ -40,7 +40,7 @@ class _Numbered(Module):
 
     def __getitem__(self: Self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self._like(self._items()[index])
+            return self._like(dict(list(self._modules.items())[index]))
         return self._items()[self._position(index)]
 
     def __setitem__(self, index: int, module: Module) -> None:
@@ -51,7 +51,7 @@ class _Numbered(Module):
         del kept[index if isinstance(index, slice) else self._position(index)]
         self._renumber(kept)
 
-    def _like(self: Self, modules: list[Module]) -> Self:
+    def _like(self: Self, modules: dict[str, Module]) -> Self:
         raise NotImplementedError
 
     def append(self: Self, module: Module) -> Self:
@@ -85,8 +85,8 @@ class Sequential(_Numbered):
             for k, module in enumerate(modules):
                 self.add_module(str(k), module)
 
-    def _like(self, modules: list[Module]) -> Sequential:
-        return Sequential(*modules)
+    def _like(self, modules: dict[str, Module]) -> Sequential:
+        return Sequential(modules)
 
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():
@@ -101,8 +101,8 @@ class ModuleList(_Numbered):
         super().__init__()
         self.extend(modules)
 
-    def _like(self, modules: list[Module]) -> ModuleList:
-        return ModuleList(modules)
+    def _like(self, modules: dict[str, Module]) -> ModuleList:
+        return ModuleList(modules.values())
 
 
 class ModuleDict(Module):

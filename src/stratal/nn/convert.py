@@ -43,8 +43,19 @@ def convert(module: Module, *arguments: Any, dtype: Any = None, device: Any = No
     for part in module.modules():
         for parameter in part._parameters.values():
             if parameter is not None and parameter.dtype.is_inexact:
-                parameter.convert_(target)
+                _convert(parameter, target)
         for buffer in part._buffers.values():
             if buffer is not None and buffer.dtype.is_inexact:
-                buffer.convert_(target)
+                _convert(buffer, target)
     note_mutation()
+
+
+def _convert(tensor: Tensor, target: DType) -> None:
+    """Give a tensor another dtype, and its gradient too."""
+    if tensor.dtype is target:
+        return
+    grad = tensor.grad
+    tensor.grad = None
+    tensor.data = tensor.detach().astype(target)
+    if grad is not None:
+        tensor.grad = grad.detach().astype(target)

@@ -10,7 +10,9 @@ from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter, empty_parameter
-from stratal.tensor.tensor import Tensor, no_grad, ones, tensor, zeros
+from stratal.tensor.creation import ones, zeros
+from stratal.tensor.state import no_grad
+from stratal.tensor.tensor import Tensor, tensor
 
 
 class _BatchNorm(Module):

@@ -11,8 +11,10 @@ from stratal.nn import init
 from stratal.nn.module import Module
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.control import scan
-from stratal.tensor.functions import concat, flip, sigmoid, stack, tanh
-from stratal.tensor.tensor import Tensor, zeros
+from stratal.tensor.creation import zeros
+from stratal.tensor.elementwise import sigmoid, tanh
+from stratal.tensor.shapes import concat, flip, stack
+from stratal.tensor.tensor import Tensor
 
 State = tuple[Tensor, Tensor]
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.tensor.functions import clip, concat, minimum
-from stratal.tensor.functions import max as maximum_of
-from stratal.tensor.functions import sqrt
-from stratal.tensor.functions import sum as total_of
+from stratal.tensor.elementwise import clip, minimum, sqrt
+from stratal.tensor.reductions import amax
+from stratal.tensor.shapes import concat
 from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
 
@@ -21,10 +20,10 @@ def _with_grad(parameters: Any) -> list[Tensor]:
 
 def _norm(x: Tensor, norm_type: float) -> Tensor:
     if norm_type == float("inf"):
-        return maximum_of(abs(x))
+        return amax(abs(x))
     if norm_type == 2.0:
-        return sqrt(total_of(x * x))
-    return total_of(abs(x) ** norm_type) ** (1.0 / norm_type)
+        return sqrt((x * x).sum())
+    return (abs(x) ** norm_type).sum() ** (1.0 / norm_type)
 
 
 def clip_grad_norm_(

@@ -7,7 +7,7 @@ from typing import Any
 
 from stratal.optim.group import ParamGroup
 from stratal.optim.optimizer import Optimizer, Scalars, State
-from stratal.tensor.functions import sqrt
+from stratal.tensor.elementwise import sqrt
 from stratal.tensor.tensor import Tensor
 
 

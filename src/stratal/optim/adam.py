@@ -11,7 +11,7 @@ from typing import Any
 from stratal.base.errors import AttributeValueError
 from stratal.optim.group import ParamGroup
 from stratal.optim.optimizer import Optimizer, Scalars, State
-from stratal.tensor.functions import maximum, sqrt
+from stratal.tensor.elementwise import maximum, sqrt
 from stratal.tensor.tensor import Tensor
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.tensor import Tensor, tensor
 
@@ -36,7 +34,7 @@ class ParamGroup(dict[str, Any]):
         toggles = name not in self or (self[name] == 0) != (number == 0)
         super().__setitem__(name, number)
         if name in self._cells:
-            self._cells[name].copy_(np.float64(number))
+            self._cells[name].data = tensor(number, dtype="float64")
         else:
             self._cells[name] = tensor(number, dtype="float64")
         if toggles:

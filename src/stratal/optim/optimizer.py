@@ -15,8 +15,10 @@ from stratal.base.dtypes import float32
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.optim.group import ParamGroup
 from stratal.tensor.capture import note_mutation
+from stratal.tensor.creation import full
 from stratal.tensor.lazy import end_step
-from stratal.tensor.tensor import Tensor, no_grad, tensor, zeros
+from stratal.tensor.state import no_grad
+from stratal.tensor.tensor import Tensor, tensor
 
 Scalars = dict[str, Tensor]
 State = dict[str, Tensor]
@@ -109,7 +111,7 @@ class Optimizer:
             dtype = self._work_dtype(p)
             for name, fill in self.slots(group).items():
                 if name not in state:
-                    state[name] = zeros(p.shape, dtype=dtype) if fill == 0 else zeros(p.shape, dtype=dtype) + fill
+                    state[name] = full(p.shape, fill, dtype=dtype)
             if dtype is not p.dtype and "master_param" not in state:
                 state["master_param"] = p.detach().astype(dtype)
             if self.counts_steps and "step" not in state:

@@ -8,7 +8,7 @@ from typing import Any
 from stratal.base.errors import AttributeValueError
 from stratal.optim.group import ParamGroup
 from stratal.optim.optimizer import Optimizer, Scalars, State
-from stratal.tensor.functions import where
+from stratal.tensor.elementwise import where
 from stratal.tensor.tensor import Tensor
 
 

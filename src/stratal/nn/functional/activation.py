@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.tensor.elementwise import cast, composite, exp, expm1, log1p, maximum, where
+from stratal.tensor.elementwise import cast, composite, maximum, where
 from stratal.tensor.elementwise import sigmoid as sigmoid
 from stratal.tensor.elementwise import tanh as tanh
 from stratal.tensor.shapes import flatten as flatten
@@ -21,21 +21,24 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Return x where positive, else negative_slope * x."""
-    result: Tensor = where(input > 0, input, negative_slope * input)
+    result: Tensor = composite("leaky_relu", input, slope=negative_slope)
     return result
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """Return min(max(x, 0), 6)."""
-    result: Tensor = where(input < 6, relu(input), 6.0)
+    return hardtanh(input, 0.0, 6.0)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """Return x clipped to [min_val, max_val]; no gradient flows at the ends."""
+    result: Tensor = composite("hardtanh", input, low=min_val, high=max_val)
     return result
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Return x where positive, else alpha * (exp(x) - 1)."""
-    positive = input > 0
-    # The exponent sees no positive x: its overflow would turn the unchosen branch's zero derivative into NaN.
-    result: Tensor = where(positive, input, alpha * expm1(where(positive, 0.0, input)))
+    result: Tensor = composite("elu", input, alpha=alpha)
     return result
 
 
@@ -55,10 +58,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """Return log(1 + exp(beta x)) / beta, and x itself where beta x exceeds the threshold."""
-    scaled = input * beta
-    linear = scaled > threshold
-    bounded = where(linear, 0.0, scaled)
-    result: Tensor = where(linear, input, (maximum(bounded, 0.0) + log1p(exp(-abs(bounded)))) / beta)
+    result: Tensor = composite("softplus", input, beta=beta, threshold=threshold)
     return result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.sizes import Sizes, per_axis
 from stratal.tensor.build import call
@@ -37,13 +39,11 @@ def _check(name: str, dims: int, input: Tensor, weight: Tensor, channels: int) -
         )  # fmt: skip
 
 
-def _apply(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, **geometry: object) -> Tensor:
-    """Convolve and add the bias; an input without a batch axis gets one and loses it again."""
+def _apply(dims: int, name: str, input: Tensor, weight: Tensor, bias: Tensor | None, **geometry: Any) -> Tensor:
+    """Apply a composite; an input without a batch axis gets one and loses it again."""
     single = input.ndim == dims + 1
     x = input.reshape((1, *input.shape)) if single else input
-    out: Tensor = call("conv", x, weight, **geometry)
-    if bias is not None:
-        out = out + bias.reshape((-1, *(1,) * dims))
+    out: Tensor = call(name, x, weight, *(() if bias is None else (bias,)), **geometry)
     return out.reshape(out.shape[1:]) if single else out
 
 
@@ -57,8 +57,8 @@ def _conv(
     dilations = per_axis(f"{name}: dilation", dilation, dims)
     window = tuple(int(k) for k in weight.shape[2:])
     return _apply(
-        dims, input, weight, bias, strides=strides, padding=_padding(name, padding, window, strides, dilations),
-        lhs_dilation=(1,) * dims, rhs_dilation=dilations, groups=groups,
+        dims, "convolution", input, weight, bias, strides=strides, dilation=dilations, groups=groups,
+        padding=_padding(name, padding, window, strides, dilations),
     )  # fmt: skip
 
 
@@ -82,7 +82,6 @@ def _transposed(
     dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes,
     output_padding: Sizes, groups: int, dilation: Sizes,
 ) -> Tensor:  # fmt: skip
-    """Spread the input by the stride and convolve it with the flipped weight, its channel axes swapped in each group."""
     name = f"conv_transpose{dims}d"
     _check(name, dims, input, weight, int(weight.shape[0]))
     strides = per_axis(f"{name}: stride", stride, dims)
@@ -91,16 +90,9 @@ def _transposed(
     extra = per_axis(f"{name}: output_padding", output_padding, dims, 0)
     if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
         raise AttributeValueError(f"{name}: output_padding is smaller than stride or dilation", got=str(output_padding))
-    window = tuple(int(k) for k in weight.shape[2:])
-    reach = [d * (k - 1) for k, d in zip(window, dilations, strict=True)]
-    n_in, n_out = int(weight.shape[0]), int(weight.shape[1])
-    w = weight.reshape((groups, n_in // groups, n_out, *window)).permute(0, 2, 1, *range(3, 3 + dims))
-    w = w.reshape((groups * n_out, n_in // groups, *window))
-    w = call("flip", w, axes=tuple(range(2, 2 + dims)))
     return _apply(
-        dims, input, w, bias, strides=(1,) * dims,
-        padding=tuple((r - p, r - p + e) for r, p, e in zip(reach, pads, extra, strict=True)),
-        lhs_dilation=strides, rhs_dilation=dilations, groups=groups,
+        dims, "transposed_convolution", input, weight, bias, strides=strides, dilation=dilations, groups=groups,
+        padding=tuple((p, p) for p in pads), output_padding=extra,
     )  # fmt: skip
 
 

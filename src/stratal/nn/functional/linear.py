@@ -16,9 +16,20 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             "linear: inner sizes differ", got=f"input {list(input.shape)}, weight {list(weight.shape)}",
             hint=f"the last axis of the input should have {weight.shape[-1]} features",
         )  # fmt: skip
-    rows, out = _LETTERS[: input.ndim - 1], "z" if weight.ndim == 2 else ""
-    result: Tensor = call("contract", input, weight, spec=f"{rows}y,{out}y->{rows}{out}")
-    return result if bias is None else result + bias
+    if weight.ndim == 1:
+        out: Tensor = input @ weight
+        return out if bias is None else out + bias
+    result: Tensor = call("linear", *_one_dtype("linear", input, weight, bias))
+    return result
+
+
+def _one_dtype(name: str, *tensors: Tensor | None) -> list[Tensor]:
+    """Return the tensors that are there. Raises: DTypeError where dtypes differ, rather than promoting a whole matrix."""
+    found = [t for t in tensors if t is not None]
+    if len({t.dtype for t in found}) > 1:
+        raise DTypeError(f"{name}: operands differ in dtype", got=", ".join(str(t.type) for t in found),
+                         hint="convert the input, or the module with .to(dtype)")  # fmt: skip
+    return found
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

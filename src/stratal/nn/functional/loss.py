@@ -8,8 +8,8 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.activation import log_softmax
-from stratal.tensor.functions import abs as absolute
-from stratal.tensor.functions import exp, log, log1p, maximum, take_along_axis, where
+from stratal.tensor.elementwise import exp, log, log1p, maximum, where
+from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.tensor import Tensor, tensor
 
 
@@ -43,7 +43,7 @@ def _pair(name: str, input: Tensor, target: Any) -> Tensor:
 # -- regression ----------------------------------------------------------------------------------------------------
 def l1_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """Return |input - target|, reduced."""
-    return reduced(absolute(input - _pair("l1_loss", input, target)), reduction)
+    return reduced(abs(input - _pair("l1_loss", input, target)), reduction)
 
 
 def mse_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
@@ -57,7 +57,7 @@ def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float
     if delta <= 0:
         raise AttributeValueError("huber_loss: delta must be positive", got=str(delta))
     d = input - _pair("huber_loss", input, target)
-    size = absolute(d)
+    size = abs(d)
     return reduced(where(size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta)), reduction)
 
 
@@ -68,7 +68,7 @@ def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: fl
     if beta == 0:
         return l1_loss(input, target, reduction)
     d = input - _pair("smooth_l1_loss", input, target)
-    size = absolute(d)
+    size = abs(d)
     return reduced(where(size < beta, 0.5 * d * d / beta, size - 0.5 * beta), reduction)
 
 
@@ -92,7 +92,7 @@ def binary_cross_entropy_with_logits(
     """Return the binary cross-entropy of sigmoid(input), stably; positive terms are scaled by `pos_weight`."""
     t = _pair("binary_cross_entropy_with_logits", input, target)
     # log(1 + exp(-x)) without overflow
-    softplus = maximum(-input, 0.0) + log1p(exp(-absolute(input)))
+    softplus = maximum(-input, 0.0) + log1p(exp(-abs(input)))
     if pos_weight is None:
         loss = (1.0 - t) * input + softplus
     else:

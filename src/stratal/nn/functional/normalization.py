@@ -6,24 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.tensor.elementwise import cast, rsqrt
+from stratal.tensor.build import call
+from stratal.tensor.elementwise import cast
 from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
 
 
-def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x with mean 0 and variance 1 over some axes, and that mean and (biased) variance; 16 bits compute in 32."""
-    wide = cast(x, x.dtype.compute)
-    mean = wide.mean(axis=axes, keepdims=True)
-    centred = wide - mean
-    variance = (centred * centred).mean(axis=axes, keepdims=True)
-    return centred * rsqrt(variance + eps), mean, variance
-
-
-def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[Any, ...]) -> Tensor:
-    if weight is not None:
-        x = x * weight.reshape(shape)
-    return x if bias is None else x + bias.reshape(shape)
+def _given(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
+    """Return the operands of a composite; a bias without a weight is left over."""
+    if weight is None:
+        return [x], bias
+    return [x, weight] + ([] if bias is None else [bias]), None
 
 
 def batch_norm(
@@ -42,28 +35,25 @@ def batch_norm(
     """
     if input.ndim < 2:
         raise ShapeError("batch_norm: takes at least 2 axes", got=f"shape {list(input.shape)}")
-    shape = (1, -1, *(1,) * (input.ndim - 2))
     if not training:
         if running_mean is None or running_var is None:
             raise AttributeValueError("batch_norm: evaluation needs running statistics")
-        scale = rsqrt(running_var + eps)
-        scale = scale if weight is None else scale * weight
-        shift = -running_mean * scale if bias is None else bias - running_mean * scale
-        return cast(input * scale.reshape(shape) + shift.reshape(shape), input.dtype)
-    axes = (0, *range(2, input.ndim))
-    count = input.numel() // int(input.shape[1])
+        affine = [t for t in (weight, bias) if t is not None]
+        result: Tensor = call("batch_norm_inference", input, running_mean, running_var, *affine, eps=eps)
+        return result
+    count = input.numel() // max(1, int(input.shape[1]))
     if count < 2:
         raise ShapeError(
             "batch_norm: training needs more than one value per channel", got=f"shape {list(input.shape)}"
         )
-    normal, mean, variance = _standardised(input, axes, eps)
+    y, mean, variance = call("batch_norm", *[t for t in (input, weight, bias) if t is not None], eps=eps)
     if running_mean is not None and running_var is not None:
         with no_grad():
             unbiased = variance * (count / (count - 1))
             for running, batch in ((running_mean, mean), (running_var, unbiased)):
-                new = cast(batch.reshape(running.shape), running.dtype)
-                running.copy_(running * (1.0 - momentum) + new * momentum)
-    return cast(_affine(normal, weight, bias, shape), input.dtype)
+                running.copy_(running * (1.0 - momentum) + cast(batch, running.dtype) * momentum)
+    normal: Tensor = y
+    return normal
 
 
 def layer_norm(
@@ -79,9 +69,9 @@ def layer_norm(
         raise ShapeError(
             "layer_norm: the last axes must have the normalised sizes", got=f"{list(input.shape)} for {list(sizes)}"
         )
-    axes = tuple(range(input.ndim - len(sizes), input.ndim))
-    normal, _, _ = _standardised(input, axes, eps)
-    return cast(_affine(normal, weight, bias, sizes), input.dtype)
+    operands, rest = _given(input, weight, bias)
+    result: Tensor = call("layer_norm", *operands, ndim=len(sizes), eps=eps)
+    return result if rest is None else result + rest
 
 
 def group_norm(
@@ -91,7 +81,6 @@ def group_norm(
     channels = int(input.shape[1])
     if channels % num_groups:
         raise AttributeValueError("group_norm: num_groups must divide the channels", got=f"{num_groups}, {channels}")
-    grouped = input.reshape((input.shape[0], num_groups, -1))
-    normal, _, _ = _standardised(grouped, (2,), eps)
-    shape = (1, -1, *(1,) * (input.ndim - 2))
-    return cast(_affine(normal.reshape(input.shape), weight, bias, shape), input.dtype)
+    operands, rest = _given(input, weight, bias)
+    result: Tensor = call("group_norm", *operands, groups=num_groups, eps=eps)
+    return result if rest is None else result + rest.reshape((-1, *(1,) * (input.ndim - 2)))
