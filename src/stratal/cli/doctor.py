@@ -1,0 +1,179 @@
+"""`stratal doctor`: what this machine has, what is in force and whether the kernel cache is sound."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import stat
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from stratal.base import settings
+from stratal.base.target import Target, current_target
+from stratal.base.version import VERSION
+from stratal.cli.report import add_json_option, console, size, table, write_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_json_option(parser, "all of it")
+    parser.add_argument("--no-measure", action="store_true", help="skip the measurements (about two seconds)")
+
+
+def run(args: argparse.Namespace) -> int:
+    target = current_target()
+    report: dict[str, Any] = {
+        "versions": versions(),
+        "machine": machine(),
+        "target": {**target.to_json(), "digest": target.digest},
+        "settings": settings_in_force(),
+        "cache": cache_state(settings.cache_dir.value),
+    }
+    if not args.no_measure:
+        from stratal.cli.ceilings import (
+            measure,
+        )  # only when it is asked for: it allocates a quarter of a gigabyte
+
+        report["ceilings"] = [ceiling._asdict() for ceiling in measure()]
+    write_json(args.json, report)
+    show(console(), report, target)
+    return 1 if report["cache"]["problem"] else 0
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Stratal and of what it stands on; PyTorch where it is there to compare with."""
+    found = {"stratal": VERSION, "python": platform.python_version()}
+    for name in ("numpy", "llvmlite", "ml_dtypes", "rich", "torch"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return what the operating system says of the machine."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "interpreter": sys.executable,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def _memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0
+
+
+def settings_in_force() -> list[dict[str, Any]]:
+    """Return every setting with its value and who set it."""
+    return [
+        {
+            "name": setting.name,
+            "variable": setting.variable,
+            "value": str(setting.value) if isinstance(setting.value, Path) else setting.value,
+            "origin": setting.origin,
+            "takes": setting.takes,
+            "doc": setting.doc,
+        }
+        for setting in settings.SETTINGS.values()
+    ]
+
+
+def cache_state(folder: Path | None) -> dict[str, Any]:
+    """Return what the cache holds and, as `problem`, why it cannot be used; nothing is created or changed."""
+    state: dict[str, Any] = {"folder": str(folder) if folder else None, "files": 0, "bytes": 0, "problem": ""}
+    if folder is None or not folder.exists():
+        return state
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        state["problem"] = "is not a folder"
+    elif hasattr(os, "getuid") and status.st_uid != os.getuid():
+        state["problem"] = f"belongs to another user (uid {status.st_uid})"
+    elif status.st_mode & 0o077:
+        state["problem"] = f"others may enter it (mode {stat.S_IMODE(status.st_mode):o}, should be 700)"
+    elif not os.access(folder, os.W_OK):
+        state["problem"] = "cannot be written to"
+    else:
+        sizes = [f.stat().st_size for f in folder.rglob("*") if f.is_file()]
+        state["files"], state["bytes"] = len(sizes), sum(sizes)
+    return state
+
+
+def show(out: Console, report: dict[str, Any], target: Target) -> None:
+    """Print the report."""
+    found, box = report["versions"], report["machine"]
+    out.print(", ".join(f"{name} {version}" for name, version in found.items()))
+    out.print(
+        f"{box['processor']}, {box['usable_cores']} of {box['cores']} cores usable, "
+        f"{size(box['memory_bytes'])} memory, {box['system']}"
+    )
+    out.print(
+        f"target {target.name}: {target.cpu}, {target.vector_bits}-bit vectors, "
+        f"{target.num_vector_registers} registers, L1d {target.l1d_bytes >> 10} KiB, "
+        f"L2 {target.l2_bytes >> 10} KiB, L3 {target.l3_bytes >> 20} MiB, digest {target.digest}"
+    )
+    out.print()
+    _show_ceilings(out, report.get("ceilings", []), target)
+    rows = table("settings", "environment variable", "value", "from", "what it does")
+    for row in report["settings"]:
+        value = "off" if row["value"] is None else str(row["value"])
+        rows.add_row(row["variable"], value, row["origin"], row["doc"])
+    out.print(rows)
+    out.print()
+    _show_cache(out, report["cache"])
+
+
+def _show_ceilings(out: Console, ceilings: list[dict[str, Any]], target: Target) -> None:
+    if not ceilings:
+        return
+    rows = table("measured here, now", "what", "threads", "rate", "nominal", "how", right=(1, 2, 3))
+    for c in ceilings:
+        rows.add_row(
+            c["name"],
+            str(c["threads"] or "-"),
+            f"{c['rate'] / 1e9:.1f} G{c['unit']}/s",
+            f"{_nominal(c, target):.1f}",
+            c["how"],
+        )
+    out.print(rows)
+    out.print()
+
+
+def _nominal(ceiling: dict[str, Any], target: Target) -> float:
+    """Return what the target's description says of a measured rate, in units of 1e9."""
+    threads = ceiling["threads"] or settings.threads.value
+    if ceiling["unit"] == "B":
+        return target.bandwidth(1e12, threads) / 1e9
+    return target.peak_flops(threads) / 1e9
+
+
+def _show_cache(out: Console, cache: dict[str, Any]) -> None:
+    if cache["folder"] is None:
+        out.print("kernel cache: off")
+    elif cache["problem"]:
+        out.print(
+            f"kernel cache: {cache['folder']} [red]{cache['problem']}[/red]; kernels are compiled every time"
+        )
+    else:
+        out.print(f"kernel cache: {cache['folder']}, {cache['files']} files, {size(cache['bytes'])}")

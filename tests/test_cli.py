@@ -1,0 +1,153 @@
+"""The command line: every command helps, writes JSON, and says what is wrong in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratal.base import settings
+from stratal.cli import COMMANDS, main
+from stratal.cli.doctor import cache_state
+from stratal.graph.op import REGISTRY
+
+
+def stratal(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stratal", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_that_names_its_json_option(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert "--json FILE" in capsys.readouterr().out
+
+
+def test_without_a_command_the_usage_is_shown_and_the_status_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["dance"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+    assert "usage: stratal" in capsys.readouterr().err
+
+
+def test_ops_lists_every_primitive_with_file_and_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ops", "--json", str(tmp_path / "ops.json")]) == 0
+    rows = json.loads((tmp_path / "ops.json").read_text())
+    assert {row["name"] for row in rows} == set(REGISTRY) - {"input", "const", "item"}
+    for row in rows:
+        assert {"name", "file", "differentiable", "lowered"} <= set(row)
+        assert row["file"].startswith("stratal/ops/")
+        assert bool(row["not_differentiable"]) != row["differentiable"]
+        assert bool(row["not_lowered"]) != row["lowered"]
+    assert f"{len(rows)} primitives" in capsys.readouterr().out
+
+
+def test_at_least_nine_in_ten_primitives_are_compiled(tmp_path: Path) -> None:
+    main(["ops", "--json", str(tmp_path / "ops.json")])
+    rows = json.loads((tmp_path / "ops.json").read_text())
+    assert sum(row["lowered"] for row in rows) >= 0.9 * len(rows)
+
+
+def test_ops_can_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "concat"]) == 0
+    out = capsys.readouterr().out
+    assert "concatenate" in out
+    assert "1 primitive," in out
+
+
+def test_doctor_lists_every_setting_with_its_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with settings.threads(1):
+        assert main(["doctor", "--no-measure", "--json", str(tmp_path / "d.json")]) == 0
+    report = json.loads((tmp_path / "d.json").read_text())
+    rows = {row["name"]: row for row in report["settings"]}
+    assert set(rows) == set(settings.SETTINGS)
+    assert (rows["threads"]["value"], rows["threads"]["origin"]) == (1, "context")
+    assert report["target"]["cpu"]
+    out = capsys.readouterr().out
+    assert all(setting.variable in out for setting in settings.SETTINGS.values())
+
+
+@pytest.mark.slow
+def test_doctor_measures_memory_and_arithmetic(tmp_path: Path) -> None:
+    assert main(["doctor", "--json", str(tmp_path / "d.json")]) == 0
+    ceilings = json.loads((tmp_path / "d.json").read_text())["ceilings"]
+    assert {c["name"] for c in ceilings} == {"memory read", "memory copy", "matrix product"}
+    assert all(c["rate"] > 1e8 for c in ceilings)
+
+
+def test_doctor_says_what_is_wrong_with_a_cache(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir(mode=0o755)
+    open_to_all.chmod(0o755)
+    (tmp_path / "file").write_text("")
+    assert "others may enter" in cache_state(open_to_all)["problem"]
+    assert "not a folder" in cache_state(tmp_path / "file")["problem"]
+    assert cache_state(tmp_path / "absent")["problem"] == ""
+    open_to_all.chmod(0o700)
+    (open_to_all / "entry").write_bytes(b"123")
+    assert (cache_state(open_to_all)["files"], cache_state(open_to_all)["bytes"]) == (1, 3)
+
+
+def test_a_cache_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert "another user" in cache_state(tmp_path)["problem"]
+
+
+def test_an_error_is_four_lines_on_stderr_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--json", "/proc/nowhere/ops.json"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("stratal: save: cannot write ops.json")
+    assert "Traceback" not in error
+
+
+def test_an_unknown_setting_stops_every_command() -> None:
+    ended = stratal("ops", STRATAL_TREADS="2")
+    assert ended.returncode == 1
+    assert "did you mean STRATAL_THREADS?" in ended.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    ended = subprocess.run(
+        f"{sys.executable} -m stratal ops | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "Traceback" not in ended.stderr
+    assert "BrokenPipe" not in ended.stderr
+
+
+def test_ctrl_c_ends_a_command_with_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stratal.cli import ops
+
+    def interrupted(args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ops, "run", interrupted)
+    assert main(["ops"]) == 130
+    assert "interrupted" in capsys.readouterr().err
