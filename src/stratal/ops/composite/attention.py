@@ -1,0 +1,95 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import math
+
+from stratal.base.dims import as_int, known_equal
+from stratal.base.dtypes import int64
+from stratal.base.errors import DTypeError, ShapeError
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.ops.composite.family import cast_to, check_float, named, scaled
+
+
+@named
+def scaled_dot_product_attention(
+    b: Builder,
+    query: Node,
+    key: Node,
+    value: Node,
+    mask: Node | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Node:
+    """Return softmax(query @ key.T * scale + mask) @ value (Vaswani et al., 2017).
+
+    A bool mask keeps where it holds, a float mask is added; its shape stretches to [..., L, S]. `causal`
+    keeps key j for query i where j <= i. `scale` is 1/sqrt(D) unless given. Scores of 16-bit operands stay
+    float32 up to the product with value.
+
+    Shapes: query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E].
+    """
+    weights = b.attention_weights(query, key, mask, causal=causal, scale=scale)
+    product: Node = b.matmul(cast_to(b, weights, value.dtype), value)
+    return product
+
+
+@named
+def attention_weights(
+    b: Builder,
+    query: Node,
+    key: Node,
+    mask: Node | None = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Node:
+    """Return softmax(query @ key.T * scale + mask) in the compute dtype of query, [..., L, S]."""
+    check_float("attention", query, key)
+    if query.aval.ndim < 2 or query.aval.ndim != key.aval.ndim:
+        raise ShapeError(
+            "attention: takes query [...,L,D] and key [...,S,D]", got=f"{query.aval}, {key.aval}"
+        )
+    if not known_equal(query.shape[-1], key.shape[-1]):
+        raise ShapeError(
+            "attention: query and key differ in their last size", got=f"{query.aval}, {key.aval}"
+        )
+    last = query.aval.ndim - 1
+    swapped = b.permute(key, perm=(*range(last - 1), last, last - 1))
+    factor = 1 / math.sqrt(as_int(query.shape[-1])) if scale is None else scale
+    widened = None if query.dtype.compute is query.dtype else query.dtype.compute
+    scores = scaled(b, b.matmul(query, swapped, dtype=widened), factor)
+    if causal:
+        scores = _hidden(b, scores, _lower_triangle(b, scores))
+    if mask is not None:
+        scores = _masked(b, scores, mask)
+    weights: Node = b.softmax(scores, axis=-1)
+    return weights
+
+
+def _lower_triangle(b: Builder, scores: Node) -> Node:
+    """Return where the key is not later than the query."""
+    last = scores.aval.ndim - 1
+    rows, columns = (b.iota(shape=scores.shape, axis=axis, dtype=int64) for axis in (last - 1, last))
+    return b.op("le", columns, rows)
+
+
+def _hidden(b: Builder, scores: Node, keep: Node) -> Node:
+    return b.op("select", keep, scores, b.like(scores, float("-inf")))
+
+
+def _masked(b: Builder, scores: Node, mask: Node) -> Node:
+    """Apply a mask whose axes align with the last ones of the scores; sizes of 1 stretch."""
+    if mask.aval.ndim > scores.aval.ndim:
+        raise ShapeError(
+            "attention: the mask has more axes than the scores", got=f"{mask.aval}, {scores.aval}"
+        )
+    first = scores.aval.ndim - mask.aval.ndim
+    spread = b.broadcast(mask, shape=scores.shape, axes=tuple(range(first, scores.aval.ndim)))
+    if mask.dtype.is_bool:
+        return _hidden(b, scores, spread)
+    if not mask.dtype.is_float:
+        raise DTypeError("attention: the mask is bool or float", got=str(mask.aval))
+    return b.op("add", scores, cast_to(b, spread, scores.dtype))
