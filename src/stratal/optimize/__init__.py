@@ -1,0 +1,1 @@
+"""Graph to Graph: simplification by rules, folding, control flow; fusion and layout. Passes are pure."""

@@ -1,0 +1,241 @@
+"""Rules of reductions and contractions: axes that need no work, views absorbed in letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratal.base.dtypes import bool_, float32
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.pattern import Apply, Attr, Match, P, Rule, Var
+from stratal.ops.linear.contract import parse_spec
+from stratal.optimize.rules_views import concrete
+
+x, y = Var("x"), Var("y")
+F23, F3, F213 = (TensorType(float32, s) for s in ((2, 3), (3,), (2, 1, 3)))
+B23 = TensorType(bool_, (2, 3))
+F32, F34 = TensorType(float32, (3, 2)), TensorType(float32, (3, 4))
+IDEMPOTENT = ("reduce_max", "reduce_min", "any", "all")
+REDUCTIONS = ("sum", "prod", *IDEMPOTENT)
+CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
+
+
+def _over_units(m: Match) -> bool:
+    return concrete(m.x.aval) and all(m.x.shape[a] == 1 for a in m.axes)
+
+
+def _reshaped(b: Builder, m: Match) -> Node:
+    return m.x if not m.axes else b.reshape(m.x, shape=m.type.shape)  # type: ignore[no-any-return]
+
+
+def _started(b: Builder, m: Match) -> Node:
+    """A sum starts at 0, and 0 + -0.0 is 0: the addition stays, but there is nothing to reduce."""
+    small = _reshaped(b, m)
+    return b.add(small, b.like(small, 0)) if m.x.dtype.is_inexact else small
+
+
+def _of_broadcast(name: str, b: Builder, m: Match) -> Node | None:
+    """Reduce the axes a broadcast kept; the others repeat a value, which `name` does not mind."""
+    whole = m.root.inputs[0].aval
+    if not concrete(whole, m.x.aval) or 0 in whole.shape:
+        return None
+    at = dict(zip(m.axes, range(len(m.axes)), strict=True))
+    reduced = tuple(at[a] for a in m.reduced if a in at)
+    if len(reduced) == len(m.reduced) and all(m.x.shape[k] != 1 for k in reduced):
+        return None
+    kept = [a for a in range(whole.ndim) if a not in m.reduced]
+    small = b.op(name, m.x, axes=reduced) if reduced else m.x
+    axes = tuple(kept.index(a) for a in m.axes if a in kept)
+    return b.broadcast(small, shape=m.type.shape, axes=axes)  # type: ignore[no-any-return]
+
+
+def _of_permute(name: str, b: Builder, m: Match) -> Node:
+    """Reduce the axes where they were, then permute what is left, which is smaller."""
+    reduced = tuple(sorted(m.perm[a] for a in m.axes))
+    left = [a for a in m.perm if a not in reduced]
+    rank = {a: k for k, a in enumerate(sorted(left))}
+    return b.permute(b.op(name, m.x, axes=reduced), perm=tuple(rank[a] for a in left))  # type: ignore[no-any-return]
+
+
+def _units_dropped(b: Builder, m: Match) -> Node:
+    """Axes of size 1 leave a reduction: reshape them away first."""
+    rest = [a for a in range(m.x.aval.ndim) if not (a in m.axes and m.x.shape[a] == 1)]
+    small = b.reshape(m.x, shape=tuple(m.x.shape[a] for a in rest))
+    return b.op(m.root.op.name, small, axes=tuple(rest.index(a) for a in m.axes if a in rest))
+
+
+def _mixed_units(m: Match) -> bool:
+    sizes = [m.x.shape[a] for a in m.axes]
+    return concrete(m.x.aval) and 1 in sizes and any(n != 1 for n in sizes)
+
+
+def _reduction_rules(name: str) -> list[Rule]:
+    reduce = P[name]
+    t = TensorType(bool_ if name in ("any", "all") else float32, (2, 1, 3))
+    rules = [
+        Rule(
+            f"{name}_over_units",
+            reduce(x, axes=Attr("axes")),
+            _started if name == "sum" else _reshaped,
+            when=_over_units,
+            examples=({"x": t, "axes": (1,)}, {"x": t, "axes": ()}),
+        ),
+        Rule(
+            f"{name}_drops_units",
+            reduce(x, axes=Attr("axes")),
+            _units_dropped,
+            when=_mixed_units,
+            examples=({"x": t, "axes": (0, 1)},),
+        ),
+    ]
+    if name in IDEMPOTENT:
+        rules += _idempotent_rules(name, t)
+    return rules
+
+
+def _idempotent_rules(name: str, t: TensorType) -> list[Rule]:
+    reduce = P[name]
+    return [
+        Rule(
+            f"{name}_{name}",
+            reduce(reduce(x, axes=Attr("first")), axes=Attr("second")),
+            reduce(x, axes=lambda m: _joined(m.first, m.second, m.x.aval.ndim)),
+            examples=({"x": t, "first": (1,), "second": (0,)},),
+        ),
+        Rule(
+            f"{name}_broadcast",
+            reduce(P.broadcast(x, shape=Attr("shape"), axes=Attr("axes")), axes=Attr("reduced")),
+            lambda b, m: _of_broadcast(name, b, m),
+            examples=({"x": t, "shape": (4, 2, 5, 3), "axes": (1, 2, 3), "reduced": (0, 1, 2)},),
+        ),
+        Rule(
+            f"{name}_permute",
+            reduce(P.permute(x, perm=Attr("perm")), axes=Attr("axes")),
+            lambda b, m: _of_permute(name, b, m),
+            examples=({"x": t, "perm": (2, 0, 1), "axes": (1,)},),
+        ),
+    ]
+
+
+def _joined(first: Sequence[int], second: Sequence[int], ndim: int) -> tuple[int, ...]:
+    """Return the axes two reductions in a row remove together."""
+    left = [a for a in range(ndim) if a not in first]
+    return tuple(sorted([*first, *(left[a] for a in second)]))
+
+
+# -- contractions --------------------------------------------------------------------------------------------
+CONTRACT = P.contract(x, y, spec=Attr("spec"), dtype=Attr("dtype"))
+
+
+def _operand(side: int, view: Apply) -> Apply:
+    other = P.contract(view, y, spec=Attr("spec"), dtype=Attr("dtype"))
+    return other if side == 0 else P.contract(y, view, spec=Attr("spec"), dtype=Attr("dtype"))
+
+
+def _respelled(b: Builder, m: Match, side: int, node: Node, letters: str) -> Node | None:
+    """Return the contraction with one operand and its letters replaced, unless the order of the sum changes."""
+    return found
+    s = parse_spec(m.spec)
+    left, right = (letters, s.right) if side == 0 else (s.left, letters)
+    new = parse_spec(f"{left},{right}->{s.out}")
+    if new.contracted != s.contracted:
+        return None
+    operands = (node, m.y) if side == 0 else (m.y, node)
+    return b.contract(*operands, spec=f"{left},{right}->{s.out}", dtype=m.dtype)  # type: ignore[no-any-return]
+
+
+def _absorb_permute(side: int, b: Builder, m: Match) -> Node | None:
+    letters = parse_spec(m.spec)[side]
+    before = "".join(letters[m.perm.index(k)] for k in range(len(m.perm)))
+    return _respelled(b, m, side, m.x, before)
+
+
+def _absorb_broadcast(side: int, b: Builder, m: Match) -> Node | None:
+    """A broadcast axis that is a batch of both operands need not be there: the other operand has it."""
+    s = parse_spec(m.spec)
+    letters, whole = s[side], m.root.inputs[side].aval
+    if not concrete(whole, m.x.aval):
+        return None
+    kept = {a: k for k, a in enumerate(m.axes) if m.x.shape[k] == whole.shape[a]}
+    gone = [a for a, letter in enumerate(letters) if a not in kept and letter in s.batch]
+    if not gone:
+        return None
+    rest = [a for a in range(whole.ndim) if a not in gone]
+    used = [k for k, a in enumerate(m.axes) if a not in gone]
+    small = b.reshape(m.x, shape=tuple(m.x.shape[k] for k in used))
+    smaller = b.broadcast(
+        small, shape=tuple(whole.shape[a] for a in rest), axes=tuple(rest.index(m.axes[k]) for k in used)
+    )
+    return _respelled(b, m, side, smaller, "".join(letters[a] for a in rest))
+
+
+def _permuted_result(b: Builder, m: Match) -> Node:
+    s = parse_spec(m.spec)
+    spec = f"{s.left},{s.right}->{''.join(s.out[k] for k in m.perm)}"
+    return b.contract(m.x, m.y, spec=spec, dtype=m.dtype)  # type: ignore[no-any-return]
+
+
+def _side_rules(side: int) -> list[Rule]:
+    word = "left" if side == 0 else "right"
+    permuted = _operand(side, P.permute(x, perm=Attr("perm")))
+    stretched = _operand(side, P.broadcast(x, shape=Attr("shape"), axes=Attr("axes")))
+    spec = "bmk,bkn->bmn" if side == 0 else "bkn,bmk->bmn"
+    return [
+        Rule(
+            f"contract_permute_{word}",
+            permuted,
+            lambda b, m: _absorb_permute(side, b, m),
+            examples=(
+                {
+                    "x": F32,
+                    "perm": (1, 0),
+                    "y": F34 if side == 0 else TensorType(float32, (4, 3)),
+                    "spec": "mk,kn->mn" if side == 0 else "nk,mk->mn",
+                    "dtype": None,
+                },
+            ),
+        ),
+        Rule(
+            f"contract_broadcast_{word}",
+            stretched,
+            lambda b, m: _absorb_broadcast(side, b, m),
+            examples=(
+                {
+                    "x": F23,
+                    "shape": (5, 2, 3),
+                    "axes": (1, 2),
+                    "y": TensorType(float32, (5, 3, 4)),
+                    "spec": spec,
+                    "dtype": None,
+                },
+            ),
+        ),
+    ]
+
+
+CONTRACTIONS = (
+    *_side_rules(0),
+    *_side_rules(1),
+    Rule(
+        "permute_contract",
+        P.permute(CONTRACT, perm=Attr("perm")),
+        _permuted_result,
+        examples=({"x": F23, "y": F34, "spec": "mk,kn->mn", "dtype": None, "perm": (1, 0)},),
+    ),
+)
+
+REDUCE = (
+    *(rule for name in REDUCTIONS for rule in _reduction_rules(name)),
+    *CONTRACTIONS,
+    *(
+        Rule(
+            f"{name}_of_one",
+            P[name](x, axis=Attr("axis")),
+            x,
+            when=lambda m: concrete(m.x.aval) and m.x.shape[m.axis] == 1,
+            examples=({"x": F213, "axis": 1},),
+        )
+        for name in CUMULATIVE
+    ),
+)

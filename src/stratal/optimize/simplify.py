@@ -1,0 +1,174 @@
+"""Simplification: rules, folding, common sub-expressions and control flow, to a fixpoint, regions included.
+
+Exact by default: the simplified graph gives the same bits. `fast_math` adds the rules of real arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+
+from stratal.base.log import decide
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import Item, Node, make
+from stratal.graph.op import Op
+from stratal.graph.pattern import COMMUTATIVE, Rule, Rules
+from stratal.optimize.control import merge_twins, resolve_item, trim_control
+from stratal.optimize.fold import fold
+from stratal.optimize.rewrite import Step, rewrite_graph, with_roots
+from stratal.optimize.rules_arithmetic import ARITHMETIC
+from stratal.optimize.rules_fast import FAST
+from stratal.optimize.rules_reduce import REDUCE
+from stratal.optimize.rules_views import MARKS, VIEWS
+
+EXACT_RULES = (*ARITHMETIC, *VIEWS, *REDUCE)
+ALL_RULES = (*EXACT_RULES, *MARKS, *FAST)
+_ROUNDS = 4  # of everything together; in practice the second changes nothing
+
+
+@lru_cache(maxsize=8)
+def _rules(fast_math: bool, keep_marks: bool) -> Rules:
+    chosen: list[Rule] = list(EXACT_RULES)
+    if not keep_marks:
+        chosen += MARKS
+    if fast_math:
+        chosen += FAST
+    return Rules(chosen)
+
+
+def simplify(graph: Graph, *, fast_math: bool = False, keep_marks: bool = False) -> Graph:
+    """Return a graph of the same meaning with less to do.
+
+    `stop_gradient` has done its work once derivatives are taken and is removed, unless `keep_marks` says that
+    more will be taken; `barrier` and `constrain` bind later passes and always stay.
+    """
+    counts: Counter[str] = Counter()
+    found = _Simplifier(_rules(fast_math, keep_marks), counts).run(graph)
+    _report(graph, found, counts, {r.name: r for r in ALL_RULES})
+    return found
+
+
+class _Simplifier:
+    """One run: shares the work on regions that occur several times."""
+
+    def __init__(self, rules: Rules, counts: Counter[str]) -> None:
+        self.rules, self.counts = rules, counts
+        self.builder = Builder()
+        self.regions: dict[Graph, Graph] = {}
+
+    def run(self, graph: Graph) -> Graph:
+        graph = self.restructure(graph)
+        for _ in range(_ROUNDS):
+            graph = rewrite_graph(graph, self.step, self.counts)
+            moved = self.restructure(cse(graph, self.counts))
+            if moved is graph:
+                break
+            graph = moved
+        return graph
+
+    def restructure(self, graph: Graph) -> Graph:
+        """Merge and trim control flow, which a local rewrite cannot: it depends on readers."""
+        if not any(_has_region(n.op) for n in graph.nodes):
+            return graph
+        return trim_control(merge_twins(graph, self.counts), self.counts)
+
+    def step(self, node: Node) -> tuple[str, Node] | None:
+        """Return what one node becomes by itself, by folding, by a rule or by simplifying its regions."""
+        if not node.inputs and node.op.name != "const":
+            return None
+        found = fold(node)
+        if found is not None:
+            return found
+        by_rule = self.rules.apply(self.builder, node)
+        if by_rule is not None:
+            return by_rule[0].name, by_rule[1]
+        if isinstance(node.op, Item):
+            return resolve_item(node)
+        return self.inside(node) if _has_region(node.op) else None
+
+    def inside(self, node: Node) -> tuple[str, Node] | None:
+        """Simplify the regions of a control-flow node."""
+        values = node.op.attributes
+        new = {k: self.region(v) for k, v in values.items() if isinstance(v, Graph)}
+        if all(values[k] is v for k, v in new.items()):
+            return None
+        op = dataclasses.replace(node.op, **new)  # type: ignore[type-var]
+        return "regions", make(op, *node.inputs, where=node.where)
+
+    def region(self, graph: Graph) -> Graph:
+        known = self.regions.get(graph)
+        if known is None:
+            known = self.run(graph)
+            self.regions[graph] = known
+            self.regions[known] = known
+        # an equal region simplified before has input nodes of its own, which is all the same to its readers
+        return graph if known == graph else known
+
+
+def _has_region(op: Op) -> bool:
+    return op.name in ("scan", "cond", "while")
+
+
+def as_step(rules: Sequence[Rule]) -> Step:
+    """Return the rewrite step of some rules alone, for tests and for passes with rules of their own."""
+    compiled, builder = Rules(rules), Builder()
+
+    def step(node: Node) -> tuple[str, Node] | None:
+        found = compiled.apply(builder, node)
+        return None if found is None else (found[0].name, found[1])
+
+    return step
+
+
+def dce(graph: Graph) -> Graph:
+    """Return the graph without what no root needs: nothing to do, as a graph is what its roots reach."""
+    return graph
+
+
+def cse(graph: Graph, counts: Counter[str] | None = None) -> Graph:
+    """Make one node of equal ones. Hash-consing has done most of it; what is left is x + y next to y + x."""
+    number = {node: k for k, node in enumerate(graph.inputs)}
+    for node in graph.nodes:
+        number.setdefault(node, len(number))
+
+    def step(node: Node) -> tuple[str, Node] | None:
+        if node.op.name not in COMMUTATIVE or len(node.inputs) != 2:
+            return None
+        x, y = node.inputs
+        if number.setdefault(x, len(number)) <= number.setdefault(y, len(number)):
+            return None
+        return "cse_order", make(node.op, y, x, where=node.where)
+
+    if not _has_swapped(graph):
+        return graph
+    return rewrite_graph(graph, step, counts)
+
+
+def _has_swapped(graph: Graph) -> bool:
+    """Return whether some commutative op occurs with its operands in both orders."""
+    pairs = {(n.op.name, *n.inputs) for n in graph.nodes if n.op.name in COMMUTATIVE and len(n.inputs) == 2}
+    return any((name, y, x) in pairs for name, x, y in pairs if x is not y)
+
+
+def count_nodes(graph: Graph) -> int:
+    """Return how many ops a graph runs, regions included; inputs, constants and items do not count."""
+    total = 0
+    for node in graph.nodes:
+        total += bool(node.inputs) and not isinstance(node.op, Item)
+        total += sum(count_nodes(v) for v in node.op.attributes.values() if isinstance(v, Graph))
+    return total
+
+
+def _report(before: Graph, after: Graph, counts: Counter[str], rules: dict[str, Rule]) -> None:
+    for name, times in sorted(counts.items(), key=lambda c: (-c[1], c[0])):
+        rule = rules.get(name)
+        why = "exact" if rule is None or rule.exact else "asked for by fast_math"
+        decide("simplify", name, f"applied {times} times", why)
+    if after is not before:
+        decide("simplify", before.name, f"{len(after.nodes)} nodes", f"of {len(before.nodes)} before")
+
+
+__all__ = ["ALL_RULES", "EXACT_RULES", "as_step", "count_nodes", "cse", "dce", "simplify", "with_roots"]
