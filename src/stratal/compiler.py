@@ -1,29 +1,144 @@
-"""Graph to Program: the whole pipeline on one page."""
+"""Graph to Program: the whole pipeline on one page. Each step is a function with a name and a contract."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from functools import lru_cache
 
+from stratal.base import settings
+from stratal.base.artifact import Branch, Command, Copy, Executable, KernelObject, Loop, Value, While
+from stratal.base.log import DecisionLog, collect
+from stratal.base.lowered import Lowered
+from stratal.base.target import Target, current_target
+from stratal.codegen.assemble import assemble, compile_all
+from stratal.codegen.driver import driver_target, driver_text
+from stratal.codegen.kernel import kernel_to_llvm
 from stratal.graph.graph import Graph, verify
-from stratal.graph.interpret import interpret
-from stratal.runtime.storage import Storage
+from stratal.graph.node import Const, Input, Item, Node
+from stratal.memory.alias import choose_aliases
+from stratal.memory.liveness import analyse
+from stratal.memory.plan import plan_arena
+from stratal.optimize.fuse import fuse
+from stratal.optimize.layout import choose_orders, strides
+from stratal.runtime.program import LoadedProgram
+from stratal.schedule.program import Draft, Planned, ProgramLowering
 
 
-class InterpretedProgram:
-    """Stand-in until the native pipeline lands in this file: runs the reference interpreter."""
+class Program:
+    """A compiled graph. `run` takes one Storage per graph input and returns one per output; states are written in place."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = verify(graph)
+    def __init__(self, graph: Graph, loaded: LoadedProgram, draft: Draft, log: DecisionLog, seconds: float) -> None:
+        self.graph = graph
+        self.loaded = loaded
+        self.draft = draft
+        self.log = log
+        self.compile_seconds = seconds
+        self.run = loaded.run
 
-    def run(self, inputs: Sequence[Storage]) -> list[Storage]:
-        """Run once: return fresh storage for the outputs, write the new states where the state inputs stand."""
-        outputs, states = interpret(self.graph, [s.array for s in inputs])
-        position = {node: k for k, node in enumerate(self.graph.inputs)}
-        for (state, _), value in zip(self.graph.updates, states, strict=True):
-            inputs[position[state]].array[...] = value
-        return [Storage.copy_of(a, n.aval) for a, n in zip(outputs, self.graph.outputs, strict=True)]
+    @property
+    def executable(self) -> Executable:
+        return self.loaded.executable
 
 
-def compile_graph(graph: Graph) -> InterpretedProgram:
-    """Return a Program: `program.run(inputs)` with one Storage per graph input."""
-    return InterpretedProgram(graph)
+def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
+    """Compile a graph for the current target and settings. `fused=False` gives every op a kernel of its own."""
+    started = time.perf_counter()
+    target = current_target()
+    with collect() as log:
+        verify(graph)
+        draft = lower(graph, target, fused=fused)
+        share_memory(draft)
+        kernels = generate(draft, target)
+        executable = link(graph, draft, kernels)
+        loaded = LoadedProgram(executable, driver_object(target))
+    return Program(graph, loaded, draft, log, time.perf_counter() - started)
+
+
+def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
+    """Partition, lay out and schedule a graph, regions included: values and commands, no code yet."""
+    lower_of = Lowerings()
+
+    def plan(part: Graph) -> Planned:
+        partition = fuse(part, lower_of, enabled=fused)
+        orders = choose_orders(part, partition)
+        return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
+
+    return ProgramLowering(plan, lower_of, target).program(graph)
+
+
+class Lowerings:
+    """The lowering of each node, made once per op and operand types; None where the reference runs on the host."""
+
+    def __init__(self) -> None:
+        self._found: dict[object, Lowered | None] = {}
+
+    def __call__(self, node: Node) -> Lowered | None:
+        if isinstance(node.op, (Input, Const, Item)):
+            return None
+        types = tuple(i.aval for i in node.inputs)
+        key = (node.op, types)
+        if key not in self._found:
+            self._found[key] = None if node.op.host_reason(*types) else node.op.lower(*types)
+        return self._found[key]
+
+
+def share_memory(draft: Draft) -> None:
+    """Decide in-place values; drop the copies this makes empty."""
+    leaves = analyse(draft.commands).leaves
+    candidates = {leaf[0]: draft.in_place.get(id(leaf[1]), []) for leaf in leaves if leaf is not None}
+    states = [draft.inputs[k] for k in draft.states]
+    choose_aliases(draft.values, draft.commands, candidates, states=states, outputs=draft.outputs)
+    draft.commands = without_empty_copies(draft.commands, draft.values)
+
+
+def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -> tuple[Command, ...]:
+    """Return commands without copies between values that share their memory."""
+
+    def root(id_: int) -> int:
+        alias = values[id_].alias
+        return id_ if alias is None else root(alias)
+
+    kept: list[Command] = []
+    for c in commands:
+        if isinstance(c, Copy) and root(c.source) == root(c.target):
+            continue
+        if isinstance(c, Loop):
+            c = Loop(without_empty_copies(c.body, values), c.trips, c.counter, c.trips_value, c.reverse, c.label)
+        elif isinstance(c, While):
+            body = without_empty_copies(c.body, values)
+            c = While(without_empty_copies(c.condition, values), c.predicate, body, c.label)
+        elif isinstance(c, Branch):
+            arms = (without_empty_copies(c.then, values), without_empty_copies(c.otherwise, values))
+            c = Branch(c.predicate, *arms, c.label)
+        kept.append(c)
+    return tuple(kept)
+
+
+def generate(draft: Draft, target: Target) -> dict[str, KernelObject]:
+    """Emit LLVM text for every distinct kernel and compile it."""
+    attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
+    header = f'target triple = "{target.triple}"\n'
+    texts = {
+        name: header + kernel_to_llvm(scheduled.kernel, attributes) for name, scheduled in draft.kernels.items()
+    }
+    objects = compile_all(texts.items(), target)
+    return {name: KernelObject(name, code, name) for name, code in objects.items()}
+
+
+def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Executable:
+    """Plan the arena and put everything into one artifact."""
+    arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
+    scratch = max((s.kernel.scratch_bytes for s in draft.kernels.values()), default=0)
+    return Executable(
+        graph.name, kernels, draft.values, draft.commands, draft.inputs, draft.outputs, draft.states,
+        draft.constants, arena, scratch, settings.threads.value, draft.calls,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4)
+def driver_object(target: Target) -> bytes:
+    """Return the native driver for a target."""
+    return assemble(driver_text(driver_target(target.triple)), target)
+
+

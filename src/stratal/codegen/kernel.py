@@ -15,7 +15,7 @@ from stratal.base.errors import VerifyError
 from stratal.codegen.scalar import ScalarEmitter, mangled, splat, vector_of
 from stratal.codegen.types import immediate, memory_type, register_type
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
+from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
 from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store, loaded, stored, substitute_stmt
 
 FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"
@@ -59,6 +59,7 @@ class KernelEmitter:
         self.target = self.scopes[0]  # where instructions are appended right now
         self.bound: dict[Var, tuple[str, int]] = {}
         self.registers: dict[tuple[Buffer, tuple[int, ...]], str] = {}
+        self.slot_types: dict[tuple[Buffer, tuple[int, ...]], str] = {}
         self.lane: Var | None = None
         self.exec_mask: str | None = None
         self.statement_memo: dict[object, str] = {}
@@ -141,9 +142,7 @@ class KernelEmitter:
         elif loop.kind == "unroll" or extent <= 1:
             for value in range(extent):
                 self._statement(substitute_stmt(loop.body, {loop.var: index.as_expr(value)}))
-        elif loop.kind == "parallel":
-            raise VerifyError("codegen: a parallel loop must be the outermost statement", got=str(loop.var))
-        else:
+        else:  # a parallel loop that is not outermost runs serially
             self._serial(loop)
 
     def _vector(self, loop: For) -> None:
@@ -179,7 +178,7 @@ class KernelEmitter:
         p += [f"  br label %{head}", f"{head}:"]
         p.append(f"  {variable} = phi i64 [0, %{parent.label}], [{following}, %{latch}]")
         for key in carried:
-            ty = self._slot_type(key)
+            ty = self.slot_types[key]
             p.append(f"  {phis[key]} = phi {ty} [{before[key]}, %{parent.label}], [{after[key]}, %{latch}]")
         p += scope.lines
         p.append(f"  {following} = add nuw nsw i64 {variable}, 1")
@@ -216,16 +215,16 @@ class KernelEmitter:
         parent = self.scopes[-1]
         arms = (stmt.then, stmt.otherwise)
         registers = dict(self.registers)
-        parent.lines.append(f"  br i1 {condition}, label %{names[0]}, label %{names[1]}")
+        text = [f"  br i1 {condition}, label %{names[0]}, label %{names[1]}"]
         for label, arm in zip(names, arms, strict=False):
             scope = self._push(_Scope(label, branch=True))
             if arm is not None:
                 self._statement(arm)
             self._check_registers(registers)
             self._pop()
-            parent.lines += [f"{label}:", *scope.lines, f"  br label %{names[2]}"]
+            text += [f"{label}:", *scope.lines, f"  br label %{names[2]}"]
             self.registers = dict(registers)
-        parent.lines.append(f"{names[2]}:")
+        parent.lines += [*text, f"{names[2]}:"]  # after whatever the arms hoisted
         parent.label = names[2]
 
     def _check_registers(self, before: dict[tuple[Buffer, tuple[int, ...]], str]) -> None:
@@ -273,7 +272,9 @@ class KernelEmitter:
             ready.append((store, value))
         for store, value in ready:
             if store.buffer.space == "register":
-                self.registers[store.buffer, self._slot(store.buffer, store.indices)] = value
+                key = (store.buffer, self._slot(store.buffer, store.indices))
+                self.registers[key] = value
+                self.slot_types[key] = vector_of(register_type(store.buffer.dtype), self.lanes)
             else:
                 self._write(store, value)
         if any(s.buffer in self.mutable for s in group):
@@ -308,21 +309,17 @@ class KernelEmitter:
         self._line(f"  call void @{name}({ty} {value}, {at} align {align} {pointer}, {mask_ty} {mask})")
 
     def _slot(self, buffer: Buffer, indices: Sequence[Expr]) -> tuple[int, ...]:
+        """Return which register an access names: indices are constants, one of them plus the lane."""
         slot = []
-        for k, i in enumerate(indices):
-            if isinstance(i, Const):
-                slot.append(int(i.value))
-            elif not (isinstance(i, Var) and k == len(indices) - 1):
+        for i in indices:
+            terms, constant = index.linear(i)
+            if terms and terms != {self.lane: 1}:
                 raise VerifyError(
                     f"kernel {self.kernel.name}: a register is indexed by something that is not unrolled",
                     got=f"{buffer.name}[{', '.join(map(str, indices))}]",
                 )
+            slot.append(constant)
         return tuple(slot)
-
-    def _slot_type(self, key: tuple[Buffer, tuple[int, ...]]) -> str:
-        buffer, slot = key
-        lanes = lane_count(buffer.shape[-1]) if len(slot) < len(buffer.shape) else 0
-        return vector_of(register_type(buffer.dtype), lanes)
 
     # -- what is known of an expression ----------------------------------------------------------------------
     def _known(self, expr: Expr) -> _Info:
@@ -435,7 +432,9 @@ class KernelEmitter:
             return child.dtype
         if parent.fn == "cast":
             return self._narrow(child)
-        operands = parent.args[1:] if parent.fn == "select" else parent.args
+        if parent.fn not in _ALGEBRA and parent.fn not in COMPARISONS:
+            return int64
+        operands = parent.args
         forms = [self._narrow(a) for a in operands]
         if parent.dtype is int64:
             forms.append(self._narrow(parent))
@@ -546,9 +545,8 @@ class KernelEmitter:
             done = (*done, atom, c, mask if worst.loads else None)
             scope, memo = self._home(worst)
             if done not in memo:
-                value = self.value(atom, mask)
+                step = self._scaled(atom, c, mask)
                 self.target = scope
-                step = value if c == 1 else self._append(f"mul i64 {value}, {c}")
                 memo[done] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {step}")
             pointer = memo[done]
         if constant:
@@ -559,6 +557,18 @@ class KernelEmitter:
                 memo[key] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {constant}")
             pointer = memo[key]
         return pointer
+
+    def _scaled(self, atom: Expr, c: int, mask: str | None) -> str:
+        """Return a scalar index times a constant."""
+        value = self.value(atom, mask)
+        if c == 1:
+            return value
+        scope, memo = self._home(self._known(atom))
+        key = ("scaled", value, c)
+        if key not in memo:
+            self.target = scope
+            memo[key] = self._append(f"mul i64 {value}, {c}")
+        return memo[key]
 
     def _pointers(self, buffer: Buffer, offset: Expr, mask: str | None) -> str:
         """Return a vector of addresses, one per lane: a scalar base plus the part that differs between lanes."""
@@ -650,10 +660,10 @@ def _inputs(e: Expr) -> tuple[Expr, ...]:
 
 
 def _store_groups(body: Sequence[Stmt]) -> list[list[Store] | Stmt]:
-    """Group consecutive stores to memory that none of them reads back; everything else stays alone."""
+    """Group consecutive stores none of which reads what an earlier one of the group wrote; everything else stays alone."""
     groups: list[list[Store] | Stmt] = []
     for stmt in body:
-        if isinstance(stmt, Store) and stmt.buffer.space == "global":
+        if isinstance(stmt, Store):
             last = groups[-1] if groups else None
             if isinstance(last, list) and not {s.buffer for s in last} & set(loaded(stmt)):
                 last.append(stmt)

@@ -1,0 +1,47 @@
+"""Reading what a record's lowering does: which axes it reads where. Shared by fusion, layouts and scheduling."""
+
+from __future__ import annotations
+
+from stratal.loops.compute import Compute
+from stratal.loops.expr import Call, Expr, Load, Var, loads
+
+
+def is_view(compute: Compute) -> bool:
+    """Return whether a compute only moves elements: its body is one load."""
+    return compute.combiner is None and isinstance(compute.terms[0], Load)
+
+
+def is_generator(compute: Compute) -> bool:
+    """Return whether a compute reads nothing (iota)."""
+    return compute.combiner is None and not loads(compute.terms)
+
+
+def is_contraction(compute: Compute) -> bool:
+    """Return whether a compute is a sum of products of two operands, each read at an affine place."""
+    if compute.combiner is None or compute.combiner.name != "dot":
+        return False
+    return all(isinstance(strip_cast(t), Load) for t in compute.terms)
+
+
+def strip_cast(expr: Expr) -> Expr:
+    """Return the expression below a conversion of dtype."""
+    while isinstance(expr, Call) and expr.fn == "cast":
+        expr = expr.args[0]
+    return expr
+
+
+def is_elementwise(compute: Compute) -> bool:
+    """Return whether every operand is read exactly at the output's index."""
+    axes: tuple[Expr, ...] = tuple(compute.axes)
+    return compute.combiner is None and all(load.indices == axes for load in loads(compute.terms))
+
+
+def axis_positions(indices: tuple[Expr, ...], axes: tuple[Var, ...]) -> tuple[int, ...] | None:
+    """Return which of `axes` each index is, or None if some index is anything else."""
+    place = {v: k for k, v in enumerate(axes)}
+    found = []
+    for i in indices:
+        if not isinstance(i, Var) or i not in place:
+            return None
+        found.append(place[i])
+    return tuple(found)

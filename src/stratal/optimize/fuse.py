@@ -1,0 +1,271 @@
+"""Fusion: partition a graph into kernels, in one pass over the nodes in order.
+
+A node joins the latest group among its operands' groups where their iteration spaces agree, so no cycle can
+arise: everything else it needs was computed earlier. Views (reshape, permute, broadcast, slice) belong to no
+group; readers look through them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from stratal.base.lowered import Lowered
+from stratal.base.log import decide
+from stratal.base.types import TensorType
+from stratal.graph.graph import Graph
+from stratal.graph.node import Const, Input, Item, Node
+from stratal.graph.partition import Group, Partition
+from stratal.loops.compute import Compute, Region
+from stratal.loops.expr import Expr, Var, loads, substitute
+from stratal.loops.lowering import axis_positions, is_contraction, is_view
+
+LowerOf = Callable[[Node], Lowered | None]
+
+MAX_MEMBERS = 48  # beyond this a kernel's compile time grows faster than what fusing saves
+MAX_INLINE = 24
+FEW_ROWS = 8
+SMALL_SPACE = 1 << 14
+
+
+class Access(NamedTuple):
+    """A stored or fused value and where a node reads it, in the node's own axes."""
+
+    value: Node
+    indices: tuple[Expr, ...]
+
+
+class Fusion:
+    """One run of the pass; see `fuse`."""
+
+    def __init__(self, graph: Graph, lower_of: LowerOf, enabled: bool = True) -> None:
+        self.graph = graph
+        self.lower_of = lower_of
+        self.enabled = enabled
+        self.groups: list[Group] = []
+        self.group_of: dict[Node, Group] = {}
+        self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
+        self.columns: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
+        self.reads: dict[Node, list[Access]] = {}
+        self.whole = set(graph.roots)  # values that must exist as buffers, views or not
+        for node in graph.nodes:
+            if not isinstance(node.op, (Input, Const, Item)) and not isinstance(lower_of(node), Compute):
+                self.whole.update(node.inputs)
+
+    def run(self) -> Partition:
+        for node in self.graph.nodes:
+            if not isinstance(node.op, (Input, Const, Item)) and not self._see_through(node):
+                self._place(node)
+        for root in dict.fromkeys(self.graph.roots):
+            if isinstance(root.op, (Input, Const)):
+                self._open("alias", root)
+        stored = self._stored()
+        if self.enabled:
+            stored = self._absorb(stored)
+        groups = [g for g in self.groups if g.members]
+        for k, group in enumerate(groups):
+            group.position = k
+        return Partition(groups, self.group_of, stored)
+
+    # -- views -----------------------------------------------------------------------------------------------
+    def _see_through(self, node: Node) -> bool:
+        """Record a view so that readers look through it; values that must exist as buffers are copied instead."""
+        lowered = self.lower_of(node)
+        if node in self.whole or not isinstance(lowered, Compute) or not is_view(lowered):
+            return False
+        (load,) = loads(lowered.terms)
+        k = next(i for i, a in enumerate(lowered.args) if a is load.buffer)
+        self.views[node] = (lowered.axes, self.resolve(node.inputs[k], load.indices))
+        return True
+
+    def resolve(self, node: Node, indices: tuple[Expr, ...]) -> Access:
+        """Return the value behind views and where it is read when `node` is read at `indices`."""
+        found = self.views.get(node)
+        if found is None:
+            return Access(node, indices)
+        axes, access = found
+        return Access(access.value, tuple(substitute(access.indices, dict(zip(axes, indices, strict=True)))))
+
+    def accesses(self, node: Node, compute: Compute) -> list[Access]:
+        """Return every read of an operand value, in the node's axes."""
+        place = {buffer: k for k, buffer in enumerate(compute.args)}
+        return [self.resolve(node.inputs[place[e.buffer]], e.indices) for e in loads(compute.terms)]
+
+    def owner(self, value: Node) -> Group | None:
+        """Return the group that computes a value; None for inputs and constants."""
+        return self.group_of.get(value.inputs[0] if isinstance(value.op, Item) else value)
+
+    # -- placing nodes ---------------------------------------------------------------------------------------
+    def _place(self, node: Node) -> None:
+        lowered = self.lower_of(node)
+        if lowered is None:
+            self._open("host", node)
+        elif isinstance(lowered, Region):
+            self._open("region", node)
+        elif isinstance(lowered, Compute):
+            self.reads[node] = self.accesses(node, lowered)
+            self._place_compute(node, lowered, self.reads[node])
+        else:
+            self._open("body", node)
+
+    def _place_compute(self, node: Node, compute: Compute, accesses: list[Access]) -> None:
+        owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
+        latest = max(owners, key=lambda g: g.position, default=None) if self.enabled else None
+        if is_contraction(compute):
+            self._open("contract", node)
+        elif compute.combiner is not None:
+            self._place_reduction(node, compute, accesses, latest)
+        elif latest is not None and self._fits(latest, node, compute, accesses):
+            self._join(latest, node)
+        else:
+            self._open("pointwise", node)
+
+    def _fits(self, group: Group, node: Node, compute: Compute, accesses: Sequence[Access]) -> bool:
+        """Return whether an element-wise node can run inside the group's loops."""
+        if len(group.members) >= MAX_MEMBERS or group.kind not in ("pointwise", "contract", "columns", "rows"):
+            return False
+        inside = [a for a in accesses if self.owner(a.value) is group]
+        axes: tuple[Expr, ...] = tuple(compute.axes)
+        if group.kind == "rows":
+            fits = node.shape in (group.space, group.space[: group.num_rows])
+            return fits and all(_along_rows(group, a, axes) for a in inside)
+        space = group.space
+        if group.kind == "columns":
+            space = tuple(n for k, n in enumerate(group.space) if k not in group.reduced)
+        return node.shape == space and all(a.indices == axes for a in inside)
+
+    def _place_reduction(
+        self, node: Node, compute: Compute, accesses: list[Access], latest: Group | None
+    ) -> None:
+        order = (*compute.axes, *compute.reduce)
+        space = tuple(v.extent for v in order)
+        num_rows = len(compute.axes)
+        if _reads_in_order(accesses, order):
+            if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
+                latest = self._open("rows", node)
+                latest.space, latest.num_rows = space, num_rows
+            else:
+                self._join(latest, node)
+            return
+        key = _column_key(compute, accesses)
+        found = self.columns.get(key) if key is not None and self.enabled else None
+        if found is not None and len(found.members) < MAX_MEMBERS and (latest is None or latest.position < found.position):
+            self._join(found, node)
+            return
+        group = self._open("columns", node)
+        group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
+        if key is not None:
+            self.columns[key] = group
+
+    def _joins_rows(
+        self, group: Group, space: tuple[int, ...], num_rows: int, accesses: list[Access], order: Sequence[Var]
+    ) -> bool:
+        """Return whether a reduction over the trailing axes of `space` can run in the group's row loop."""
+        inside = [a for a in accesses if self.owner(a.value) is group]
+        if len(group.members) >= MAX_MEMBERS or group.space != space:
+            return False
+        if group.kind == "rows":
+            return group.num_rows == num_rows and all(_along_rows(group, a, tuple(order)) for a in inside)
+        if group.kind != "pointwise" or any(a.indices != tuple(order) for a in inside):
+            return False
+        if math.prod(space[:num_rows]) < FEW_ROWS and math.prod(space) > SMALL_SPACE:
+            return False  # the row loop would take the parallelism away from the element-wise part
+        group.kind, group.num_rows = "rows", num_rows
+        return True
+
+    def _open(self, kind: str, node: Node) -> Group:
+        space = node.aval.shape if isinstance(node.type, TensorType) else ()
+        group = Group(kind, node, space, len(self.groups))
+        self.groups.append(group)
+        self.group_of[node] = group
+        return group
+
+    def _join(self, group: Group, node: Node) -> None:
+        group.members.append(node)
+        self.group_of[node] = group
+
+    # -- what is stored --------------------------------------------------------------------------------------
+    def _stored(self) -> dict[Node, None]:
+        """Return values with a buffer: results, values read by another group, values read whole."""
+        stored: dict[Node, None] = {}
+        for node in self.graph.nodes:
+            group = self.group_of.get(node)
+            if group is not None and (node in self.whole or group.kind in ("host", "region", "body")):
+                stored[node] = None
+            for access in self.reads.get(node, ()):
+                if self.owner(access.value) is not group and access.value in self.group_of:
+                    stored[access.value] = None
+        return stored
+
+    def _absorb(self, stored: dict[Node, None]) -> dict[Node, None]:
+        """Compute an element-wise group inside its only reader, where that repeats no work."""
+        readers: dict[Node, list[Node]] = {}
+        for node, accesses in self.reads.items():
+            for access in accesses:
+                if access.value in stored:
+                    readers.setdefault(access.value, []).append(node)
+        for group in self.groups:
+            kept = [m for m in group.members if m in stored]
+            if group.kind != "pointwise" or len(kept) != 1 or kept[0] in self.whole:
+                continue
+            (value,) = kept
+            users = readers.get(value, [])
+            if len(users) != 1 or not self._repeats_nothing(users[0], value):
+                continue
+            reader = self.group_of[users[0]]
+            if reader is group or len(group.members) + len(reader.members) > MAX_INLINE:
+                continue
+            reader.members[:0] = group.members
+            for member in group.members:
+                self.group_of[member] = reader
+            group.members.clear()
+            del stored[value]
+            decide("fuse", value.op.name, "computed in its only reader", why=f"{users[0].op.name} reads each element once",
+                   where=value.where)  # fmt: skip
+        return stored
+
+    def _repeats_nothing(self, reader: Node, value: Node) -> bool:
+        group = self.group_of[reader]
+        compute = self.lower_of(reader)
+        if not isinstance(compute, Compute) or group.kind not in ("pointwise", "rows", "columns"):
+            return False
+        found = [a for a in self.reads[reader] if a.value is value]
+        if len(found) != 1:
+            return False
+        order = (*compute.axes, *compute.reduce)
+        size = math.prod(v.extent for v in order)
+        return axis_positions(found[0].indices, order) is not None and size <= math.prod(value.aval.ints)
+
+
+def _along_rows(group: Group, access: Access, axes: tuple[Expr, ...]) -> bool:
+    """Row values are read by row; elements only by readers that run over elements, each its own."""
+    rows = group.space[: group.num_rows]
+    if len(axes) == len(group.space) and access.value.shape == group.space and access.indices == axes:
+        return True
+    return access.value.shape == rows and access.indices == axes[: group.num_rows]
+
+
+def _reads_in_order(accesses: Sequence[Access], order: Sequence[Var]) -> bool:
+    """Return whether a reduction reads its operands with kept axes first and reduced axes last."""
+    full = [a for a in accesses if len(a.indices) == len(order)]
+    return bool(full) and all(axis_positions(a.indices, tuple(order)) == tuple(range(len(order))) for a in full)
+
+
+def _column_key(
+    compute: Compute, accesses: Sequence[Access]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return (space, reduced axes) of the operand read straight: reductions with equal keys share a loop nest."""
+    order = (*compute.axes, *compute.reduce)
+    for access in accesses:
+        where = axis_positions(access.indices, order)
+        if where is not None and sorted(where) == list(range(len(order))):
+            reduced = tuple(a for a, k in enumerate(where) if k >= len(compute.axes))
+            if [k for k in where if k < len(compute.axes)] == list(range(len(compute.axes))):
+                return tuple(order[k].extent for k in where), reduced
+    return None
+
+
+def fuse(graph: Graph, lower_of: LowerOf, *, enabled: bool = True) -> Partition:
+    """Partition a graph into kernels. With `enabled=False` every node that is not a view runs alone."""
+    return Fusion(graph, lower_of, enabled).run()

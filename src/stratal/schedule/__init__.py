@@ -1,0 +1,1 @@
+"""How kernels are computed: schedule primitives over loop nests, and one tactic per kind of kernel."""

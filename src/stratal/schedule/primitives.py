@@ -1,0 +1,408 @@
+"""Schedule primitives: exact rewrites of loop nests, each legal only where its check passes.
+
+A `Schedule` holds a statement tree and the list of steps that made it, so a schedule prints and replays. Loops are named by their
+variable object. Before -> after, in the text form of the loop IR:
+
+    split(i, 4)        for i in 10: S[i]            ->  for io in 3: for ii in 4: if io*4+ii < 10: S[io*4+ii]
+    reorder(j, i)      for i: for j: S              ->  for j: for i: S
+    fuse(i, j)         for i in 3: for j in 4: S    ->  for f in 12: S[i = f//4, j = f%4]
+    merge(a, b)        for a in n: A; for b in n: B ->  for a in n: (A; B[b = a])
+    unroll(i), vectorize(i), parallel(i)               change how a loop runs
+    peel(io)           for io in 3: S               ->  for io in 2: S; S[io = 2]                 (tail on its own)
+    branch(io)         for io in 3: S               ->  for io in 3: if io < 2: S else: S[io = 2]   (tail in its own arm)
+    shrink(t, i)       a temporary indexed by outer loops becomes one tile of it, in registers or scratch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stratal.base.errors import VerifyError
+from stratal.loops import index
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, load, transform, walk
+from stratal.loops.stmt import For, If, LoopKind, Seq, Stmt, Store, expressions, statements, substitute_stmt
+
+
+class Schedule:
+    """A loop nest being scheduled; every step is recorded in `steps`."""
+
+    def __init__(self, body: Stmt, local: Sequence[Buffer] = ()) -> None:
+        self.body = body
+        self.local = list(local)
+        self.steps: list[str] = []
+
+    def _log(self, step: str) -> None:
+        self.steps.append(step)
+
+    # -- loop structure --------------------------------------------------------------------------------------
+    def split(self, var: Var, factor: int) -> tuple[Var, Var]:
+        """Split a loop into (outer, inner of extent `factor`); a tail that does not divide becomes a guard."""
+        factor = max(1, min(factor, var.extent))
+        outer = Var(f"{var.name}o", -(-var.extent // factor))
+        inner = Var(f"{var.name}i", factor)
+        position = index.add(index.mul(outer, factor), inner)
+
+        def change(loop: For) -> Stmt:
+            body = substitute_stmt(loop.body, {var: position})
+            if var.extent % factor:
+                body = guard_leaves(body, index.less(position, var.extent))
+            return For(outer, For(inner, body, loop.kind), loop.kind)
+
+        self._replace(var, change)
+        self._log(f"split({var}, {factor}) -> {outer}, {inner}")
+        return outer, inner
+
+    def reorder(self, *order: Var) -> None:
+        """Give perfectly nested loops a new order, outermost first. Legal when no iteration depends on another's."""
+        wanted = list(order)
+        top = self._find(lambda loop: loop.var in wanted)
+
+        def change(loop: For) -> Stmt:
+            chain: dict[Var, LoopKind] = {}
+            body: Stmt = loop
+            while isinstance(body, For) and not set(wanted) <= set(chain):
+                chain[body.var] = body.kind
+                body = body.body
+            missing = [v.name for v in wanted if v not in chain]
+            if missing:
+                raise VerifyError("reorder: loops are not perfectly nested", got=", ".join(missing))
+            moved = iter(wanted)
+            sequence = [next(moved) if v in wanted else v for v in chain]
+            for v in reversed(sequence):
+                body = For(v, body, chain[v])
+            return body
+
+        self._replace(top.var, change)
+        self._log(f"reorder({', '.join(v.name for v in wanted)})")
+
+    def fuse(self, outer: Var, inner: Var) -> Var:
+        """Make one loop of two perfectly nested ones."""
+        fused = Var(f"{outer.name}{inner.name}", outer.extent * inner.extent)
+
+        def change(loop: For) -> Stmt:
+            if not isinstance(loop.body, For) or loop.body.var is not inner:
+                raise VerifyError("fuse: loops are not perfectly nested", got=f"{outer}, {inner}")
+            values: dict[Var, Expr] = {
+                outer: index.floordiv(fused, inner.extent) if inner.extent else index.as_expr(0),
+                inner: index.mod(fused, inner.extent) if inner.extent else index.as_expr(0),
+            }
+            return For(fused, substitute_stmt(loop.body.body, values), loop.kind)
+
+        self._replace(outer, change)
+        self._log(f"fuse({outer}, {inner}) -> {fused}")
+        return fused
+
+    def merge(self, *loops: Var) -> Var:
+        """Run neighbouring loops of equal extent as one. Legal when iteration k of a later one needs only iterations k of earlier ones."""
+        first = loops[0]
+        if any(v.extent != first.extent for v in loops):
+            raise VerifyError("merge: loops differ in extent", got=", ".join(f"{v}<{v.extent}" for v in loops))
+
+        def join(stmt: Stmt) -> Stmt:
+            if not isinstance(stmt, Seq):
+                return stmt
+            at = [k for k, s in enumerate(stmt.body) if isinstance(s, For) and s.var in loops]
+            if len(at) != len(loops):
+                return stmt
+            if at != list(range(at[0], at[0] + len(at))):
+                raise VerifyError("merge: something stands between the loops", got=", ".join(map(str, loops)))
+            parts = [stmt.body[k] for k in at]
+            bodies = [substitute_stmt(p.body, {p.var: first}) for p in parts if isinstance(p, For)]
+            _check_merge(first, bodies)
+            kind = parts[0].kind if isinstance(parts[0], For) else "serial"
+            joined = For(first, sequence(*bodies), kind)
+            return sequence(*stmt.body[: at[0]], joined, *stmt.body[at[-1] + 1 :])
+
+        self.body = rewrite(self.body, join)
+        self._log(f"merge({', '.join(v.name for v in loops)})")
+        return first
+
+    # -- how loops run ---------------------------------------------------------------------------------------
+    def unroll(self, var: Var) -> None:
+        """Repeat the body for each iteration, with the index known."""
+        self._kind(var, "unroll")
+
+    def vectorize(self, var: Var) -> None:
+        """Run all iterations as lanes of vectors."""
+        self._kind(var, "vector")
+
+    def parallel(self, var: Var) -> None:
+        """Make iterations the chunks of the kernel. The loop must be outermost when the kernel is finished."""
+        self._kind(var, "parallel")
+
+    def _kind(self, var: Var, kind: LoopKind) -> None:
+        self._replace(var, lambda loop: For(loop.var, loop.body, kind))
+        self._log(f"{kind}({var})")
+
+    # -- tails -----------------------------------------------------------------------------------------------
+    def peel(self, var: Var) -> None:
+        """Run the last iteration after the loop, so that guards inside the loop are known to hold."""
+
+        def change(loop: For) -> Stmt:
+            if loop.var.extent <= 1:
+                return simplify(substitute_stmt(loop.body, {loop.var: index.as_expr(0)}))
+            rest = Var(loop.var.name, loop.var.extent - 1)
+            last = substitute_stmt(loop.body, {loop.var: index.as_expr(loop.var.extent - 1)})
+            main = For(rest, simplify(substitute_stmt(loop.body, {loop.var: rest})), loop.kind)
+            return sequence(main, simplify(fresh_loops(last)))
+
+        self._replace(var, change)
+        self._log(f"peel({var})")
+
+    def branch(self, var: Var, below: Var | None = None) -> None:
+        """Give the last iteration its own arm, so that guards in the other arm are known to hold.
+
+        The arms stand inside the loop `below`, nested in that over `var`, or right inside the loop itself.
+        """
+        n = var.extent
+        if not guarded_by(self.body, var):
+            return
+
+        def change(loop: For) -> Stmt:
+            if n <= 1:
+                return For(loop.var, simplify(substitute_stmt(loop.body, {var: index.as_expr(0)})), loop.kind)
+            clamped = call("min", var, index.as_expr(n - 2)) if n > 2 else index.as_expr(0)
+            full = simplify(substitute_stmt(loop.body, {var: clamped}))
+            last = simplify(fresh_loops(substitute_stmt(loop.body, {var: index.as_expr(n - 1)})))
+            return For(loop.var, If(index.less(var, n - 1), full, last), loop.kind)
+
+        self._replace(below or var, change)
+        self._log(f"branch({var})")
+
+    def try_fuse(self, outer: Var, inner: Var) -> Var | None:
+        """Fuse two loops if no index then needs a division; otherwise leave them alone."""
+        body, steps = self.body, list(self.steps)
+        before = _num_divisions(self.body)
+        fused = self.fuse(outer, inner)
+        if _num_divisions(self.body) > before:
+            self.body, self.steps = body, steps
+            return None
+        return fused
+
+    # -- temporaries -----------------------------------------------------------------------------------------
+    def shrink(self, temporary: Buffer, inside: Sequence[Var], space: str) -> Buffer:
+        """Keep only the part of a temporary that one iteration of the loops `inside` uses. Legal when no value crosses iterations."""
+        fixed = set(inside)
+        accesses = [e.indices for e in walk(expressions(self.body)) if isinstance(e, Load) and e.buffer is temporary]
+        accesses += [s.indices for s in statements(self.body) if isinstance(s, Store) and s.buffer is temporary]
+        shape = [0] * len(temporary.shape)
+        for indices in accesses:
+            for k, i in enumerate(indices):
+                _, rest = _outer_part(i, fixed)
+                low, high = index.bounds(rest)
+                if low < 0:
+                    raise VerifyError("shrink: an index runs below its tile", got=f"{temporary.name}[{i}]")
+                shape[k] = max(shape[k], high + 1)
+        small = Buffer(temporary.name, temporary.dtype, shape, space=space)
+
+        def local(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.buffer is temporary:
+                return load(small, tuple(_outer_part(i, fixed)[1] for i in e.indices))
+            return None
+
+        self.body = rewrite_expressions(self.body, local, {temporary: (small, lambda i: _outer_part(i, fixed)[1])})
+        self.local = [small if b is temporary else b for b in self.local]
+        self._log(f"shrink({temporary.name}, {space}{list(shape)})")
+        return small
+
+    # -- plumbing --------------------------------------------------------------------------------------------
+    def _find(self, test: Callable[[For], bool]) -> For:
+        for s in statements(self.body):
+            if isinstance(s, For) and test(s):
+                return s
+        raise VerifyError("schedule: no such loop")
+
+    def _replace(self, var: Var, change: Callable[[For], Stmt]) -> None:
+        found = False
+
+        def visit(stmt: Stmt) -> Stmt:
+            nonlocal found
+            if isinstance(stmt, For) and stmt.var is var and not found:  # once: the result may hold the loop again
+                found = True
+                return change(stmt)
+            return stmt
+
+        self.body = rewrite(self.body, visit)
+        if not found:
+            raise VerifyError(f"schedule: there is no loop over {var}")
+
+
+def guarded_by(stmt: Stmt, var: Var) -> bool:
+    """Return whether a guard above the leaves mentions a loop variable: it has a tail."""
+    return any(isinstance(s, If) and s.otherwise is None and index.depends(s.condition, var) for s in statements(stmt))
+
+
+def _num_divisions(stmt: Stmt) -> int:
+    return sum(1 for e in walk(expressions(stmt)) if isinstance(e, Call) and e.fn in ("floordiv", "mod"))
+
+
+def sequence(*stmts: Stmt) -> Stmt:
+    """Return statements in order, flattened."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        flat.extend(s.body if isinstance(s, Seq) else (s,))
+    return flat[0] if len(flat) == 1 else Seq(flat)
+
+
+def at_once(stores: Sequence[Store]) -> tuple[Stmt, list[Buffer]]:
+    """Return stores that all see the old values, through registers of their own where there are several."""
+    if len(stores) == 1:
+        return stores[0], []
+    held = [Buffer(f"{s.buffer.name}n", s.buffer.dtype, s.buffer.shape, space="register") for s in stores]
+    first = [Store(h, s.indices, s.value) for h, s in zip(held, stores, strict=True)]
+    return Seq([*first, *(Store(s.buffer, s.indices, load(h, s.indices)) for h, s in zip(held, stores, strict=True))]), held
+
+
+def rewrite(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """Rebuild a tree outermost first: `change` sees a statement before its parts."""
+    stmt = change(stmt)
+    if isinstance(stmt, For):
+        return For(stmt.var, rewrite(stmt.body, change), stmt.kind)
+    if isinstance(stmt, Seq):
+        return sequence(*(rewrite(s, change) for s in stmt.body))
+    if isinstance(stmt, If):
+        otherwise = rewrite(stmt.otherwise, change) if stmt.otherwise is not None else None
+        return If(stmt.condition, rewrite(stmt.then, change), otherwise)
+    return stmt
+
+
+def rewrite_expressions(
+    stmt: Stmt,
+    change: Callable[[Expr], Expr | None],
+    stores: dict[Buffer, tuple[Buffer, Callable[[Expr], Expr]]],
+) -> Stmt:
+    """Rebuild every expression, and retarget stores to the buffers in `stores`."""
+
+    def visit(s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            *indices, value = transform((*s.indices, s.value), change)
+            if s.buffer in stores:
+                buffer, local = stores[s.buffer]
+                return Store(buffer, [local(i) for i in indices], value)
+            return Store(s.buffer, indices, value)
+        if isinstance(s, If):
+            return If(transform((s.condition,), change)[0], s.then, s.otherwise)
+        return s
+
+    return rewrite(stmt, visit)
+
+
+def guard_leaves(stmt: Stmt, condition: Expr) -> Stmt:
+    """Put a condition around every innermost statement, keeping loops perfectly nested."""
+    if isinstance(condition, Const):
+        return stmt if condition.value else Seq(())
+    if isinstance(stmt, For):
+        return For(stmt.var, guard_leaves(stmt.body, condition), stmt.kind)
+    if isinstance(stmt, If) and stmt.otherwise is None:
+        return If(index.both(stmt.condition, condition), stmt.then)
+    return If(condition, stmt)
+
+
+def fresh_loops(stmt: Stmt) -> Stmt:
+    """Give every loop of a copied tree variables of its own."""
+    if isinstance(stmt, For):
+        var = Var(stmt.var.name, stmt.var.extent)
+        return For(var, fresh_loops(substitute_stmt(stmt.body, {stmt.var: var})), stmt.kind)
+    if isinstance(stmt, Seq):
+        return Seq(map(fresh_loops, stmt.body))
+    if isinstance(stmt, If):
+        return If(stmt.condition, fresh_loops(stmt.then), fresh_loops(stmt.otherwise) if stmt.otherwise else None)
+    return stmt
+
+
+def simplify(stmt: Stmt) -> Stmt:
+    """Drop branches that are decided and iterations that no guard lets run."""
+    if isinstance(stmt, Seq):
+        return sequence(*(s for s in map(simplify, stmt.body) if not (isinstance(s, Seq) and not s.body)))
+    if isinstance(stmt, If):
+        if isinstance(stmt.condition, Const):
+            arm = stmt.then if stmt.condition.value else stmt.otherwise
+            return simplify(arm) if arm is not None else Seq(())
+        return If(stmt.condition, simplify(stmt.then), simplify(stmt.otherwise) if stmt.otherwise is not None else None)
+    if not isinstance(stmt, For):
+        return stmt
+    extent = min(_useful(stmt.body, stmt.var), stmt.var.extent)
+    if stmt.kind == "vector" and extent > 0:  # a guard in a vector loop is a mask; the lanes stay
+        extent = stmt.var.extent
+    if extent <= 0:
+        return Seq(())
+    if extent == stmt.var.extent:
+        body = simplify(stmt.body)
+        return For(stmt.var, body, stmt.kind) if not (isinstance(body, Seq) and not body.body) else body
+    if extent == 1:
+        return simplify(substitute_stmt(stmt.body, {stmt.var: index.as_expr(0)}))
+    var = Var(stmt.var.name, extent)
+    return simplify(For(var, substitute_stmt(stmt.body, {stmt.var: var}), stmt.kind))
+
+
+def _useful(stmt: Stmt, var: Var) -> int:
+    """Return how many iterations of `var` can pass the guards below."""
+    if isinstance(stmt, For):
+        return _useful(stmt.body, var)
+    if isinstance(stmt, Seq):
+        return max((_useful(s, var) for s in stmt.body), default=0)
+    if isinstance(stmt, If) and stmt.otherwise is None:
+        return min([_limit(c, var) for c in _conjuncts(stmt.condition)], default=var.extent)
+    return var.extent
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    if isinstance(condition, Call) and condition.fn == "and":
+        return [c for a in condition.args for c in _conjuncts(a)]
+    return [condition]
+
+
+def _limit(condition: Expr, var: Var) -> int:
+    """Return the number of iterations of `var` for which `a < b` can hold."""
+    if not (isinstance(condition, Call) and condition.fn == "lt"):
+        return var.extent
+    terms, constant = index.linear(index.sub(condition.args[1], condition.args[0]))  # must be positive
+    step = -terms.pop(var, 0)
+    if step <= 0 or any(index.depends(atom, var) for atom in terms):
+        return var.extent
+    most = index.bounds(index.from_linear(terms, constant))[1]
+    return max(0, -(-most // step)) if most < 1 << 60 else var.extent
+
+
+def _outer_part(expr: Expr, fixed: set[Var]) -> tuple[Expr, Expr]:
+    """Split an index into the part that depends only on `fixed` variables and the rest."""
+    terms, constant = index.linear(expr)
+    outer: dict[Expr, int] = {}
+    inner: dict[Expr, int] = {}
+    for atom, c in terms.items():
+        free = index._free(atom)
+        (outer if free and free <= fixed else inner)[atom] = c
+    if outer and constant and not inner:
+        outer_constant, inner_constant = constant, 0
+    else:
+        outer_constant, inner_constant = 0, constant
+    return index.from_linear(outer, outer_constant), index.from_linear(inner, inner_constant)
+
+
+def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:
+    """Every buffer that one body writes and a later one reads must be read at an index the same iteration wrote."""
+    written: dict[Buffer, list[tuple[Expr, ...]]] = {}
+    for body in bodies:
+        for e in walk(expressions(body)):
+            if isinstance(e, Load) and e.buffer in written:
+                for stored_at in written[e.buffer]:
+                    _same_slice(var, e.buffer, stored_at, e.indices)
+        for s in statements(body):
+            if isinstance(s, Store):
+                written.setdefault(s.buffer, []).append(s.indices)
+
+
+def _same_slice(var: Var, buffer: Buffer, stored_at: Sequence[Expr], read_at: Sequence[Expr]) -> None:
+    """Some axis must be indexed by `var` with one step in both, the rest staying within that step."""
+    if not buffer.shape or var.extent <= 1:
+        return
+    for s, r in zip(stored_at, read_at, strict=True):
+        step = index.stride_of(s, var)
+        if step and index.stride_of(r, var) == step:
+            rest = [index.bounds(index.sub(e, index.mul(var, step))) for e in (s, r)]
+            low, high = min(b[0] for b in rest), max(b[1] for b in rest)
+            if high - low < step:
+                return
+        elif s is r and index.depends(s, var):
+            return
+    raise VerifyError("merge: a later loop reads what other iterations of an earlier one write", got=buffer.name)

@@ -1,0 +1,315 @@
+"""From a partition to commands: values with homes, launches in order, control flow as nested lists. No code is generated here.
+
+State updates and loop carries are copies onto the old value; `memory.alias` removes the copies that are not needed. Groups that only
+feed updates run last, so that a failing index check leaves states untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
+from stratal.base.dtypes import int64
+from stratal.base.errors import VerifyError
+from stratal.base.lowered import Lowered
+from stratal.base.target import Target
+from stratal.base.types import TensorType
+from stratal.graph.graph import Graph
+from stratal.graph.node import Const, Input, Node, items
+from stratal.graph.partition import Group, Partition
+from stratal.loops.expr import row_major
+from stratal.schedule.result import Scheduled
+from stratal.schedule.row_copies import fill_kernel, row_kernel
+from stratal.schedule.select import schedule_group
+
+
+class Planned(NamedTuple):
+    """A graph, fused and laid out: what `lower` of a graph needs besides the graph."""
+
+    graph: Graph
+    partition: Partition
+    strides: Callable[[Node], tuple[int, ...]]
+
+
+@dataclass
+class Draft:
+    """A program before memory is planned and code is generated."""
+
+    values: list[Value] = field(default_factory=list)
+    commands: tuple[Command, ...] = ()
+    kernels: dict[str, Scheduled] = field(default_factory=dict)
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    states: tuple[int, ...] = ()
+    constants: list[bytes] = field(default_factory=list)
+    calls: list[object] = field(default_factory=list)
+    in_place: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # id(Launch) -> (read, write) values
+    groups: dict[int, Group] = field(default_factory=dict)  # id(command) -> group, for explanations
+
+
+class ProgramLowering:
+    """Lowers one program; nested regions share its values."""
+
+    def __init__(
+        self, plan: Callable[[Graph], Planned], lower_of: Callable[[Node], Lowered | None], target: Target
+    ) -> None:
+        self.plan = plan
+        self.lower_of = lower_of
+        self.target = target
+        self.draft = Draft()
+        self.constants: dict[Const, int] = {}
+
+    # -- values ----------------------------------------------------------------------------------------------
+    def value(self, type_: TensorType, strides: tuple[int, ...] | None = None, **rest: object) -> int:
+        """Add a value and return its id."""
+        made = Value(len(self.draft.values), type_, strides or row_major(type_.ints), **rest)  # type: ignore[arg-type]
+        self.draft.values.append(made)
+        return made.id
+
+    def constant(self, op: Const) -> int:
+        """Return the value of a constant array, one for equal arrays."""
+        found = self.constants.get(op)
+        if found is None:
+            found = self.value(op.value.type, home="const", index=len(self.draft.constants))
+            self.draft.constants.append(op.value.array.tobytes())
+            self.constants[op] = found
+        return found
+
+    # -- whole programs --------------------------------------------------------------------------------------
+    def program(self, graph: Graph) -> Draft:
+        """Lower a whole graph: inputs and outputs get homes of their own."""
+        planned = self.plan(graph)
+        bound: dict[Node, int] = {}
+        inputs = []
+        for k, node in enumerate(planned.graph.inputs):
+            label = node.op.label if isinstance(node.op, Input) else ""
+            bound[node] = self.value(node.aval, home="input", index=k, label=label, where=node.where)
+            inputs.append(bound[node])
+        states = {s: bound[s] for s, _ in planned.graph.updates}
+        updated = {v for _, v in planned.graph.updates}
+        outputs: list[int] = []
+        result_of: dict[Node, int] = {}
+        for k, node in enumerate(planned.graph.outputs):
+            made = self.value(node.aval, home="output", index=k, label=f"output {k}", where=node.where)
+            outputs.append(made)
+            if node not in updated:
+                result_of.setdefault(node, made)
+        body = GraphLowering(self, planned, bound, result_of)
+        commands = body.run()
+        for node, made in zip(planned.graph.outputs, outputs, strict=True):
+            if result_of.get(node) != made:
+                commands.append(Copy(body.at(node), made, "result"))
+        commands += self._updates(planned, body, states)
+        self.draft.commands = tuple(commands)
+        self.draft.inputs, self.draft.outputs = tuple(inputs), tuple(outputs)
+        self.draft.states = tuple(k for k, n in enumerate(planned.graph.inputs) if n in states)
+        return self.draft
+
+    def _updates(self, planned: Planned, body: GraphLowering, states: dict[Node, int]) -> list[Command]:
+        """Copy new states over old ones; where possible the copies later vanish (memory.alias)."""
+        pairs = [(body.at(new), states[state]) for state, new in planned.graph.updates]
+        pairs = [(s, t) for s, t in pairs if s != t]
+        targets = {t for _, t in pairs}
+        kept: dict[int, int] = {}
+        for source, _ in pairs:
+            if source in targets and source not in kept:  # an update reads the old value of another state
+                kept[source] = self.value(self.draft.values[source].type, label="old state")
+        first: list[Command] = [Copy(s, k, "old state") for s, k in kept.items()]
+        return first + [Copy(kept.get(s, s), t, "update") for s, t in pairs]
+
+
+class GraphLowering:
+    """Lowers the groups of one graph (a program or a region) to commands; `bound` maps known nodes to values."""
+
+    def __init__(
+        self, owner: ProgramLowering, planned: Planned, bound: dict[Node, int], results: dict[Node, int]
+    ) -> None:
+        self.owner = owner
+        self.planned = planned
+        self.bound = bound
+        self.results = results  # values some nodes must be computed into
+
+    def at(self, node: Node) -> int:
+        """Return the value that holds a node."""
+        found = self.bound.get(node)
+        if found is None:
+            if isinstance(node.op, Const):
+                found = self.owner.constant(node.op)
+            elif node in self.results:
+                found = self.results[node]
+            else:
+                strides = self.planned.strides(node)
+                found = self.owner.value(node.aval, strides, label=node.op.name, where=node.where)
+            self.bound[node] = found
+        return found
+
+    def strides(self, node: Node) -> tuple[int, ...]:
+        if node in self.bound or node in self.results:
+            return self.owner.draft.values[self.at(node)].strides
+        return self.planned.strides(node)
+
+    def run(self) -> list[Command]:
+        commands: list[Command] = []
+        for group in self._late_updates(self.planned.partition.groups):
+            commands += self._group(group)
+        return commands
+
+    def _late_updates(self, groups: Sequence[Group]) -> list[Group]:
+        """Move groups that only feed state updates behind the others, keeping order otherwise."""
+        graph = self.planned.graph
+        if not graph.updates:
+            return list(groups)
+        needed: set[Node] = set()
+        stack = list(graph.outputs)
+        while stack:
+            node = stack.pop()
+            if node not in needed:
+                needed.add(node)
+                stack.extend(node.inputs)
+        checked = [g for g in groups if g.kind in ("body", "host", "region")]
+        for g in checked:
+            stack.extend(g.members)
+        while stack:
+            node = stack.pop()
+            if node not in needed:
+                needed.add(node)
+                stack.extend(node.inputs)
+        early = [g for g in groups if any(m in needed for m in g.members)]
+        late = [g for g in groups if not any(m in needed for m in g.members)]
+        return early + late
+
+    def _group(self, group: Group) -> list[Command]:
+        node = group.members[0]
+        if group.kind == "alias":
+            if node not in self.results:
+                return []
+            return [Copy(self._source(node), self.results[node], "result")]
+        if group.kind == "host":
+            return [self._host(group, node)]
+        if group.kind == "region":
+            return RegionLowering(self, node).run()
+        scheduled = schedule_group(
+            group, self.owner.lower_of, self.strides, self.planned.partition.stored.__contains__, self.owner.target
+        )
+        self.owner.draft.kernels.setdefault(scheduled.kernel.name, scheduled)
+        launch = Launch(
+            scheduled.kernel.name,
+            tuple(map(self.at, scheduled.reads)),
+            tuple(map(self.at, scheduled.writes)),
+            scheduled.kernel.num_chunks,
+            scratch_bytes=scheduled.kernel.scratch_bytes,
+            label="+".join(m.op.name for m in group.members[:6]),
+            where=tuple(dict.fromkeys(line for m in group.members for line in m.where))[:8],
+        )
+        self.owner.draft.in_place[id(launch)] = [(self.at(r), self.at(w)) for r, w in scheduled.in_place]
+        self.owner.draft.groups[id(launch)] = group
+        return [launch]
+
+    def _source(self, node: Node) -> int:
+        if isinstance(node.op, Const):
+            return self.owner.constant(node.op)
+        return next(v for n, v in self.bound.items() if n is node)
+
+    def _host(self, group: Group, node: Node) -> Host:
+        draft = self.owner.draft
+        draft.calls.append(node.op.ref)
+        made = Host(
+            len(draft.calls) - 1, tuple(map(self.at, node.inputs)), tuple(map(self.at, items(node))), node.op.name, node.where
+        )
+        draft.groups[id(made)] = group
+        return made
+
+
+class RegionLowering:
+    """Lowers one control-flow node to a loop, while or branch over nested commands."""
+
+    def __init__(self, outer: GraphLowering, node: Node) -> None:
+        self.outer = outer
+        self.owner = outer.owner
+        self.node = node
+        self.results = [outer.at(r) for r in items(node)]
+
+    def run(self) -> list[Command]:
+        name = self.node.op.name
+        if name == "cond":
+            return self._cond()
+        if name == "while":
+            return self._while()
+        if name == "scan":
+            return self._scan()
+        raise VerifyError(f"program: no region is called {name!r}", where=self.node.where)
+
+    def _inline(self, graph: Graph, arguments: Sequence[int], into: Sequence[int]) -> list[Command]:
+        """Lower a region with its inputs bound to values and its outputs written to values."""
+        planned = self.owner.plan(graph)
+        bound = dict(zip(planned.graph.inputs, arguments, strict=True))
+        wanted: dict[Node, int] = {}
+        for node, target in zip(planned.graph.outputs, into, strict=True):
+            wanted.setdefault(node, target)
+        body = GraphLowering(self.owner, planned, bound, wanted)
+        commands = body.run()
+        for node, target in zip(planned.graph.outputs, into, strict=True):
+            if wanted[node] != target:
+                commands.append(Copy(wanted[node], target, "region result"))
+        return commands
+
+    def _fresh(self, types: Sequence[TensorType], label: str) -> list[int]:
+        return [self.owner.value(t, label=label, where=self.node.where) for t in types]
+
+    def _cond(self) -> list[Command]:
+        op = self.node.op
+        predicate, *operands = map(self.outer.at, self.node.inputs)
+        arms = [self._inline(g, operands, self.results) for g in (op.then, op.otherwise)]  # type: ignore[attr-defined]
+        return [Branch(predicate, tuple(arms[0]), tuple(arms[1]), "cond")]
+
+    def _while(self) -> list[Command]:
+        op = self.node.op
+        operands = list(map(self.outer.at, self.node.inputs))
+        count: int = op.num_carries  # type: ignore[attr-defined]
+        carries, constants = self.results, operands[count:]
+        start = [Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True)]
+        (predicate,) = self._fresh(op.condition.output_types, "predicate")  # type: ignore[attr-defined]
+        condition = self._inline(op.condition, [*carries, *constants], [predicate])  # type: ignore[attr-defined]
+        following = self._fresh(op.body.output_types, "next carry")  # type: ignore[attr-defined]
+        body = self._inline(op.body, [*carries, *constants], following)  # type: ignore[attr-defined]
+        body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
+        return [*start, While(tuple(condition), predicate, tuple(body), "while")]
+
+    def _scan(self) -> list[Command]:
+        """Carries live in the results; rows of x are read and rows of y written through one-row copies at the row number."""
+        op = self.node.op
+        operands = list(map(self.outer.at, self.node.inputs))
+        trips_value = operands.pop() if op.dynamic_length else None  # type: ignore[attr-defined]
+        count: int = op.num_carries  # type: ignore[attr-defined]
+        carries, ys = self.results[:count], self.results[count:]
+        start: list[Command] = [Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True)]
+        if trips_value is not None:
+            start += [self._zero(y) for y in ys]
+        counter = self.owner.value(TensorType(int64), label="row number", where=self.node.where)
+        xs = operands[count : count + op.num_xs]  # type: ignore[attr-defined]
+        constants = operands[count + op.num_xs :]  # type: ignore[attr-defined]
+        rows = self._fresh([i.aval for i in op.body.inputs[count : count + op.num_xs]], "row")  # type: ignore[attr-defined]
+        body: list[Command] = [self._row_copy(x, row, counter, read=True) for x, row in zip(xs, rows, strict=True)]
+        following = self._fresh(op.body.output_types[:count], "next carry")  # type: ignore[attr-defined]
+        new_rows = self._fresh(op.body.output_types[count:], "new row")  # type: ignore[attr-defined]
+        body += self._inline(op.body, [*carries, *rows, *constants, counter], [*following, *new_rows])  # type: ignore[attr-defined]
+        body += [self._row_copy(y, row, counter, read=False) for y, row in zip(ys, new_rows, strict=True)]
+        body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
+        loop = Loop(tuple(body), op.length, counter, trips_value, op.reverse, "scan")  # type: ignore[attr-defined]
+        return [*start, loop]
+
+    def _zero(self, target: int) -> Command:
+        return self._launch(fill_kernel(self.owner.draft.values[target]), (), (target,))
+
+    def _row_copy(self, stacked: int, row: int, counter: int, *, read: bool) -> Command:
+        scheduled = row_kernel(self.owner.draft.values[stacked], self.owner.draft.values[row], read=read)
+        if read:
+            return self._launch(scheduled, (stacked, counter), (row,))
+        return self._launch(scheduled, (row, counter), (stacked,))
+
+    def _launch(self, scheduled: Scheduled, reads: tuple[int, ...], writes: tuple[int, ...]) -> Command:
+        kernel = scheduled.kernel
+        self.owner.draft.kernels.setdefault(kernel.name, scheduled)
+        return Launch(kernel.name, reads, writes, kernel.num_chunks, label=scheduled.tactic, where=self.node.where)

@@ -1,0 +1,107 @@
+"""From a group to a kernel: pick the tactic of its kind, collect the kernel's parameters, give it a name by its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from stratal.base.errors import VerifyError
+from stratal.base.lowered import Lowered
+from stratal.base.target import Target
+from stratal.graph.node import Node, items
+from stratal.graph.partition import Group
+from stratal.loops.compute import LoopBody
+from stratal.loops.expr import Buffer, Expr, Load, load
+from stratal.loops.stmt import Kernel, Stmt, loaded, stored
+from stratal.schedule.expressions import GroupExpressions
+from stratal.schedule.primitives import Schedule, rewrite_expressions
+from stratal.schedule.result import Scheduled
+from stratal.schedule.tactics.columns import schedule_columns
+from stratal.schedule.tactics.contract import schedule_contract
+from stratal.schedule.tactics.pointwise import schedule_pointwise
+from stratal.schedule.tactics.rows import schedule_rows
+
+Tactic = Callable[[GroupExpressions, Target], tuple[Schedule, str, list[tuple[Buffer, Buffer]]]]
+
+TACTICS: dict[str, Tactic] = {
+    "pointwise": schedule_pointwise,
+    "rows": schedule_rows,
+    "columns": schedule_columns,
+    "contract": schedule_contract,
+}
+
+
+class Memory:
+    """The kernel-side view of values: one Buffer per value, with the strides its storage has."""
+
+    def __init__(self, strides_of: Callable[[Node], tuple[int, ...]]) -> None:
+        self.strides_of = strides_of
+        self.buffers: dict[Node, Buffer] = {}
+
+    def __call__(self, node: Node) -> Buffer:
+        found = self.buffers.get(node)
+        if found is None:
+            found = Buffer(f"v{len(self.buffers)}", node.dtype, node.aval.ints, self.strides_of(node))
+            self.buffers[node] = found
+        return found
+
+
+def schedule_group(
+    group: Group,
+    lower_of: Callable[[Node], Lowered | None],
+    strides_of: Callable[[Node], tuple[int, ...]],
+    is_stored: Callable[[Node], bool],
+    target: Target,
+) -> Scheduled:
+    """Return the kernel of a group that has one (not `host`, `region` or `alias`)."""
+    memory = Memory(strides_of)
+    if group.kind == "body":
+        return _body(group, lower_of, memory)
+    x = GroupExpressions(group, lower_of, memory, is_stored)
+    schedule, tactic, pairs = TACTICS[group.kind](x, target)
+    return _finish(group, memory, schedule.body, schedule.local, x.results, tactic, tuple(schedule.steps), pairs)
+
+
+def _body(group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memory) -> Scheduled:
+    (node,) = group.members
+    lowered = lower_of(node)
+    if not isinstance(lowered, LoopBody):
+        raise VerifyError(f"schedule: {node.op.name} has no loop body", where=node.where)
+    results = items(node)
+    stmt = lowered.build([memory(i) for i in node.inputs], [memory(r) for r in results])
+    return _finish(group, memory, stmt, [], results, "loop body", (), [])  # type: ignore[arg-type]
+
+
+def _finish(
+    group: Group, memory: Memory, body: Stmt, local: list[Buffer], results: list[Node], tactic: str,
+    steps: tuple[str, ...], pairs: list[tuple[Buffer, Buffer]],
+) -> Scheduled:  # fmt: skip
+    """Name parameters by position, so that equal kernels have equal text and one compiled form."""
+    values = {b: n for n, b in memory.buffers.items()}
+    written = [b for b in stored(body) if b in values]
+    read = [b for b in loaded(body) if b in values and b not in written]
+    renamed = {b: Buffer(f"x{k}", b.dtype, b.shape, b.strides) for k, b in enumerate(read)}
+    renamed |= {b: Buffer(f"y{k}", b.dtype, b.shape, b.strides) for k, b in enumerate(written)}
+    final = rename(body, renamed)
+    reads, writes = [renamed[b] for b in read], [renamed[b] for b in written]
+    draft = Kernel("k", reads, writes, final, local)
+    name = "k_" + hashlib.sha256(str(draft).encode()).hexdigest()[:24]
+    return Scheduled(
+        Kernel(name, reads, writes, final, local),
+        tuple(values[b] for b in read),
+        tuple(values[b] for b in written),
+        tactic,
+        steps,
+        tuple((values[r], values[w]) for r, w in pairs if r in read and w in written),
+        0.0,
+    )
+
+
+def rename(body: Stmt, buffers: dict[Buffer, Buffer]) -> Stmt:
+    """Replace buffers by others of the same shape."""
+    def change(e: Expr) -> Load | None:
+        return load(buffers[e.buffer], e.indices) if isinstance(e, Load) and e.buffer in buffers else None
+
+    return rewrite_expressions(body, change, {b: (n, lambda i: i) for b, n in buffers.items()})
+
+

@@ -1,0 +1,182 @@
+"""Column kernels: reductions that keep the contiguous axis, or whose reduced axes are not the last ones.
+
+Vectors run along a kept axis where that is contiguous, several per pass; otherwise along the innermost reduced axis, in lanes that are
+combined as a tree. Reductions over the same space share the loops; what follows on the kept axes runs when they are done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stratal.base.target import Target
+from stratal.graph.node import Node
+from stratal.loops import index
+from stratal.loops.compute import Combiner, Compute, axes as fresh_axes
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, substitute, transform, walk
+from stratal.loops.stmt import For, Stmt, Store
+from stratal.schedule.expressions import GroupExpressions, work
+from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
+from stratal.schedule.tactics.common import cut_tails, distribute, nest, unit_axis, vector_lanes
+
+VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
+
+
+def schedule_columns(x: GroupExpressions, target: Target) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+    """Return the scheduled nest of a column group, its name, and pairs that may share memory."""
+    return ColumnNest(x, target).schedule(), "columns", []
+
+
+class ColumnNest:
+    """Builds the nest of one column group."""
+
+    def __init__(self, x: GroupExpressions, target: Target) -> None:
+        self.x = x
+        self.reductions = [m for m in x.group.members if x.compute(m).combiner is not None]
+        first = x.compute(self.reductions[0])
+        self.kept = fresh_axes((v.extent for v in first.axes), "i")
+        self.reduced = fresh_axes((v.extent for v in first.reduce), "k")
+        self.terms = {m: x.terms(m, tuple(self.kept), tuple(self.reduced)) for m in self.reductions}
+        roots = [t for ts in self.terms.values() for t in ts]
+        self.width = vector_lanes(target, roots)
+        self.work = 1 + work(roots)
+        self.reduced = self._memory_order(roots, self.reduced)
+        self.states: list[Buffer] = []
+
+    def schedule(self) -> Schedule:
+        along = self._unit(self.kept)
+        outer = [v for v in self.kept if v is not along]
+        inner = self._unit(self.reduced) if along is None else None
+        if along is not None or inner is None or any(len(self._states(m)) > 1 for m in self.reductions):
+            return self._kept_vectors(outer, along)
+        return self._reduced_vectors(inner)
+
+    def _unit(self, axes: Sequence[Var]) -> Var | None:
+        """Return the axis along which the largest operand is contiguous."""
+        roots = [t for ts in self.terms.values() for t in ts]
+        reads = [e for e in walk(roots) if isinstance(e, Load)]
+        for e in sorted(reads, key=lambda e: -e.buffer.size):
+            found = unit_axis(e.buffer, e.indices, [v for v in axes if v.extent > 1])
+            if found is not None:
+                return found
+        return None
+
+    def _memory_order(self, roots: Sequence[Expr], axes: list[Var]) -> list[Var]:
+        reads = [e for e in walk(roots) if isinstance(e, Load) and e.indices]
+        if not reads:
+            return axes
+        main = max(reads, key=lambda e: e.buffer.size)
+        steps = {v: sum(abs(index.stride_of(i, v) or 0) * s for i, s in zip(main.indices, main.buffer.strides, strict=True))
+                 for v in axes}  # fmt: skip
+        return sorted(axes, key=lambda v: -steps[v])
+
+    def _states(self, m: Node) -> tuple[object, ...]:
+        return self.x.compute(m).state_dtypes
+
+    # -- vectors along a kept axis ---------------------------------------------------------------------------
+    def _kept_vectors(self, outer: list[Var], along: Var | None) -> Schedule:
+        vectors = min(VECTORS, -(-along.extent // self.width)) if along is not None else 1
+        block = vectors * self.width if along is not None else 1
+        tile = Var("c", -(-along.extent // block)) if along is not None else None
+        loops = [*outer, *([tile] if tile is not None else [])]
+
+        def tiled(build: object, condition: bool = True) -> Stmt:
+            """Run a statement over the vectors of a tile, `build` taking the kept index."""
+            copy, lane = Var("u", vectors), Var("l", self.width)
+            if along is None or tile is None:
+                return build((), {})  # type: ignore[operator,no-any-return]
+            position = index.add(index.add(index.mul(tile, block), index.mul(copy, self.width)), lane)
+            stmt = build((copy, lane), {along: position})  # type: ignore[operator]
+            if condition:
+                stmt = guard_leaves(stmt, index.less(position, along.extent))
+            return For(copy, For(lane, stmt, "vector"), "unroll")
+
+        start, update, finish = [], [], []
+        for m in self.reductions:
+            compute, combiner = self.x.compute(m), _combiner(self.x, m)
+            shape = (vectors, self.width) if along is not None else ()
+            states = [Buffer(f"a{len(self.states) + k}", d, shape, space="register")
+                      for k, d in enumerate(compute.state_dtypes)]  # fmt: skip
+            self.states += states
+            start.append((states, combiner.identity(compute.state_dtypes)))
+            update.append((states, combiner, self.terms[m]))
+            finish.append((m, states[compute.result]))
+        def init(slot: tuple[Expr, ...], _: dict[Var, Expr]) -> Stmt:
+            return sequence(*(Store(s, slot, v) for states, values in start for s, v in zip(states, values, strict=True)))
+
+        def step(slot: tuple[Expr, ...], at: dict[Var, Expr]) -> Stmt:
+            parts: list[Stmt] = []
+            for states, combiner, terms in update:
+                new = combiner.combine([s[slot] for s in states], substitute(terms, at))
+                stmt, held = at_once([Store(s, slot, v) for s, v in zip(states, new, strict=True)])
+                parts.append(stmt)
+                self.states += held
+            return sequence(*parts)
+
+        def write(slot: tuple[Expr, ...], at: dict[Var, Expr]) -> Stmt:
+            return self._results({m: state[slot] for m, state in finish}, at)
+
+        core: Stmt = tiled(step)
+        for v in reversed(self.reduced):
+            core = For(v, core)
+        empty = any(v.extent == 0 for v in self.reduced)
+        body = sequence(tiled(init, condition=False), *([] if empty else [core]), tiled(write))
+        schedule = Schedule(nest(loops, body), self.states)
+        schedule.steps.append(f"kept axis in {vectors} x {self.width} lanes")
+        if loops:
+            total = math.prod(v.extent for v in self.reduced) * self.work
+            distribute(schedule, loops, max(1.0, total * block / 4))
+        return schedule
+
+    def _results(self, totals: dict[Node, Expr], at: dict[Var, Expr]) -> Stmt:
+        """Store results of the reductions and of what follows them on the kept axes."""
+        where = tuple(at.get(v, v) for v in self.kept)
+        stand = {m: Buffer(f"s{k}", m.dtype, m.aval.ints) for k, m in enumerate(totals)}
+        self.x.local.update(stand)
+        self.x.forget()
+        value_of = {stand[m]: cast(total, m.dtype) for m, total in totals.items()}
+        parts: list[Stmt] = []
+        for r in self.x.results:
+            (value,) = transform([self.x.at(r, where)], lambda e: value_of.get(e.buffer) if isinstance(e, Load) else None)
+            parts.append(Store(self.x.buffer(r), where, value))
+        return sequence(*parts)
+
+    # -- vectors along a reduced axis ------------------------------------------------------------------------
+    def _reduced_vectors(self, along: Var) -> Schedule:
+        outer = [v for v in self.reduced if v is not along]
+        block, lane = Var("kv", -(-along.extent // self.width)), Var("l", self.width)
+        position = index.add(index.mul(block, self.width), lane)
+        inside = index.less(position, along.extent)
+        start: list[Stmt] = []
+        update: list[Stmt] = []
+        totals: dict[Node, Expr] = {}
+        for m in self.reductions:
+            compute, combiner = self.x.compute(m), _combiner(self.x, m)
+            (dtype,) = compute.state_dtypes
+            (identity,) = combiner.identity((dtype,))
+            acc = Buffer(f"a{len(self.states)}", dtype, (self.width,), space="register")
+            self.states.append(acc)
+            l0, l1 = Var("l", self.width), Var("l", self.width)
+            start.append(For(l0, Store(acc, (l0,), identity), "vector"))
+            neutral = identity if combiner.num_terms == 1 else const(0, dtype)
+            terms = [guard(inside, t, neutral) for t in substitute(self.terms[m], {along: position})]
+            update.append(Store(acc, (lane,), combiner.combine((acc[lane],), terms)[0]))
+            assert combiner.lanes is not None
+            totals[m] = lanes(combiner.lanes, acc[l1], l1)
+        loop = Schedule(For(block, For(lane, sequence(*update), "vector")))
+        if along.extent % self.width:
+            loop.peel(block)
+        body = sequence(*start, nest(outer, loop.body), self._results(totals, {}))
+        schedule = Schedule(nest(self.kept, body), self.states)
+        schedule.steps.append(f"reduced axis in {self.width} lanes")
+        if self.kept:
+            distribute(schedule, self.kept, max(1.0, math.prod(v.extent for v in self.reduced) * self.work / 4))
+        else:
+            cut_tails(schedule)
+        return schedule
+
+
+def _combiner(x: GroupExpressions, m: Node) -> Combiner:
+    compute: Compute = x.compute(m)
+    assert compute.combiner is not None
+    return compute.combiner

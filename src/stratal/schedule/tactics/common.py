@@ -1,0 +1,106 @@
+"""What tactics share: vector widths, chunk sizes, splitting the last loop into vectors, tails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stratal.base.dtypes import DType
+from stratal.base.target import Target
+from stratal.loops import index
+from stratal.loops.expr import Buffer, Expr, Load, Var, walk
+from stratal.loops.stmt import For, If, Seq, Stmt, Store, expressions, statements
+from stratal.schedule.primitives import Schedule, guarded_by, sequence, simplify
+
+CHUNK_WORK = 1 << 14  # operations a chunk should be worth: far above the cost of claiming it
+MAX_CHUNKS = 64
+
+
+def lanes_of(target: Target, dtypes: Iterable[DType]) -> int:
+    """Return the vector width for values of several dtypes: that of the widest arithmetic, never below 8 bytes' worth."""
+    sizes = [d.compute.itemsize for d in dtypes if not d.is_bool]
+    return max(1, target.vector_bits // 8 // max(4, min(sizes, default=4)))
+
+
+def vector_lanes(target: Target, roots: Sequence[Expr]) -> int:
+    return lanes_of(target, [e.dtype for e in walk(roots) if isinstance(e, Load) or e.dtype.is_float])
+
+
+def nest(axes: Sequence[Var], body: Stmt) -> Stmt:
+    """Wrap a statement in loops, the first axis outermost."""
+    for var in reversed(axes):
+        body = For(var, body)
+    return body
+
+
+def vectorize_inner(schedule: Schedule, var: Var, lanes: int) -> Var:
+    """Split a loop into vectors of `lanes`; return the loop over whole vectors."""
+    outer, inner = schedule.split(var, lanes)
+    schedule.vectorize(inner)
+    return outer
+
+
+def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: float) -> None:
+    """Turn leading loops into chunks worth their cost; the rest stays serial. Tails of the loops are cut off."""
+    total = work_per_iteration
+    for var in loops:
+        total *= var.extent
+    if not loops or total < 2 * CHUNK_WORK:
+        cut_tails(schedule)
+        return
+    taken = loops[0]
+    rest = list(loops[1:])
+    while rest and taken.extent < 2 * MAX_CHUNKS:
+        taken = schedule.fuse(taken, rest.pop(0))
+    chunks = int(min(MAX_CHUNKS, max(1, total // CHUNK_WORK), taken.extent))
+    per_chunk = -(-taken.extent // chunks)
+    chunk, inner = schedule.split(taken, per_chunk)
+    schedule.branch(chunk)
+    schedule.parallel(chunk)
+    cut_tails(schedule)
+
+
+def cut_tails(schedule: Schedule) -> None:
+    """Peel the last iteration of every serial loop whose body is guarded for its sake."""
+    schedule.body = _cut(simplify(schedule.body))
+
+
+def _cut(stmt: Stmt) -> Stmt:
+    if isinstance(stmt, Seq):
+        return Seq(_cut(s) for s in stmt.body)
+    if isinstance(stmt, If):
+        return If(stmt.condition, _cut(stmt.then), _cut(stmt.otherwise) if stmt.otherwise is not None else None)
+    if not isinstance(stmt, For) or stmt.kind == "vector":
+        return stmt
+    if stmt.kind == "parallel" or not guarded_by(stmt.body, stmt.var):
+        return For(stmt.var, _cut(stmt.body), stmt.kind)
+    part = Schedule(stmt)
+    part.peel(stmt.var)
+    pieces = part.body.body if isinstance(part.body, Seq) else (part.body,)
+    return sequence(*(For(p.var, _cut(p.body), p.kind) if isinstance(p, For) else _cut(p) for p in pieces))
+
+
+def unit_axis(buffer: Buffer, indices: Sequence[Expr], axes: Iterable[Var]) -> Var | None:
+    """Return the axis along which an access moves by one element."""
+    for var in axes:
+        steps = [(index.stride_of(i, var), s) for i, s in zip(indices, buffer.strides, strict=True)]
+        if all(step is not None for step, _ in steps) and sum((step or 0) * s for step, s in steps) == 1:
+            return var
+    return None
+
+
+def in_place_pairs(body: Stmt, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
+    """Return (read, write) pairs that may share memory: every access to both is at one and the same place per iteration."""
+    places: dict[Buffer, set[tuple[Expr, ...]]] = {}
+    for e in walk(expressions(body)):
+        if isinstance(e, Load):
+            places.setdefault(e.buffer, set()).add(e.indices)
+    for s in statements(body):
+        if isinstance(s, Store):
+            places.setdefault(s.buffer, set()).add(s.indices)
+    pairs = []
+    for w in writes:
+        for r in reads:
+            same = len(places.get(r, ())) == 1 and places[r] == places.get(w)
+            if same and r.dtype is w.dtype and r.shape == w.shape and r.strides == w.strides:
+                pairs.append((r, w))
+    return pairs

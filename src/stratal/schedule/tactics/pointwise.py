@@ -1,0 +1,86 @@
+"""Element-wise kernels: one nest, loops collapsed where memory allows, the unit-stride axis in vectors."""
+
+from __future__ import annotations
+
+from stratal.base.target import Target
+from stratal.graph.node import Node
+from stratal.loops import index
+from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.expr import Buffer, Expr, Load, Var, walk
+from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
+from stratal.schedule.expressions import GroupExpressions, by_stride, divides_anywhere, work
+from stratal.schedule.primitives import Schedule, sequence
+from stratal.schedule.tactics.common import (
+    distribute,
+    in_place_pairs,
+    nest,
+    unit_axis,
+    vector_lanes,
+    vectorize_inner,
+)
+
+
+def schedule_pointwise(x: GroupExpressions, target: Target) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+    """Return the scheduled nest of an element-wise group, its name, and pairs that may share memory."""
+    results = x.results
+    shape = results[0].aval.ints
+    flat = Var("i", _product(shape))
+    stores = _stores(x, results, index.unflatten(flat, shape))
+    if _row_major(x, results) and not divides_anywhere(list(expressions(sequence(*stores)))):
+        loops = [flat]
+    else:
+        axes = fresh_axes(shape)
+        stores = _stores(x, results, tuple(axes))
+        loops = [v for v in by_stride(axes, x.buffer(results[0])) if v.extent != 1] or axes[:1]
+        ones = {v: index.as_expr(0) for v in axes if v not in loops}
+        if ones:
+            stores = [substitute_stmt(s, ones) for s in stores]
+    body = sequence(*stores)
+    reads = list(dict.fromkeys(e.buffer for e in walk(expressions(body)) if isinstance(e, Load)))
+    pairs = in_place_pairs(body, reads, [x.buffer(r) for r in results])
+    roots = list(expressions(body))
+    schedule = Schedule(nest(loops, body))
+    if not loops:
+        return schedule, "scalar", pairs
+    cost = 1 + work(roots)
+    lanes = vector_lanes(target, roots)
+    across = _transposed(roots, loops)
+    vector = loops.pop()
+    outer = vectorize_inner(schedule, vector, lanes)
+    if across is not None:  # read along another axis: stay in the same cache lines from one vector to the next
+        rest = [v for v in loops if v is not across]
+        schedule.reorder(*rest, outer, across)
+        loops = [*rest, outer]
+        distribute(schedule, loops, cost * lanes * across.extent)
+        return schedule, "transpose", pairs
+    distribute(schedule, [*loops, outer], cost * lanes / 4)
+    return schedule, "sweep", pairs
+
+
+def _stores(x: GroupExpressions, results: list[Node], where: tuple[Expr, ...]) -> list[Stmt]:
+    return [Store(x.buffer(r), where, x.at(r, where)) for r in results]
+
+
+def _row_major(x: GroupExpressions, results: list[Node]) -> bool:
+    from stratal.loops.expr import row_major
+
+    return all(x.buffer(r).strides == row_major(x.buffer(r).shape) for r in results)
+
+
+def _transposed(roots: list[Expr], loops: list[Var]) -> Var | None:
+    """Return the loop along which some operand is contiguous while it is strided along the vector loop."""
+    for e in walk(roots):
+        if isinstance(e, Load) and e.indices:
+            unit = unit_axis(e.buffer, e.indices, loops)
+            if unit is not None and unit is not loops[-1] and unit.extent > 1:
+                return unit
+    return None
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+

@@ -1,0 +1,209 @@
+"""Row kernels: element-wise stages and reductions over the trailing axes, one row at a time, the row staying in cache.
+
+A row passes through phases; a reduction ends one. Elements a later phase needs are recomputed when cheap, else kept: in their own
+result if they have one, in a per-worker scratch row otherwise. Reductions run in lanes over a fixed number of accumulators that are
+combined as a tree, so the order depends on the shape and the target alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stratal.base.target import Target
+from stratal.graph.node import Node
+from stratal.loops import index
+from stratal.loops.compute import Combiner
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, walk
+from stratal.loops.stmt import For, Stmt, Store, expressions
+from stratal.schedule.expressions import GroupExpressions, work
+from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
+from stratal.schedule.tactics.common import distribute, in_place_pairs, vector_lanes
+
+CHEAP = 4  # operations below which recomputing an element beats keeping it
+UNROLL = 4  # accumulators per reduction: hides the latency of an add
+
+
+class RowPlan:
+    """Which member runs in which phase, and where its values are kept."""
+
+    def __init__(self, x: GroupExpressions) -> None:
+        self.x = x
+        self.space = tuple(int(n) for n in x.group.space)
+        self.num_rows = x.group.num_rows
+        self.row_shape = self.space[: self.num_rows]
+        self.inner_shape = self.space[self.num_rows :]
+        self.phase: dict[Node, int] = {}
+        self.ready: dict[Node, int] = {}
+        for m in x.group.members:
+            self._assign(m)
+        self.num_phases = 1 + max(self.ready.values(), default=0)
+
+    def is_reduction(self, m: Node) -> bool:
+        return self.x.compute(m).combiner is not None
+
+    def is_element(self, m: Node) -> bool:
+        return not self.is_reduction(m) and len(m.shape) == len(self.space)
+
+    def _assign(self, m: Node) -> None:
+        phase = max((self.ready.get(v, 0) for v in self._operands(m)), default=0)
+        self.phase[m] = phase
+        self.ready[m] = phase + 1 if self.is_reduction(m) else phase
+
+    def _operands(self, m: Node) -> list[Node]:
+        """Return members a member depends on, through views."""
+        found, stack = [], list(m.inputs)
+        while stack:
+            v = stack.pop()
+            if v in self.ready:
+                found.append(v)
+            elif v not in self.x.members and not self.x.stored(v):
+                stack.extend(v.inputs)
+        return found
+
+    def readers(self, m: Node) -> list[Node]:
+        return [u for u in self.x.group.members if m in self._operands(u)]
+
+
+def schedule_rows(x: GroupExpressions, target: Target) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+    """Return the scheduled nest of a row group, its name, and pairs that may share memory."""
+    return RowNest(x, target).schedule()
+
+
+class RowNest:
+    """Builds the nest of one row group; `local` holds its temporaries, full-size until they are shrunk to one row."""
+
+    def __init__(self, x: GroupExpressions, target: Target) -> None:
+        self.x = x
+        self.plan = RowPlan(x)
+        self.size = math.prod(self.plan.inner_shape)
+        self.row = Var("r", math.prod(self.plan.row_shape))
+        self.where = index.unflatten(self.row, self.plan.row_shape)
+        terms = [t for m in x.group.members for t in x.compute(m).terms]
+        self.work = 1 + work(terms)
+        self.width = vector_lanes(target, terms)
+        self.unroll = UNROLL if self.size >= 4 * UNROLL * self.width else 1
+        self.registers: list[Buffer] = []
+        self.rows: list[Buffer] = []
+
+    def schedule(self) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+        body = sequence(*(self._phase(p) for p in range(self.plan.num_phases)))
+        reads = list(dict.fromkeys(e.buffer for e in walk(expressions(body)) if isinstance(e, Load)))
+        pairs = in_place_pairs(body, reads, [self.x.buffer(r) for r in self.x.results])
+        schedule = Schedule(For(self.row, body), [*self.registers, *self.rows])
+        for temporary in self.registers:
+            schedule.shrink(temporary, [self.row], "register")
+        for temporary in self.rows:
+            schedule.shrink(temporary, [self.row], "scratch")
+        schedule.steps.append(f"lanes({self.width}) x {self.unroll}, {self.plan.num_phases} phases")
+        distribute(schedule, [self.row], max(1.0, self.size * self.work / 4))
+        return schedule, "rows", pairs if self.plan.num_phases == 1 else []
+
+    def _phase(self, phase: int) -> Stmt:
+        """Return one pass over a row: row values, the loop over elements, then what its accumulators give."""
+        x, plan = self.x, self.plan
+        now = [m for m in x.group.members if plan.phase[m] == phase]
+        parts: list[Stmt] = []
+        for m in now:
+            if not plan.is_element(m) and not plan.is_reduction(m):
+                parts.append(self._row_value(m))
+        keep = [m for m in now if plan.is_element(m) and (x.stored(m) or self._worth_keeping(m, phase))]
+        reductions = [m for m in now if plan.is_reduction(m)]
+        by_lanes = [m for m in reductions if _combiner(x, m).lanes is not None]
+        if keep or by_lanes:
+            parts.append(self._vector_pass(keep, by_lanes))
+        parts += [self._serial_pass(m) for m in reductions if m not in by_lanes]
+        x.forget()
+        parts += [Store(x.buffer(m), self.where, x.at(m, self.where)) for m in reductions if x.stored(m)]
+        return sequence(*parts)
+
+    def _row_value(self, m: Node) -> Stmt:
+        """Compute a value of the row once and remember it in a register."""
+        value = self.x.at(m, self.where)
+        scalar = self._temporary(m, self.registers)
+        parts: list[Stmt] = [Store(scalar, self.where, value)]
+        if self.x.stored(m):
+            parts.append(Store(self.x.buffer(m), self.where, scalar[self.where]))
+        self.x.local[m] = scalar
+        self.x.forget()
+        return sequence(*parts)
+
+    def _worth_keeping(self, m: Node, phase: int) -> bool:
+        if all(self.plan.phase[u] == phase for u in self.plan.readers(m)):
+            return False
+        j = Var("j", self.size)
+        return work([self.x.at(m, self._element(j))]) > CHEAP
+
+    def _element(self, position: Expr) -> tuple[Expr, ...]:
+        return (*self.where, *index.unflatten(position, self.plan.inner_shape))
+
+    def _temporary(self, m: Node, kind: list[Buffer]) -> Buffer:
+        made = Buffer(f"t{len(self.registers) + len(self.rows)}", m.dtype, m.aval.ints)
+        kind.append(made)
+        return made
+
+    def _vector_pass(self, keep: Sequence[Node], reductions: Sequence[Node]) -> Stmt:
+        """Return one loop over the row in vectors that stores `keep` and feeds `reductions`, and their final combination."""
+        x, step = self.x, self.width * self.unroll
+        outer, copy, lane = Var("jo", -(-self.size // step)), Var("ju", self.unroll), Var("jl", self.width)
+        position = index.add(index.add(index.mul(outer, step), index.mul(copy, self.width)), lane)
+        inside = index.less(position, self.size)
+        element = self._element(position)
+        body: list[Stmt] = []
+        kept: dict[Node, Buffer] = {}
+        for m in keep:
+            kept[m] = x.buffer(m) if x.stored(m) else self._temporary(m, self.rows)
+            body.append(guard_leaves(Store(kept[m], element, x.at(m, element)), inside))
+        before: list[Stmt] = []
+        after: list[Stmt] = []
+        for m in reductions:
+            compute, combiner = x.compute(m), _combiner(x, m)
+            (dtype,) = compute.state_dtypes
+            acc = Buffer(f"a{len(self.registers)}", dtype, (self.unroll, self.width), space="register")
+            self.registers.append(acc)
+            u0, l0, l1 = Var("u", self.unroll), Var("l", self.width), Var("l", self.width)
+            (identity,) = combiner.identity((dtype,))
+            before.append(For(u0, For(l0, Store(acc, (u0, l0), identity), "vector"), "unroll"))
+            neutral = identity if combiner.num_terms == 1 else const(0, dtype)  # a product of zeros adds nothing
+            terms = [guard(inside, t, neutral) for t in x.terms(m, self.where, element[len(self.where) :])]
+            body.append(Store(acc, (copy, lane), combiner.combine((acc[copy, lane],), terms)[0]))
+            after.append(self._finish(m, acc, l1))
+        loop = Schedule(For(outer, For(copy, For(lane, sequence(*body), "vector"), "unroll")))
+        if self.size % step:
+            loop.peel(outer)
+        x.local.update(kept)
+        x.forget()
+        return sequence(*before, loop.body, *after)
+
+    def _finish(self, m: Node, acc: Buffer, lane: Var) -> Stmt:
+        """Combine the accumulators as a tree, then the lanes, and round once to the result's dtype."""
+        combiner = _combiner(self.x, m)
+        partial: list[Expr] = [acc[k, lane] for k in range(self.unroll)]
+        while len(partial) > 1:
+            partial = [combiner.merge((a,), (b,))[0] for a, b in zip(partial[::2], partial[1::2], strict=True)]
+        assert combiner.lanes is not None
+        scalar = self._temporary(m, self.registers)
+        self.x.local[m] = scalar
+        return Store(scalar, self.where, cast(lanes(combiner.lanes, partial[0], lane), m.dtype))
+
+    def _serial_pass(self, m: Node) -> Stmt:
+        """Return a scalar loop for reductions over several states, whose lanes cannot be combined."""
+        compute, combiner = self.x.compute(m), _combiner(self.x, m)
+        states = [Buffer(f"a{len(self.registers) + k}", d, (), space="register") for k, d in enumerate(compute.state_dtypes)]
+        self.registers += states
+        start = [Store(s, (), i) for s, i in zip(states, combiner.identity(compute.state_dtypes), strict=True)]
+        j = Var("j", self.size)
+        terms = self.x.terms(m, self.where, index.unflatten(j, self.plan.inner_shape))
+        new = combiner.combine([s[()] for s in states], terms)
+        update, held = at_once([Store(s, (), v) for s, v in zip(states, new, strict=True)])
+        self.registers += held
+        scalar = self._temporary(m, self.registers)
+        self.x.local[m] = scalar
+        loop = [For(j, update)] if self.size else []
+        return sequence(*start, *loop, Store(scalar, self.where, cast(states[compute.result][()], m.dtype)))
+
+
+def _combiner(x: GroupExpressions, m: Node) -> Combiner:
+    combiner = x.compute(m).combiner
+    assert combiner is not None
+    return combiner
