@@ -134,8 +134,7 @@ def _operand(side: int, view: Apply) -> Apply:
 
 
 def _respelled(b: Builder, m: Match, side: int, node: Node, letters: str) -> Node | None:
-    """Return the contraction with one operand and its letters replaced, unless the order of the sum changes."""
-    return found
+    """Return the contraction with one operand and its letters replaced, unless that reorders the sum."""
     s = parse_spec(m.spec)
     left, right = (letters, s.right) if side == 0 else (s.left, letters)
     new = parse_spec(f"{left},{right}->{s.out}")
