@@ -103,10 +103,13 @@ class Elementwise(Op):
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         if self.not_differentiable:
             raise self.no_derivative()
-        partials = self.partials(b, out, *inputs)
-        if ct.dtype.is_complex:
-            partials = [None if p is None else b.conj(p) for p in partials]
-        return [None if p is None else b.mul(ct, p) for p in partials]
+        cotangents: list[Node | None] = []
+        for k, partial in enumerate(self.partials(b, out, *inputs)):
+            if partial is None or not b.needed(k):
+                cotangents.append(None)
+            else:
+                cotangents.append(b.mul(ct, b.conj(partial) if ct.dtype.is_complex else partial))
+        return cotangents
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         if self.not_differentiable:

@@ -42,7 +42,7 @@ class Sub(Elementwise):
     fn = "sub"
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [ct, b.neg(ct)]
+        return [ct, b.neg(ct) if b.needed(1) else None]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         x, y = tangents

@@ -43,7 +43,9 @@ class Select(Op):
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         zero = b.like(ct, 0)
-        return [None, b.select(inputs[0], ct, zero), b.select(inputs[0], zero, ct)]
+        by_x = b.select(inputs[0], ct, zero) if b.needed(1) else None
+        by_y = b.select(inputs[0], zero, ct) if b.needed(2) else None
+        return [None, by_x, by_y]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         _, x, y = tangents

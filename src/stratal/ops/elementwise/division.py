@@ -33,7 +33,7 @@ class Div(Elementwise):
         if ct.dtype.is_complex:
             y, out = b.conj(y), b.conj(out)
         by_x = b.div(ct, y)
-        return [by_x, b.neg(b.mul(by_x, out))]
+        return [by_x, b.neg(b.mul(by_x, out)) if b.needed(1) else None]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         tx, ty = tangents

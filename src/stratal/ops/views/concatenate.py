@@ -66,14 +66,16 @@ class Concatenate(Op):
         return Compute(args, out, args[0].dtype, body)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        cotangents = []
+        cotangents: list[Node | None] = []
+        step = (1,) * ct.aval.ndim
         at: Dim = 0
-        for x in inputs:
+        for k, x in enumerate(inputs):
             start: list[Dim] = [0] * ct.aval.ndim
             stop = list(ct.shape)
             start[self.axis], at = at, at + x.shape[self.axis]
             stop[self.axis] = at
-            cotangents.append(b.slice(ct, start=tuple(start), stop=tuple(stop), step=(1,) * ct.aval.ndim))
+            piece = b.slice(ct, start=tuple(start), stop=tuple(stop), step=step) if b.needed(k) else None
+            cotangents.append(piece)
         return cotangents
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
