@@ -1,3 +1,57 @@
-"""Stratal: deep learning, the whole stack in Python."""
+"""Stratal: deep learning, the whole stack in Python.
+
+Names are loaded when first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_MODULES = ("autodiff", "data", "formats", "inspect", "nn", "optim", "random", "train")
+_PLACES = {"random": "stratal.tensor.random"}
+_NAMES: dict[str, tuple[str, ...]] = {
+    "stratal.base.dtypes": (
+        "bfloat16", "bool_", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32", "int64", "int8",
+        "uint16", "uint32", "uint64", "uint8",
+    ),
+    "stratal.base.errors": ("StratalError",),
+    "stratal.tensor.state": ("eager", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"),
+    "stratal.tensor.tensor": ("Tensor", "tensor"),
+    "stratal.tensor.gradients": ("check_grad", "grad", "gradients", "jvp", "value_and_grad", "vjp"),
+    "stratal.tensor.capture": ("compile",),
+    "stratal.tensor.control": ("cond", "fori_loop", "host_call", "scan", "while_loop"),
+    "stratal.tensor.random": (
+        "Generator", "bernoulli", "initial_seed", "manual_seed", "multinomial", "normal", "rand", "rand_like", "randint",
+        "randn", "randn_like", "randperm",
+    ),
+    "stratal.tensor.info": ("can_cast", "finfo", "iinfo", "isdtype", "result_type", "e", "inf", "nan", "newaxis", "pi"),
+    "stratal.formats": ("load", "save"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_RENAMED = {"bool": "bool_", "float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in _MODULES:
+        value: Any = importlib.import_module(_PLACES.get(name, f"stratal.{name}"))
+    elif name in _HOMES or name in _RENAMED:
+        wanted = _RENAMED.get(name, name)
+        importlib.import_module("stratal.tensor.functions")
+        value = getattr(importlib.import_module(_HOMES[wanted]), wanted)
+    else:
+        functions = importlib.import_module("stratal.tensor.functions")
+        if name not in functions.NAMES:
+            raise AttributeError(f"module 'stratal' has no attribute {name!r}")
+        value = getattr(functions, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    functions = importlib.import_module("stratal.tensor.functions")
+    return sorted({*globals(), *_HOMES, *_MODULES, *_RENAMED, *functions.NAMES})

@@ -1,0 +1,1 @@
+"""What users hold: tensors, functions on them, random numbers, gradients, capture."""

@@ -1,0 +1,259 @@
+"""Building ops on tensors: promotion, broadcasting, Python scalars, source lines, and what gradients may flow."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base.dims import known_equal
+from stratal.base.dtypes import DType, as_dtype, float32, promote, promote_scalar
+from stratal.base.errors import DTypeError, ShapeError
+from stratal.base.source import PACKAGE, SourceLine, user_line
+from stratal.base.types import TensorType, TupleType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node, constant, items, make
+from stratal.graph.op import REGISTRY, Op
+from stratal.runtime.storage import Storage
+from stratal.tensor import values
+from stratal.tensor.state import MODE
+from stratal.tensor.tensor import CONSTANT, STOPPED, TRACKED, Tensor, look, tensor, wrap
+
+Shape = tuple[Any, ...]
+Scalar = (bool, int, float, complex)
+_FRONT_END = f"{PACKAGE}/tensor/"
+_PLAIN: dict[str, Op] = {}
+_CONSTANTS: dict[tuple[Any, ...], Node] = {}  # scalar constants and their broadcasts, which Python code repeats
+_MOST_CONSTANTS = 4096
+_SITES: dict[tuple[str, int, int], Any] = {}  # value of the Python scalar at each place in the code
+_VARIES = object()
+
+
+def where_now() -> tuple[SourceLine, ...]:
+    """Return the user's line as provenance."""
+    line = user_line()
+    return () if line is None else (line,)
+
+
+def plain(name: str) -> Op:
+    """Return the record without attributes called `name`."""
+    found = _PLAIN.get(name)
+    if found is None:
+        found = _PLAIN[name] = REGISTRY[name]()
+    return found
+
+
+# -- gradients ----------------------------------------------------------------------------------------------------
+def nodes_and_track(tensors: Sequence[Tensor]) -> tuple[list[Node], int]:
+    """Return the nodes of the operands of one op, and what its result is to gradients."""
+    nodes = []
+    tracks = []
+    for t in tensors:
+        node, track = look(t)
+        nodes.append(node)
+        tracks.append(track)
+    if TRACKED in tracks and MODE.grad:
+        if STOPPED in tracks:
+            nodes = [_stopped(n) if k == STOPPED else n for n, k in zip(nodes, tracks, strict=True)]
+        return nodes, TRACKED
+    return nodes, STOPPED if TRACKED in tracks or STOPPED in tracks else CONSTANT
+
+
+def _stopped(node: Node) -> Node:
+    """Return a node through which no gradient flows."""
+    return make(plain("stop_gradient"), node, where=node.where) if node.aval.dtype.is_inexact else node
+
+
+def finish(node: Node, track: int) -> Any:
+    """Return the tensor, or the tuple of tensors, of an op's result."""
+    type_ = node.type
+    if isinstance(type_, TupleType):
+        return tuple(finish(n, track) for n in items(node))
+    return wrap(node, track if type_.dtype.is_inexact else CONSTANT)
+
+
+# -- applying ops ---------------------------------------------------------------------------------------------------
+def apply(op: Op, *tensors: Tensor) -> Any:
+    """Apply one op to tensors that already have the types it takes."""
+    nodes, track = nodes_and_track(tensors)
+    return finish(make(op, *nodes, where=where_now()), track)
+
+
+def call(name: str, *tensors: Tensor, **attributes: Any) -> Any:
+    """Apply the op or composite called `name` to tensors."""
+    nodes, track = nodes_and_track(tensors)
+    return wrap_all(getattr(Builder(where_now()), name)(*nodes, **attributes), track)
+
+
+def wrap_all(result: Any, track: int) -> Any:
+    """Return tensors for the node or nodes a composite returned."""
+    if isinstance(result, Node):
+        return finish(result, track)
+    return tuple(finish(n, track) for n in result)
+
+
+# -- operands ---------------------------------------------------------------------------------------------------------
+def as_tensor(value: Any, name: str = "op") -> Tensor:
+    """Return a tensor as it is, anything else as a new one."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (*Scalar, np.ndarray, np.generic)):
+        return tensor(value)
+    raise DTypeError(f"{name}: takes tensors, arrays and numbers", got=type(value).__name__)
+
+
+def default_float(dtype: DType) -> DType:
+    """Return the float dtype that ops on integers compute in."""
+    return dtype if dtype.is_inexact else float32
+
+
+def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
+    """Return the shape all of them stretch to. Raises: ShapeError."""
+    rank = max(map(len, shapes), default=0)
+    result: list[Any] = [1] * rank
+    for shape in shapes:
+        for k, n in enumerate(shape, rank - len(shape)):
+            if known_equal(result[k], 1):
+                result[k] = n
+            elif not known_equal(n, 1) and not known_equal(n, result[k]):
+                raise ShapeError(
+                    f"{name}: shapes do not broadcast together",
+                    got=" and ".join(str(list(s)) for s in shapes),
+                    hint=f"axis {k - rank} has sizes {result[k]} and {n}; sizes must be equal or 1",
+                )
+    return tuple(result)
+
+
+def common_dtype(name: str, operands: Sequence[Any]) -> DType:
+    """Return the dtype operands promote to; Python scalars give way to tensors of their kind."""
+    dtype: DType | None = None
+    for x in operands:
+        if isinstance(x, Tensor):
+            dtype = x.dtype if dtype is None else _promote(name, dtype, x.dtype)
+    for x in operands:
+        if not isinstance(x, Tensor):
+            if dtype is None:
+                dtype = as_dtype(type(x))
+            dtype = promote_scalar(dtype, x)
+    assert dtype is not None
+    return dtype
+
+
+def _promote(name: str, a: DType, b: DType) -> DType:
+    try:
+        return promote(a, b)
+    except DTypeError as error:
+        raise DTypeError(f"{name}: no dtype holds both operands", got=error.got, hint=error.hint) from None
+
+
+def normalise(name: str, operands: Sequence[Any]) -> list[Any]:
+    """Return operands as tensors and plain Python scalars."""
+    return [
+        x if isinstance(x, Tensor) or type(x) in Scalar else _foreign(name, x)
+        for x in operands
+    ]  # fmt: skip
+
+
+def _foreign(name: str, value: Any) -> Any:
+    if isinstance(value, Scalar):  # np.float64 is a float
+        return value.item() if isinstance(value, np.generic) else value
+    return as_tensor(value, name)
+
+
+def to_dtype(node: Node, dtype: DType, where: tuple[SourceLine, ...]) -> Node:
+    if node.type.dtype is dtype:  # type: ignore[union-attr]
+        return node
+    return make(REGISTRY["cast"](dtype), node, where=where)  # type: ignore[call-arg]
+
+
+def to_shape(node: Node, shape: Shape, where: tuple[SourceLine, ...]) -> Node:
+    """Broadcast a node to a shape, new axes in front."""
+    have = node.type.shape  # type: ignore[union-attr]
+    if have == shape:
+        return node
+    axes = tuple(range(len(shape) - len(have), len(shape)))
+    return make(REGISTRY["broadcast"](shape, axes), node, where=where)  # type: ignore[call-arg]
+
+
+def unify(name: str, *operands: Any, dtype: DType | None = None) -> tuple[list[Node], int, tuple[SourceLine, ...]]:
+    """Return operands as nodes of one dtype and shape, what their result is to gradients, and the user's line."""
+    given = normalise(name, operands)
+    tensors = [x for x in given if isinstance(x, Tensor)]
+    where = where_now()
+    nodes, track = nodes_and_track(tensors)
+    if len(nodes) == len(given) and dtype is None:
+        first = nodes[0].type
+        if all(n.type == first for n in nodes[1:]):
+            return nodes, track, where
+    if dtype is None:
+        dtype = common_dtype(name, given)
+    shape = broadcast_shapes(name, *[t.shape for t in tensors]) if tensors else ()
+    found = iter(nodes)
+    result = []
+    for x in given:
+        if isinstance(x, Tensor):
+            result.append(to_shape(to_dtype(next(found), dtype, where), shape, where))
+        else:
+            result.append(scalar(name, x, dtype, shape, where))
+    return result, track, where
+
+
+# -- Python scalars ------------------------------------------------------------------------------------------------------
+def scalar(name: str, value: Any, dtype: DType, shape: Shape, where: tuple[SourceLine, ...] = ()) -> Node:
+    """Return a Python scalar as a node of a dtype and shape.
+
+    It is a constant of the graph, until the scalar at one place in the code is seen to change: from then on it is an
+    input, so that a value that changes every step is not compiled anew.
+    """
+    if not isinstance(value, bool) and MODE.trace is None and _changes(value):
+        array = _scalar_array(name, value, dtype)
+        return to_shape(values.leaf(Storage.copy_of(array, TensorType(dtype, ()))), shape, where)
+    return full(name, value, dtype, shape)
+
+
+def full(name: str, value: Any, dtype: DType, shape: Shape) -> Node:
+    """Return a constant scalar broadcast to a shape."""
+    key = (dtype, value, type(value), shape, math.copysign(1.0, value) if isinstance(value, float) else 0)
+    found = _CONSTANTS.get(key)
+    if found is None:
+        if len(_CONSTANTS) >= _MOST_CONSTANTS:
+            _CONSTANTS.clear()
+        found = to_shape(constant(_scalar_array(name, value, dtype)), shape, ())
+        _CONSTANTS[key] = found
+    return found
+
+
+def _scalar_array(name: str, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    if dtype.is_integer and isinstance(value, int):
+        low = 0 if dtype.kind == "u" else -(1 << (dtype.bits - 1))
+        high = (1 << dtype.bits - (dtype.kind == "i")) - 1
+        if not low <= value <= high:
+            raise DTypeError(f"{name}: the Python number does not fit the dtype", got=f"{value} for {dtype}",
+                             hint="cast the tensor to a wider dtype first")  # fmt: skip
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype.np) if not isinstance(value, int) else np.array(value, dtype.np)
+
+
+def _changes(value: Any) -> bool:
+    frame = sys._getframe(3)
+    while frame is not None and frame.f_code.co_filename.startswith(_FRONT_END):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return False
+    code = frame.f_code
+    site = (code.co_filename, code.co_firstlineno, frame.f_lasti)
+    before = _SITES.get(site, _SITES)
+    if before is _SITES:
+        _SITES[site] = value
+        return False
+    if before is _VARIES:
+        return True
+    if before == value or (before != before and value != value):
+        return False
+    _SITES[site] = _VARIES
+    return True
+
+

@@ -1,0 +1,208 @@
+"""Functions that make tensors of nothing or of data from outside.
+
+Outside a capture what they make is filled memory at once; inside, it is part of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base.dtypes import DType, as_dtype, bool_, float32, int64
+from stratal.base.errors import AttributeValueError
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.op import REGISTRY
+from stratal.runtime.storage import Storage
+from stratal.tensor.build import Scalar, apply, as_tensor, full as full_node, where_now
+from stratal.tensor.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.shapes import as_shape, broadcast_to, reshape
+from stratal.tensor.state import MODE
+from stratal.tensor.tensor import Tensor, check_device, hold, tensor, wrap
+
+
+def _filled(shape: tuple[Any, ...], value: Any, dtype: DType, device: Any, requires_grad: bool) -> Tensor:
+    check_device(device)
+    if any(isinstance(n, int) and n < 0 for n in shape):
+        raise AttributeValueError("full: a size is negative", got=str(list(shape)))
+    if MODE.trace is not None:
+        made = wrap(full_node("full", value, dtype, shape))
+    else:
+        type_ = TensorType(dtype, shape)
+        scalar = full_node("full", value, dtype, ())
+        storage = Storage.empty(type_)
+        storage.array[...] = scalar.op.value.array  # type: ignore[attr-defined]
+        made = hold(storage)
+    return made.requires_grad_() if requires_grad else made
+
+
+def full(
+    shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of a shape filled with one value."""
+    sizes = as_shape("full", (shape,) if not hasattr(shape, "__index__") else ((shape,),))
+    if not isinstance(fill_value, Scalar):
+        value = as_tensor(fill_value, "full")
+        return broadcast_to(value if dtype is None else cast(value, dtype), sizes)
+    plain = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
+    return _filled(sizes, plain, as_dtype(type(plain) if dtype is None else dtype), device, requires_grad)
+
+
+def zeros(*shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Return a tensor of zeros."""
+    return _filled(as_shape("zeros", shape), 0, as_dtype(dtype or float32), device, requires_grad)
+
+
+def ones(*shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Return a tensor of ones."""
+    return _filled(as_shape("ones", shape), 1, as_dtype(dtype or float32), device, requires_grad)
+
+
+def empty(*shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Return a tensor of no particular values: zeros, so that runs repeat."""
+    return zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def _like(value: Any) -> Any:
+    def function(x: Any, /, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        t = as_tensor(x, "like")
+        return _filled(t.shape, value, as_dtype(dtype or t.dtype), device, requires_grad)
+
+    return function
+
+
+zeros_like, ones_like = _like(0), _like(1)
+zeros_like.__name__, zeros_like.__doc__ = "zeros_like", "Return zeros of the shape and dtype of `x`."
+ones_like.__name__, ones_like.__doc__ = "ones_like", "Return ones of the shape and dtype of `x`."
+empty_like = zeros_like
+
+
+def full_like(
+    x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of the shape and dtype of `x` filled with one value."""
+    t = as_tensor(x, "full_like")
+    made = full(t.shape, fill_value, dtype=dtype or t.dtype, device=device)
+    return made.requires_grad_() if requires_grad else made
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Return data as a tensor: a tensor as it is unless `copy`, anything else copied."""
+    check_device(device)
+    if isinstance(obj, Tensor) and not copy:
+        return obj if dtype is None else cast(obj, dtype)
+    return tensor(obj, dtype=dtype)
+
+
+def from_numpy(array: Any) -> Tensor:
+    """Return a tensor with a copy of a NumPy array."""
+    return tensor(array)
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Return a tensor with a copy of another library's array."""
+    check_device(device)
+    return tensor(np.from_dlpack(x))
+
+
+def arange(
+    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return start, start + step, ... below stop."""
+    check_device(device)
+    if stop is None:
+        start, stop = 0, start
+    start, stop, step = (x.item() if isinstance(x, Tensor) else x for x in (start, stop, step))
+    if step == 0:
+        raise AttributeValueError("arange: the step must not be 0")
+    whole = all(isinstance(x, int) or isinstance(x, np.integer) for x in (start, stop, step))
+    target = as_dtype(dtype) if dtype is not None else int64 if whole else float32
+    count = max(0, math.ceil((stop - start) / step))
+    made = _ramp(count, start, step, target)
+    return made.requires_grad_() if requires_grad else made
+
+
+def _ramp(count: int, start: Any, step: Any, dtype: DType) -> Tensor:
+    if MODE.trace is None:
+        values = start + step * np.arange(count)
+        return tensor(values.astype(dtype.np))
+    index: Tensor = apply(REGISTRY["iota"]((count,), 0, int64))  # type: ignore[call-arg]
+    if isinstance(start, int) and isinstance(step, int):
+        return cast(index * step + start if (start, step) != (0, 1) else index, dtype)
+    return cast(cast(index, "float64") * float(step) + float(start), dtype)
+
+
+def linspace(
+    start: Any, stop: Any, /, num: int | None = None, *, steps: int | None = None, dtype: Any = None, device: Any = None,
+    endpoint: bool = True,
+) -> Tensor:  # fmt: skip
+    """Return `num` values from start to stop at equal distance."""
+    check_device(device)
+    count = num if num is not None else steps
+    if count is None or count < 0:
+        raise AttributeValueError("linspace: needs a number of values", got=str(count))
+    target = as_dtype(dtype) if dtype is not None else float32
+    return tensor(np.linspace(float(start), float(stop), count, endpoint=endpoint).astype(target.np))
+
+
+def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return a matrix with ones on its k-th diagonal."""
+    check_device(device)
+    shape = (n_rows, n_rows if n_cols is None else n_cols)
+    return cast(_diagonal_order(shape, k, "equal"), dtype or float32)
+
+
+def _diagonal_order(shape: Sequence[Any], k: int, comparison: str) -> Tensor:
+    """Compare column - row with k at every place of a matrix."""
+    b = Builder(where_now())
+    row = wrap(b.iota(shape=tuple(shape), axis=0, dtype=int64))
+    column = wrap(b.iota(shape=tuple(shape), axis=1, dtype=int64))
+    result: Tensor = FUNCTIONS[comparison](column, row + k if k else row)
+    return result
+
+
+def _triangle(name: str, x: Any, k: int, comparison: str) -> Tensor:
+    t = as_tensor(x, name)
+    if t.ndim < 2:
+        raise AttributeValueError(f"{name}: needs at least two axes", got=str(t.type))
+    kept = _diagonal_order(t.shape[-2:], k, comparison)
+    if t.dtype is bool_:
+        return t & kept
+    result: Tensor = where(kept, t, 0)
+    return result
+
+
+def tril(x: Any, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
+    """Return matrices with zeros above the k-th diagonal."""
+    return _triangle("tril", x, k if diagonal is None else diagonal, "less_equal")
+
+
+def triu(x: Any, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
+    """Return matrices with zeros below the k-th diagonal."""
+    return _triangle("triu", x, k if diagonal is None else diagonal, "greater_equal")
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
+    """Return coordinate matrices of coordinate vectors."""
+    given = [as_tensor(a, "meshgrid") for a in arrays]
+    if indexing not in ("xy", "ij"):
+        raise AttributeValueError("meshgrid: indexing is 'xy' or 'ij'", got=repr(indexing))
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[0], order[1] = 1, 0
+    shape = [0] * len(given)
+    for a, t in zip(order, given, strict=True):
+        shape[a] = t.numel()
+    return [
+        broadcast_to(reshape(t, [t.numel() if k == a else 1 for k in range(len(given))]), shape)
+        for a, t in zip(order, given, strict=True)
+    ]
+
+
+__all__ = [
+    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
+    "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
+]  # fmt: skip

@@ -1,0 +1,310 @@
+"""Functions that act on each element alone, generated from a table of records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from stratal.base.dtypes import DType, as_dtype, bool_, int64
+from stratal.base.errors import DTypeError
+from stratal.graph.node import make
+from stratal.graph.op import REGISTRY
+from stratal.tensor.build import (
+    Scalar,
+    apply,
+    as_tensor,
+    call,
+    common_dtype,
+    default_float,
+    finish,
+    normalise,
+    plain,
+    unify,
+)
+from stratal.tensor.tensor import Tensor
+
+
+class Entry(NamedTuple):
+    """One function: the record it stands for, and what its operands become first."""
+
+    op: str
+    operands: str = "same"  # same | float (integers become float32) | number (bool becomes int64) | bool | integral
+    aliases: tuple[str, ...] = ()
+
+
+UNARY: dict[str, Entry] = {
+    "abs": Entry("abs", "number", ("absolute",)),
+    "acos": Entry("acos", "float", ("arccos",)),
+    "acosh": Entry("acosh", "float", ("arccosh",)),
+    "asin": Entry("asin", "float", ("arcsin",)),
+    "asinh": Entry("asinh", "float", ("arcsinh",)),
+    "atan": Entry("atan", "float", ("arctan",)),
+    "atanh": Entry("atanh", "float", ("arctanh",)),
+    "bitwise_invert": Entry("not", "integral", ("bitwise_not",)),
+    "ceil": Entry("ceil", "whole"),
+    "cos": Entry("cos", "float"),
+    "cosh": Entry("cosh", "float"),
+    "erf": Entry("erf", "float"),
+    "erfc": Entry("erfc", "float"),
+    "exp": Entry("exp", "float"),
+    "exp2": Entry("exp2", "float"),
+    "expm1": Entry("expm1", "float"),
+    "floor": Entry("floor", "whole"),
+    "isfinite": Entry("isfinite", "float"),
+    "isinf": Entry("isinf", "float"),
+    "isnan": Entry("isnan", "float"),
+    "log": Entry("log", "float"),
+    "log1p": Entry("log1p", "float"),
+    "log2": Entry("log2", "float"),
+    "logical_not": Entry("not", "bool"),
+    "negative": Entry("neg", "number", ("neg",)),
+    "round": Entry("round", "whole"),
+    "rsqrt": Entry("rsqrt", "float"),
+    "sigmoid": Entry("logistic", "float"),
+    "sign": Entry("sign", "number"),
+    "sin": Entry("sin", "float"),
+    "sinh": Entry("sinh", "float"),
+    "sqrt": Entry("sqrt", "float"),
+    "tan": Entry("tan", "float"),
+    "tanh": Entry("tanh", "float"),
+    "trunc": Entry("trunc", "whole"),
+}
+
+BINARY: dict[str, Entry] = {
+    "add": Entry("add", "number"),
+    "atan2": Entry("atan2", "float", ("arctan2",)),
+    "bitwise_and": Entry("and", "integral"),
+    "bitwise_left_shift": Entry("shl", "integral"),
+    "bitwise_or": Entry("or", "integral"),
+    "bitwise_right_shift": Entry("shr", "integral"),
+    "bitwise_xor": Entry("xor", "integral"),
+    "divide": Entry("div", "float", ("div", "true_divide")),
+    "equal": Entry("eq", "same", ("eq",)),
+    "floor_divide": Entry("floordiv", "number"),
+    "greater": Entry("gt", "same", ("gt",)),
+    "greater_equal": Entry("ge", "same", ("ge",)),
+    "less": Entry("lt", "same", ("lt",)),
+    "less_equal": Entry("le", "same", ("le",)),
+    "logical_and": Entry("and", "bool"),
+    "logical_or": Entry("or", "bool"),
+    "logical_xor": Entry("xor", "bool"),
+    "maximum": Entry("max", "number"),
+    "minimum": Entry("min", "number"),
+    "multiply": Entry("mul", "number", ("mul",)),
+    "not_equal": Entry("ne", "same", ("ne",)),
+    "remainder": Entry("rem", "number"),
+    "subtract": Entry("sub", "number", ("sub",)),
+}
+
+_ON_BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"}  # what arithmetic means on truth values
+
+
+def operand_dtype(name: str, dtype: DType, wanted: str) -> DType:
+    """Return the dtype operands of `dtype` are cast to. Raises: DTypeError."""
+    if wanted == "float":
+        return default_float(dtype)
+    if wanted == "bool":
+        return bool_
+    if wanted == "number" and dtype.is_bool:
+        return int64
+    if wanted == "integral" and not (dtype.is_bool or dtype.is_integer):
+        raise DTypeError(f"{name}: takes integers or bools", got=str(dtype))
+    return dtype
+
+
+def _unary(name: str, entry: Entry) -> Callable[..., Tensor]:
+    wanted, op_name = entry.operands, entry.op
+
+    def function(x: Any, /) -> Tensor:
+        t = x if isinstance(x, Tensor) else as_tensor(x, name)
+        dtype = t.dtype
+        if wanted == "whole":
+            if not dtype.is_inexact:
+                return t
+        else:
+            target = operand_dtype(name, dtype, wanted)
+            if target is not dtype:
+                t = cast(t, target)
+        result: Tensor = apply(plain(op_name), t)
+        return result
+
+    return function
+
+
+def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
+    wanted, op_name = entry.operands, entry.op
+
+    def function(x: Any, y: Any, /) -> Tensor:
+        record = op_name
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype is y.dtype:
+            dtype = x.dtype
+        else:
+            x, y = normalise(name, (x, y))
+            dtype = common_dtype(name, (x, y))
+        target = None
+        if dtype.is_bool and op_name in _ON_BOOL:
+            record = _ON_BOOL[op_name]
+        else:
+            target = operand_dtype(name, dtype, wanted)
+            target = None if target is dtype else target
+        nodes, track, where = unify(name, x, y, dtype=target)
+        result: Tensor = finish(make(plain(record), *nodes, where=where), track)
+        return result
+
+    return function
+
+
+def _generate() -> dict[str, Callable[..., Tensor]]:
+    made: dict[str, Callable[..., Tensor]] = {}
+    for table, build in ((UNARY, _unary), (BINARY, _binary)):
+        for name, entry in table.items():
+            function = build(name, entry)
+            function.__name__ = function.__qualname__ = name
+            function.__module__ = __name__
+            operands = "x, y" if table is BINARY else "x"
+            meaning = (REGISTRY[entry.op].__doc__ or "").strip().split("\n")[0]
+            function.__doc__ = f"Return {name}({operands}) of each element: {meaning}"
+            for alias in (name, *entry.aliases):
+                made[alias] = function
+    return made
+
+
+FUNCTIONS = _generate()
+globals().update(FUNCTIONS)
+
+
+def cast(x: Tensor, dtype: Any) -> Tensor:
+    """Return `x` as another dtype; the tensor itself where it has it."""
+    target = as_dtype(dtype)
+    if x.dtype is target:
+        return x
+    result: Tensor = apply(REGISTRY["cast"](target), x)  # type: ignore[call-arg]
+    return result
+
+
+def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
+    """Return `x` as another dtype."""
+    return cast(as_tensor(x, "astype"), dtype)
+
+
+def positive(x: Any, /) -> Tensor:
+    """Return `x`."""
+    return as_tensor(x, "positive")
+
+
+def square(x: Any, /) -> Tensor:
+    """Return x * x of each element."""
+    result: Tensor = FUNCTIONS["multiply"](x, x)
+    return result
+
+
+def reciprocal(x: Any, /) -> Tensor:
+    """Return 1 / x of each element."""
+    result: Tensor = FUNCTIONS["divide"](1, x)
+    return result
+
+
+def pow(x: Any, y: Any, /) -> Tensor:
+    """Return x ** y of each element. A Python power of 2 is one multiplication, 0.5 a square root."""
+    if isinstance(x, Tensor) and isinstance(y, Scalar) and not isinstance(y, bool):
+        if y == 2 and (x.dtype.is_inexact or isinstance(y, int)):
+            return square(x)
+        if y == 1 and (x.dtype.is_inexact or isinstance(y, int)):
+            return x
+        if y == 0.5:
+            return FUNCTIONS["sqrt"](x)
+        if isinstance(y, int) and y < 0 and x.dtype.is_integer:
+            raise DTypeError("pow: an integer to a negative power is no integer", got=f"{x.type} ** {y}",
+                             hint="cast to a float first")  # fmt: skip
+    x, y = normalise("pow", (x, y))
+    dtype = common_dtype("pow", (x, y))
+    target = int64 if dtype.is_bool else None
+    nodes, track, where = unify("pow", x, y, dtype=target)
+    result: Tensor = finish(make(plain("pow"), *nodes, where=where), track)
+    return result
+
+
+def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    """Return x where the condition holds, else y. Both are computed."""
+    from stratal.tensor.build import broadcast_shapes, nodes_and_track, to_shape
+
+    if x is None or y is None:
+        from stratal.tensor.indexing import nonzero
+
+        return nonzero(condition)
+    chosen = as_tensor(condition, "where")
+    chosen = chosen if chosen.dtype.is_bool else cast(chosen, bool_)
+    (a, b), track, line = unify("where", x, y)
+    shape = broadcast_shapes("where", chosen.shape, a.shape, b.shape)
+    (c,), _ = nodes_and_track([chosen])
+    nodes = [to_shape(n, shape, line) for n in (c, a, b)]
+    return finish(make(plain("select"), *nodes, where=line), track)
+
+
+def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
+    """Return each element moved into [min, max]; None leaves that side open."""
+    result = as_tensor(x, "clip")
+    if min is not None:
+        result = FUNCTIONS["maximum"](result, min)
+    if max is not None:
+        result = FUNCTIONS["minimum"](result, max)
+    return result
+
+
+def stop_gradient(x: Any, /) -> Tensor:
+    """Return `x`, through which no gradient flows."""
+    return as_tensor(x, "stop_gradient").detach()
+
+
+def log10(x: Any, /) -> Tensor:
+    """Return the logarithm to base 10 of each element."""
+    result: Tensor = FUNCTIONS["divide"](FUNCTIONS["log"](x), math.log(10.0))
+    return result
+
+
+def sinc(x: Any, /) -> Tensor:
+    """Return sin(pi x) / (pi x) of each element, 1 at 0."""
+    t = as_tensor(x, "sinc")
+    t = cast(t, default_float(t.dtype))
+    at_zero = t == 0
+    angle = math.pi * where(at_zero, 1.0, t)
+    result: Tensor = where(at_zero, 1.0, FUNCTIONS["sin"](angle) / angle)
+    return result
+
+
+def lerp(x: Any, end: Any, weight: Any) -> Tensor:
+    """Return x + weight * (end - x) of each element."""
+    start = as_tensor(x, "lerp")
+    result: Tensor = start + weight * (end - start)
+    return result
+
+
+def hypot(x: Any, y: Any, /) -> Tensor:
+    """Return the length of the vector (x, y) of each pair, without overflow on the way."""
+    a, b = FUNCTIONS["abs"](x), FUNCTIONS["abs"](y)
+    large, small = FUNCTIONS["maximum"](a, b), FUNCTIONS["minimum"](a, b)
+    plain_case = (large == 0) | ~FUNCTIONS["isfinite"](large)
+    ratio = small / where(plain_case, 1.0, large)
+    return where(plain_case, a + b, large * FUNCTIONS["sqrt"](1.0 + ratio * ratio))
+
+
+def logaddexp(x: Any, y: Any, /) -> Tensor:
+    """Return log(exp(x) + exp(y)) of each pair, without overflow on the way."""
+    high = FUNCTIONS["maximum"](x, y)
+    low = FUNCTIONS["minimum"](x, y)
+    same = high == low
+    gap = where(same, 0.0, low - high)
+    return high + FUNCTIONS["log1p"](FUNCTIONS["exp"](gap))
+
+
+def composite(name: str, *tensors: Any, **attributes: Any) -> Any:
+    """Apply the composite called `name`, integer operands as floats."""
+    given = [as_tensor(t, name) for t in tensors]
+    return call(name, *[cast(t, default_float(t.dtype)) for t in given], **attributes)
+
+
+__all__ = [
+    *FUNCTIONS, "astype", "cast", "clip", "hypot", "lerp", "log10", "logaddexp", "positive", "pow", "reciprocal",
+    "sinc", "square", "stop_gradient", "where",
+]  # fmt: skip

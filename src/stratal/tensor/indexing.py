@@ -1,0 +1,415 @@
+"""Indexing: reading and writing at ints, slices, new axes, integer arrays and masks. Every read is a value, not an alias."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stratal.base.dtypes import as_dtype, bool_, int64
+from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, IndexOutOfRangeError, ShapeError
+from stratal.graph.op import REGISTRY
+from stratal.tensor.build import Scalar, apply, as_tensor, broadcast_shapes, full
+from stratal.tensor.elementwise import cast, where
+from stratal.tensor.naming import two_names
+from stratal.tensor.shapes import broadcast_to, flip, moveaxis, permute_dims, reshape, slice_op
+from stratal.tensor.state import MODE
+from stratal.tensor.tensor import Tensor, check_axis, look, rebind, tensor, wrap
+
+
+class _Range(NamedTuple):
+    """What a basic index takes along one axis: the elements start, start + step, ..., count of them."""
+
+    start: int
+    count: int
+    step: int
+
+    @property
+    def low(self) -> int:
+        return self.start if self.step > 0 or not self.count else self.start + (self.count - 1) * self.step
+
+
+class _Plan(NamedTuple):
+    """An index taken apart: ranges of every axis, what the result's axes are, and integer arrays by axis."""
+
+    ranges: list[_Range]
+    layout: list[int | None]  # axes of the input that stay, None for a new one, ARRAYS for the arrays' axes
+    arrays: dict[int, Tensor]
+
+
+_ARRAYS = -1
+
+
+def _entries(x: Tensor, index: Any) -> list[Any]:
+    given = list(index) if isinstance(index, tuple) else [index]
+    given = [_as_entry(e) for e in given]
+    dots = [k for k, e in enumerate(given) if e is Ellipsis]
+    if len(dots) > 1:
+        raise AttributeValueError("index: only one ellipsis is possible", got=str(index))
+    used = sum(_axes_of(e) for e in given)
+    if used > x.ndim:
+        raise IndexOutOfRangeError("index: more indices than axes", got=f"{used} indices for {x.type}")
+    at = dots[0] if dots else len(given)
+    fill = [slice(None)] * (x.ndim - used)
+    return given[:at] + fill + given[at + len(dots) :]
+
+
+def _axes_of(entry: Any) -> int:
+    if entry is None or entry is Ellipsis:
+        return 0
+    return entry.ndim if isinstance(entry, Tensor) and entry.dtype.is_bool else 1
+
+
+def _as_entry(entry: Any) -> Any:
+    if entry is None or entry is Ellipsis or isinstance(entry, slice):
+        return entry
+    if isinstance(entry, (bool, np.bool_)):
+        raise DTypeError("index: a Python bool is no index", got=repr(entry), hint="use a mask or st.where")
+    if isinstance(entry, (list, tuple)):
+        entry = tensor(np.asarray(entry, dtype=None if len(entry) else np.int64))
+    if isinstance(entry, np.ndarray):
+        entry = tensor(entry)
+    if isinstance(entry, Tensor):
+        if not (entry.dtype.is_integer or entry.dtype.is_bool):
+            raise DTypeError("index: takes integers and bools", got=str(entry.type))
+        return entry
+    try:
+        return operator.index(entry)
+    except TypeError:
+        raise DTypeError("index: takes ints, slices, ..., None and integer tensors", got=type(entry).__name__) from None
+
+
+def _as_int(part: Any) -> int | None:
+    return None if part is None else operator.index(part)
+
+
+def _plan(x: Tensor, index: Any) -> _Plan:
+    ranges: list[_Range] = []
+    layout: list[int | None] = []
+    arrays: dict[int, Tensor] = {}
+    places: list[int] = []  # of ints and arrays: where there are arrays, ints count among them, as in NumPy
+    at = 0
+    for place, entry in enumerate(_entries(x, index)):
+        axis = len(ranges)
+        if entry is None:
+            layout.append(None)
+        elif isinstance(entry, slice):
+            n = operator.index(x.shape[axis])
+            start, stop, step = slice(*map(_as_int, (entry.start, entry.stop, entry.step))).indices(n)
+            ranges.append(_Range(start, len(range(start, stop, step)), step))
+            layout.append(axis)
+        elif isinstance(entry, int):
+            n = operator.index(x.shape[axis])
+            if not -n <= entry < n:
+                raise IndexOutOfRangeError("index: out of range", got=f"{entry} on axis {axis} of {x.type}")
+            ranges.append(_Range(entry % n, 1, 1))
+            at = at if places else len(layout)
+            places.append(place)
+        elif entry.dtype.is_bool:
+            for part in nonzero(entry, against=x.shape[axis : axis + entry.ndim]):
+                arrays[len(ranges)] = part
+                ranges.append(_Range(0, operator.index(x.shape[len(ranges)]), 1))
+            at = at if places else len(layout)
+            places.append(place)
+        else:
+            arrays[axis] = _from_end(entry, x.shape[axis])
+            ranges.append(_Range(0, operator.index(x.shape[axis]), 1))
+            at = at if places else len(layout)
+            places.append(place)
+    if arrays:
+        together = places[-1] - places[0] == len(places) - 1
+        layout.insert(at if together else 0, _ARRAYS)
+    return _Plan(ranges, layout, arrays)
+
+
+def _from_end(index: Tensor, size: Any) -> Tensor:
+    """Return indices counted from the start; bounds are checked where the elements are read."""
+    if index.dtype.kind == "u":
+        return index
+    known = index._storage
+    if known is not None and MODE.trace is None and (not known.array.size or known.array.min() >= 0):
+        return index
+    return where(index < 0, index + size, index)  # type: ignore[no-any-return]
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """Return the elements an index names, as a value."""
+    plan = _plan(x, index)
+    taken = _take_ranges(x, plan.ranges)
+    if plan.arrays:
+        return _take_arrays(taken, plan)
+    shape = [1 if axis is None else plan.ranges[axis].count for axis in plan.layout]
+    return reshape(taken, shape)
+
+
+def _take_ranges(x: Tensor, ranges: Sequence[_Range]) -> Tensor:
+    if any((r.start, r.count, r.step) != (0, n, 1) for r, n in zip(ranges, x.shape, strict=True)):
+        steps = [abs(r.step) for r in ranges]
+        stops = [r.low + (r.count - 1) * s + 1 if r.count else r.low for r, s in zip(ranges, steps, strict=True)]
+        lows = [min(r.low, stop) for r, stop in zip(ranges, stops, strict=True)]
+        if (tuple(lows), tuple(stops)) != ((0,) * x.ndim, x.shape) or any(s != 1 for s in steps):
+            x = slice_op(x, lows, stops, steps)
+    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.count > 1)
+    return flip(x, turned) if turned else x
+
+
+class _Gathered(NamedTuple):
+    """Integer arrays merged into one: indices into the product of some adjacent axes."""
+
+    source: Tensor  # the indexed axes in front, merged into one
+    index: Tensor
+    rest: list[int]  # the other axes of the input, in order
+    shape: tuple[Any, ...]  # of the broadcast integer arrays
+
+
+def _merge(x: Tensor, arrays: dict[int, Tensor]) -> _Gathered:
+    axes = list(arrays)
+    shape = broadcast_shapes("index", *[t.shape for t in arrays.values()])
+    rest = [k for k in range(x.ndim) if k not in arrays]
+    if len(axes) == 1:
+        return _Gathered(x, arrays[axes[0]], rest, shape)
+    sizes = [x.shape[a] for a in axes]
+    front = moveaxis(x, axes, list(range(len(axes))))
+    merged = reshape(front, (math.prod(sizes), *front.shape[len(axes) :]))
+    flat: Any = None
+    for a, n in zip(axes, sizes, strict=True):
+        part = cast(_checked(arrays[a], n), int64)
+        flat = part if flat is None else flat * n + part
+    return _Gathered(merged, broadcast_to(flat, shape), rest, shape)
+
+
+def _checked(index: Tensor, size: int) -> Tensor:
+    """Let an index out of its own axis leave the merged axis too, where reading it is an error."""
+    return where((index < 0) | (index >= size), np.iinfo(np.int32).max, cast(index, int64))  # type: ignore[no-any-return]
+
+
+def _take_arrays(x: Tensor, plan: _Plan) -> Tensor:
+    found = _merge(x, plan.arrays)
+    axes = list(plan.arrays)
+    at = axes[0] if len(axes) == 1 else 0
+    result: Tensor = apply(REGISTRY["gather"](at), found.source, found.index)  # type: ignore[call-arg]
+    rank = len(found.shape)
+    if len(axes) == 1:
+        place = {a: a if a < at else a + rank - 1 for a in found.rest}
+        block = list(range(at, at + rank))
+    else:
+        place = {a: rank + k for k, a in enumerate(found.rest)}
+        block = list(range(rank))
+    order, shape = _order(plan, place, block, found.shape)
+    return reshape(permute_dims(result, order), shape)
+
+
+def _order(
+    plan: _Plan, place: dict[int, int], block: list[int], block_shape: tuple[Any, ...]
+) -> tuple[list[int], list[Any]]:
+    """Return in which order the gathered axes go into the result, and its shape."""
+    order: list[int] = []
+    shape: list[Any] = []
+    for axis in plan.layout:
+        if axis is None:
+            shape.append(1)
+        elif axis == _ARRAYS:
+            order += block
+            shape += block_shape
+        else:
+            order.append(place[axis])
+            shape.append(plan.ranges[axis].count)
+    return order + [place[a] for a in place if a not in plan.layout], shape  # an int's axis has size 1 and vanishes
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """Give this handle, and no other, the value it has with the elements an index names replaced."""
+    if isinstance(index, Tensor) and index.dtype.is_bool and index.shape == x.shape:
+        updated = where(index, _as_update(value, x), x)
+    elif isinstance(index, np.ndarray) and index.dtype == np.bool_ and index.shape == x.shape:
+        updated = where(tensor(index), _as_update(value, x), x)
+    else:
+        updated = set_at(x, index, _as_update(value, x))
+    if updated.type != x.type:
+        raise ShapeError("x[i] = v: the value does not fit", got=f"{updated.type} into {x.type}")
+    rebind(x, *look(updated))
+
+
+def _as_update(value: Any, x: Tensor) -> Any:
+    if isinstance(value, Scalar):
+        return value
+    given = as_tensor(value, "x[i] = v")
+    return given if given.dtype is x.dtype else cast(given, x.dtype)
+
+
+def set_at(x: Tensor, index: Any, value: Any) -> Tensor:
+    """Return `x` with the elements an index names replaced by a value."""
+    plan = _plan(x, index)
+    if not plan.arrays:
+        shape = tuple(1 if axis is None else plan.ranges[axis].count for axis in plan.layout)
+        return _set_ranges(x, plan.ranges, _fit(value, x, shape))
+    where_to = getitem(_positions(x), index)
+    update = _fit(value, x, where_to.shape)
+    flat_index, flat_update = (reshape(t, (t.numel(),)) for t in (where_to, update))
+    op = REGISTRY["scatter"]("set", 0)  # type: ignore[call-arg]
+    result: Tensor = apply(op, reshape(x, (x.numel(),)), flat_index, flat_update)
+    return reshape(result, x.shape)
+
+
+def _fit(value: Any, x: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    """Return a value broadcast to the shape of what it replaces; leading axes of size 1 may be more."""
+    if isinstance(value, Scalar):
+        return broadcast_to(tensor(value, dtype=x.dtype), shape)
+    extra = value.ndim - len(shape)
+    if extra > 0 and set(value.shape[:extra]) == {1}:
+        value = reshape(value, value.shape[extra:])
+    if broadcast_shapes("x[i] = v", value.shape, shape) != shape:
+        raise ShapeError("x[i] = v: the value does not fit", got=f"{value.type} into {list(shape)}")
+    return broadcast_to(value, shape)
+
+
+def _set_ranges(x: Tensor, ranges: Sequence[_Range], update: Tensor) -> Tensor:
+    """Spread the update over the axes it goes to, and choose between it and `x` by where it lies."""
+    if not update.numel():
+        return x
+    update = reshape(update, [r.count for r in ranges])
+    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.count > 1)
+    update = flip(update, turned) if turned else update
+    if update.shape == x.shape:
+        return update
+    low = tuple(r.low for r in ranges)
+    step = tuple(abs(r.step) if r.count > 1 else 1 for r in ranges)
+    used = [a + (r.count - 1) * s + 1 for a, r, s in zip(low, ranges, step, strict=True)]
+    high = tuple(n - u for n, u in zip(x.shape, used, strict=True))
+    op = REGISTRY["pad"](low, high, tuple(s - 1 for s in step))  # type: ignore[call-arg]
+    zero = wrap(full("x[i] = v", 0, x.dtype, ()))
+    no, yes = wrap(full("x[i] = v", False, bool_, ())), wrap(full("x[i] = v", True, bool_, update.shape))
+    return where(apply(op, yes, no), apply(op, update, zero), x)  # type: ignore[no-any-return]
+
+
+def _positions(x: Tensor) -> Tensor:
+    """Return the row-major position of every element."""
+    flat: Tensor = apply(REGISTRY["iota"]((x.numel(),), 0, int64))  # type: ignore[call-arg]
+    return reshape(flat, x.shape)
+
+
+# -- functions ------------------------------------------------------------------------------------------------------------
+@two_names
+def take(x: Any, indices: Any, /, axis: int | None = None) -> Tensor:
+    """Return whole slices along an axis at indices."""
+    t, i = as_tensor(x, "take"), as_tensor(indices, "take")
+    if axis is None:
+        t, axis = reshape(t, (t.numel(),)), 0
+    a = check_axis("take", axis, t.ndim)
+    result: Tensor = apply(REGISTRY["gather"](a), t, _from_end(i, t.shape[a]))  # type: ignore[call-arg]
+    return result
+
+
+def index_select(x: Any, dim: int, index: Any) -> Tensor:
+    """Return whole slices along an axis at the indices of a vector."""
+    return take(x, index, axis=dim)
+
+
+@two_names
+def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Tensor:
+    """Return single elements along an axis at indices; the other axes broadcast."""
+    t, i = as_tensor(x, "take_along_axis"), as_tensor(indices, "take_along_axis")
+    if t.ndim != i.ndim:
+        raise ShapeError("take_along_axis: needs as many axes of both", got=f"{t.type} and {i.type}")
+    a = check_axis("take_along_axis", axis, t.ndim)
+    rest = broadcast_shapes("take_along_axis", *[(*s[:a], 1, *s[a + 1 :]) for s in (t.shape, i.shape)])
+    t = broadcast_to(t, [t.shape[a] if k == a else n for k, n in enumerate(rest)])
+    i = broadcast_to(i, [i.shape[a] if k == a else n for k, n in enumerate(rest)])
+    result: Tensor = apply(REGISTRY["gather_along"](a), t, _from_end(i, t.shape[a]))  # type: ignore[call-arg]
+    return result
+
+
+def _cut_to(t: Tensor, shape: Sequence[Any], axis: int) -> Tensor:
+    """Return the leading part of the other axes, as PyTorch's gather and scatter read them."""
+    stop = [n if k == axis else m for k, (n, m) in enumerate(zip(t.shape, shape, strict=True))]
+    return t if tuple(stop) == t.shape else slice_op(t, [0] * t.ndim, stop, [1] * t.ndim)
+
+
+def gather(x: Any, dim: int, index: Any) -> Tensor:
+    """Return out[i][j][k] = x[index[i][j][k]][j][k], for dim 0 of three."""
+    t, i = as_tensor(x, "gather"), as_tensor(index, "gather")
+    if t.ndim != i.ndim:
+        raise ShapeError("gather: needs as many axes of both", got=f"{t.type} and {i.type}")
+    a = check_axis("gather", dim, t.ndim)
+    return take_along_axis(_cut_to(t, i.shape, a), i, axis=a)
+
+
+def _scatter(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
+    t, i = as_tensor(x, "scatter"), as_tensor(index, "scatter")
+    a = check_axis("scatter", dim, t.ndim)
+    if t.ndim != i.ndim or any(k != a and n != m for k, (n, m) in enumerate(zip(t.shape, i.shape, strict=True))):
+        raise ShapeError("scatter: index and tensor must agree on the other axes", got=f"{i.type} into {t.type}")
+    update = broadcast_to(tensor(src, dtype=t.dtype), i.shape) if isinstance(src, Scalar) else as_tensor(src, "scatter")
+    update = cast(_cut_to(update, i.shape, -1), t.dtype)
+    if update.shape != i.shape:
+        update = slice_op(update, [0] * t.ndim, i.shape, [1] * t.ndim)
+    op = REGISTRY["scatter_along"](kind, a)  # type: ignore[call-arg]
+    result: Tensor = apply(op, t, _from_end(i, t.shape[a]), update)
+    return result
+
+
+def scatter(x: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Tensor:
+    """Return `x` with out[index[i][j]][j] = src[i][j], for dim 0 of two; `reduce` is "add", or None to replace."""
+    if reduce not in (None, "add"):
+        raise AttributeValueError("scatter: reduce is None or 'add'", got=repr(reduce), hint="scatter_reduce has more")
+    return _scatter(reduce or "set", x, dim, index, src)
+
+
+def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Tensor:
+    """Return `x` with src added at indices along an axis."""
+    return _scatter("add", x, dim, index, src)
+
+
+def scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str) -> Tensor:
+    """Return `x` combined with src at indices along an axis, by "sum", "amax" or "amin"."""
+    kinds = {"sum": "add", "amax": "max", "amin": "min"}
+    if reduce not in kinds:
+        raise AttributeValueError("scatter_reduce: reduce is one of sum, amax, amin", got=repr(reduce))
+    return _scatter(kinds[reduce], x, dim, index, src)
+
+
+def index_add(x: Any, dim: int, index: Any, source: Any) -> Tensor:
+    """Return `x` with whole slices of `source` added at the indices of a vector."""
+    t, i = as_tensor(x, "index_add"), as_tensor(index, "index_add")
+    a = check_axis("index_add", dim, t.ndim)
+    op = REGISTRY["scatter"]("add", a)  # type: ignore[call-arg]
+    result: Tensor = apply(op, t, _from_end(i, t.shape[a]), cast(as_tensor(source, "index_add"), t.dtype))
+    return result
+
+
+def masked_fill(x: Any, mask: Any, value: Any) -> Tensor:
+    """Return `x` with a value where the mask holds."""
+    t = as_tensor(x, "masked_fill")
+    given = value if isinstance(value, Scalar) else cast(as_tensor(value, "masked_fill"), t.dtype)
+    return where(mask, given, t)  # type: ignore[no-any-return]
+
+
+def masked_select(x: Any, mask: Any) -> Tensor:
+    """Return the elements where a mask holds, which must be known now."""
+    t, m = as_tensor(x, "masked_select"), as_tensor(mask, "masked_select")
+    shape = broadcast_shapes("masked_select", t.shape, m.shape)
+    return getitem(broadcast_to(t, shape), broadcast_to(m, shape))
+
+
+def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
+    """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value is needed now."""
+    t = as_tensor(x, "nonzero")
+    if against is not None and t.shape != tuple(against):
+        raise IndexOutOfRangeError("index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}")
+    if MODE.trace is not None:
+        raise CaptureError(
+            "index: the shape of a masked selection is data, which a captured graph does not have", got=str(t.type),
+            hint="st.where(mask, x, 0) keeps the shape; x[mask] = v is fine",
+        )  # fmt: skip
+    found = np.nonzero(t._value("nonzero").array)
+    return tuple(tensor(part.astype(as_dtype("int64").np)) for part in found)
+
+
+__all__ = [
+    "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter", "scatter_add",
+    "scatter_reduce", "take", "take_along_axis",
+]  # fmt: skip

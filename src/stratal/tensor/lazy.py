@@ -1,0 +1,354 @@
+"""Flushing: compute what is needed now, with what is worth computing in the same run.
+
+A flush of some values also computes every live tensor that shares intermediate results with them, and every live
+tensor that depends on the old value of a cell the run overwrites. Cells are written where they stand, unless NumPy or
+another tensor still looks at that memory; then the cell moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stratal.base.errors import CaptureError, DonatedBufferError
+from stratal.graph.graph import Graph
+from stratal.graph.interpret import interpret
+from stratal.graph.node import Const, Input, Node, topological
+from stratal.runtime.storage import Storage
+from stratal.tensor import programs, values
+from stratal.tensor.state import LOCK, MODE, tracing
+from stratal.tensor.tensor import LIVE, TRACKED, USED_UP, Tensor, enlist, share, shared
+
+
+def flush(tensors: Iterable[Tensor]) -> None:
+    """Give each tensor its value."""
+    with LOCK, tracing(None):
+        _flush(list(tensors))
+
+
+def flush_all() -> None:
+    """Compute every live tensor that has no value yet."""
+    with LOCK, tracing(None):
+        _flush(_waiting())
+
+
+def end_step() -> None:
+    """Write every cell that in-place operators gave a new value; an optimizer calls this when its step is complete.
+
+    Inside a compiled function the writes are part of the program instead.
+    """
+    if MODE.trace is None:
+        with LOCK:
+            _flush([t for t in _waiting() if t._home is not None])
+
+
+def settle(storages: Sequence[Storage], nodes: Iterable[Node]) -> None:
+    """Compute what depends on leaves that are about to be overwritten from outside, and end histories through them."""
+    gone = [n for n in nodes if values.finished(n) is not None]
+    if gone:
+        _flush(_depending(set(gone), _waiting()))
+        _end_histories(set(gone))
+        for node in gone:
+            values.give_away(node, "a compiled function overwrote it")
+
+
+def _waiting() -> list[Tensor]:
+    found = []
+    for handle in list(LIVE.values()):
+        tensor = handle()
+        if tensor is not None and tensor._storage is None and tensor._trace is None:
+            found.append(tensor)
+    return found
+
+
+def _wanted(tensor: Tensor) -> Node:
+    """Return the node whose value a waiting tensor needs."""
+    assert tensor._node is not None
+    return values.pending(tensor._node) or tensor._node
+
+
+def _flush(tensors: list[Tensor]) -> None:
+    """Compute tensors, in as many runs as values that must be finished first ask for."""
+    goals: list[list[Node | Tensor]] = [list(tensors)]
+    while goals:
+        goal = [g for g in goals[-1] if _unfinished(g)]
+        if not goal:
+            goals.pop()
+            continue
+        roots = [_wanted(g) if isinstance(g, Tensor) else values.pending(g) or g for g in goal]
+        first = _blockers(roots)
+        if not first:
+            first = _run(goal)
+        if first:
+            goals.append([*first, *_starters(first)])
+
+
+def _unfinished(goal: Node | Tensor) -> bool:
+    if isinstance(goal, Tensor):
+        return goal._storage is None
+    return values.finished(goal) is None
+
+
+def _is_leaf(node: Node) -> bool:
+    return isinstance(node.op, Input) or values.finished(node) is not None
+
+
+def _blockers(roots: Iterable[Node]) -> list[Node]:
+    """Return the leaves that wait for a value of their own. Raises: for leaves that have none."""
+    _, leaves = programs.walk(roots, _is_leaf)
+    waiting = []
+    for node in leaves:
+        if values.finished(node) is None:
+            if values.pending(node) is None:
+                raise _no_value(node)
+            waiting.append(node)
+    return waiting
+
+
+def _no_value(node: Node) -> Exception:
+    why = values.gone(node) or "it belongs to another graph"
+    if why.startswith("trace "):
+        return CaptureError(
+            f"capture: a value made while {why[6:]} was being captured is used outside it", got=str(node.type),
+            hint="return it from the compiled function",
+        )  # fmt: skip
+    return DonatedBufferError(
+        "flush: a value this computation needs has been overwritten", got=f"{node.type}: {why}",
+        hint="call backward() before the step, or keep a copy with clone()",
+    )  # fmt: skip
+
+
+def _starters(first: Sequence[Node]) -> list[Tensor]:
+    """Return live tensors never computed before that derivatives end at, such as fresh parameters: one run makes all."""
+    known = set(first)
+    found = []
+    for tensor in _waiting():
+        node = tensor._node
+        if tensor._leaf and tensor._home is None and node not in known:
+            _, leaves = programs.walk([_wanted(tensor)], _is_leaf)
+            if all(values.finished(n) is not None for n in leaves):
+                found.append(tensor)
+    return found
+
+
+# -- one run --------------------------------------------------------------------------------------------------------
+class _Run:
+    """The tensors of one run and what they need."""
+
+    def __init__(self, goal: Sequence[Node | Tensor]) -> None:
+        self.tensors = [g for g in goal if isinstance(g, Tensor)]
+        self.orphans = [g for g in goal if isinstance(g, Node)]  # pending leaves; a tensor may hold them
+        self.order: list[Node] = []
+        self.leaves: list[Node] = []
+        self.measure()
+
+    def measure(self) -> None:
+        roots = [_wanted(t) for t in self.tensors] + [values.pending(n) or n for n in self.orphans]
+        self.order, self.leaves = programs.walk(roots, _is_leaf)
+
+    def written(self) -> set[Node]:
+        """Return the leaves whose storage this run overwrites."""
+        return {t._home[1] for t in self.tensors if t._home is not None and t._home[1] is not None}
+
+    def companions(self, others: Sequence[Tensor], order: Sequence[Node]) -> list[Tensor]:
+        """Return the tensors among others to be computed in this run."""
+        shared_work = {n for n in self.order if not _is_leaf(n) and not _trivial(n)}
+        leaves = set(self.leaves)
+        written = self.written()
+        touching: set[Node] = set()
+        for node in order:
+            if node in shared_work or node in written or any(i in touching for i in node.inputs):
+                touching.add(node)
+        found = []
+        for tensor in others:
+            cell = tensor._home is not None and tensor._home[1] in leaves
+            if cell or _wanted(tensor) in touching:
+                found.append(tensor)
+        return found
+
+
+def _trivial(node: Node) -> bool:
+    """Return whether a node is a constant or the broadcast of one: nothing to share."""
+    return isinstance(node.op, Const) or (node.op.name == "broadcast" and isinstance(node.inputs[0].op, Const))
+
+
+def _run(goal: Sequence[Node | Tensor]) -> list[Node]:
+    """Compute a goal and its companions; or return leaves that must be computed before."""
+    work = _Run(goal)
+    taken = set(work.tensors)
+    others = [t for t in _waiting() if t not in taken]
+    if others:
+        order = topological([_wanted(t) for t in others], stop=_is_leaf)
+        while more := [t for t in work.companions(others, order) if t not in taken]:
+            late = [t for t in more if any(values.finished(n) is None for n in _leaves_of(t))]
+            if late and (must := _depending(work.written(), late)):
+                return _blockers([_wanted(t) for t in must])
+            more = [t for t in more if t not in late]
+            if not more:
+                break
+            taken.update(more)
+            work.tensors += more
+            work.measure()
+    _execute(work)
+    return []
+
+
+def _leaves_of(tensor: Tensor) -> list[Node]:
+    return programs.walk([_wanted(tensor)], _is_leaf)[1]
+
+
+def _depending(leaves: set[Node], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the waiting tensors that depend on some leaves."""
+    reached: set[Node] = set()
+    for node in topological([_wanted(t) for t in tensors], stop=_is_leaf):
+        if node in leaves or any(i in reached for i in node.inputs):
+            reached.add(node)
+    return [t for t in tensors if _wanted(t) in reached]
+
+
+def _execute(work: _Run) -> None:
+    results: dict[Node, Storage] = {}
+    updates: dict[Node, tuple[Node, Tensor]] = {}
+    outputs: dict[Node, None] = {}
+    homes: set[int] = set()
+    needed = _needed_by_histories(work)
+    for tensor in work.tensors:
+        value = _wanted(tensor)
+        if _writes_home(tensor, value, needed) and id(tensor._home[0]) not in homes:  # type: ignore[index]
+            state = tensor._home[1] or values.leaf(tensor._home[0])
+            homes.add(id(tensor._home[0]))
+            updates[state] = (value, tensor)
+        else:
+            outputs[value] = None
+    for node in work.orphans:
+        outputs[values.pending(node) or node] = None
+    for value in list(outputs):
+        known = values.finished(value) or _fill(value)
+        if known is not None:
+            results[value] = known
+            del outputs[value]
+    _launch(work, list(outputs), updates, results)
+    _distribute(work, results, updates)
+
+
+def _writes_home(tensor: Tensor, value: Node, needed: set[Node]) -> bool:
+    """Return whether a value goes where the tensor's old one stood: always for parameters, else unless a history needs it."""
+    if tensor._home is None or _is_leaf(value):
+        return False
+    return tensor._leaf or tensor._home[1] is None or tensor._home[1] not in needed
+
+
+def _needed_by_histories(work: _Run) -> set[Node]:
+    """Return the old leaves of plain tensors that some tracked tensor's gradient may still need."""
+    old = {t._home[1] for t in work.tensors if t._home is not None and t._home[1] is not None and not t._leaf}
+    if not old:
+        return set()
+    tracked = [t for h in list(LIVE.values()) if (t := h()) is not None and t._track == TRACKED and t._node is not None]
+    return old.intersection(topological([t._node for t in tracked if t._node is not None]))
+
+
+def _launch(
+    work: _Run, outputs: list[Node], updates: dict[Node, tuple[Node, Tensor]], results: dict[Node, Storage]
+) -> None:
+    if not outputs and not updates:
+        return
+    roots = [*outputs, *(v for v, _ in updates.values())]
+    order, leaves = programs.walk(roots, _is_leaf)
+    leaves += [s for s in updates if s not in set(leaves)]
+    found = programs.Work(leaves, outputs, [(s, v) for s, (v, _) in updates.items()], order)
+    program = programs.program_for(found, "flush")
+    inputs = []
+    for node in leaves:
+        storage = values.finished(node)
+        assert storage is not None
+        if node in updates and _watched(storage, node, updates[node][1]):
+            storage = Storage.copy_of(storage.array, storage.type)
+        if node in updates:
+            results[node] = storage
+        inputs.append(storage)
+    for node, storage in zip(outputs, programs.run(program, inputs), strict=True):
+        results[node] = storage
+
+
+def _watched(storage: Storage, node: Node, owner: Tensor) -> bool:
+    """Return whether somebody besides the cell itself still looks at its memory."""
+    return storage.exported or shared(storage, owner) or values.uses(storage) > 1
+
+
+def _distribute(work: _Run, results: dict[Node, Storage], updates: dict[Node, tuple[Node, Tensor]]) -> None:
+    """Hand each tensor its storage, and end what the overwritten leaves stood for."""
+    state_of = {id(t): s for s, (_, t) in updates.items()}
+    values_of = {n: values.pending(n) or n for n in work.orphans}
+    taken: set[int] = set()
+    for tensor in work.tensors:
+        state = state_of.get(id(tensor))
+        _settle_in(tensor, results[_wanted(tensor) if state is None else state], taken)
+    for node, value in values_of.items():
+        values.finish(node, results[value])
+    written = set(updates)
+    if written:
+        _end_histories(written)
+        for node, (_, tensor) in updates.items():
+            values.give_away(node, "an in-place update overwrote it")
+
+
+def _settle_in(tensor: Tensor, storage: Storage, taken: set[int]) -> None:
+    tensor._storage = storage
+    tensor._home = None
+    if id(storage) in taken or values.uses(storage):
+        share(tensor)
+    taken.add(id(storage))
+    assert tensor._node is not None
+    if tensor._track == TRACKED:
+        values.finish(tensor._node, storage)
+        if tensor._leaf:
+            LIVE.pop(id(tensor), None)
+    else:
+        tensor._node, tensor._track = None, 0
+        LIVE.pop(id(tensor), None)
+
+
+def _end_histories(written: set[Node]) -> None:
+    """Cut the history of finished tensors that goes through overwritten leaves: no gradient can follow it any more."""
+    tracked = [t for h in list(LIVE.values()) if (t := h()) is not None and t._storage is not None and not t._leaf]
+    reached: set[Node] = set()
+    for node in topological([t._node for t in tracked if t._node is not None]):
+        if node in written or any(i in reached for i in node.inputs):
+            reached.add(node)
+    for tensor in tracked:
+        if tensor._node in reached:
+            tensor._node, tensor._track = None, USED_UP
+            LIVE.pop(id(tensor), None)
+
+
+def _fill(value: Node) -> Storage | None:
+    """Return storage for a constant or the broadcast of one: memory to fill, nothing to compile."""
+    if not _trivial(value):
+        return None
+    source = value if isinstance(value.op, Const) else value.inputs[0]
+    assert isinstance(source.op, Const)
+    array = source.op.value.array
+    if source is not value:
+        if array.ndim:
+            return None
+        array = np.broadcast_to(array, value.aval.ints)
+    return Storage.copy_of(array, value.aval)
+
+
+# -- eager --------------------------------------------------------------------------------------------------------------
+def run_eagerly(tensor: Tensor) -> None:
+    """Compute one tensor now with the reference interpreter."""
+    with LOCK, tracing(None):
+        node = _wanted(tensor)
+        first = _blockers([node])
+        if first:
+            _flush(list(first))
+        order, leaves = programs.walk([node], _is_leaf)
+        graph = programs.Work(leaves, [node], [], order).graph("eager")
+        inputs = [values.finished(n).array for n in leaves]  # type: ignore[union-attr]
+        (array,), _ = interpret(Graph(graph.inputs, graph.outputs), inputs)
+        storage = Storage.copy_of(array, node.aval)
+        _settle_in(tensor, storage, set())
+        if tensor._track == TRACKED:
+            enlist(tensor)

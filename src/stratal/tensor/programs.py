@@ -1,0 +1,94 @@
+"""From nodes to programs: number the nodes a set of values needs, and find or compile the program for that structure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from stratal.compiler import compile_graph
+from stratal.graph.graph import Graph, substitute
+from stratal.graph.node import Input, Node, graph_input, topological
+from stratal.runtime.storage import Storage
+
+Key = tuple[Any, ...]
+Program = Any  # what compile_graph returns
+_CAPACITY = 512
+
+_PROGRAMS: OrderedDict[Key, Program] = OrderedDict()
+_BY_DIGEST: dict[str, Program] = {}
+COMPILED = [0]  # how many programs this process has compiled
+
+
+class Work(NamedTuple):
+    """One run: leaves in, outputs out, and the leaves that are overwritten with new values."""
+
+    leaves: list[Node]
+    outputs: list[Node]
+    updates: list[tuple[Node, Node]]
+    order: list[Node]  # every node of the run, leaves included
+
+    def key(self) -> Key:
+        """Return the structure, equal for equal work on other leaves."""
+        number: dict[Node, int] = {}
+        rows: list[Any] = []
+        for node in self.leaves:
+            number[node] = len(number)
+            rows.append(node.type)
+        for node in self.order:
+            if node not in number:
+                number[node] = len(number)
+                rows.append((node.op, *[number[i] for i in node.inputs]))
+        rows.append(tuple([number[o] for o in self.outputs]))
+        rows.append(tuple([(number[s], number[v]) for s, v in self.updates]))
+        return tuple(rows)
+
+    def graph(self, name: str, labels: Sequence[str] = ()) -> Graph:
+        """Return a graph of its own: no node of it keeps a leaf's storage alive."""
+        fresh: dict[Node, Node] = {}
+        for k, node in enumerate(self.leaves):
+            label = labels[k] if k < len(labels) else node.op.label if isinstance(node.op, Input) else ""
+            fresh[node] = graph_input(label or f"x{k}", node.aval, node.where)
+        roots = [*self.outputs, *(v for _, v in self.updates)]
+        made = substitute(roots, fresh)
+        states = [fresh[s] for s, _ in self.updates]
+        split = len(self.outputs)
+        updates = zip(states, made[split:], strict=True)
+        return Graph([fresh[n] for n in self.leaves], made[:split], updates, name)
+
+
+def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[Node], list[Node]]:
+    """Return every node the roots need, and those of them that are leaves, inputs before users."""
+    order = topological(roots, stop=is_leaf)
+    return order, [n for n in order if is_leaf(n)]
+
+
+def program_for(work: Work, name: str) -> Program:
+    """Return the program for some work, compiled at most once per structure."""
+    key = work.key()
+    found = _PROGRAMS.get(key)
+    if found is not None:
+        _PROGRAMS.move_to_end(key)
+        return found
+    program = compiled(work.graph(name))
+    _PROGRAMS[key] = program  # rows hold types, ops and numbers, never nodes
+    if len(_PROGRAMS) > _CAPACITY:
+        _PROGRAMS.popitem(last=False)
+    return program
+
+
+def compiled(graph: Graph) -> Program:
+    """Return the program of a graph, compiled at most once per digest."""
+    found = _BY_DIGEST.get(graph.digest)
+    if found is None:
+        if len(_BY_DIGEST) >= _CAPACITY:
+            del _BY_DIGEST[next(iter(_BY_DIGEST))]
+        found = _BY_DIGEST[graph.digest] = compile_graph(graph)
+        COMPILED[0] += 1
+    return found
+
+
+def run(program: Program, inputs: list[Storage]) -> list[Storage]:
+    """Run a program once."""
+    made: list[Storage] = program.run(inputs)
+    return made

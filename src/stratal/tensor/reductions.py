@@ -1,0 +1,279 @@
+"""Functions that combine elements along axes.
+
+Functions called with `axis` follow the array API; called with `dim`, or positionally, they follow PyTorch where the two
+differ: `max(x, dim=1)` is a pair of values and indices, `max(x, axis=1)` the values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stratal.base.dims import product
+from stratal.base.dtypes import as_dtype, bool_, int64, uint64
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.graph.op import REGISTRY
+from stratal.tensor.build import apply, as_tensor, call, default_float
+from stratal.tensor.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.naming import two_names
+from stratal.tensor.shapes import as_axes, expand_dims, flip, ravel, reshape
+from stratal.tensor.tensor import Tensor, check_axis
+
+Axis = Any
+
+
+class ValuesIndices(NamedTuple):
+    """Values along an axis and where they stood."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _reduce(op: str, t: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    result: Tensor = apply(REGISTRY[op](tuple(sorted(axes))), t) if axes else t  # type: ignore[call-arg]
+    return _kept(result, t, axes, keepdims)
+
+
+def _kept(result: Tensor, t: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    if not keepdims:
+        return result
+    return reshape(result, [1 if k in axes else n for k, n in enumerate(t.shape)])
+
+
+def _summable(t: Tensor, dtype: Any) -> Tensor:
+    if dtype is not None:
+        return cast(t, dtype)
+    if t.dtype.kind == "u":
+        return cast(t, uint64)
+    return cast(t, int64) if t.dtype.is_bool or t.dtype.is_integer else t
+
+
+@two_names
+def sum(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Return the sum over axes; bools and narrow integers add up in int64 (unsigned ones in uint64)."""
+    t = _summable(as_tensor(x, "sum"), dtype)
+    return _reduce("sum", t, as_axes("sum", axis, t.ndim), keepdims)
+
+
+@two_names
+def prod(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Return the product over axes."""
+    t = _summable(as_tensor(x, "prod"), dtype)
+    return _reduce(_first("reduce_prod", "prod"), t, as_axes("prod", axis, t.ndim), keepdims)
+
+
+def _first(*names: str) -> str:
+    """Return the first name the registry has."""
+    return next((n for n in names if n in REGISTRY), names[0])
+
+
+def _count(t: Tensor, axes: tuple[int, ...]) -> int:
+    return int(product(t.shape[a] for a in axes))  # type: ignore[arg-type]
+
+
+@two_names
+def mean(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+    """Return the mean over axes; of integers in float32."""
+    t = as_tensor(x, "mean")
+    t = cast(t, as_dtype(dtype) if dtype is not None else default_float(t.dtype))
+    axes = as_axes("mean", axis, t.ndim)
+    count = _count(t, axes)
+    total = _reduce("sum", t, axes, keepdims)
+    return total * (1.0 / count) if count and not count & (count - 1) else total / float(count)
+
+
+@two_names
+def var(
+    x: Any, /, axis: Axis = None, keepdims: bool = False, *, correction: float | None = None, unbiased: bool | None = None
+) -> Tensor:
+    """Return the variance over axes: squared distances over (n - correction); the array API's default correction is 0."""
+    t = as_tensor(x, "var")
+    t = cast(t, default_float(t.dtype))
+    axes = as_axes("var", axis, t.ndim)
+    less = float(unbiased) if unbiased is not None else correction or 0.0
+    distance = t - mean(t, axis=axes, keepdims=True)
+    total = _reduce("sum", distance * distance, axes, keepdims)
+    left = _count(t, axes) - less
+    return total / (left if left > 0 else 0.0)
+
+
+@two_names
+def std(
+    x: Any, /, axis: Axis = None, keepdims: bool = False, *, correction: float | None = None, unbiased: bool | None = None
+) -> Tensor:
+    """Return the square root of `var`."""
+    return FUNCTIONS["sqrt"](var(x, axis, keepdims, correction=correction, unbiased=unbiased))
+
+
+@two_names
+def all(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return whether every element over axes holds."""
+    t = cast(as_tensor(x, "all"), bool_)
+    return _reduce("all", t, as_axes("all", axis, t.ndim), keepdims)
+
+
+@two_names
+def any(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return whether any element over axes holds."""
+    t = cast(as_tensor(x, "any"), bool_)
+    return _reduce("any", t, as_axes("any", axis, t.ndim), keepdims)
+
+
+# -- extremes ---------------------------------------------------------------------------------------------------
+def _extreme(name: str, op: str, x: Any, axis: Axis, keepdims: bool) -> Tensor:
+    t = as_tensor(x, name)
+    axes = as_axes(name, axis, t.ndim)
+    if t.dtype.is_bool:
+        return _reduce("any" if op == "reduce_max" else "all", t, axes, keepdims)
+    if axes and _count(t, axes) == 0:
+        raise ShapeError(f"{name}: no greatest or least element of nothing", got=str(t.type))
+    return _reduce(op, t, axes, keepdims)
+
+
+@two_names
+def amax(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the greatest element over axes; NaN if any is NaN."""
+    return _extreme("max", "reduce_max", x, axis, keepdims)
+
+
+@two_names
+def amin(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the least element over axes; NaN if any is NaN."""
+    return _extreme("min", "reduce_min", x, axis, keepdims)
+
+
+def _torch_extreme(name: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    reduce, pair, arg = {"max": (amax, "maximum", argmax), "min": (amin, "minimum", argmin)}[name]
+    if args and isinstance(args[0], Tensor):
+        return FUNCTIONS[pair](x, args[0])
+    if "other" in kwargs:
+        return FUNCTIONS[pair](x, kwargs["other"])
+    if not args and "dim" not in kwargs:
+        return reduce(x, **kwargs)
+    dim = args[0] if args else kwargs["dim"]
+    keep = args[1] if len(args) > 1 else kwargs.get("keepdim", kwargs.get("keepdims", False))
+    if not hasattr(dim, "__index__"):
+        raise AttributeValueError(f"{name}: dim names one axis", got=repr(dim), hint=f"a{name} reduces several")
+    return ValuesIndices(reduce(x, dim, keep), arg(x, dim, keep))
+
+
+def max(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Return the greatest element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the larger of each pair."""
+    return _torch_extreme("max", x, args, kwargs)
+
+
+def min(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Return the least element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the smaller of each pair."""
+    return _torch_extreme("min", x, args, kwargs)
+
+
+def _arg(op: str, x: Any, axis: int | None, keepdims: bool) -> Tensor:
+    t = as_tensor(x, op)
+    t = cast(t, int64) if t.dtype.is_bool else t
+    flat = ravel(t) if axis is None else t
+    a = 0 if axis is None else check_axis(op, axis, t.ndim)
+    if flat.ndim == 0:
+        flat = reshape(flat, (1,))
+    result: Tensor = apply(REGISTRY[op](a), flat)  # type: ignore[call-arg]
+    if not keepdims:
+        return result
+    return reshape(result, [1] * t.ndim) if axis is None else expand_dims(result, axis=a)
+
+
+@two_names
+def argmax(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Return where the greatest element stands, the first of equal ones."""
+    return _arg("argmax", x, axis, keepdims)
+
+
+@two_names
+def argmin(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Return where the least element stands, the first of equal ones."""
+    return _arg("argmin", x, axis, keepdims)
+
+
+@two_names
+def count_nonzero(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return how many elements over axes are not zero."""
+    return sum(as_tensor(x, "count_nonzero") != 0, axis, keepdims)
+
+
+@two_names
+def logsumexp(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return log(sum(exp(x))) over axes, without overflow on the way."""
+    t = as_tensor(x, "logsumexp")
+    t = cast(t, default_float(t.dtype))
+    axes = as_axes("logsumexp", axis, t.ndim)
+    high = amax(t, axis=axes, keepdims=True).detach()
+    high = where(FUNCTIONS["isfinite"](high), high, 0.0)
+    total = FUNCTIONS["log"](sum(FUNCTIONS["exp"](t - high), axis=axes, keepdims=True)) + high
+    return total if keepdims else reshape(total, [n for k, n in enumerate(t.shape) if k not in axes])
+
+
+@two_names
+def norm(x: Any, /, p: Any = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the p-norm of the elements over axes: p is a number, infinity or "fro"."""
+    t = as_tensor(x, "norm")
+    t = cast(t, default_float(t.dtype))
+    if p in (2, 2.0, "fro"):
+        return FUNCTIONS["sqrt"](sum(t * t, axis, keepdims))
+    size = FUNCTIONS["abs"](t)
+    if p == float("inf"):
+        return amax(size, axis, keepdims)
+    if p == float("-inf"):
+        return amin(size, axis, keepdims)
+    if p == 1:
+        return sum(size, axis, keepdims)
+    if p == 0:
+        return cast(count_nonzero(t, axis, keepdims), t.dtype)
+    result: Tensor = sum(size**p, axis, keepdims) ** (1.0 / p)
+    return result
+
+
+# -- running ------------------------------------------------------------------------------------------------------
+def _running(op: str, x: Any, axis: int | None, dtype: Any, reverse: bool = False) -> Tensor:
+    t = _summable(as_tensor(x, op), dtype)
+    if axis is None:
+        if t.ndim > 1:
+            raise AttributeValueError(f"{op}: needs an axis for more than one dimension", got=str(t.type))
+        axis = 0
+    t = reshape(t, (1,)) if t.ndim == 0 else t
+    a = check_axis(op, axis, t.ndim)
+    result: Tensor = call(op, flip(t, a) if reverse else t, axis=a)
+    return flip(result, a) if reverse else result
+
+
+@two_names
+def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """Return the sums of all elements up to each along an axis."""
+    return _running("cumsum", x, axis, dtype)
+
+
+@two_names
+def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """Return the products of all elements up to each along an axis."""
+    return _running("cumprod", x, axis, dtype)
+
+
+def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Tensor:
+    """Return the sums of all elements up to each along an axis; `include_initial` puts the empty sum in front."""
+    return _with_initial(cumsum(x, axis, dtype=dtype), axis, 0, include_initial)
+
+
+def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Tensor:
+    """Return the products of all elements up to each along an axis; `include_initial` puts the empty product in front."""
+    return _with_initial(cumprod(x, axis, dtype=dtype), axis, 1, include_initial)
+
+
+def _with_initial(result: Tensor, axis: int | None, value: int, include_initial: bool) -> Tensor:
+    from stratal.tensor.shapes import pad_constant
+
+    if not include_initial:
+        return result
+    a = check_axis("cumulative", axis or 0, result.ndim)
+    return pad_constant(result, [(1, 0) if k == a else (0, 0) for k in range(result.ndim)], value)
+
+
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_prod",
+    "cumulative_sum", "logsumexp", "max", "mean", "min", "norm", "prod", "std", "sum", "var",
+]  # fmt: skip

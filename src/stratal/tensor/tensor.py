@@ -1,0 +1,642 @@
+"""Tensor: a rebindable cell that holds a value, which is a graph node or finished storage.
+
+Building an op checks it at once and computes nothing; `lazy` computes what is needed when it is needed. A tensor
+never aliases another: indexing returns a value, and in-place operators give this handle, and no other, a new value.
+Operators and methods are installed from tables by `methods`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stratal.base.dims import upper_bound
+from stratal.base.dtypes import DType, as_dtype, float32, int64
+from stratal.base.errors import (
+    AttributeValueError,
+    CaptureError,
+    DTypeError,
+    NotDifferentiableError,
+    ShapeError,
+    StratalError,
+)
+from stratal.base.types import TensorType
+from stratal.graph.node import Node
+from stratal.runtime.storage import Storage
+from stratal.tensor import values
+from stratal.tensor.state import MODE, no_grad as no_grad
+
+if TYPE_CHECKING:
+    from stratal.tensor.trace import Trace
+
+Array = np.ndarray[Any, Any]
+
+# What a handle is to gradients.
+CONSTANT = 0  # depends on nothing that takes a gradient
+TRACKED = 1  # takes a gradient, or depends on what does
+STOPPED = 2  # depends on what does, but was made under no_grad or detached
+USED_UP = 3  # was tracked; an update has overwritten what its history needs
+
+
+class _Handle(weakref.ref["Tensor"]):
+    """A weak reference to a tensor under its id."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+LIVE: dict[int, _Handle] = {}  # tensors without a value yet, or with a history, in the order they were made
+_SHARED: dict[int, list[weakref.ref[Tensor]]] = {}  # storages that more than one handle took, by id
+
+
+LEAVES: dict[int, _Handle] = {}  # tensors that take gradients themselves
+
+
+def _forget(handle: _Handle) -> None:
+    LIVE.pop(handle.key, None)
+
+
+def _forget_leaf(handle: _Handle) -> None:
+    LEAVES.pop(handle.key, None)
+
+
+def enlist(tensor: Tensor) -> None:
+    """Put a tensor on the list a flush looks through."""
+    if id(tensor) not in LIVE:
+        handle = _Handle(tensor, _forget)
+        handle.key = id(tensor)
+        LIVE[id(tensor)] = handle
+
+
+class _Size(int):
+    """A number of elements that can also be called for the shape."""
+
+    shape: tuple[int, ...]
+
+    def __call__(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[check_axis("size", dim, len(self.shape))]
+
+
+class Tensor:
+    """An n-dimensional array of one dtype. `Tensor(data)` copies its data; `st.tensor` and friends make one too."""
+
+    __slots__ = ("__weakref__", "_grad", "_home", "_leaf", "_node", "_retains", "_storage", "_trace", "_track", "type")
+
+    type: TensorType
+    _node: Node | None  # None only where `_storage` is known and nobody asked for a node yet
+    _storage: Storage | None
+    _track: int
+    _leaf: bool  # takes gradients itself: derivatives end here
+    _grad: Tensor | None
+    _home: tuple[Storage, Node | None] | None  # where the value stood before in-place operators rebound this handle
+    _trace: Trace | None  # the capture this tensor was made in
+    _retains: bool  # keep the gradient although this is no leaf
+
+    __array_priority__ = 1000
+
+    def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
+        source = data if isinstance(data, Tensor) else tensor(data, dtype=dtype)
+        if dtype is not None and source.dtype is not as_dtype(dtype):
+            source = source.astype(dtype)
+        take_value(self, source)
+        if requires_grad:
+            self.requires_grad_()
+
+    # -- what it is ------------------------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape  # type: ignore[return-value]
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.type.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        return self.type.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @property
+    def size(self) -> _Size:
+        """The number of elements, as in the array API; called, the shape or the size of one axis, as in PyTorch."""
+        made = _Size(self.numel())
+        made.shape = self.shape
+        return made
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return upper_bound(self.type.size)
+
+    nelement = numel
+
+    def dim(self) -> int:
+        """Return the number of axes."""
+        return self.ndim
+
+    def element_size(self) -> int:
+        """Return the bytes of one element."""
+        return self.type.dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self.type.shape:
+            raise ShapeError("len: a tensor without axes has no length", got=str(self.type))
+        return upper_bound(self.type.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.type.shape:
+            raise ShapeError("iterate: a tensor without axes cannot be iterated over", got=str(self.type))
+        return (self[k] for k in range(len(self)))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # -- its value ---------------------------------------------------------------------------------------------
+    def _value(self, asked: str) -> Storage:
+        """Return finished storage, computing it now if needed."""
+        trace = MODE.trace
+        if trace is not None or self._trace is not None:
+            refuse_traced(self, asked)
+        if self._storage is None:
+            from stratal.tensor import lazy  # flushing is built on tensors
+
+            lazy.flush([self])
+        assert self._storage is not None
+        return self._storage
+
+    def numpy(self) -> Array:
+        """Return a NumPy array of the value that shares its memory; a later in-place change here does not show in it."""
+        return self._value("numpy()").export()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self._value("np.asarray").export()
+        if dtype is not None and array.dtype != np.dtype(dtype):
+            if copy is False:
+                raise AttributeValueError("np.asarray: another dtype needs a copy", got=f"{array.dtype} to {dtype}")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._value("__dlpack__").export().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def item(self) -> Any:
+        """Return the only element as a Python number."""
+        if self.numel() != 1:
+            raise ShapeError("item: the tensor must have exactly one element", got=str(self.type))
+        value = self._value("item()").array.reshape(()).item()
+        return value if self.dtype.kind != "V" and isinstance(value, (bool, int, float, complex)) else float(value)
+
+    def tolist(self) -> Any:
+        """Return nested lists of Python numbers."""
+        array = self._value("tolist()").array
+        return (array.astype(np.float32) if self.dtype.name == "bfloat16" else array).tolist()
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise AttributeValueError(
+                "bool: only a tensor with one element is true or false", got=str(self.type), hint="use .any() or .all()"
+            )
+        return bool(self._value("bool").array.reshape(()).item())
+
+    def __int__(self) -> int:
+        return int(self._scalar("int"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex"))
+
+    def __index__(self) -> int:
+        if not (self.dtype.is_integer and self.numel() == 1):
+            raise DTypeError("index: only an integer tensor with one element is an index", got=str(self.type))
+        return int(self._scalar("index"))
+
+    def _scalar(self, asked: str) -> Any:
+        if self.numel() != 1:
+            raise ShapeError(f"{asked}: the tensor must have exactly one element", got=str(self.type))
+        return self._value(asked).array.reshape(()).item()
+
+    def __repr__(self) -> str:
+        from stratal.tensor.display import show  # printing reads values, which flushing makes
+
+        return show(self)
+
+    def __format__(self, spec: str) -> str:
+        if spec and self.numel() == 1:
+            return format(self.item(), spec)
+        return format(repr(self), spec)
+
+    # -- gradients ---------------------------------------------------------------------------------------------
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows to or through this tensor."""
+        return track_of(self) == TRACKED
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Take gradients from now on, or no longer, and return self."""
+        if requires_grad and not self.dtype.is_inexact:
+            raise DTypeError("requires_grad: only floats and complex numbers take gradients", got=str(self.type))
+        if requires_grad == (track_of(self) == TRACKED):
+            return self
+        if not requires_grad and not is_leaf(self):
+            raise NotDifferentiableError(
+                "requires_grad: only a leaf can stop taking gradients", got=str(self.type), hint="use detach()"
+            )
+        own_value(self, leaf=requires_grad)
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no gradient flows further back from here."""
+        return is_leaf(self) or track_of(self) != TRACKED
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that `backward()` added up here, or None."""
+        trace = MODE.trace
+        return self._grad if trace is None else trace.read_grad(self)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None and (not isinstance(value, Tensor) or value.type != self.type):
+            got = str(value.type) if isinstance(value, Tensor) else type(value).__name__
+            raise ShapeError("grad: must be None or a tensor of the same type", got=f"{got} for {self.type}")
+        trace = MODE.trace
+        if trace is None:
+            self._grad = value
+        else:
+            trace.write_grad(self, value)
+
+    @property
+    def grad_fn(self) -> str | None:
+        """The op a tracked tensor came from, or None for a leaf."""
+        node = None if self.is_leaf else self._node
+        return None if node is None else node.op.name
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this tensor in `grad` although it is no leaf."""
+        if not self._leaf:
+            self._retains = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradient, or fill it with zeros."""
+        if set_to_none or self.grad is None:
+            self.grad = None
+        else:
+            self.grad.zero_()
+
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        """Add the gradient of this tensor to `.grad` of every leaf it depends on that takes gradients.
+
+        `gradient` weighs the elements of a tensor that is no scalar. A graph of nodes needs no `retain_graph`.
+        """
+        from stratal.tensor.gradients import backward  # gradients are built on tensors
+
+        backward(self, gradient, create_graph, inputs)
+
+    def detach(self) -> Tensor:
+        """Return the value as of now, through which no gradient flows. Later changes of either do not show in the other."""
+        made = wrap(*_seen(self))
+        if made._track == TRACKED:
+            made._track = STOPPED if made._trace is not None or made._storage is None else CONSTANT
+        if made._track == CONSTANT and made._trace is None and made._storage is not None:
+            made._node = None
+        return made
+
+    @property
+    def data(self) -> Tensor:
+        """The value without history; assigning gives this handle another value and keeps whether it takes gradients."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        source = value if isinstance(value, Tensor) else tensor(value, dtype=self.dtype)
+        with no_grad():
+            if source.type == self.type:
+                rebind(self, *_seen(source.detach()))
+            elif MODE.trace is None:
+                take_value(self, source.detach(), leaf=self._leaf)
+            else:
+                raise CaptureError("data: a compiled function cannot change the type of a tensor it was given",
+                                   got=f"{source.type} for {self.type}")  # fmt: skip
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if self.requires_grad and not self.is_leaf:
+            raise NotDifferentiableError("deepcopy: only leaves can be copied with their history", got=str(self.type))
+        made = self.__class__.__new__(self.__class__)
+        memo[id(self)] = made
+        take_value(made, self.detach(), leaf=self._leaf)
+        made._grad = None if self._grad is None else self._grad.__deepcopy__(memo)
+        for name, value in getattr(self, "__dict__", {}).items():
+            setattr(made, name, value)
+        return made
+
+    def __copy__(self) -> Tensor:
+        return self.detach().requires_grad_(self._leaf)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_from_parts, (type(self), np.array(self.numpy()), self.dtype.name, self._leaf))
+
+
+def _from_parts(cls: type[Tensor], array: Array, dtype: str, leaf: bool) -> Tensor:
+    made = cls.__new__(cls)
+    take_value(made, tensor(array, dtype=dtype), leaf=leaf)
+    return made
+
+
+# -- making handles -----------------------------------------------------------------------------------------------
+def _blank(made: Tensor, type_: TensorType) -> Tensor:
+    made.type = type_
+    made._node = made._storage = made._home = made._grad = made._trace = None
+    made._track = CONSTANT
+    made._leaf = made._retains = False
+    return made
+
+
+def wrap(node: Node, track: int = CONSTANT) -> Tensor:
+    """Return a tensor that holds a node's value, made in the mode of this thread."""
+    made = _blank(Tensor.__new__(Tensor), node.type)  # type: ignore[arg-type]
+    made._node = node
+    made._track = track
+    _place(made)
+    return made
+
+
+def _place(made: Tensor) -> None:
+    """Tell whoever must know of a handle that holds a node."""
+    trace = MODE.trace
+    if trace is not None:
+        made._trace = trace
+        trace.made(made)
+        return
+    node = made._node
+    assert node is not None
+    known = values.finished(node)
+    if known is not None:
+        made._storage, made._home = known, None
+        share(made)
+        if made._track == TRACKED:
+            enlist(made)
+        else:
+            made._node, made._track = None, CONSTANT
+        return
+    enlist(made)
+    if MODE.eager:
+        from stratal.tensor import lazy  # flushing is built on tensors
+
+        lazy.run_eagerly(made)
+
+
+def hold(storage: Storage) -> Tensor:
+    """Return a tensor that holds finished storage."""
+    made = _blank(Tensor.__new__(Tensor), storage.type)
+    made._storage = storage
+    return made
+
+
+def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
+    """Make `made`, new or not, hold the value of another tensor."""
+    node, track = _seen(source) if source._storage is None or MODE.trace is not None else (source._node, source._track)
+    if not hasattr(made, "_node"):
+        _blank(made, source.type)
+    else:
+        made.type, made._home, made._storage = source.type, None, None
+    made._node, made._track = node, track
+    if node is None:
+        made._storage = source._storage
+        share(made)
+        share(source)
+    else:
+        _place(made)
+    if leaf:
+        made._track = CONSTANT
+        own_value(made, leaf=True)
+
+
+def own_value(made: Tensor, leaf: bool) -> None:
+    """Give a tensor an input node of its own, so that no other value is the same node; derivatives end there."""
+    trace = MODE.trace
+    if trace is not None:
+        trace.own_value(made, leaf)
+        return
+    made._leaf = leaf
+    made._track = TRACKED if leaf else CONSTANT
+    if made._storage is not None:
+        made._node = None
+    elif made._node is not None and values.pending(made._node) is None:
+        made._node = values.pending_leaf(made._node)
+    if leaf:
+        handle = _Handle(made, _forget_leaf)
+        handle.key = id(made)
+        LEAVES[id(made)] = handle
+
+
+def share(tensor: Tensor) -> None:
+    """Remember that several handles may hold one storage."""
+    storage = tensor._storage
+    known = [r for r in _SHARED.get(id(storage), ()) if (t := r()) is not None and t._storage is storage]
+    _SHARED[id(storage)] = [*known, weakref.ref(tensor)]
+    if len(_SHARED) > 4096:
+        _tidy()
+
+
+def _tidy() -> None:
+    for key, handles in list(_SHARED.items()):
+        if not any((t := r()) is not None and t._storage is not None and id(t._storage) == key for r in handles):
+            del _SHARED[key]
+
+
+def shared(storage: Storage, owner: Tensor) -> bool:
+    """Return whether a handle other than `owner` holds this very storage."""
+    handles = _SHARED.get(id(storage))
+    if not handles:
+        return False
+    return any((t := r()) is not None and t is not owner and t._storage is storage for r in handles)
+
+
+# -- reading and writing handles ------------------------------------------------------------------------------------
+def look(tensor: Tensor) -> tuple[Node, int]:
+    """Return the node of a tensor, as this thread's trace sees it, and what it is to gradients."""
+    trace = MODE.trace
+    if trace is not None:
+        return trace.look(tensor)
+    if tensor._trace is not None:
+        refuse_traced(tensor, "this op")
+    node = tensor._node
+    if node is None:
+        assert tensor._storage is not None
+        node = tensor._node = values.leaf(tensor._storage)
+    return node, tensor._track
+
+
+_seen = look
+
+
+def node_of(tensor: Tensor) -> Node:
+    return look(tensor)[0]
+
+
+def track_of(tensor: Tensor) -> int:
+    trace = MODE.trace
+    return tensor._track if trace is None else trace.track(tensor)
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Return whether a tensor takes gradients itself, as this thread's trace sees it."""
+    trace = MODE.trace
+    return tensor._leaf if trace is None else trace.is_leaf(tensor)
+
+
+def rebind(tensor: Tensor, node: Node, track: int) -> None:
+    """Give this handle, and no other, a new value of the same type."""
+    if is_leaf(tensor):
+        if MODE.grad:
+            raise NotDifferentiableError(
+                "in-place: a leaf that takes gradients cannot be changed in place", got=str(tensor.type),
+                hint="do it under st.no_grad(), or on a copy",
+            )  # fmt: skip
+        track = TRACKED
+    trace = MODE.trace
+    if trace is not None:
+        trace.write(tensor, node, track)
+        return
+    if tensor._trace is not None:
+        refuse_traced(tensor, "an in-place operator")
+    if tensor._storage is not None:
+        if tensor._home is None and (tensor._track != TRACKED or tensor._leaf):
+            tensor._home = (tensor._storage, tensor._node)
+        tensor._storage = None
+    tensor._node = values.pending_leaf(node) if tensor._leaf else node
+    tensor._track = track
+    tensor._retains = False
+    LIVE.pop(id(tensor), None)
+    _place(tensor)
+
+
+def refuse_traced(tensor: Tensor, asked: str) -> None:
+    """Raise the error for Python that needs the value of a traced tensor, or uses it after the capture."""
+    trace = MODE.trace
+    node = tensor._node
+    if trace is None or (tensor._trace is not None and not trace.inside(tensor._trace)):
+        name = tensor._trace.name if tensor._trace is not None else "?"
+        raise CaptureError(
+            f"capture: a value made while {name} was being captured is used after it",
+            got=f"{tensor.type}" + (f" from {node.where[0]}" if node is not None and node.where else ""),
+            hint="return it from the compiled function",
+        )
+    if tensor._trace is None and not trace.reads(tensor):
+        return
+    hints = {
+        "bool": "if: st.where or st.cond; while: st.while_loop",
+        "index": "indexing by a tensor: x[i] gathers without a Python int; a loop over it: st.fori_loop",
+        "int": "keep it a tensor, or compute it from shapes",
+    }
+    raise CaptureError(
+        f"capture: Python asks for a value ({asked}) that does not exist while {trace.name} is captured",
+        got=f"{tensor.type}",
+        hint=hints.get(asked, "keep it a tensor and return it, or use st.host_call"),
+    )
+
+
+def check_axis(name: str, axis: Any, ndim: int) -> int:
+    """Return an axis in [0, ndim) for one that may count from the end. Raises: AttributeValueError."""
+    try:
+        k = axis.__index__()
+    except AttributeError:
+        raise DTypeError(f"{name}: an axis is an int", got=repr(axis)) from None
+    if not -ndim <= k < ndim:
+        raise AttributeValueError(f"{name}: axis out of range", got=f"axis {k} of {ndim} dimensions")
+    return int(k % ndim)
+
+
+# -- data from outside ------------------------------------------------------------------------------------------------
+_CONST_ELEMENTS = 256  # data up to this size becomes a constant of a captured graph, larger data an input
+
+
+def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """Return a tensor with a copy of data: a number, nested lists, an array, a tensor.
+
+    Python floats become float32, ints int64; arrays keep their dtype.
+    """
+    check_device(device)
+    if isinstance(data, Tensor):
+        made = data.detach() if dtype is None else data.detach().astype(dtype)
+    else:
+        made = _from_array(to_array(data, None if dtype is None else as_dtype(dtype)))
+    return made.requires_grad_() if requires_grad else made
+
+
+def to_array(data: Any, dtype: DType | None) -> Array:
+    """Return data as a NumPy array of a dtype Stratal has."""
+    if dtype is None and isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
+        dtype = as_dtype(type(data))
+    if isinstance(data, (list, tuple)):
+        data = _plain(data)
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError("tensor: nested lists must be rectangular", got=str(error)) from None
+    if array.dtype == object or array.dtype.kind in "SUMm":
+        raise DTypeError("tensor: the data must be numbers", got=f"{type(data).__name__} of dtype {array.dtype}")
+    if dtype is None:
+        dtype = _default_dtype(data, array)
+    if array.dtype == dtype.np:
+        return array
+    with np.errstate(all="ignore"):
+        return array.astype(dtype.np)
+
+
+def _plain(data: Any) -> Any:
+    return [_plain(x) if isinstance(x, (list, tuple)) else np.asarray(x) if isinstance(x, Tensor) else x for x in data]
+
+
+def _default_dtype(data: Any, array: Array) -> DType:
+    if isinstance(data, (list, tuple)) and array.dtype == np.float64 and not _holds_arrays(data):
+        return float32
+    if isinstance(data, (list, tuple)) and array.dtype.kind == "i":
+        return int64
+    return as_dtype(array.dtype)
+
+
+def _holds_arrays(data: Any) -> bool:
+    return any(_holds_arrays(x) if isinstance(x, (list, tuple)) else isinstance(x, (np.ndarray, np.generic)) for x in data)
+
+
+def _from_array(array: Array) -> Tensor:
+    type_ = TensorType(as_dtype(array.dtype), array.shape)
+    if MODE.trace is not None:
+        from stratal.graph.node import constant
+
+        if array.size <= _CONST_ELEMENTS:
+            return wrap(constant(array))
+        return wrap(values.leaf(Storage.copy_of(array, type_)))
+    return hold(Storage.copy_of(array, type_))
+
+
+def check_device(device: Any) -> None:
+    """There is one device today; another name is an error rather than a silent change of place."""
+    if device is not None and str(device) not in ("cpu", "cpu:0"):
+        raise StratalError("device: only the CPU is here", got=str(device), hint='leave device out, or pass "cpu"')
