@@ -19,7 +19,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "stratal.base.errors": ("StratalError",),
     "stratal.tensor.state": ("eager", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"),
-    "stratal.tensor.tensor": ("Tensor", "tensor"),
+    "stratal.tensor.tensor": ("Tensor",),
     "stratal.tensor.gradients": ("check_grad", "grad", "gradients", "jvp", "value_and_grad", "vjp"),
     "stratal.tensor.capture": ("compile",),
     "stratal.tensor.control": ("cond", "fori_loop", "host_call", "scan", "while_loop"),
