@@ -1,0 +1,278 @@
+"""Running sums, products and extremes along one axis, and the linear recurrence of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stratal.base.dims import as_int, product
+from stratal.base.dtypes import bfloat16, bool_, float32, float64, int64
+from stratal.base.lowered import Lowered
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.loops.compute import LoopBody
+from stratal.loops.expr import Buffer, Expr, Var, call, index_const
+from stratal.loops.index import add, sub, unflatten
+from stratal.loops.stmt import For, Seq, Stmt, Store
+from stratal.ops.families import check_kind, linear_jvp, refuse_host_only, same_types
+from stratal.ops.reduce import family
+
+Step = Callable[[Expr | None, list[Expr]], Expr]
+CASES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((4,), 0), ((2, 3), 0), ((2, 3), 1), ((2, 3, 4), 1), ((3, 0), 0), ((0, 3), 0), ((1, 5, 1), 1),
+    ((5, 1), 1), ((3, 20), 0),
+)  # fmt: skip
+
+
+class Scanned(Op):
+    """What ops that run along one axis share."""
+
+    axis: int
+    reverse: bool
+    arity = 1
+    kinds: ClassVar[str] = "uifc"
+    rounds: ClassVar[bool] = True  # whether a running value of 16 bits would have to be kept in float32
+
+    def infer(self, *types: TensorType) -> TensorType:
+        first = same_types(self.name, types)
+        check_kind(self.name, first.dtype, self.kinds)
+        family.check_axes(self.name, (self.axis,), first.ndim)
+        return first
+
+    def host_reason(self, *types: TensorType) -> str:
+        if self.rounds and types[0].dtype is not types[0].dtype.compute:
+            return "a running value of 16-bit floats is kept in float32, for which the loop body has no place"
+        return super().host_reason(*types)
+
+    def forward(self, x: Array) -> Array:
+        """Return `x` with the order of the scan along its axis; its own inverse."""
+        return np.flip(x, self.axis) if self.reverse else x
+
+    def scan(self, types: Sequence[TensorType], step: Step) -> LoopBody:
+        """Return the loops: chunks over outer axes, the scanned axis in order, inner axes side by side.
+
+        `step(before, operands)` gives the next running value; `before` is None at the first place.
+        """
+        shape = types[0].ints
+        outer, inner = shape[: self.axis], shape[self.axis + 1 :]
+        length = shape[self.axis]
+
+        def build(args: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
+            out = outs[0]
+            chunk, place = Var("chunk", as_int(product(outer))), Var("place", max(length - 1, 0))
+
+            def store(at: Expr, before: Expr | None) -> Stmt:
+                lane = Var("lane", as_int(product(inner)))
+                pre, post = unflatten(chunk, outer), unflatten(lane, inner)
+                running = None if before is None else out[(*pre, before, *post)]
+                value = step(running, [a[(*pre, at, *post)] for a in args])
+                return For(lane, Store(out, (*pre, at, *post), value), "parallel")
+
+            last = length - 1
+            if length == 0:
+                return Seq(())
+            if self.reverse:
+                first, rest = store(index_const(last), None), store(sub(last - 1, place), sub(last, place))
+            else:
+                first, rest = store(index_const(0), None), store(add(place, 1), place)
+            return For(chunk, Seq((first, For(place, rest))), "parallel")
+
+        return LoopBody(build)
+
+    def shifted(self, b: Builder, x: Node, fill: float, back: bool = True) -> Node:
+        """Return what stood one place before in scan order (after, if not `back`), `fill` at the end."""
+        axis, n = self.axis, x.shape[self.axis]
+        if isinstance(n, int) and n == 0:
+            return x
+        ndim = x.aval.ndim
+        towards_end = back != self.reverse
+        start, stop = [0] * ndim, list(x.shape)
+        low, high = [0] * ndim, [0] * ndim
+        if towards_end:
+            stop[axis], low[axis] = n - 1, 1
+        else:
+            start[axis], high[axis] = 1, 1
+        cut = b.slice(x, start=tuple(start), stop=tuple(stop), step=(1,) * ndim)
+        value = b.const(fill, x.dtype)
+        return b.op("pad", cut, value, low=tuple(low), high=tuple(high), interior=(0,) * ndim)
+
+    @classmethod
+    def calls(cls) -> Iterable[tuple[Any, tuple[int, ...]]]:
+        for shape, axis in CASES:
+            for reverse in (False, True):
+                yield cls(axis, reverse), shape  # type: ignore[call-arg]
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for k, (op, shape) in enumerate(cls.calls()):
+            for dtype in (float32, float64) if k > 3 else (float32, float64, int64, bfloat16):
+                yield Sample(op, (TensorType(dtype, shape),) * (cls.arity or 1))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        count = cls.arity or 1
+        yield Reject(cls(2, False), (TensorType(float32, (2, 3)),) * count, "axis")  # type: ignore[call-arg]
+        yield Reject(cls(0, False), (TensorType(bool_, (2, 3)),) * count, "takes")  # type: ignore[call-arg]
+
+
+@record
+class CumSum(Scanned):
+    """The running sum along `axis`, from the end with `reverse`; 16-bit floats are summed in float32."""
+
+    axis: int
+    reverse: bool = False
+
+    def ref(self, *arrays: Array) -> Array:
+        x = self.forward(family.widened(arrays[0]))
+        return self.forward(np.cumsum(x, axis=self.axis, dtype=x.dtype)).astype(arrays[0].dtype)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return self.scan(types, lambda before, xs: xs[0] if before is None else call("add", before, xs[0]))
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.cumsum(ct, axis=self.axis, reverse=not self.reverse)]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        return linear_jvp(self, b, tangents, *inputs)
+
+
+@record
+class CumProd(Scanned):
+    """The running product along `axis`, from the end with `reverse`. Gradients are right at zeros, too."""
+
+    axis: int
+    reverse: bool = False
+
+    def ref(self, *arrays: Array) -> Array:
+        x = self.forward(family.widened(arrays[0]))
+        return self.forward(np.cumprod(x, axis=self.axis, dtype=x.dtype)).astype(arrays[0].dtype)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return self.scan(types, lambda before, xs: xs[0] if before is None else call("mul", before, xs[0]))
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        """Return before[i] * r[i] with r[i] = ct[i] + x[i+1] * r[i+1], which divides by nothing."""
+        x = inputs[0]
+        before = self.shifted(b, out, 1)
+        factors = self.shifted(b, x, 0, back=False)
+        if x.dtype.is_complex:
+            before, factors = b.conj(before), b.conj(factors)
+        gathered = b.linear_recurrence(factors, ct, axis=self.axis, reverse=not self.reverse)
+        return [b.mul(before, gathered)]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        """Return t[i] = x[i] * t[i-1] + dx[i] * before[i]."""
+        pushed = b.mul(tangents[0], self.shifted(b, out, 1))
+        return b.op("linear_recurrence", inputs[0], pushed, axis=self.axis, reverse=self.reverse)
+
+
+@record
+class LinearRecurrence(Scanned):
+    """h[i] = a[i] * h[i-1] + u[i] along `axis`, with h before the first place 0; from the end with `reverse`.
+
+    The first `a` is not read. Product and sum each round; 16-bit floats are kept in float32 on the way.
+    """
+
+    axis: int
+    reverse: bool = False
+    name = "linear_recurrence"
+    arity = 2
+    kinds = "fc"
+
+    def ref(self, *arrays: Array) -> Array:
+        a, u = (np.moveaxis(self.forward(family.widened(x)), self.axis, 0) for x in arrays)
+        h = np.array(u)
+        for k in range(1, len(h)):
+            h[k] = a[k] * h[k - 1] + u[k]
+        return np.ascontiguousarray(self.forward(np.moveaxis(h, 0, self.axis)), arrays[0].dtype)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return self.scan(
+            types,
+            lambda before, xs: xs[1] if before is None else call("add", call("mul", xs[0], before), xs[1]),
+        )
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        """Return g * h[i-1] and g with g[i] = ct[i] + a[i+1] * g[i+1]."""
+        factors, before = self.shifted(b, inputs[0], 0, back=False), self.shifted(b, out, 0)
+        if ct.dtype.is_complex:
+            factors, before = b.conj(factors), b.conj(before)
+        gathered = b.linear_recurrence(factors, ct, axis=self.axis, reverse=not self.reverse)
+        return [b.mul(gathered, before), gathered]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        """Return t[i] = a[i] * t[i-1] + (da[i] * h[i-1] + du[i])."""
+        da, du = tangents
+        pushed = du if da is None else b.mul(da, self.shifted(b, out, 0))
+        if da is not None and du is not None:
+            pushed = b.add(pushed, du)
+        assert pushed is not None
+        return b.op(self.name, inputs[0], pushed, **self.attributes)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for op, shape in cls.calls():
+            for dtype in (float32, float64):
+                yield Sample(op, (TensorType(dtype, shape),) * 2)
+
+
+class RunningExtreme(Scanned):
+    """What cummax and cummin share. The cotangent goes to the latest of equal extremes, as in PyTorch."""
+
+    kinds = "uif"
+    rounds = False
+    fn: ClassVar[str]
+
+    def ref(self, *arrays: Array) -> Array:
+        function = np.maximum if self.fn == "max" else np.minimum
+        x = self.forward(family.widened(arrays[0]))
+        return self.forward(function.accumulate(x, axis=self.axis)).astype(arrays[0].dtype)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return self.scan(types, lambda before, xs: xs[0] if before is None else call(self.fn, before, xs[0]))
+
+    def chosen(self, b: Builder, out: Node, x: Node) -> Node:
+        """Return where each running extreme stands: the latest place so far that set or equalled it."""
+        here = b.iota(shape=x.shape, axis=self.axis, dtype=int64)
+        sets = b.op("or", b.eq(x, out), b.ne(x, x))
+        if self.reverse:
+            never = b.like(here, (1 << 62))
+            return b.op("cummin", b.select(sets, here, never), axis=self.axis, reverse=True)
+        return b.op("cummax", b.select(sets, here, b.like(here, 0)), axis=self.axis, reverse=False)
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x = inputs[0]
+        zeros = b.full(x.aval.with_dtype(x.dtype.compute), 0)
+        wide = ct if ct.dtype is zeros.dtype else b.cast(ct, dtype=zeros.dtype)
+        summed = b.scatter_along(zeros, self.chosen(b, out, x), wide, kind="add", axis=self.axis)
+        return [summed if wide is ct else b.cast(summed, dtype=x.dtype)]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        assert tangents[0] is not None
+        return b.op("gather_along", tangents[0], self.chosen(b, out, inputs[0]), axis=self.axis)
+
+
+@record
+class CumMax(RunningExtreme):
+    """The greatest so far along `axis`, from the end with `reverse`; NaN from the first NaN on."""
+
+    axis: int
+    reverse: bool = False
+    fn = "max"
+
+
+@record
+class CumMin(RunningExtreme):
+    """The least so far along `axis`, from the end with `reverse`; NaN from the first NaN on."""
+
+    axis: int
+    reverse: bool = False
+    fn = "min"
