@@ -1,7 +1,8 @@
-"""The workloads of the benchmarks and agreement tests, written once for any library with PyTorch's module names.
+"""The workloads of the benchmarks and agreement tests, written once for any library with PyTorch's module
+names.
 
-`mlp(nn)`, `lenet(nn)`, `resnet18(nn)` and `gpt(nn)` build the same model from `stratal.nn` or from `torch.nn`: the twins
-have equal state-dict keys, so weights move from one to the other.
+`mlp(nn)`, `lenet(nn)`, `resnet18(nn)` and `gpt(nn)` build the same model from `stratal.nn` or from
+`torch.nn`: the twins have equal state-dict keys, so weights move from one to the other.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def lenet(nn: Any) -> Any:
 
 
 def resnet18(nn: Any, width: int = 64, classes: int = 10) -> Any:
-    """Return ResNet-18 for 3x32x32: a 3x3 stem, four stages of two basic blocks, a global mean, a linear head."""
+    """Return ResNet-18 for 3x32x32: a 3x3 stem, four stages of two basic blocks, a global mean, a linear
+    head.
+    """
     F = nn.functional
 
     class BasicBlock(nn.Module):  # type: ignore[misc, name-defined]
@@ -78,7 +81,9 @@ def resnet18(nn: Any, width: int = 64, classes: int = 10) -> Any:
 
 
 def gpt(nn: Any, layers: int = 6, d: int = 384, heads: int = 6, context: int = 256, vocab: int = 256) -> Any:
-    """Return a decoder: pre-norm blocks with biases, causal attention, GELU perceptron x4, head tied to the embedding."""
+    """Return a decoder: pre-norm blocks with biases, causal attention, GELU perceptron x4, head tied to the
+    embedding.
+    """
     F = nn.functional
 
     class Attention(nn.Module):  # type: ignore[misc, name-defined]
@@ -161,7 +166,9 @@ WORKLOADS: dict[str, Workload] = {
         Workload("mlp128", mlp, _images(128, (784,)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)),
         Workload("lenet", lenet, _images(64, (1, 28, 28)), lambda o, p: o.Adam(p, lr=1e-3)),
         Workload("gpt", gpt, _tokens(8, 256, 256), lambda o, p: o.AdamW(p, lr=1e-3, weight_decay=0.1)),
-        Workload("resnet18", resnet18, _images(32, (3, 32, 32)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)),
+        Workload(
+            "resnet18", resnet18, _images(32, (3, 32, 32)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)
+        ),
     )
 }
 

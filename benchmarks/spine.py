@@ -2,9 +2,9 @@
 
     python -m benchmarks.spine [--only mlp,gpt] [--rounds 7] [--json FILE]
 
-Each library runs in a process of its own on the same weights and data. The processes take turns, so both meet the same
-state of a shared machine; one that waits is blocked on its pipe. Cold and warm first calls are taken in fresh
-processes with an empty and a filled cache.
+Each library runs in a process of its own on the same weights and data. The processes take turns, so both
+meet the same state of a shared machine; one that waits is blocked on its pipe. Cold and warm first calls are
+taken in fresh processes with an empty and a filled cache.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from benchmarks.models import WORKLOADS, Workload
 SPINE = ("mlp", "lenet", "gpt", "resnet18")
 BARS = {"mlp": 1.0, "lenet": 1.0, "gpt": 1.2, "resnet18": 2.0}
 # Torch keeps freed memory instead of returning it to the system after each op: its better setting here.
-KEEP_FREED = {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TOP_PAD_": "67108864"}
+KEEP_FREED = {
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "67108864",
+}
 
 
-# -- the worker: one library, one workload, commands on stdin ------------------------------------------------------
+# -- the worker: one library, one workload, commands on stdin --------------------------------------
 class Ours:
     """The workload under `st.compile`."""
 
@@ -134,7 +138,7 @@ class Worker:
         self.process.wait()
 
 
-# -- the comparison ------------------------------------------------------------------------------------------------
+# -- the comparison --------------------------------------------------------------------------------
 def measure(name: str, rounds: int, threads: int, with_torch: bool, cache: Path) -> dict[str, Any]:
     """Return one row: medians, ratio, losses, first calls, memory."""
     folder = Path(tempfile.mkdtemp(prefix="spine-"))
@@ -156,7 +160,10 @@ def measure(name: str, rounds: int, threads: int, with_torch: bool, cache: Path)
     if peer:
         peer.steps(2)
     timed: dict[str, list[float]] = {"ours": [], "torch": []}
-    losses: dict[str, list[float]] = {"ours": first["losses"], "torch": peer_first["losses"] if peer_first else []}
+    losses: dict[str, list[float]] = {
+        "ours": first["losses"],
+        "torch": peer_first["losses"] if peer_first else [],
+    }
     for round_number in range(rounds + 1):
         for library, who in (("ours", ours), ("torch", peer)):
             if who is None:
@@ -200,14 +207,22 @@ def _has_torch() -> bool:
 
 def main() -> None:
     """Run the comparison from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spine", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", default=",".join(SPINE), help=f"workloads, comma separated, of {', '.join(WORKLOADS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spine", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "--only", default=",".join(SPINE), help=f"workloads, comma separated, of {', '.join(WORKLOADS)}"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds after one of warm-up")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     parser.add_argument("--no-torch", action="store_true", help="time Stratal alone")
-    parser.add_argument("--cache", type=Path, default=Path(), help="keep kernels here instead of in a new folder")
-    parser.add_argument("--worker", nargs=3, metavar=("LIBRARY", "WORKLOAD", "WEIGHTS"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--cache", type=Path, default=Path(), help="keep kernels here instead of in a new folder"
+    )
+    parser.add_argument(
+        "--worker", nargs=3, metavar=("LIBRARY", "WORKLOAD", "WEIGHTS"), help=argparse.SUPPRESS
+    )
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.worker[0], arguments.worker[1], Path(arguments.worker[2]))

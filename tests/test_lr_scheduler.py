@@ -51,7 +51,9 @@ def test_a_schedule_has_pytorchs_values_to_the_bit(name):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("options", [{}, {"mode": "max", "threshold_mode": "abs"}, {"cooldown": 2, "min_lr": 0.02}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "max", "threshold_mode": "abs"}, {"cooldown": 2, "min_lr": 0.02}]
+)
 def test_reduce_on_plateau_agrees_with_pytorch(options):
     torch = pytest.importorskip("torch")
     metrics = np.round(np.random.default_rng(0).random(40), 1)

@@ -19,7 +19,9 @@ LAYERS = {
     "conv2d": (lambda nn: nn.Conv2d(3, 4, 3, padding=1), (2, 3, 6, 7)),
     "conv2d unbatched": (lambda nn: nn.Conv2d(3, 4, 3, padding=1), (3, 6, 7)),
     "conv2d stride, dilation, groups": (
-        lambda nn: nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2, bias=False),
+        lambda nn: nn.Conv2d(
+            4, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2, bias=False
+        ),
         (2, 4, 8, 7),
     ),
     "conv2d same": (lambda nn: nn.Conv2d(2, 3, (4, 3), padding="same", dilation=(1, 2)), (2, 2, 6, 7)),
@@ -85,7 +87,9 @@ def test_a_layer_prints_like_pytorch(name):
     make, _ = LAYERS[name]
     if name in ("group norm", "layer norm over two axes"):
         pytest.skip("PyTorch's own wording of the bias option varies by version")
-    assert repr(make(nn)).replace(", inplace=False", "") == repr(make(torch.nn)).replace(", inplace=False", "")
+    assert repr(make(nn)).replace(", inplace=False", "") == repr(make(torch.nn)).replace(
+        ", inplace=False", ""
+    )
 
 
 def test_embedding_agrees_and_the_padding_row_gets_no_gradient():

@@ -28,7 +28,9 @@ def _against(target):
 
 def _check(name, x, target, **options):
     def make(library, tensor):
-        return getattr(library, name)(**{k: tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()})
+        return getattr(library, name)(
+            **{k: tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+        )
 
     for reduction in ("mean", "sum", "none"):
         options["reduction"] = reduction

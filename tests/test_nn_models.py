@@ -5,10 +5,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks import models  # noqa: E402
 from torch_twins import assert_close  # noqa: E402
 
 import stratal as st  # noqa: E402
-from benchmarks import models  # noqa: E402
 from stratal import nn, optim  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -66,7 +66,8 @@ def test_outputs_loss_and_gradients_agree(name, dtype):
     biggest = max(float(p.grad.abs().max()) for p in twins.values())
     for key, parameter in ours.named_parameters():
         grad = twins[key].grad.numpy()
-        # A gradient that is zero but for rounding (a key bias under softmax) is compared on the model's scale.
+        # A gradient that is zero but for rounding (a key bias under softmax) is compared on the model's
+        # scale.
         tolerance = 1e-4 if dtype == "float32" else 1e-9
         tolerance *= max(1.0, 1e-3 * biggest / max(np.abs(grad).max(), 1e-30))
         assert_close(parameter.grad, grad, key, tolerance)

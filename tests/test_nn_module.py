@@ -178,7 +178,9 @@ def test_initial_weights_have_the_stated_ranges():
     layer = nn.Linear(64, 256)
     bound = 1 / 8
     assert np.abs(layer.weight.numpy()).max() <= bound and np.abs(layer.weight.numpy()).max() > 0.98 * bound
-    weight = nn.init.kaiming_normal_(nn.Parameter(np.zeros((512, 256), np.float32)), nonlinearity="relu").numpy()
+    weight = nn.init.kaiming_normal_(
+        nn.Parameter(np.zeros((512, 256), np.float32)), nonlinearity="relu"
+    ).numpy()
     assert weight.std() == pytest.approx(np.sqrt(2 / 256), rel=0.02)
     weight = nn.init.xavier_uniform_(nn.Parameter(np.zeros((300, 100), np.float32))).numpy()
     assert np.abs(weight).max() == pytest.approx(np.sqrt(6 / 400), rel=0.01)

@@ -1,4 +1,6 @@
-"""Optimizers: published formulas, PyTorch's trajectories, state, groups, and how they behave in compiled steps."""
+"""Optimizers: published formulas, PyTorch's trajectories, state, groups, and how they behave in compiled
+steps.
+"""
 
 import math
 
@@ -29,7 +31,7 @@ def _trajectory(make, shape=(3, 2), dtype=np.float64, steps=STEPS):
     return seen, optimizer
 
 
-# -- A14: the published formulas, by hand ----------------------------------------------------------------------------
+# -- A14: the published formulas, by hand ----------------------------------------------------------
 def _hand_sgd(p, g, t, s, lr=0.1, momentum=0.9):
     s["v"] = momentum * s.get("v", 0) + g
     return p - lr * s["v"]
@@ -97,11 +99,13 @@ def test_master_weights_keep_updates_that_sixteen_bits_would_lose():
     np.testing.assert_allclose(train(True), 1 - 50e-4, rtol=1e-3)
 
 
-# -- A9: the three stages, bit for bit ---------------------------------------------------------------------------------
+# -- A9: the three stages, bit for bit -------------------------------------------------------------
 @pytest.mark.row("A9")
 @pytest.mark.parametrize("style", ["lazy", "compiled", "eager"])
 def test_forward_backward_update_equals_a_hand_numpy_loop_to_the_bit(style):
-    """W <- W - lr * mean of per-sample gradients, on integers small enough that every sum is exact in any order."""
+    """W <- W - lr * mean of per-sample gradients, on integers small enough that every sum is exact in any
+    order.
+    """
     rng = np.random.default_rng(0)
     x = rng.integers(-3, 4, (8, 5)).astype(np.float32)
     y = rng.integers(-3, 4, (8, 2)).astype(np.float32)
@@ -147,7 +151,7 @@ def test_the_gradient_of_a_mean_is_the_mean_of_per_sample_gradients():
         np.testing.assert_allclose(g, np.mean([s[k] for s in singles], axis=0), rtol=1e-9, atol=1e-14)
 
 
-# -- A10: logistic regression, NumPy and imperative -----------------------------------------------------------------------
+# -- A10: logistic regression, NumPy and imperative ------------------------------------------------
 @pytest.mark.row("A10")
 @pytest.mark.parametrize("style", ["lazy", "compiled", "eager"])
 def test_logistic_regression_in_numpy_and_here_give_equal_weights(style):
@@ -179,7 +183,7 @@ def test_logistic_regression_in_numpy_and_here_give_equal_weights(style):
     np.testing.assert_allclose(w.numpy(), hand, atol=1e-6, rtol=0)
 
 
-# -- against PyTorch --------------------------------------------------------------------------------------------------------
+# -- against PyTorch -------------------------------------------------------------------------------
 OPTIMIZERS = {
     "sgd": ("SGD", {"lr": 0.1}),
     "sgd decay": ("SGD", {"lr": 0.1, "weight_decay": 0.05}),
@@ -187,7 +191,10 @@ OPTIMIZERS = {
     "sgd dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
     "sgd nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
     "sgd maximize": ("SGD", {"lr": 0.1, "maximize": True}),
-    "adagrad": ("Adagrad", {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01, "initial_accumulator_value": 0.2}),
+    "adagrad": (
+        "Adagrad",
+        {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01, "initial_accumulator_value": 0.2},
+    ),
     "adam": ("Adam", {"lr": 0.05}),
     "adam decay": ("Adam", {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-6}),
     "adam amsgrad": ("Adam", {"lr": 0.05, "amsgrad": True}),
@@ -234,7 +241,7 @@ def test_a_pytorch_optimizer_state_dict_resumes_here():
     np.testing.assert_allclose(q.numpy(), p.detach().numpy(), rtol=1e-12)
 
 
-# -- state, groups, capture ---------------------------------------------------------------------------------------------------
+# -- state, groups, capture ------------------------------------------------------------------------
 def test_saving_and_loading_resumes_to_the_bit():
     def build(value):
         p = nn.Parameter(value)

@@ -1,7 +1,8 @@
-"""The lectures' PyTorch listing, made runnable: it trains, it can be debugged where it stands, and it compiles whole.
+"""The lectures' PyTorch listing, made runnable: it trains, it can be debugged where it stands, and it
+compiles whole.
 
-As printed the listing skips its relu (`self.fc(t1)`) and multiplies a 4-d convolution output with a matrix. The
-corrected twin feeds the relu's output on, averaged over the image, and gives its logits to the loss.
+As printed the listing skips its relu (`self.fc(t1)`) and multiplies a 4-d convolution output with a matrix.
+The corrected twin feeds the relu's output on, averaged over the image, and gives its logits to the loss.
 """
 
 import io

@@ -1,4 +1,6 @@
-"""Comparison with PyTorch: the same module in both libraries, the same weights, outputs and gradients side by side."""
+"""Comparison with PyTorch: the same module in both libraries, the same weights, outputs and gradients side
+by side.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def load(ours, theirs):
 
 
 def compare(ours, theirs, *arrays, forward=None, tolerance=None):
-    """Run both on the arrays; compare the output, the gradients of inputs and parameters, and the buffers after."""
+    """Run both on the arrays; compare the output, the gradients of inputs and parameters, and the buffers
+    after.
+    """
     forward = forward or (lambda module, *xs: module(*xs))
     theirs = theirs.to(dtype=to_torch(np.zeros((), _float_of(arrays))).dtype)
     ours.to(dtype=_float_of(arrays))

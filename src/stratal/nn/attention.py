@@ -21,8 +21,9 @@ from stratal.tensor.tensor import Tensor
 class MultiheadAttention(Module):
     """softmax(q k^T / sqrt(d)) v in several heads, between input and output projections.
 
-    Shapes: query [L, N, E], key [S, N, kdim], value [S, N, vdim] (batch first with `batch_first`; without N where
-    unbatched). A boolean mask says True where attention is forbidden; a float mask is added to the scores.
+    Shapes: query [L, N, E], key [S, N, kdim], value [S, N, vdim] (batch first with `batch_first`; without N
+    where unbatched). A boolean mask says True where attention is forbidden; a float mask is added to the
+    scores.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class MultiheadAttention(Module):
             separate = (None, None, None)
         else:
             self.register_parameter("in_proj_weight", None)
-            separate = tuple(empty_parameter((embed_dim, d), dtype) for d in (embed_dim, self.kdim, self.vdim))
+            separate = tuple(
+                empty_parameter((embed_dim, d), dtype) for d in (embed_dim, self.kdim, self.vdim)
+            )
         for name, value in zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), separate, strict=True):
             self.register_parameter(name, value)
         self.register_parameter("in_proj_bias", empty_parameter((3 * embed_dim,), dtype) if bias else None)
@@ -108,15 +111,18 @@ class MultiheadAttention(Module):
         same = query is key and key is value
         arranged = [self._batch_first(x, batched) for x in ((query,) if same else (query, key, value))]
         q, k, v = self._project(*(arranged * 3 if same else arranged))
-        n, length, source = q.shape[0], q.shape[1], k.shape[1]
+        n, length = q.shape[:2]
         mask = self._mask(attn_mask, key_padding_mask, n, q)
-        out, weights = F.attention_with_weights(
-            self._heads(q), self._heads(k), self._heads(v), mask, self.dropout if self.training else 0.0,
-            is_causal and attn_mask is None, need_weights,
-        )  # fmt: skip
+        heads = [self._heads(x) for x in (q, k, v)]
+        dropped = self.dropout if self.training else 0.0
+        causal = is_causal and attn_mask is None
+        if need_weights or (causal and mask is not None):
+            out, weights = F.attention_with_weights(*heads, mask, dropped, causal)
+        else:
+            out = F.scaled_dot_product_attention(*heads, mask, dropped, causal)
         out = self.out_proj(out.permute(0, 2, 1, 3).reshape((n, length, self.embed_dim)))
         out = self._caller_layout(out, batched)
-        if weights is None:
+        if not need_weights:
             return out, None
         weights = weights.mean(axis=1) if average_attn_weights else weights
         return out, weights if batched else weights.reshape(weights.shape[1:])
@@ -144,12 +150,11 @@ class MultiheadAttention(Module):
             total = padding if total is None else total + padding
         return total
 
-    def extra_repr(self) -> str:
-        return ""
-
 
 class TransformerEncoderLayer(Module):
-    """Self-attention and a two-layer perceptron, each with a residual and a layer norm (after it, or before: `norm_first`)."""
+    """Self-attention and a two-layer perceptron, each with a residual and a layer norm (after it, or before:
+    `norm_first`).
+    """
 
     def __init__(
         self,
@@ -167,7 +172,9 @@ class TransformerEncoderLayer(Module):
         device: Any = None,
     ) -> None:
         super().__init__()
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype)
+        self.self_attn = MultiheadAttention(
+            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
+        )
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
@@ -205,13 +212,17 @@ class TransformerEncoderLayer(Module):
 class TransformerEncoder(Module):
     """A stack of encoder layers, each a deep copy of the first with its own weights, and a final norm."""
 
-    def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None) -> None:
+    def __init__(
+        self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None
+    ) -> None:
         super().__init__()
         self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
         self.num_layers = num_layers
         self.norm = norm
 
-    def forward(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None
+    ) -> Tensor:
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask)
         return src if self.norm is None else self.norm(src)

@@ -15,7 +15,10 @@ from stratal.tensor.tensor import Tensor
 
 
 class _Convolution(Module):
-    """What convolutions of any number of dimensions share. Layout: input [N, C, ...], weight [out, in / groups, ...]."""
+    """What convolutions of any number of dimensions share.
+
+    Layout: input [N, C, ...], weight [out, in / groups, ...].
+    """
 
     dims = 0
     transposed = False
@@ -52,11 +55,15 @@ class _Convolution(Module):
         self.kernel_size = per_axis(f"{name}: kernel_size", kernel_size, self.dims)
         self.stride = per_axis(f"{name}: stride", stride, self.dims)
         self.dilation = per_axis(f"{name}: dilation", dilation, self.dims)
-        self.padding = padding if isinstance(padding, str) else per_axis(f"{name}: padding", padding, self.dims, 0)
+        self.padding = (
+            padding if isinstance(padding, str) else per_axis(f"{name}: padding", padding, self.dims, 0)
+        )
         if isinstance(padding, str) and (self.transposed or padding not in ("same", "valid")):
             raise AttributeValueError(f"{name}: padding must be sizes, 'same' or 'valid'", got=repr(padding))
         if padding == "same" and any(s != 1 for s in self.stride):
-            raise AttributeValueError(f"{name}: padding 'same' needs a stride of 1", got=f"stride {self.stride}")
+            raise AttributeValueError(
+                f"{name}: padding 'same' needs a stride of 1", got=f"stride {self.stride}"
+            )
         self.output_padding = per_axis(f"{name}: output_padding", output_padding, self.dims, 0)
         self.groups, self.padding_mode = groups, padding_mode
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
@@ -77,7 +84,11 @@ class _Convolution(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def extra_repr(self) -> str:
-        words = [f"{self.in_channels}, {self.out_channels}", f"kernel_size={self.kernel_size}", f"stride={self.stride}"]
+        words = [
+            f"{self.in_channels}, {self.out_channels}",
+            f"kernel_size={self.kernel_size}",
+            f"stride={self.stride}",
+        ]
         if self.padding != (0,) * self.dims:
             words.append(f"padding={self.padding}")
         if self.dilation != (1,) * self.dims:
@@ -143,7 +154,14 @@ class ConvTranspose1d(_Transposed):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.conv_transpose1d(
-            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.output_padding,
+            self.groups,
+            self.dilation,
         )
 
 
@@ -154,5 +172,12 @@ class ConvTranspose2d(_Transposed):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.conv_transpose2d(
-            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.output_padding,
+            self.groups,
+            self.dilation,
         )

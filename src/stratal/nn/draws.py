@@ -8,5 +8,7 @@ from stratal.tensor import random
 
 
 def generator() -> np.random.Generator:
-    """Return a generator of its own stream: the next of the default key, so `st.manual_seed` decides every draw."""
+    """Return a generator of its own stream: the next of the default key, so `st.manual_seed` decides every
+    draw.
+    """
     return np.random.Generator(np.random.Philox(key=random.next_host_key()))

@@ -12,13 +12,24 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.draws import generator
+from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
 
-_GAINS = {"linear": 1.0, "identity": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}
+_GAINS = {
+    "linear": 1.0,
+    "identity": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5.0 / 3,
+    "relu": math.sqrt(2.0),
+    "selu": 0.75,
+}
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Return the factor that keeps a signal's variance through a nonlinearity. `param` is leaky_relu's slope."""
+    """Return the factor that keeps a signal's variance through a nonlinearity.
+
+    `param` is leaky_relu's slope.
+    """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
         return math.sqrt(2.0 / (1 + slope**2))
@@ -26,7 +37,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         return 1.0
     if nonlinearity not in _GAINS:
         raise AttributeValueError(
-            "calculate_gain: no gain is known", got=repr(nonlinearity), hint="one of leaky_relu, " + ", ".join(_GAINS)
+            "calculate_gain: no gain is known",
+            got=repr(nonlinearity),
+            hint="one of leaky_relu, " + ", ".join(_GAINS),
         )
     return _GAINS[nonlinearity]
 
@@ -41,7 +54,8 @@ def fans(tensor: Tensor) -> tuple[int, int]:
 
 
 def _fill(tensor: Tensor, values: Any) -> Tensor:
-    tensor.copy_(np.broadcast_to(np.asarray(values), tuple(int(n) for n in tensor.shape)))
+    with no_grad():
+        tensor.copy_(np.broadcast_to(np.asarray(values), _shape(tensor)))
     return tensor
 
 
@@ -67,7 +81,9 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     return _fill(tensor, unit * dtype(std) + dtype(mean))
 
 
-def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> Tensor:
     """Fill with draws from N(mean, std^2) kept within [a, b]: draws outside are drawn again."""
     rng = generator()
     values = rng.standard_normal(_shape(tensor)) * std + mean
@@ -145,7 +161,10 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Fill a weight, seen as a matrix [out, rest], with orthonormal rows or columns. See: Saxe et al. 2013."""
+    """Fill a weight, seen as a matrix [out, rest], with orthonormal rows or columns.
+
+    See: Saxe et al. 2013.
+    """
     shape = _shape(tensor)
     if len(shape) < 2:
         raise ShapeError("orthogonal_: needs at least two axes", got=f"shape {list(shape)}")

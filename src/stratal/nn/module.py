@@ -30,7 +30,9 @@ class HookHandle(NamedTuple):
 
 
 class Module:
-    """Base of every layer and model. Attributes that are parameters, tensors registered as buffers, or modules are found by name.
+    """Base of every layer and model.
+
+    Attributes that are parameters, tensors registered as buffers, or modules are found by name.
 
     Setting an attribute tells compiled functions that a value they froze may have changed.
     """
@@ -124,16 +126,22 @@ class Module:
 
     def _check_name(self, kind: str, name: str) -> None:
         if not isinstance(name, str) or "." in name or not name:
-            raise AttributeValueError(f"{kind}: the name must be a non-empty string without dots", got=repr(name))
+            raise AttributeValueError(
+                f"{kind}: the name must be a non-empty string without dots", got=repr(name)
+            )
         taken = name in self._parameters or name in self._buffers or name in self._modules
         if not taken and hasattr(self, name):
-            raise AttributeValueError(f"{kind}: {type(self).__name__} has an attribute of that name", got=repr(name))
+            raise AttributeValueError(
+                f"{kind}: {type(self).__name__} has an attribute of that name", got=repr(name)
+            )
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter under a name; None keeps the name and has no value."""
         self._check_name("register_parameter", name)
         if param is not None and not isinstance(param, Parameter):
-            raise AttributeValueError("register_parameter: takes a Parameter or None", got=type(param).__name__)
+            raise AttributeValueError(
+                "register_parameter: takes a Parameter or None", got=type(param).__name__
+            )
         self._forget(name)
         self._parameters[name] = param
         note_mutation()
@@ -165,7 +173,9 @@ class Module:
         return _register(self._forward_pre_hooks, hook)
 
     def register_forward_hook(self, hook: Callable[..., Any]) -> HookHandle:
-        """Call `hook(module, args, result)` after forward; what it returns, unless None, replaces the result."""
+        """Call `hook(module, args, result)` after forward; what it returns, unless None, replaces the
+        result.
+        """
         return _register(self._forward_hooks, hook)
 
     # -- walking the tree ------------------------------------------------------------------------------------
@@ -217,7 +227,9 @@ class Module:
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Yield parameters with dotted names; one shared by several modules comes once, under its first name."""
+        """Yield parameters with dotted names; one shared by several modules comes once, under its first
+        name.
+        """
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
@@ -262,7 +274,9 @@ class Module:
         module = self.get_submodule(owner)
         value = module.__dict__[table].get(name)
         if value is None:
-            raise ModuleAttributeError(f"get_{kind}: {type(module).__name__} has no {kind} {name!r}", got=target)
+            raise ModuleAttributeError(
+                f"get_{kind}: {type(module).__name__} has no {kind} {name!r}", got=target
+            )
         return value
 
     def apply(self: Self, fn: Callable[[Module], Any]) -> Self:
@@ -272,7 +286,7 @@ class Module:
         fn(self)
         return self
 
-    # -- modes, dtypes, gradients ------------------------------------------------------------------------------
+    # -- modes, dtypes, gradients ------------------------------------------------------------------
     def train(self: Self, mode: bool = True) -> Self:
         """Put this module and all below it into training (or evaluation) mode."""
         if not isinstance(mode, bool):
@@ -298,7 +312,10 @@ class Module:
             parameter.zero_grad(set_to_none)
 
     def to(self: Self, *args: Any, dtype: Any = None, device: Any = None) -> Self:
-        """Convert floating-point parameters and buffers in place. Accepts a dtype, a device, or a tensor to follow."""
+        """Convert floating-point parameters and buffers in place.
+
+        Accepts a dtype, a device, or a tensor to follow.
+        """
         from stratal.nn.convert import convert  # the only method that needs it
 
         convert(self, *args, dtype=dtype, device=device)
@@ -320,19 +337,22 @@ class Module:
         """Convert floating-point parameters and buffers to bfloat16."""
         return self.to(dtype="bfloat16")
 
-    # -- state dicts -------------------------------------------------------------------------------------------
+    # -- state dicts -------------------------------------------------------------------------------
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
-        """Return parameters and persistent buffers by dotted name: values as they are now, unless `keep_vars`."""
+        """Return parameters and persistent buffers by dotted name: values as they are now, unless
+        `keep_vars`.
+        """
         return read_state(self, prefix, keep_vars)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copy values (tensors of any library, or arrays) into parameters and buffers of the same names.
 
-        Nothing is written unless everything fits. Raises: StateDictError that lists what is missing, unexpected or misshapen.
+        Nothing is written unless everything fits. Raises: StateDictError that lists what is missing,
+        unexpected or misshapen.
         """
         return load_into(self, state_dict, strict)
 
-    # -- text --------------------------------------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------------
     def _get_name(self) -> str:
         return type(self).__name__
 

@@ -1,4 +1,6 @@
-"""Normalisation layers: over the batch (with running statistics), over the last axes, over groups of channels."""
+"""Normalisation layers: over the batch (with running statistics), over the last axes, over groups of
+channels.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from stratal.tensor.tensor import Tensor, tensor
 class _BatchNorm(Module):
     """Batch normalisation over axis 1. In training, normalise by the batch and move the running statistics.
 
-    `momentum=None` keeps a plain average over all batches seen. Running variance is the unbiased one, as in PyTorch.
+    `momentum=None` keeps a plain average over all batches seen. Running variance is the unbiased one, as in
+    PyTorch.
     """
 
     ranks: tuple[int, ...] = ()
@@ -67,7 +70,9 @@ class _BatchNorm(Module):
             )
         by_batch = self.training or not self.track_running_stats
         if not by_batch:
-            return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            return F.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
         if self.training and self.track_running_stats:
             momentum: Any = self.momentum
             with no_grad():
@@ -115,7 +120,9 @@ class LayerNorm(Module):
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
         self.register_parameter("weight", empty_parameter(shape, dtype) if elementwise_affine else None)
-        self.register_parameter("bias", empty_parameter(shape, dtype) if elementwise_affine and bias else None)
+        self.register_parameter(
+            "bias", empty_parameter(shape, dtype) if elementwise_affine and bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -133,7 +140,9 @@ class LayerNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalise each sample over groups of channels (axis 1) and all later axes, then scale and shift each channel."""
+    """Normalise each sample over groups of channels (axis 1) and all later axes, then scale and shift each
+    channel.
+    """
 
     weight: Parameter | None
     bias: Parameter | None

@@ -75,7 +75,13 @@ class _AvgPool(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.avg_pool(
-            self.dims, input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
+            self.dims,
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.ceil_mode,
+            self.count_include_pad,
         )
 
     def extra_repr(self) -> str:
@@ -101,7 +107,7 @@ class AvgPool2d(_AvgPool):
 
 
 class _Adaptive(Module):
-    def __init__(self, output_size: int | None | Sequence[int | None]) -> None:
+    def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
         super().__init__()
         self.output_size = output_size
 

@@ -20,7 +20,9 @@ State = tuple[Tensor, Tensor]
 
 
 def lstm_cell(gates: Tensor, c: Tensor) -> State:
-    """Return the next (h, c) from pre-activations in the order input, forget, cell, output, along the last axis."""
+    """Return the next (h, c) from pre-activations in the order input, forget, cell, output, along the last
+    axis.
+    """
     size = int(gates.shape[-1]) // 4
     i, f, g, o = (gates[..., k * size : (k + 1) * size] for k in range(4))
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
@@ -28,7 +30,9 @@ def lstm_cell(gates: Tensor, c: Tensor) -> State:
 
 
 class LSTM(Module):
-    """Long short-term memory over a sequence. See: Hochreiter and Schmidhuber 1997; gates in PyTorch's order i, f, g, o.
+    """Long short-term memory over a sequence.
+
+    See: Hochreiter and Schmidhuber 1997; gates in PyTorch's order i, f, g, o.
 
     Shapes: input [L, N, input_size] (batch first with `batch_first`; without N where unbatched), output
     [L, N, directions * hidden_size], states [layers * directions, N, hidden_size].
@@ -52,7 +56,12 @@ class LSTM(Module):
         if proj_size:
             raise AttributeValueError("LSTM: proj_size is not offered", got=str(proj_size))
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
+        self.bias, self.batch_first, self.dropout, self.bidirectional = (
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+        )
         for layer in range(num_layers):
             width = input_size if layer == 0 else hidden_size * self._directions
             for suffix in self._suffixes(layer):

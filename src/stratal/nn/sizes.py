@@ -16,7 +16,9 @@ def per_axis(what: str, value: Sizes, count: int, least: int = 1) -> tuple[int, 
     if len(sizes) == 1 and count > 1:
         sizes = sizes * count
     if len(sizes) != count or any(not isinstance(s, int) or s < least for s in sizes):
-        raise AttributeValueError(f"{what} must be an int of at least {least}, or {count} of them", got=str(value))
+        raise AttributeValueError(
+            f"{what} must be an int of at least {least}, or {count} of them", got=str(value)
+        )
     return sizes
 
 

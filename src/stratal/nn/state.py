@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stratal.base.errors import FormatError
+from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ class LoadResult(NamedTuple):
 
 
 def named_state(module: Module, prefix: str = "") -> dict[str, Tensor]:
-    """Return the live parameters and persistent buffers by dotted name; a shared one under each of its names."""
+    """Return the live parameters and persistent buffers by dotted name; a shared one under each of its
+    names.
+    """
     found: dict[str, Tensor] = {}
     start = prefix[:-1] if prefix.endswith(".") else prefix
     for owner, part in module.named_modules(prefix=start, remove_duplicate=False):
@@ -81,8 +84,11 @@ def load_into(module: Module, state: Mapping[str, Any], strict: bool) -> LoadRes
         raise StateDictError(
             f"load_state_dict: the state dict does not fit {type(module).__name__}",
             got="; ".join(problems),
-            hint="strict=False loads the names that match" if not misshapen else "the module was built with other sizes",
+            hint="strict=False loads the names that match"
+            if not misshapen
+            else "the module was built with other sizes",
         )
-    for name, array in arrays.items():
-        own[name].copy_(array)
+    with no_grad():
+        for name, array in arrays.items():
+            own[name].copy_(array)
     return LoadResult(missing, unexpected)

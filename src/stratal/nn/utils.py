@@ -29,17 +29,23 @@ def _norm(x: Tensor, norm_type: float) -> Tensor:
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
-    """Scale all gradients by one factor so that their joint norm is at most `max_norm`; return the norm before."""
+    """Scale all gradients by one factor so that their joint norm is at most `max_norm`; return the norm
+    before.
+    """
     if norm_type <= 0:
         raise AttributeValueError("clip_grad_norm_: norm_type must be positive", got=str(norm_type))
     params = _with_grad(parameters)
     if not params:
-        raise AttributeValueError("clip_grad_norm_: no parameter has a gradient", hint="call backward() first")
+        raise AttributeValueError(
+            "clip_grad_norm_: no parameter has a gradient", hint="call backward() first"
+        )
     with no_grad():
         norms = [_norm(p.grad, float(norm_type)).reshape((1,)) for p in params]
         total = _norm(concat(norms), float(norm_type))
         if error_if_nonfinite and not float(total) < float("inf"):
-            raise AttributeValueError("clip_grad_norm_: the norm of the gradients is not finite", got=str(float(total)))
+            raise AttributeValueError(
+                "clip_grad_norm_: the norm of the gradients is not finite", got=str(float(total))
+            )
         factor = minimum(max_norm / (total + 1e-6), 1.0)
         for p in params:
             p.grad = p.grad * factor.astype(p.grad.dtype)

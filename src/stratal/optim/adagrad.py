@@ -39,7 +39,10 @@ class Adagrad(Optimizer):
         rate = group.scalar("lr")
         if group["lr_decay"] and count is not None:
             rate = rate / (1.0 + (count - 1.0) * group["lr_decay"])
-        return {"rate": rate, **({"weight_decay": group.scalar("weight_decay")} if group["weight_decay"] else {})}
+        return {
+            "rate": rate,
+            **({"weight_decay": group.scalar("weight_decay")} if group["weight_decay"] else {}),
+        }
 
     def update(
         self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars

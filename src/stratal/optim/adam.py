@@ -1,6 +1,7 @@
 """Adam and AdamW: steps scaled by running means of the gradient and of its square.
 
-See: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019 (decoupled weight decay); Reddi, Kale and Kumar 2018 (amsgrad).
+See: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019 (decoupled weight decay); Reddi, Kale and
+Kumar 2018 (amsgrad).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from stratal.tensor.tensor import Tensor
 
 
 class Adam(Optimizer):
-    """m <- m + (1 - b1)(g - m);  v <- b2 v + (1 - b2) g^2;  p <- p - lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps).
+    """m <- m + (1 - b1)(g - m);  v <- b2 v + (1 - b2) g^2;  p <- p - lr / (1 - b1^t) * m / (sqrt(v / (1 -
+    b2^t)) + eps).
 
     Weight decay adds `weight_decay * p` to the gradient (L2); `AdamW` shrinks the parameter instead.
     """
@@ -44,7 +46,9 @@ class Adam(Optimizer):
     def check(self, group: ParamGroup) -> None:
         super().check(group)
         if not all(0 <= beta < 1 for beta in group["betas"]):
-            raise AttributeValueError(f"{type(self).__name__}: betas must lie in [0, 1)", got=str(group["betas"]))
+            raise AttributeValueError(
+                f"{type(self).__name__}: betas must lie in [0, 1)", got=str(group["betas"])
+            )
 
     def slots(self, group: ParamGroup) -> dict[str, float]:
         names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if group["amsgrad"] else [])

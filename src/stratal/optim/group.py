@@ -12,8 +12,9 @@ from stratal.tensor.tensor import Tensor, tensor
 class ParamGroup(dict[str, Any]):
     """A dict of hyper-parameters, and `params`.
 
-    The names in `runtime` are read by compiled steps from float64 scalar cells, so writing another number never recompiles.
-    Every other entry, and whether a runtime one is zero, is frozen at capture: changing it captures again.
+    The names in `runtime` are read by compiled steps from float64 scalar cells, so writing another number
+    never recompiles. Every other entry, and whether a runtime one is zero, is frozen at capture: changing it
+    captures again.
     """
 
     def __init__(self, entries: Mapping[str, Any], runtime: Iterable[str]) -> None:

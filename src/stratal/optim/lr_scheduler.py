@@ -1,7 +1,7 @@
 """Learning-rate schedules: what each parameter group's rate is after so many steps.
 
-Rates are computed in double precision by the same recurrences as PyTorch's, so the values are equal to the bit. They
-are runtime inputs of compiled steps: a schedule never recompiles.
+Rates are computed in double precision by the same recurrences as PyTorch's, so the values are equal to the
+bit. They are runtime inputs of compiled steps: a schedule never recompiles.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from stratal.optim.optimizer import Optimizer
 class LRScheduler:
     """Base of every schedule: `step()` after each epoch (or step) moves all groups' rates on by one.
 
-    A subclass gives `rates()`, the next rates from the current ones, and, where one exists, `closed_form()`, which needs
-    only the base rates and `last_epoch`.
+    A subclass gives `rates()`, the next rates from the current ones, and, where one exists, `closed_form()`,
+    which needs only the base rates and `last_epoch`.
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise AttributeValueError(f"{type(self).__name__}: needs an Optimizer", got=type(optimizer).__name__)
+            raise AttributeValueError(
+                f"{type(self).__name__}: needs an Optimizer", got=type(optimizer).__name__
+            )
         self.optimizer = optimizer
         for k, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
@@ -116,7 +118,9 @@ class LambdaLR(LRScheduler):
 class StepLR(LRScheduler):
     """Multiply the rate by `gamma` every `step_size` epochs."""
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -169,7 +173,9 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """Move the factor of the rate in a straight line from `start_factor` to `end_factor` over `total_iters` epochs."""
+    """Move the factor of the rate in a straight line from `start_factor` to `end_factor` over `total_iters`
+    epochs.
+    """
 
     def __init__(
         self,
@@ -242,10 +248,17 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class WarmupCosineLR(LRScheduler):
-    """Rise in a straight line over `warmup_steps`, then follow half a cosine down to `min_lr` at `total_steps`, and stay."""
+    """Rise in a straight line over `warmup_steps`, then follow half a cosine down to `min_lr` at
+    `total_steps`, and stay.
+    """
 
     def __init__(
-        self, optimizer: Optimizer, warmup_steps: int, total_steps: int, min_lr: float = 0.0, last_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        warmup_steps: int,
+        total_steps: int,
+        min_lr: float = 0.0,
+        last_epoch: int = -1,
     ) -> None:
         if not 0 <= warmup_steps < total_steps:
             raise AttributeValueError(
@@ -338,13 +351,16 @@ class ReduceLROnPlateau:
             raise AttributeValueError("ReduceLROnPlateau: factor must be below 1", got=str(factor))
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise AttributeValueError(
-                "ReduceLROnPlateau: mode is min or max, threshold_mode rel or abs", got=f"{mode}, {threshold_mode}"
+                "ReduceLROnPlateau: mode is min or max, threshold_mode rel or abs",
+                got=f"{mode}, {threshold_mode}",
             )
         count = len(optimizer.param_groups)
         self.optimizer = optimizer
         self.mode, self.threshold, self.threshold_mode = mode, threshold, threshold_mode
         self.factor, self.patience, self.cooldown, self.eps = factor, patience, cooldown, eps
-        self.min_lrs = [float(min_lr)] * count if isinstance(min_lr, (int, float)) else [float(m) for m in min_lr]
+        self.min_lrs = (
+            [float(min_lr)] * count if isinstance(min_lr, (int, float)) else [float(m) for m in min_lr]
+        )
         if len(self.min_lrs) != count:
             raise AttributeValueError(
                 "ReduceLROnPlateau: needs one min_lr per group", got=f"{len(self.min_lrs)} for {count} groups"

@@ -1,7 +1,8 @@
 """Optimizer: parameter groups, per-parameter state, and the step that joins the graph.
 
-State is made when the optimizer is, so that a captured step only ever updates cells that exist. Step counts are
-scalar cells shared by the parameters that have always stepped together: one count for a whole model, not one each.
+State is made when the optimizer is, so that a captured step only ever updates cells that exist. Step counts
+are scalar cells shared by the parameters that have always stepped together: one count for a whole model, not
+one each.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ State = dict[str, Tensor]
 class Optimizer:
     """Base of every optimizer.
 
-    A subclass gives `runtime` (the hyper-parameters that are runtime inputs), `slots` (its state for one parameter),
-    `prelude` (scalars computed once per step) and `update` (the new parameter and the new state).
+    A subclass gives `runtime` (the hyper-parameters that are runtime inputs), `slots` (its state for one
+    parameter), `prelude` (scalars computed once per step) and `update` (the new parameter and the new
+    state).
 
-    With `master_weights`, a parameter of a 16-bit float dtype is accumulated in a float32 copy, and its state is float32 too.
+    With `master_weights`, a parameter of a 16-bit float dtype is accumulated in a float32 copy, and its
+    state is float32 too.
     """
 
     runtime: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
@@ -67,22 +70,28 @@ class Optimizer:
         raise NotImplementedError
 
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
-        """Return float64 scalars that every parameter's update shares; `count` is the number of this step, from 1."""
+        """Return float64 scalars that every parameter's update shares; `count` is the number of this step,
+        from 1.
+        """
         return {"lr": group.scalar("lr")}
 
     def update(
         self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
     ) -> tuple[Tensor, State]:
-        """Return the new parameter and the state that changed; all tensors and scalars have the parameter's dtype."""
+        """Return the new parameter and the state that changed; all tensors and scalars have the parameter's
+        dtype.
+        """
         raise NotImplementedError
 
     def check(self, group: ParamGroup) -> None:
         """Refuse hyper-parameters out of their range."""
         for name in ("lr", "weight_decay", "eps", "momentum"):
             if name in group and not group[name] >= 0:
-                raise AttributeValueError(f"{type(self).__name__}: {name} must not be negative", got=str(group[name]))
+                raise AttributeValueError(
+                    f"{type(self).__name__}: {name} must not be negative", got=str(group[name])
+                )
 
-    # -- groups and state --------------------------------------------------------------------------------------
+    # -- groups and state --------------------------------------------------------------------------
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Add parameters with hyper-parameters of their own; what a group leaves out is the default."""
         given = param_group["params"]
@@ -92,7 +101,9 @@ class Optimizer:
         known = {p for group in self.param_groups for p in group["params"]}
         for p in params:
             if not isinstance(p, Tensor):
-                raise AttributeValueError(f"{type(self).__name__}: can only optimise tensors", got=type(p).__name__)
+                raise AttributeValueError(
+                    f"{type(self).__name__}: can only optimise tensors", got=type(p).__name__
+                )
             if p in known:
                 raise AttributeValueError(f"{type(self).__name__}: a parameter stands in more than one group")
         if len(set(params)) != len(params):
@@ -134,7 +145,7 @@ class Optimizer:
             for p in group["params"]:
                 p.zero_grad(set_to_none)
 
-    # -- the step ----------------------------------------------------------------------------------------------
+    # -- the step ----------------------------------------------------------------------------------
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return what `closure`, called first, returns."""
         loss = closure() if closure is not None else None
@@ -162,7 +173,9 @@ class Optimizer:
             self._step_parameter(group, p, preludes[id(p)])
 
     def _by_count(self, moving: list[Tensor]) -> list[tuple[Tensor | None, list[Tensor]]]:
-        """Group parameters by the step count they share; where only some sharers move, give these a count of their own."""
+        """Group parameters by the step count they share; where only some sharers move, give these a count of
+        their own.
+        """
         if not self.counts_steps:
             return [(None, moving)] if moving else []
         classes: dict[int, list[Tensor]] = {}
@@ -193,12 +206,20 @@ class Optimizer:
         if work is not p:
             p.copy_(new.astype(p.dtype))
 
-    # -- state dicts -------------------------------------------------------------------------------------------
+    # -- state dicts -------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return `{"state": {index: {...}}, "param_groups": [...]}`, parameters numbered in the order of the groups."""
+        """Return `{"state": {index: {...}}, "param_groups": [...]}`, parameters numbered in the order of the
+        groups.
+        """
         number = {p: k for k, p in enumerate(self._all_params())}
-        state = {number[p]: {k: v.detach() for k, v in entries.items()} for p, entries in self.state.items() if entries}
-        groups = [{**_without_params(g), "params": [number[p] for p in g["params"]]} for g in self.param_groups]
+        state = {
+            number[p]: {k: v.detach() for k, v in entries.items()}
+            for p, entries in self.state.items()
+            if entries
+        }
+        groups = [
+            {**_without_params(g), "params": [number[p] for p in g["params"]]} for g in self.param_groups
+        ]
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

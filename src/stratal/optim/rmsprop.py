@@ -1,4 +1,7 @@
-"""RMSprop: gradients divided by the root of a running mean of their squares. See: Tieleman and Hinton 2012."""
+"""RMSprop: gradients divided by the root of a running mean of their squares.
+
+See: Tieleman and Hinton 2012.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from stratal.tensor.tensor import Tensor
 
 
 class RMSprop(Optimizer):
-    """v <- alpha v + (1 - alpha) g^2;  p <- p - lr * g / (sqrt(v) + eps); `centered` subtracts the squared mean from v."""
+    """v <- alpha v + (1 - alpha) g^2;  p <- p - lr * g / (sqrt(v) + eps); `centered` subtracts the squared
+    mean from v.
+    """
 
     runtime = ("lr", "weight_decay", "momentum")
     counts_steps = False
@@ -60,5 +65,7 @@ class RMSprop(Optimizer):
             spread = square - mean * mean
         direction = grad / (sqrt(spread) + group["eps"])
         if group["momentum"]:
-            direction = changed["momentum_buffer"] = scalars["momentum"] * state["momentum_buffer"] + direction
+            direction = changed["momentum_buffer"] = (
+                scalars["momentum"] * state["momentum_buffer"] + direction
+            )
         return param - scalars["lr"] * direction, changed

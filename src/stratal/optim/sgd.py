@@ -13,7 +13,9 @@ from stratal.tensor.tensor import Tensor
 
 
 class SGD(Optimizer):
-    """p <- p - lr * g; with momentum, v <- momentum * v + (1 - dampening) * g stands in for g (the first v is g)."""
+    """p <- p - lr * g; with momentum, v <- momentum * v + (1 - dampening) * g stands in for g (the first v
+    is g).
+    """
 
     runtime = ("lr", "weight_decay", "momentum")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.nn.functional.activation import dropout, softmax
+from stratal.base.errors import AttributeValueError
+from stratal.nn.functional.activation import dropout
 from stratal.tensor.build import call
-from stratal.tensor.creation import arange
 from stratal.tensor.elementwise import cast, where
 from stratal.tensor.tensor import Tensor
 
@@ -29,20 +28,29 @@ def scaled_dot_product_attention(
     """
     if attn_mask is not None and is_causal:
         raise AttributeValueError("attention: give a mask or is_causal, not both")
-    allowed = attn_mask if attn_mask is not None and attn_mask.dtype.is_bool else None
-    added = None if allowed is not None else attn_mask
-    weights = _weights(query, key, allowed, added, is_causal, scale)
-    return _sum_values(dropout(weights, dropout_p) if dropout_p else weights, value)
+    if dropout_p:
+        return attention_with_weights(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
+    masks = () if attn_mask is None else (attn_mask,)
+    result: Tensor = call(
+        "scaled_dot_product_attention", query, key, value, *masks, causal=is_causal, scale=scale
+    )
+    return result
 
 
 def attention_with_weights(
-    query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, dropout_p: float, is_causal: bool,
-    need_weights: bool,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Return attention and, where needed, its weights; `added` is a mask of numbers."""
-    weights = _weights(query, key, None, added, is_causal, None)
-    weights = dropout(weights, dropout_p) if dropout_p else weights
-    return _sum_values(weights, value), weights if need_weights else None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return attention and its weights [..., L, S], dropout included."""
+    masks = () if attn_mask is None else (attn_mask,)
+    weights: Tensor = call("attention_weights", query, key, *masks, causal=is_causal, scale=scale)
+    weights = cast(dropout(weights, dropout_p), value.dtype)
+    return weights @ value, weights
 
 
 def additive_mask(mask: Any, like: Tensor) -> Tensor:
@@ -50,29 +58,4 @@ def additive_mask(mask: Any, like: Tensor) -> Tensor:
     if not mask.dtype.is_bool:
         return cast(mask, like.dtype)
     result: Tensor = cast(where(mask, -math.inf, 0.0), like.dtype)
-    return result
-
-
-def _weights(
-    query: Tensor, key: Tensor, allowed: Tensor | None, added: Tensor | None, is_causal: bool, scale: float | None
-) -> Tensor:
-    if query.ndim < 2 or query.shape[-1] != key.shape[-1]:
-        raise ShapeError("attention: query and key differ in their last axis",
-                         got=f"{list(query.shape)} and {list(key.shape)}")  # fmt: skip
-    scale = 1.0 / math.sqrt(int(query.shape[-1])) if scale is None else scale
-    batch = "abcdefgh"[: query.ndim - 2]
-    scores: Tensor = call("contract", query * scale, key, spec=f"{batch}lx,{batch}sx->{batch}ls")
-    if is_causal:
-        rows, columns = int(query.shape[-2]), int(key.shape[-2])
-        allowed = arange(rows).reshape((rows, 1)) >= arange(columns).reshape((1, columns))
-    if allowed is not None:
-        scores = where(allowed, scores, -math.inf)
-    if added is not None:
-        scores = scores + added
-    return softmax(scores, -1)
-
-
-def _sum_values(weights: Tensor, value: Tensor) -> Tensor:
-    batch = "abcdefgh"[: weights.ndim - 2]
-    result: Tensor = call("contract", weights, value, spec=f"{batch}ls,{batch}sv->{batch}lv")
     return result

@@ -13,7 +13,11 @@ Pads = tuple[tuple[int, int], ...]
 
 
 def _padding(
-    name: str, padding: Sizes | str, window: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+    name: str,
+    padding: Sizes | str,
+    window: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
 ) -> Pads:
     if padding == "valid":
         return ((0, 0),) * len(window)
@@ -31,7 +35,9 @@ def _check(name: str, dims: int, input: Tensor, weight: Tensor, channels: int) -
     if weight.ndim != dims + 2:
         raise ShapeError(f"{name}: the weight has {dims + 2} axes", got=f"shape {list(weight.shape)}")
     if input.ndim not in (dims + 1, dims + 2):
-        raise ShapeError(f"{name}: the input has {dims + 1} or {dims + 2} axes", got=f"shape {list(input.shape)}")
+        raise ShapeError(
+            f"{name}: the input has {dims + 1} or {dims + 2} axes", got=f"shape {list(input.shape)}"
+        )
     if input.shape[-dims - 1] != channels:
         raise ShapeError(
             f"{name}: channels differ", got=f"input {list(input.shape)}, weight {list(weight.shape)}",
@@ -39,7 +45,9 @@ def _check(name: str, dims: int, input: Tensor, weight: Tensor, channels: int) -
         )  # fmt: skip
 
 
-def _apply(dims: int, name: str, input: Tensor, weight: Tensor, bias: Tensor | None, **geometry: Any) -> Tensor:
+def _apply(
+    dims: int, name: str, input: Tensor, weight: Tensor, bias: Tensor | None, **geometry: Any
+) -> Tensor:
     """Apply a composite; an input without a batch axis gets one and loses it again."""
     single = input.ndim == dims + 1
     x = input.reshape((1, *input.shape)) if single else input
@@ -89,7 +97,9 @@ def _transposed(
     pads = per_axis(f"{name}: padding", padding, dims, 0)
     extra = per_axis(f"{name}: output_padding", output_padding, dims, 0)
     if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
-        raise AttributeValueError(f"{name}: output_padding is smaller than stride or dilation", got=str(output_padding))
+        raise AttributeValueError(
+            f"{name}: output_padding is smaller than stride or dilation", got=str(output_padding)
+        )
     return _apply(
         dims, "transposed_convolution", input, weight, bias, strides=strides, dilation=dilations, groups=groups,
         padding=tuple((p, p) for p in pads), output_padding=extra,

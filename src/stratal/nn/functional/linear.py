@@ -10,7 +10,10 @@ _LETTERS = "abcdefghijklmn"
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x @ weight.T + bias over the last axis. Shapes: x [..., in], weight [out, in] or [in], bias [out]."""
+    """Return x @ weight.T + bias over the last axis.
+
+    Shapes: x [..., in], weight [out, in] or [in], bias [out].
+    """
     if input.ndim < 1 or weight.ndim not in (1, 2) or input.shape[-1] != weight.shape[-1]:
         raise ShapeError(
             "linear: inner sizes differ", got=f"input {list(input.shape)}, weight {list(weight.shape)}",
@@ -24,7 +27,10 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _one_dtype(name: str, *tensors: Tensor | None) -> list[Tensor]:
-    """Return the tensors that are there. Raises: DTypeError where dtypes differ, rather than promoting a whole matrix."""
+    """Return the tensors that are there.
+
+    Raises: DTypeError where dtypes differ, rather than promoting a whole matrix.
+    """
     found = [t for t in tensors if t is not None]
     if len({t.dtype for t in found}) > 1:
         raise DTypeError(f"{name}: operands differ in dtype", got=", ".join(str(t.type) for t in found),

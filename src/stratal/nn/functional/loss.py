@@ -8,8 +8,9 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.activation import log_softmax
-from stratal.tensor.elementwise import exp, log, log1p, maximum, where
-from stratal.tensor.indexing import take_along_axis
+from stratal.tensor.build import call
+from stratal.tensor.elementwise import log, maximum, where
+from stratal.tensor.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor, tensor
 
 
@@ -40,7 +41,7 @@ def _pair(name: str, input: Tensor, target: Any) -> Tensor:
     return found if found.dtype is input.dtype else found.astype(input.dtype)
 
 
-# -- regression ----------------------------------------------------------------------------------------------------
+# -- regression ------------------------------------------------------------------------------------
 def l1_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """Return |input - target|, reduced."""
     return reduced(abs(input - _pair("l1_loss", input, target)), reduction)
@@ -72,9 +73,10 @@ def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: fl
     return reduced(where(size < beta, 0.5 * d * d / beta, size - 0.5 * beta), reduction)
 
 
-# -- two classes ---------------------------------------------------------------------------------------------------
+# -- two classes -----------------------------------------------------------------------------------
 def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reduction: str = "mean") -> Tensor:
-    """Return -(t log p + (1 - t) log(1 - p)), reduced; each logarithm is at least -100, so the loss is finite.
+    """Return -(t log p + (1 - t) log(1 - p)), reduced; each logarithm is at least -100, so the loss is
+    finite.
 
     The derivative by p is (p - t) / max(p (1 - p), 1e-12), finite at 0 and 1 too, as in PyTorch.
     """
@@ -91,12 +93,8 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), stably; positive terms are scaled by `pos_weight`."""
     t = _pair("binary_cross_entropy_with_logits", input, target)
-    # log(1 + exp(-x)) without overflow
-    softplus = maximum(-input, 0.0) + log1p(exp(-abs(input)))
-    if pos_weight is None:
-        loss = (1.0 - t) * input + softplus
-    else:
-        loss = (1.0 - t) * input + (1.0 + (_as(pos_weight, input) - 1.0) * t) * softplus
+    scale = () if pos_weight is None else (broadcast_to(_as(pos_weight, input), input.shape),)
+    loss: Tensor = call("bce_with_logits", input, t, *scale)
     return reduced(loss if weight is None else loss * _as(weight, loss), reduction)
 
 
@@ -105,7 +103,7 @@ def _as(value: Any, like: Tensor) -> Tensor:
     return found if found.dtype is like.dtype else found.astype(like.dtype)
 
 
-# -- many classes --------------------------------------------------------------------------------------------------
+# -- many classes ----------------------------------------------------------------------------------
 def nll_loss(
     input: Tensor, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
@@ -114,8 +112,8 @@ def nll_loss(
     Shapes: input [N, C, ...] (or [C]), target [N, ...] (or a scalar) of integers.
     """
     classes = target if isinstance(target, Tensor) else tensor(np.asarray(target))
-    picked, weights = _chosen("nll_loss", input, classes, weight, ignore_index)
-    return reduced(-picked * weights, reduction, weights.sum())
+    loss, weights = _chosen("nll_loss", input, classes, weight, ignore_index)
+    return reduced(loss * weights, reduction, weights.sum())
 
 
 def cross_entropy(
@@ -126,20 +124,23 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return the cross-entropy of softmax(input) with class indices, or with probabilities of the input's shape.
+    """Return the cross-entropy of softmax(input) with class indices, or with probabilities of the input's
+    shape.
 
     Shapes: input [N, C, ...] (or [C]); target [N, ...] of integers or [N, C, ...] of floats.
     """
     if not 0 <= label_smoothing <= 1:
-        raise AttributeValueError("cross_entropy: label_smoothing must lie in [0, 1]", got=str(label_smoothing))
+        raise AttributeValueError(
+            "cross_entropy: label_smoothing must lie in [0, 1]", got=str(label_smoothing)
+        )
     found = target if isinstance(target, Tensor) else tensor(np.asarray(target))
     axis = 0 if input.ndim == 1 else 1
     if found.shape == input.shape and found.dtype.is_inexact:
         return _of_probabilities(input, found, weight, reduction, label_smoothing, axis)
     log_p = log_softmax(input, axis)
-    picked, weights = _chosen("cross_entropy", log_p, found, weight, ignore_index)
+    loss, weights = _chosen("cross_entropy", log_p, found, weight, ignore_index)
     total = weights.sum()
-    hard = reduced(-picked * weights, reduction, total)
+    hard = reduced(loss * weights, reduction, total)
     if not label_smoothing:
         return hard
     terms = log_p if weight is None else log_p * _along(weight, log_p, axis)
@@ -164,12 +165,18 @@ def _along(weight: Any, like: Tensor, axis: int) -> Tensor:
     """Return class weights shaped to multiply along the class axis."""
     found = _as(weight, like)
     if found.shape != (like.shape[axis],):
-        raise ShapeError("loss: weight has one number per class", got=f"{list(found.shape)} for {like.shape[axis]}")
+        raise ShapeError(
+            "loss: weight has one number per class", got=f"{list(found.shape)} for {like.shape[axis]}"
+        )
     return found.reshape((1,) * axis + (-1,) + (1,) * (like.ndim - axis - 1))
 
 
-def _chosen(name: str, log_p: Tensor, classes: Tensor, weight: Any, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities of the given classes, and their weights: those of the classes, 0 where ignored."""
+def _chosen(
+    name: str, log_p: Tensor, classes: Tensor, weight: Any, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Return minus the log-probabilities of the given classes, and their weights: those of the classes, 0
+    where ignored.
+    """
     if not classes.dtype.is_integer:
         raise DTypeError(f"{name}: class indices are integers", got=str(classes.dtype),
                          hint="probabilities have the shape of the input")  # fmt: skip
@@ -181,9 +188,9 @@ def _chosen(name: str, log_p: Tensor, classes: Tensor, weight: Any, ignore_index
             hint=f"class indices for this input have shape {list(expected)}",
         )  # fmt: skip
     kept = classes != ignore_index
-    # An ignored position reads class 0 and weighs nothing; any other place outside the classes is the gather's error.
+    # An ignored position reads class 0 and weighs nothing; any other place outside the classes is the
+    # gather's error.
     safe = where(kept, classes, 0)
-    column = safe.reshape(classes.shape[:axis] + (1,) + classes.shape[axis:])
-    picked = take_along_axis(log_p, column, axis=axis).reshape(classes.shape)
+    loss = call("nll", log_p, safe, axis=axis)
     weights = kept.astype(log_p.dtype)
-    return picked, weights if weight is None else weights * _as(weight, log_p)[safe]
+    return loss, weights if weight is None else weights * _as(weight, log_p)[safe]

@@ -29,7 +29,8 @@ def batch_norm(
     momentum: Any = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise axis 1 by the batch's statistics in training, moving the running ones; by the running ones otherwise.
+    """Normalise axis 1 by the batch's statistics in training, moving the running ones; by the running ones
+    otherwise.
 
     The running variance takes up the unbiased variance of the batch.
     """
@@ -67,7 +68,8 @@ def layer_norm(
     sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if tuple(input.shape[-len(sizes) :]) != sizes:
         raise ShapeError(
-            "layer_norm: the last axes must have the normalised sizes", got=f"{list(input.shape)} for {list(sizes)}"
+            "layer_norm: the last axes must have the normalised sizes",
+            got=f"{list(input.shape)} for {list(sizes)}",
         )
     operands, rest = _given(input, weight, bias)
     result: Tensor = call("layer_norm", *operands, ndim=len(sizes), eps=eps)
@@ -75,12 +77,20 @@ def layer_norm(
 
 
 def group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise each sample over groups of channels (axis 1) and all later axes, then scale and shift each channel."""
+    """Normalise each sample over groups of channels (axis 1) and all later axes, then scale and shift each
+    channel.
+    """
     channels = int(input.shape[1])
     if channels % num_groups:
-        raise AttributeValueError("group_norm: num_groups must divide the channels", got=f"{num_groups}, {channels}")
+        raise AttributeValueError(
+            "group_norm: num_groups must divide the channels", got=f"{num_groups}, {channels}"
+        )
     operands, rest = _given(input, weight, bias)
     result: Tensor = call("group_norm", *operands, groups=num_groups, eps=eps)
     return result if rest is None else result + rest.reshape((-1, *(1,) * (input.ndim - 2)))
