@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.dims import known_equal
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int32, int64, uint8
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -108,7 +109,18 @@ class GatherAlong(Op):
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, index = inputs
+        if known_equal(index.shape[self.axis], 1):  # one element per row: no scatter needed, and it fuses
+            return [self._spread(b, x, index, ct), None]
         return [family.summed_at(b, "scatter_along", x, index, ct, self.axis), None]
+
+    def _spread(self, b: Builder, x: Node, index: Node, ct: Node) -> Node:
+        """Return the cotangent where its row's one index points, 0 elsewhere."""
+        all_axes = tuple(range(x.aval.ndim))
+        places = b.iota(shape=x.shape, axis=self.axis, dtype=int64)
+        chosen = b.broadcast(family.cast_node(b, index, int64), shape=x.shape, axes=all_axes)
+        return b.op(
+            "select", b.eq(places, chosen), b.broadcast(ct, shape=x.shape, axes=all_axes), b.like(x, 0)
+        )
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return None if tangents[0] is None else b.op(self.name, tangents[0], inputs[1], axis=self.axis)
