@@ -15,8 +15,8 @@ from stratal.base.errors import VerifyError
 from stratal.codegen.scalar import ScalarEmitter, mangled, splat, vector_of
 from stratal.codegen.types import immediate, memory_type, register_type
 from stratal.loops import index
-from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
-from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store, loaded, stored, substitute_stmt
+from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, substitute
+from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store, loaded, stored
 
 FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"
 _ALGEBRA: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
@@ -29,6 +29,16 @@ class _Info(NamedTuple):
     vector: bool  # differs between lanes
     loads: bool  # reads memory, so a mask matters
     mutable: bool  # reads something this kernel writes: valid within one statement only
+    unrolled: tuple[Var, ...]  # variables of unrolled loops it mentions: its value depends on theirs
+
+
+class _Place(NamedTuple):
+    """Where an access lies: base + constant + sum of coefficient * atom, plus a part that differs between lanes."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int
+    stride: int | None  # elements per lane; None where it is not a constant
+    varying: Expr  # the part that differs between lanes
 
 
 class _Scope:
@@ -60,6 +70,10 @@ class KernelEmitter:
         self.bound: dict[Var, tuple[str, int]] = {}
         self.registers: dict[tuple[Buffer, tuple[int, ...]], str] = {}
         self.slot_types: dict[tuple[Buffer, tuple[int, ...]], str] = {}
+        self.env: dict[Var, int] = {}  # iterations of the unrolled loops around
+        self.orders: dict[Expr, int] = {}
+        self.offsets: dict[object, Expr] = {}
+        self.places: dict[object, _Place] = {}
         self.lane: Var | None = None
         self.exec_mask: str | None = None
         self.statement_memo: dict[object, str] = {}
@@ -141,7 +155,9 @@ class KernelEmitter:
             self._vector(loop)
         elif loop.kind == "unroll" or extent <= 1:
             for value in range(extent):
-                self._statement(substitute_stmt(loop.body, {loop.var: index.as_expr(value)}))
+                self.env[loop.var] = value
+                self._statement(loop.body)
+            self.env.pop(loop.var, None)
         else:  # a parallel loop that is not outermost runs serially
             self._serial(loop)
 
@@ -202,12 +218,16 @@ class KernelEmitter:
         self.info.clear()  # depths speak of the scopes there were
 
     def _branch(self, stmt: If) -> None:
+        known = self._known(stmt.condition)
+        if known.unrolled:
+            values = {v: index.as_expr(self.env[v]) for v in known.unrolled}
+            stmt = If(substitute((stmt.condition,), values)[0], stmt.then, stmt.otherwise)
         if isinstance(stmt.condition, Const):
             chosen = stmt.then if stmt.condition.value else stmt.otherwise
             if chosen is not None:
                 self._statement(chosen)
             return
-        if self._known(stmt.condition).vector:
+        if known.vector:
             self._masked(stmt)
             return
         condition = self.value(stmt.condition, None)
@@ -282,17 +302,17 @@ class KernelEmitter:
 
     def _write(self, store: Store, value: str) -> None:
         dtype = store.buffer.dtype
-        offset = self._offset(store.buffer, store.indices)
-        stride = index.stride_of(offset, self.lane) if self.lane is not None else 0
+        place = self._place(store.buffer, store.indices)
+        stride = place.stride
         if self.lane is not None and stride == 0:
             raise VerifyError(f"kernel {self.kernel.name}: every lane stores to one place", got=f"{store.buffer.name}")
         memory = memory_type(dtype)
         ty = vector_of(memory, self.lanes)
         mask_ty = vector_of("i1", self.lanes)
         if self.lane is None or stride == 1:
-            pointer = self._pointer(store.buffer, offset, self.exec_mask)
+            pointer = self._pointer(store.buffer, place, self.exec_mask)
         else:
-            pointer = self._pointers(store.buffer, offset, self.exec_mask)
+            pointer = self._pointers(store.buffer, place, self.exec_mask)
         self.target = self.scopes[-1]
         if dtype.is_bool:
             value = self._append(f"zext {mask_ty} {value} to {ty}")
@@ -312,7 +332,7 @@ class KernelEmitter:
         """Return which register an access names: indices are constants, one of them plus the lane."""
         slot = []
         for i in indices:
-            terms, constant = index.linear(i)
+            terms, constant = self._folded(i)
             if terms and terms != {self.lane: 1}:
                 raise VerifyError(
                     f"kernel {self.kernel.name}: a register is indexed by something that is not unrolled",
@@ -345,25 +365,31 @@ class KernelEmitter:
         vector = any(p.vector for p in parts)
         loads = any(p.loads for p in parts)
         mutable = any(p.mutable for p in parts)
+        unrolled = tuple(dict.fromkeys(v for p in parts for v in p.unrolled))
         if isinstance(e, Var):
             if e is self.lane:
-                return _Info(0, True, False, False)
+                return _Info(0, True, False, False, ())
+            if e in self.env:
+                return _Info(0, False, False, False, (e,))
             if e not in self.bound:
                 raise VerifyError(f"kernel {self.kernel.name}: variable {e} is used outside its loop")
-            return _Info(self.bound[e][1], False, False, False)
+            return _Info(self.bound[e][1], False, False, False, ())
         if isinstance(e, Load):
             if e.buffer in self.mutable:
-                return _Info(len(self.scopes) - 1, vector, True, True)
+                return _Info(len(self.scopes) - 1, vector, True, True, unrolled)
             last_branch = max((k for k, s in enumerate(self.scopes) if s.branch), default=0)
-            return _Info(max(depth, last_branch), vector, True, mutable)
+            return _Info(max(depth, last_branch), vector, True, mutable, unrolled)
         if isinstance(e, Lanes):
-            return _Info(len(self.scopes) - 1, False, True, True)
-        return _Info(depth, vector, loads, mutable)
+            return _Info(len(self.scopes) - 1, False, True, True, tuple(self.env))
+        return _Info(depth, vector, loads, mutable, unrolled)
 
     def _home(self, info: _Info) -> tuple[_Scope, dict[object, str]]:
-        if info.mutable:
+        return self._at(info.depth, info.mutable)
+
+    def _at(self, depth: int, mutable: bool) -> tuple[_Scope, dict[object, str]]:
+        if mutable:
             return self.scopes[-1], self.statement_memo
-        scope = self.scopes[info.depth]
+        scope = self.scopes[depth]
         return scope, scope.memo
 
     # -- values ----------------------------------------------------------------------------------------------
@@ -374,7 +400,7 @@ class KernelEmitter:
             e = stack[-1]
             info = self._known(e)
             memo = self._home(info)[1]
-            key = (e, mask if info.loads else None)
+            key = self._key(e, info, mask)
             if key in memo:
                 stack.pop()
                 continue
@@ -389,16 +415,24 @@ class KernelEmitter:
 
     def _has(self, e: Expr, mask: str | None) -> bool:
         info = self._known(e)
-        return (e, mask if info.loads else None) in self._home(info)[1]
+        return self._key(e, info, mask) in self._home(info)[1]
 
     def _get(self, e: Expr, mask: str | None) -> str:
         info = self._known(e)
-        return self._home(info)[1][e, mask if info.loads else None]
+        return self._home(info)[1][self._key(e, info, mask)]
+
+    def _key(self, e: Expr, info: _Info, mask: str | None) -> object:
+        """Return what the value of an expression depends on, besides the scope it lives in."""
+        if info.unrolled:
+            return (e, mask if info.loads else None, *[self.env[v] for v in info.unrolled])
+        return (e, mask) if info.loads else e
 
     def _one(self, e: Expr, info: _Info, mask: str | None) -> str:
         if isinstance(e, Const):
             return immediate(e.value, e.dtype)
         if isinstance(e, Var):
+            if e in self.env:
+                return str(self.env[e])
             return self._lane_numbers(e) if e is self.lane else self.bound[e][0]
         if isinstance(e, Load):
             return self._load(e, info, mask)
@@ -446,8 +480,9 @@ class KernelEmitter:
         info = self._known(e)
         if not vector:
             return value
-        if isinstance(e, Const):
-            return splat(immediate(e.value, form), register_type(form), self.lanes)
+        if isinstance(e, Const) or e in self.env:
+            number = e.value if isinstance(e, Const) else self.env[e]  # type: ignore[index]
+            return splat(immediate(number, form), register_type(form), self.lanes)
         if not info.vector:
             value = self._broadcast(e, value)
             have = e.dtype
@@ -455,7 +490,7 @@ class KernelEmitter:
             have = self._narrow(e)
         if have is not form:
             scope, memo = self._home(info)
-            key = ("form", e, form.name, mask if info.loads else None)
+            key = ("form", value, form.name)
             if key not in memo:
                 self.target = scope
                 memo[key] = self.scalars.cast(value, have, form, self.lanes)
@@ -477,11 +512,45 @@ class KernelEmitter:
         return memo[key]
 
     # -- loads -----------------------------------------------------------------------------------------------
-    def _offset(self, buffer: Buffer, indices: Iterable[Expr]) -> Expr:
-        position: Expr = index.as_expr(0)
-        for i, s in zip(indices, buffer.strides, strict=True):
-            position = index.add(position, index.mul(i, s))
-        return position
+    def _folded(self, expr: Expr) -> tuple[dict[Expr, int], int]:
+        """Return the linear form of an index with the iterations of unrolled loops filled in."""
+        terms, constant = index.linear(expr)
+        if not any(self._known(a).unrolled for a in terms):
+            return terms, constant
+        values = {v: index.as_expr(k) for v, k in self.env.items()}
+        kept: dict[Expr, int] = {}
+        for atom, c in terms.items():
+            if atom in self.env:
+                constant += c * self.env[atom]  # type: ignore[index]
+            elif self._known(atom).unrolled:
+                more, extra = index.linear(substitute((atom,), values)[0])
+                constant += c * extra
+                for a, k in more.items():
+                    kept[a] = kept.get(a, 0) + c * k
+            else:
+                kept[atom] = kept.get(atom, 0) + c
+        return {a: c for a, c in kept.items() if c}, constant
+
+    def _place(self, buffer: Buffer, indices: tuple[Expr, ...]) -> _Place:
+        """Return where an access lies, with unrolled iterations filled in."""
+        key: object = (buffer, indices, self.lane)
+        offset = self.offsets.get(key)
+        if offset is None:
+            offset = index.as_expr(0)
+            for i, s in zip(indices, buffer.strides, strict=True):
+                offset = index.add(offset, index.mul(i, s))
+            self.offsets[key] = offset
+        unrolled = self._known(offset).unrolled
+        key = (key, *[self.env[v] for v in unrolled])
+        found = self.places.get(key)
+        if found is None:
+            terms, constant = self._folded(offset)
+            varying = {a: c for a, c in terms.items() if self._known(a).vector}
+            uniform = tuple((a, c) for a, c in terms.items() if a not in varying)
+            stride = varying.get(self.lane, 0) if set(varying) <= {self.lane} else None  # type: ignore[arg-type]
+            found = _Place(uniform, constant, stride, index.from_linear(varying, 0))
+            self.places[key] = found
+        return found
 
     def _load(self, e: Load, info: _Info, mask: str | None) -> str:
         if e.buffer.space == "register":
@@ -489,27 +558,26 @@ class KernelEmitter:
             if key not in self.registers:
                 raise VerifyError(f"kernel {self.kernel.name}: a register is read before it is written", got=str(e))
             return self.registers[key]
-        offset = self._offset(e.buffer, e.indices)
+        place = self._place(e.buffer, e.indices)
         memory = memory_type(e.dtype)
         if not info.vector:
-            pointer = self._pointer(e.buffer, offset, mask)
+            pointer = self._pointer(e.buffer, place, mask)
             self.target = self._home(info)[0]
             if mask is not None:
                 pointer = self._safe(pointer, self.pointers[e.buffer], mask)
             value = self._append(f"load {memory}, ptr {pointer}, align {e.dtype.itemsize}")
             return self._append(f"icmp ne i8 {value}, 0") if e.dtype.is_bool else value
         assert self.lane is not None
-        stride = index.stride_of(offset, self.lane)
         ty = vector_of(memory, self.lanes)
-        if stride == 1:
-            pointer = self._pointer(e.buffer, offset, mask)
+        if place.stride == 1:
+            pointer = self._pointer(e.buffer, place, mask)
             self.target = self._home(info)[0]
             if mask is None:
                 value = self._append(f"load {ty}, ptr {pointer}, align {e.dtype.itemsize}")
             else:
                 value = self._masked_load("load", memory, f"ptr align {e.dtype.itemsize} {pointer}", mask)
         else:
-            pointers = self._pointers(e.buffer, offset, mask)
+            pointers = self._pointers(e.buffer, place, mask)
             self.target = self._home(info)[0]
             where = f"<{self.lanes} x ptr> align {e.dtype.itemsize} {pointers}"
             value = self._masked_load("gather", memory, where, mask or "splat (i1 true)")
@@ -528,35 +596,35 @@ class KernelEmitter:
             mask = self._any(mask)
         return self._append(f"select i1 {mask}, ptr {pointer}, ptr {base}")
 
-    def _pointer(self, buffer: Buffer, offset: Expr, mask: str | None) -> str:
+    def _pointer(self, buffer: Buffer, place: _Place, mask: str | None) -> str:
         """Return the address of an element (of lane 0), built from the outermost scope inwards."""
-        terms, constant = index.linear(offset)
-        scalar = [(a, c) for a, c in terms.items() if a is not self.lane]
-        ordered = sorted(scalar, key=lambda t: (self._known(t[0]).depth, str(t[0])))
+        ordered = sorted(place.terms, key=lambda t: (self._known(t[0]).depth, self._order(t[0])))
         memory = memory_type(buffer.dtype)
         pointer = self.pointers[buffer]
         done: tuple[object, ...] = ("pointer", buffer)
-        worst = _Info(0, False, False, False)
+        depth, loads, mutable = 0, False, False
         for atom, c in ordered:
             info = self._known(atom)
-            worst = _Info(
-                max(worst.depth, info.depth), False, worst.loads or info.loads, worst.mutable or info.mutable
-            )
-            done = (*done, atom, c, mask if worst.loads else None)
-            scope, memo = self._home(worst)
+            depth, loads, mutable = max(depth, info.depth), loads or info.loads, mutable or info.mutable
+            done = (*done, atom, c, mask if loads else None)
+            scope, memo = self._at(depth, mutable)
             if done not in memo:
                 step = self._scaled(atom, c, mask)
                 self.target = scope
                 memo[done] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {step}")
             pointer = memo[done]
-        if constant:
-            scope, memo = self._home(worst)
-            key = (*done, constant)
+        if place.constant:
+            scope, memo = self._at(depth, mutable)
+            key = (*done, place.constant)
             if key not in memo:
                 self.target = scope
-                memo[key] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {constant}")
+                memo[key] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {place.constant}")
             pointer = memo[key]
         return pointer
+
+    def _order(self, atom: Expr) -> int:
+        """Return a number that keeps address terms in one order, first seen first."""
+        return self.orders.setdefault(atom, len(self.orders))
 
     def _scaled(self, atom: Expr, c: int, mask: str | None) -> str:
         """Return a scalar index times a constant."""
@@ -570,20 +638,14 @@ class KernelEmitter:
             memo[key] = self._append(f"mul i64 {value}, {c}")
         return memo[key]
 
-    def _pointers(self, buffer: Buffer, offset: Expr, mask: str | None) -> str:
+    def _pointers(self, buffer: Buffer, place: _Place, mask: str | None) -> str:
         """Return a vector of addresses, one per lane: a scalar base plus the part that differs between lanes."""
-        assert self.lane is not None
-        terms, constant = index.linear(offset)
-        varying = {a: c for a, c in terms.items() if self._known(a).vector}
-        uniform = {a: c for a, c in terms.items() if a not in varying}
-        base = self._pointer(buffer, index.from_linear(uniform, constant), mask)
-        lanes_part = index.from_linear(varying, 0)
-        value = self.value(lanes_part, mask)
-        info = self._known(lanes_part)
-        form = register_type(self._narrow(lanes_part))
-        self.target = self.scopes[-1] if info.mutable else self.scopes[max(info.depth, self._known(offset).depth)]
-        ty = f"<{self.lanes} x {form}>"
-        return self._append(f"getelementptr {memory_type(buffer.dtype)}, ptr {base}, {ty} {value}")
+        base = self._pointer(buffer, place, mask)
+        value = self.value(place.varying, mask)
+        form = register_type(self._narrow(place.varying))
+        infos = [self._known(place.varying), *(self._known(a) for a, _ in place.terms)]
+        self.target = self._at(max(i.depth for i in infos), any(i.mutable for i in infos))[0]
+        return self._append(f"getelementptr {memory_type(buffer.dtype)}, ptr {base}, <{self.lanes} x {form}> {value}")
 
     # -- guards, lanes ---------------------------------------------------------------------------------------
     def _guard(self, e: Guard, info: _Info, mask: str | None) -> str:
