@@ -22,6 +22,8 @@ CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
 
 
 def _over_units(m: Match) -> bool:
+    if m.root.op.name == "prod" and m.x.dtype.is_complex:
+        return False  # it starts at 1, and 1 * z mixes both parts of an infinite z
     return concrete(m.x.aval) and all(m.x.shape[a] == 1 for a in m.axes)
 
 
