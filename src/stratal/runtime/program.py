@@ -100,7 +100,7 @@ class LoadedProgram:
         self._layouts: Final = [self._layout(values[i]) for i in executable.inputs]
         self._states: Final = executable.states
         self._outputs: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
-        self._slots: Final = memoryview(self.encoding.slots).cast("B")
+        self._slots: Final = self.encoding.slots.data.cast("B")
         self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
         self.pool: Final[Pool] = pool_for(driver, executable.threads)
         self._context: Final = self.encoding.context(self.pool.address)

@@ -1,0 +1,235 @@
+"""The arena: where each value lies, so that what lives at the same time never overlaps and the whole is
+small.
+
+Values that alias one another are one block, alive as long as any of them. Packing blocks with fixed lives
+is NP-hard; a few cheap orders, tried in turn until one is good enough, come within a few per cent of the
+lower bound on real programs.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from stratal.base.artifact import Command, Value
+from stratal.memory.liveness import Interval, Liveness, analyse, roots
+
+ALIGNMENT: Final = 64
+GOOD_ENOUGH: Final = 1.01  # of the lower bound: stop looking for better
+MOST_GREEDY: Final = 4000  # blocks up to which the quadratic orders are tried
+MOST_REPAIRED: Final = 1200  # blocks up to which an order is improved by repair
+Sharing = Literal["none", "lifetimes"]
+
+
+class Block(NamedTuple):
+    """Memory for one value and all that alias it. `root` is the value whose offset counts."""
+
+    root: int
+    members: tuple[int, ...]
+    nbytes: int  # rounded up to the alignment
+    life: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlan:
+    """Blocks with their offsets, the arena's size and the largest sum of blocks alive at one moment."""
+
+    blocks: tuple[Block, ...]
+    offsets: tuple[int, ...]
+    arena_bytes: int
+    live_minimum: int
+    num_moments: int
+
+
+def round_up(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def plan_arena(
+    values: Sequence[Value],
+    commands: tuple[Command, ...],
+    *,
+    outputs: Iterable[int] = (),
+    sharing: Sharing = "lifetimes",
+) -> int:
+    """Set the `offset` of every arena value and return the bytes of the arena.
+
+    `outputs` are values still needed after the last command. `sharing="none"` gives each block memory of
+    its own.
+    """
+    plan = arrange(values, commands, outputs=outputs, sharing=sharing)
+    offset_of = {m: o for b, o in zip(plan.blocks, plan.offsets, strict=True) for m in b.members}
+    for value in values:
+        value.offset = offset_of.get(value.id, -1)
+    return plan.arena_bytes
+
+
+def arrange(
+    values: Sequence[Value],
+    commands: tuple[Command, ...],
+    *,
+    outputs: Iterable[int] = (),
+    sharing: Sharing = "lifetimes",
+) -> ArenaPlan:
+    """Return the plan that `plan_arena` would set, leaving the values alone."""
+    live = analyse(commands, roots(values))
+    blocks = arena_blocks(values, live, outputs)
+    floor = largest_live_sum(blocks, live.num_moments)
+    if sharing == "none":
+        ends = np.cumsum([0, *(b.nbytes for b in blocks)]).tolist()
+        return ArenaPlan(tuple(blocks), tuple(ends[:-1]), ends[-1], floor, live.num_moments)
+    offsets, height = pack(blocks, floor)
+    return ArenaPlan(tuple(blocks), tuple(offsets), height, floor, live.num_moments)
+
+
+def live_minimum(values: Sequence[Value], commands: tuple[Command, ...], outputs: Iterable[int] = ()) -> int:
+    """Return the largest sum, over moments, of arena blocks alive then: no plan can be smaller."""
+    live = analyse(commands, roots(values))
+    return largest_live_sum(arena_blocks(values, live, outputs), live.num_moments)
+
+
+def arena_blocks(values: Iterable[Value], live: Liveness, outputs: Iterable[int] = ()) -> list[Block]:
+    """Return the blocks the arena must hold, in order of their first moment."""
+    by_id = {value.id: value for value in values}
+    root_of = roots(by_id.values())
+    kept = {root_of[i] for i in outputs}
+    members: dict[int, list[int]] = {}
+    for id_, root in root_of.items():
+        if by_id[root].home == "arena":
+            members.setdefault(root, []).append(id_)
+    blocks = []
+    for root, ids in members.items():
+        life = live.intervals.get(root)
+        nbytes = round_up(max(by_id[i].nbytes for i in ids))
+        if root in kept:
+            life = Interval(life.first if life else 0, live.num_moments)
+        if life is not None:
+            blocks.append(Block(root, tuple(ids), nbytes, life))
+    return sorted(blocks, key=lambda b: (b.life.first, -b.nbytes, b.root))
+
+
+def largest_live_sum(blocks: Iterable[Block], num_moments: int) -> int:
+    """Return the most bytes that live at one moment."""
+    change = np.zeros(num_moments + 2, np.int64)
+    for block in blocks:
+        change[block.life.first] += block.nbytes
+        change[block.life.last + 1] -= block.nbytes
+    return int(np.cumsum(change).max())
+
+
+def pack(blocks: Sequence[Block], floor: int) -> tuple[list[int], int]:
+    """Return an offset per block and the height of the packing; the best of several orders."""
+    best, height = _sweep(blocks)
+    if height <= floor * GOOD_ENOUGH or len(blocks) > MOST_GREEDY:
+        return best, height
+    for order in _orders(blocks):
+        offsets, reached = _greedy(blocks, order)
+        if len(blocks) <= MOST_REPAIRED:
+            offsets, reached = _repair(blocks, order, offsets, reached, floor)
+        if reached < height:
+            best, height = offsets, reached
+        if height <= floor * GOOD_ENOUGH:
+            break
+    return best, height
+
+
+def _sweep(blocks: Sequence[Block]) -> tuple[list[int], int]:
+    """Give each block, in order of time, the smallest free hole that fits, as an allocator would."""
+    offsets = [0] * len(blocks)
+    dying = sorted(range(len(blocks)), key=lambda k: blocks[k].life.last)
+    holes: list[tuple[int, int]] = []  # (start, end), sorted, never adjacent
+    top = height = died = 0
+    for k, block in enumerate(blocks):
+        while died < len(dying) and blocks[dying[died]].life.last < block.life.first:
+            dead = blocks[dying[died]]
+            top = _release(holes, offsets[dying[died]], dead.nbytes, top)
+            died += 1
+        fitting = [(end - start, start) for start, end in holes if end - start >= block.nbytes]
+        if fitting:
+            size, start = min(fitting)
+            at = bisect.bisect_left(holes, (start, 0))
+            holes[at : at + 1] = [(start + block.nbytes, start + size)] if size > block.nbytes else []
+            offsets[k] = start
+        else:
+            offsets[k] = top
+            top += block.nbytes
+        height = max(height, top)
+    return offsets, height
+
+
+def _release(holes: list[tuple[int, int]], start: int, nbytes: int, top: int) -> int:
+    """Return memory to the holes, joined with its neighbours; return the new top of what is in use."""
+    end = start + nbytes
+    if not nbytes:
+        return top
+    at = bisect.bisect_left(holes, (start, 0))
+    if at < len(holes) and holes[at][0] == end:
+        end = holes.pop(at)[1]
+    if at and holes[at - 1][1] == start:
+        at -= 1
+        start = holes.pop(at)[0]
+    if end == top:
+        return start
+    holes.insert(at, (start, end))
+    return top
+
+
+def _orders(blocks: Sequence[Block]) -> list[list[int]]:
+    """Return the orders worth a try: big first; big and long-lived first; long-lived first; as time goes."""
+
+    def length(k: int) -> int:
+        return blocks[k].life.last - blocks[k].life.first + 1
+
+    numbers = range(len(blocks))
+    return [
+        sorted(numbers, key=lambda k: (-blocks[k].nbytes, -length(k))),
+        sorted(numbers, key=lambda k: (-blocks[k].nbytes * length(k), k)),
+        sorted(numbers, key=lambda k: (-length(k), -blocks[k].nbytes)),
+        list(numbers),
+    ]
+
+
+def _greedy(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[int], int]:
+    """Place blocks in an order, each at the lowest offset where nothing alive at the same time lies."""
+    first, last, start, end = (np.zeros(len(blocks), np.int64) for _ in range(4))
+    offsets = [0] * len(blocks)
+    for placed, k in enumerate(order):
+        block = blocks[k]
+        meets = (first[:placed] <= block.life.last) & (last[:placed] >= block.life.first)
+        offset = _lowest_gap(start[:placed][meets], end[:placed][meets], block.nbytes)
+        offsets[k] = offset
+        first[placed], last[placed] = block.life
+        start[placed], end[placed] = offset, offset + block.nbytes
+    return offsets, int(end.max(initial=0))
+
+
+def _lowest_gap(starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], nbytes: int) -> int:
+    if not len(starts):
+        return 0
+    by_start = np.argsort(starts, kind="stable")
+    starts = starts[by_start]
+    reached = np.maximum.accumulate(ends[by_start])
+    if starts[0] >= nbytes:
+        return 0
+    wide = np.nonzero(starts[1:] - reached[:-1] >= nbytes)[0]
+    return int(reached[wide[0]]) if len(wide) else int(reached[-1])
+
+
+def _repair(
+    blocks: Sequence[Block], order: list[int], offsets: list[int], height: int, floor: int, rounds: int = 12
+) -> tuple[list[int], int]:
+    """Improve an order: what sticks out at the top is placed first in the next try."""
+    best, lowest = offsets, height
+    for _ in range(rounds):
+        if lowest <= floor * GOOD_ENOUGH:
+            break
+        out = {k for k in order if offsets[k] + blocks[k].nbytes == height}
+        order = [k for k in order if k in out] + [k for k in order if k not in out]
+        offsets, height = _greedy(blocks, order)
+        if height < lowest:
+            best, lowest = offsets, height
+    return best, lowest
