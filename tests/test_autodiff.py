@@ -1,4 +1,4 @@
-"""Derivatives, graph to graph: against finite differences, of any order, at linear cost, with clear refusals."""
+"""Derivatives, graph to graph: checked by finite differences, of any order, at linear cost, with refusals."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_gradient_descent_is_bit_equal_to_a_hand_written_loop() -> None:
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("name", NAMES)
 def test_check_grad_holds_for_every_record_that_has_a_derivative(name: str) -> None:
-    """The generated contract tests go through every sample and the second order; this is the public checker itself."""
+    """The public checker, on small samples; the contract tests see all of them and the second order."""
     if REGISTRY[name].not_differentiable:
         pytest.skip(REGISTRY[name].not_differentiable)
     checked = 0
