@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 def mlp(nn: Any, sizes: tuple[int, ...] = (784, 512, 512, 10)) -> Any:
     """Return Linear-ReLU-Linear-ReLU-Linear with biases."""
     layers: list[Any] = []
-    for k, (n_in, n_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for k, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers += [nn.ReLU()] if k else []
         layers.append(nn.Linear(n_in, n_out))
     return nn.Sequential(*layers)

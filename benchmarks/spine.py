@@ -194,7 +194,8 @@ def show(row: dict[str, Any]) -> str:
         text += f" (bar {row['bar']})" if row["bar"] else ""
         text += f"   losses differ {row['loss_difference']:.1e}"
     text += f"   loss {row['first_loss']:.4f} -> {row['last_loss']:.4f}"
-    text += f"   first call cold {row['cold_first_call_seconds']:.2f} s warm {row['warm_first_call_seconds']:.2f} s"
+    text += f"   first call cold {row['cold_first_call_seconds']:.2f} s"
+    text += f" warm {row['warm_first_call_seconds']:.2f} s"
     text += f"   peak {row['ours_peak_rss_mb']:.0f} MB"
     return text + (f" (torch {row['torch_peak_rss_mb']:.0f})" if "torch_peak_rss_mb" in row else "")
 

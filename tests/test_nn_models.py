@@ -97,4 +97,4 @@ def test_twenty_training_steps_have_the_same_losses(name, compiled):
         their_optimizer.zero_grad()
         their_loss.backward()
         their_optimizer.step()
-        assert loss == pytest.approx(float(their_loss), rel=1e-3)
+        assert loss == pytest.approx(their_loss.item(), rel=1e-3)

@@ -6,7 +6,7 @@ The corrected twin feeds the relu's output on, averaged over the image, and give
 """
 
 import io
-import pdb
+import pdb  # noqa: T100 the row asks that pdb works
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Layers, losses, initialisers and the module tree, with PyTorch's names, arguments and state-dict layouts."""
+"""Layers, losses, initialisers, the module tree, with PyTorch's names, arguments and state-dict layouts."""
 
 from stratal.nn import functional as functional
 from stratal.nn import init as init

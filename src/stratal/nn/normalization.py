@@ -17,6 +17,14 @@ from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor, tensor
 
 
+def _reset_affine(layer: Module) -> None:
+    """Set the scale to one and the shift to zero, where there are any."""
+    if layer.weight is not None:
+        init.ones_(layer.weight)
+    if layer.bias is not None:
+        init.zeros_(layer.bias)
+
+
 class _BatchNorm(Module):
     """Batch normalisation over axis 1. In training, normalise by the batch and move the running statistics.
 
@@ -34,14 +42,15 @@ class _BatchNorm(Module):
         affine: bool = True,
         track_running_stats: bool = True,
         *,
+        bias: bool = True,
         dtype: Any = None,
         device: Any = None,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        for name in ("weight", "bias"):
-            self.register_parameter(name, empty_parameter((num_features,), dtype) if affine else None)
+        self.register_parameter("weight", empty_parameter((num_features,), dtype) if affine else None)
+        self.register_parameter("bias", empty_parameter((num_features,), dtype) if affine and bias else None)
         tracked = track_running_stats
         self.register_buffer("running_mean", zeros((num_features,), dtype=dtype) if tracked else None)
         self.register_buffer("running_var", ones((num_features,), dtype=dtype) if tracked else None)
@@ -58,14 +67,13 @@ class _BatchNorm(Module):
     def reset_parameters(self) -> None:
         """Set the scale to one and the shift to zero, and forget the batches seen."""
         self.reset_running_stats()
-        if self.affine:
-            init.ones_(self.weight)
-            init.zeros_(self.bias)
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self.ranks or int(input.shape[1]) != self.num_features:
             raise ShapeError(
-                f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} axes, axis 1 of {self.num_features}",
+                f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} axes, "
+                f"axis 1 of {self.num_features}",
                 got=f"{list(input.shape)}",
             )
         by_batch = self.training or not self.track_running_stats
@@ -87,7 +95,7 @@ class _BatchNorm(Module):
     def extra_repr(self) -> str:
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
         )
 
 
@@ -127,16 +135,14 @@ class LayerNorm(Module):
 
     def reset_parameters(self) -> None:
         """Set the scale to one and the shift to zero."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        words = [f"{self.normalized_shape}, eps={self.eps}", f"elementwise_affine={self.elementwise_affine}"]
+        return ", ".join([*words, f"bias={self.bias is not None}"])
 
 
 class GroupNorm(Module):
@@ -154,6 +160,7 @@ class GroupNorm(Module):
         eps: float = 1e-5,
         affine: bool = True,
         *,
+        bias: bool = True,
         dtype: Any = None,
         device: Any = None,
     ) -> None:
@@ -163,14 +170,13 @@ class GroupNorm(Module):
                 "GroupNorm: num_groups must divide num_channels", got=f"{num_groups} for {num_channels}"
             )
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        for name in ("weight", "bias"):
-            self.register_parameter(name, empty_parameter((num_channels,), dtype) if affine else None)
-        if affine:
-            init.ones_(self.weight)
-            init.zeros_(self.bias)
+        self.register_parameter("weight", empty_parameter((num_channels,), dtype) if affine else None)
+        self.register_parameter("bias", empty_parameter((num_channels,), dtype) if affine and bias else None)
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        words = [f"{self.num_groups}, {self.num_channels}, eps={self.eps}", f"affine={self.affine}"]
+        return ", ".join([*words, f"bias={self.bias is not None}"])

@@ -49,7 +49,7 @@ class SGD(Optimizer):
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
         scalars = {name: group.scalar(name) for name in self.runtime if group[name] or name == "lr"}
         if group["momentum"] and group["dampening"] and count is not None:
-            scalars["share"] = where(count == 1.0, 1.0, 1.0 - group["dampening"])
+            scalars["share"] = where(count == 1.0, count, 1.0 - group["dampening"])
         return scalars
 
     def update(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.tensor.elementwise import cast, composite, maximum, where
+from stratal.tensor import random
+from stratal.tensor.build import call
+from stratal.tensor.elementwise import cast, composite, maximum
 from stratal.tensor.elementwise import sigmoid as sigmoid
 from stratal.tensor.elementwise import tanh as tanh
 from stratal.tensor.shapes import flatten as flatten
@@ -86,17 +88,12 @@ def _axis(x: Tensor, dim: int | None) -> int:
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Return, in training, x with each element zeroed with probability p and the rest scaled by 1 / (1 - p)."""
+    """Return, in training, x with elements zeroed with probability p and the rest scaled by 1 / (1 - p)."""
     if not 0 <= p <= 1:
         raise AttributeValueError("dropout: p must lie in [0, 1]", got=str(p))
     if not training or p == 0:
         return input
-    if p == 1:
-        return input * 0.0
-    from stratal.tensor import random
-
-    kept = random.bernoulli(1 - p, input.shape)
-    result: Tensor = where(kept, input * (1 / (1 - p)), 0.0)
+    result: Tensor = call("dropout", input, random.default_generator().next_key(), p=p)
     return result
 
 

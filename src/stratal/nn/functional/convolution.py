@@ -101,8 +101,8 @@ def _transposed(
             f"{name}: output_padding is smaller than stride or dilation", got=str(output_padding)
         )
     return _apply(
-        dims, "transposed_convolution", input, weight, bias, strides=strides, dilation=dilations, groups=groups,
-        padding=tuple((p, p) for p in pads), output_padding=extra,
+        dims, "transposed_convolution", input, weight, bias, strides=strides, dilation=dilations,
+        groups=groups, padding=tuple((p, p) for p in pads), output_padding=extra,
     )  # fmt: skip
 
 

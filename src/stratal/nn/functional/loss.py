@@ -91,7 +91,7 @@ def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reducti
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Tensor:
-    """Return the binary cross-entropy of sigmoid(input), stably; positive terms are scaled by `pos_weight`."""
+    """Return the binary cross-entropy of sigmoid(input), stably; `pos_weight` scales positive terms."""
     t = _pair("binary_cross_entropy_with_logits", input, target)
     scale = () if pos_weight is None else (broadcast_to(_as(pos_weight, input), input.shape),)
     loss: Tensor = call("bce_with_logits", input, t, *scale)

@@ -19,6 +19,11 @@ def _given(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[list[
     return [x, weight] + ([] if bias is None else [bias]), None
 
 
+def _per_channel(x: Tensor, like: Tensor) -> Tensor:
+    """Return a vector shaped to stretch along axis 1."""
+    return x.reshape((-1, *(1,) * (like.ndim - 2)))
+
+
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -39,22 +44,25 @@ def batch_norm(
     if not training:
         if running_mean is None or running_var is None:
             raise AttributeValueError("batch_norm: evaluation needs running statistics")
-        affine = [t for t in (weight, bias) if t is not None]
-        result: Tensor = call("batch_norm_inference", input, running_mean, running_var, *affine, eps=eps)
-        return result
+        operands, rest = _given(input, weight, bias)
+        result: Tensor = call(
+            "batch_norm_inference", input, running_mean, running_var, *operands[1:], eps=eps
+        )
+        return result if rest is None else result + _per_channel(rest, input)
     count = input.numel() // max(1, int(input.shape[1]))
     if count < 2:
         raise ShapeError(
             "batch_norm: training needs more than one value per channel", got=f"shape {list(input.shape)}"
         )
-    y, mean, variance = call("batch_norm", *[t for t in (input, weight, bias) if t is not None], eps=eps)
+    operands, rest = _given(input, weight, bias)
+    y, mean, variance = call("batch_norm", *operands, eps=eps)
     if running_mean is not None and running_var is not None:
         with no_grad():
             unbiased = variance * (count / (count - 1))
             for running, batch in ((running_mean, mean), (running_var, unbiased)):
                 running.copy_(running * (1.0 - momentum) + cast(batch, running.dtype) * momentum)
     normal: Tensor = y
-    return normal
+    return normal if rest is None else normal + _per_channel(rest, input)
 
 
 def layer_norm(
@@ -93,4 +101,4 @@ def group_norm(
         )
     operands, rest = _given(input, weight, bias)
     result: Tensor = call("group_norm", *operands, groups=num_groups, eps=eps)
-    return result if rest is None else result + rest.reshape((-1, *(1,) * (input.ndim - 2)))
+    return result if rest is None else result + _per_channel(rest, input)
