@@ -45,7 +45,8 @@ def kernel_texts() -> dict[str, str]:
     load = "%a = load i64, ptr %p0"
     pair = "%a = load i64, ptr %at0 | %b = load i64, ptr "
     bodies = {
-        "mix": pair + "%at1 | %x = mul i64 %a, 3 | %y = add i64 %x, %b | %z = add i64 %y, %k | store i64 %z, ptr %at2",
+        "mix": pair + "%at1 | %x = mul i64 %a, 3 | %y = add i64 %x, %b | %z = add i64 %y, %k"
+        " | store i64 %z, ptr %at2",
         "reverse": "%m = sub i64 %n, 1 | %j = sub i64 %m, %chunk | %from = getelementptr i64, ptr %p0, i64 %j"
         " | %a = load i64, ptr %from | %z = add i64 %a, 1 | store i64 %z, ptr %at1",
         "offset": pair + "%p1 | %z = add i64 %a, %b | store i64 %z, ptr %at2",
