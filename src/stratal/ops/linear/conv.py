@@ -127,6 +127,8 @@ class Conv(Op):
 
     def _backward_data(self, b: Builder, ct: Node, x: TensorType, w: Node) -> Node:
         """Convolve the cotangent, dilated by the strides, with the flipped and transposed filters."""
+        if known_equal(x.size, 0):
+            return b.full(x, 0)
         outputs, inputs, *window = w.shape
         spatial = tuple(range(2, x.ndim))
         turned = b.reshape(w, shape=(self.groups, outputs // self.groups, inputs, *window))

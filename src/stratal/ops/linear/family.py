@@ -56,9 +56,7 @@ def window_count(
     """Return how many windows fit an axis of extent `size`. Raises: ShapeError where not even one does."""
     extent = dilated(window, dilation)
     room = size + sum(padding) - extent
-    empty = known_equal(size + sum(padding), 0) and known_equal(
-        extent, 1
-    )  # no place even for a single element
+    empty = known_equal(size + sum(padding), 0) and known_equal(extent, 1)  # nothing: no window, no fault
     if isinstance(room, int) and room < 0 and not empty:
         raise ShapeError(
             f"{name}: the window is larger than the padded input",
