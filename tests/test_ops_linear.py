@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from ops_calls import agrees_with_torch, evaluated, gradients, normal
