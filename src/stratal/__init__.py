@@ -22,7 +22,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "stratal.tensor.tensor": ("Tensor",),
     "stratal.tensor.gradients": ("check_grad", "grad", "gradients", "jvp", "value_and_grad", "vjp"),
     "stratal.tensor.capture": ("compile",),
-    "stratal.tensor.control": ("cond", "fori_loop", "host_call", "scan", "while_loop"),
+    "stratal.tensor.control": ("cond", "fori_loop", "host_call", "scan", "spec", "while_loop"),
     "stratal.tensor.random": (
         "Generator", "bernoulli", "initial_seed", "manual_seed", "multinomial", "normal", "rand", "rand_like", "randint",
         "randn", "randn_like", "randperm",

@@ -9,12 +9,13 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import stratal.ops  # noqa: F401  fills the registry that functions are generated from
+from stratal.tensor import functions  # noqa: F401  gives Tensor its methods
+
 
 class _CallableModule(ModuleType):
     def __call__(self, data: Any, dtype: Any = None, **options: Any) -> Any:
         """Return a tensor with a copy of data: a number, nested lists, an array, a tensor."""
-        from stratal.tensor import functions
-
         return functions.tensor(data, dtype, **options)
 
 

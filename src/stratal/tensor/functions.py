@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import stratal.ops  # noqa: F401  fills the registry the tables below are generated from
 from stratal.tensor import creation, elementwise, indexing, linear, methods, reductions, shapes
 from stratal.tensor.creation import *  # noqa: F403
 from stratal.tensor.elementwise import *  # noqa: F403

@@ -81,7 +81,8 @@ def _flush(tensors: list[Tensor]) -> None:
         if not first:
             first = _run(goal)
         if first:
-            goals.append([*first, *_starters(first)])
+            holders = {t._node: t for t in _waiting() if t._leaf}
+            goals.append([*(holders.get(n, n) for n in first), *_starters(first)])
 
 
 def _unfinished(goal: Node | Tensor) -> bool:

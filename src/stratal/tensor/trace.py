@@ -47,6 +47,8 @@ class Trace:
         self.grads_read: dict[int, tuple[Tensor, Tensor | None]] = {}  # and those read, as they were before
         self.created: list[weakref.ref[Tensor]] = []
         self.differentiated = False
+        self.closed = False
+        self.tokens: list[Node] = []  # values that stand for effects, which must happen though nobody reads them
         self.num_leaves = 0
 
     # -- tensors ---------------------------------------------------------------------------------------------
@@ -218,6 +220,3 @@ class RegionTrace(Trace):
     def written(self) -> list[Cell]:
         """Return the outer tensors this region changed."""
         return [c for c in self.cells.values() if c.written]
-
-    def values_of(self, tensors: list[Any]) -> list[Node]:
-        return [self.look(t)[0] for t in tensors]

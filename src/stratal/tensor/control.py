@@ -1,0 +1,329 @@
+"""Control flow on traced values: cond, while_loop, fori_loop, scan; and calls to Python in the middle of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.dtypes import as_dtype, bool_, int64
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node, graph_input, items, make
+from stratal.graph.op import REGISTRY
+from stratal.ops.control.host_call import register_host_function
+from stratal.tensor.build import as_tensor, nodes_and_track, where_now
+from stratal.tensor.elementwise import cast
+from stratal.tensor.regions import TOKEN, Region, captured, closed, trace_bodies
+from stratal.tensor.shapes import reshape
+from stratal.tensor.state import MODE, tracing
+from stratal.tensor.tensor import CONSTANT, STOPPED, TRACKED, Tensor, look, rebind, wrap
+
+
+def _flatten(name: str, value: Any) -> tuple[list[Tensor], tree.Structure]:
+    leaves, structure = tree.flatten(value)
+    return [as_tensor(x, name) for x in leaves], structure
+
+
+def _check_like(name: str, what: str, got: Any, want: Any) -> None:
+    if got != want:
+        raise ShapeError(f"{name}: {what}", got=f"{got} for {want}")
+
+
+def _check_types(name: str, what: str, got: Sequence[Tensor], want: Sequence[TensorType]) -> None:
+    for k, (tensor, type_) in enumerate(zip(got, want, strict=True)):
+        if tensor.type != type_:
+            raise ShapeError(f"{name}: {what}", got=f"value {k} is {tensor.type}, was {type_}",
+                             hint="cast or reshape it before returning it")  # fmt: skip
+
+
+class _Operands:
+    """Nodes and gradient state of what an op with regions is given."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.track = CONSTANT
+
+    def tensors(self, given: Sequence[Tensor]) -> _Operands:
+        nodes, track = nodes_and_track(given)
+        self.nodes += nodes
+        self._join(track)
+        return self
+
+    def outer(self, nodes: Sequence[Node], regions: Sequence[Region]) -> _Operands:
+        """Add captured nodes; they take gradients where the region's results do."""
+        self.nodes += nodes
+        for region in regions:
+            for t in region.result_tensors:
+                self._join(t._track if MODE.grad or t._track != TRACKED else STOPPED)
+        return self
+
+    def _join(self, track: int) -> None:
+        if track == TRACKED or (track == STOPPED and self.track == CONSTANT):
+            self.track = track
+
+
+def _finish(node: Node, track: int, regions: Sequence[Region], first_state: int, num_tokens: int) -> list[Tensor]:
+    """Return tensors for the results, and write back outer tensors the regions changed."""
+    threaded = regions[0].threaded
+    parts = items(node)
+    for k, tensor in enumerate(threaded):
+        state = parts[first_state + k]
+        inexact = state.aval.dtype.is_inexact
+        rebind(tensor, state, (track if track != TRACKED or MODE.grad else STOPPED) if inexact else CONSTANT)
+    if num_tokens:
+        keep_effect(parts[first_state + len(threaded)])
+    return [wrap(n, track if n.aval.dtype.is_inexact else CONSTANT) for n in parts]
+
+
+def keep_effect(token: Node) -> None:
+    """Let an effect happen exactly once: now, or in the program being captured."""
+    if MODE.trace is not None:
+        MODE.trace.tokens.append(token)
+    else:
+        wrap(token)._value("host_call")
+
+
+# -- branches -----------------------------------------------------------------------------------------------------
+def cond(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
+    """Return true_fn(*operands) where the predicate holds, else false_fn(*operands); only one of them runs.
+
+    Both return containers of tensors of the same types.
+    """
+    if isinstance(predicate, (bool, np.bool_)):
+        return true_fn(*operands) if predicate else false_fn(*operands)
+    flag = _flag("cond", predicate)
+    given, structure = _flatten("cond", list(operands))
+    regions = trace_bodies(
+        ("cond.then", "cond.otherwise"),
+        [t.type for t in given],
+        [_branch(f, structure) for f in (true_fn, false_fn)],
+    )
+    then, otherwise = regions
+    _check_like("cond", "both branches must return like containers", otherwise.extra, then.extra)
+    _check_types("cond", "both branches must return the same types", otherwise.result_tensors, [n.aval for n in then.results])
+    b = Builder(where_now())
+    token = bool(then.tokens or otherwise.tokens)
+    roots = [[*r.results, *r.threaded_results, *([_joined(b, r)] if token else [])] for r in regions]
+    outer = list(dict.fromkeys(n for r, own in zip(regions, roots, strict=True) for n in captured(own, r.all_inputs)))
+    graphs = [closed(r.name, r.all_inputs, outer, own) for r, own in zip(regions, roots, strict=True)]
+    states = [look(t)[0] for t in then.threaded]
+    ops = _Operands().tensors([flag, *given]).outer([*states, *outer], regions)
+    node = make(REGISTRY["cond"](*graphs), *ops.nodes, where=b.where)  # type: ignore[call-arg]
+    results = _finish(node, ops.track, regions, len(then.results), token)
+    return tree.unflatten(then.extra, results[: len(then.results)])
+
+
+def _flag(name: str, predicate: Any) -> Tensor:
+    flag = as_tensor(predicate, name)
+    if flag.numel() != 1:
+        raise ShapeError(f"{name}: the predicate must have one element", got=str(flag.type), hint="use .any() or .all()")
+    return reshape(flag if flag.dtype is bool_ else cast(flag, bool_), ())
+
+
+def _branch(function: Callable[..., Any], structure: tree.Structure) -> Any:
+    def body(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        return _flatten("cond", function(*tree.unflatten(structure, fresh)))
+
+    return body
+
+
+def _joined(b: Builder, region: Region, before: Node | None = None) -> Node:
+    """Return one token that depends on every effect of a region."""
+    found = before if before is not None else b.const(0, int64)
+    for token in region.tokens:
+        found = b.max(found, token)
+    return found
+
+
+# -- loops --------------------------------------------------------------------------------------------------------------
+def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], init: Any) -> Any:
+    """Return what is left of `init` after `body_fn`, applied for as long as `cond_fn` of it holds.
+
+    Not differentiable in reverse mode: the number of steps has no bound. `scan` with a runtime length is.
+    """
+    given, structure = _flatten("while_loop", init)
+    types = [t.type for t in given]
+
+    def test(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        return [_flag("while_loop", cond_fn(tree.unflatten(structure, fresh)))], None
+
+    def step(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        return _flatten("while_loop", body_fn(tree.unflatten(structure, fresh)))
+
+    regions = trace_bodies(("while.condition", "while.body"), types, (test, step))
+    condition, body = regions
+    _check_like("while_loop", "the body must return a container like its argument", body.extra, structure)
+    _check_types("while_loop", "the body must return values of their own types", body.result_tensors, types)
+    b = Builder(where_now())
+    token = bool(body.tokens)
+    token_input = [graph_input("while.token", TOKEN)] if token else []
+    roots = [*body.results, *body.threaded_results, *([_joined(b, body, token_input[0])] if token else [])]
+    outer = list(dict.fromkeys([*captured(condition.results, condition.all_inputs),
+                                *captured(roots, [*body.all_inputs, *token_input])]))  # fmt: skip
+    graphs = [closed(condition.name, [*condition.all_inputs, *token_input], outer, condition.results),
+              closed(body.name, [*body.all_inputs, *token_input], outer, roots)]  # fmt: skip
+    states = [look(t)[0] for t in body.threaded]
+    start = [b.const(0, int64)] if token else []
+    ops = _Operands().tensors(given).outer([*states, *start, *outer], regions)
+    node = make(REGISTRY["while"](*graphs, len(roots)), *ops.nodes, where=b.where)  # type: ignore[call-arg]
+    results = _finish(node, ops.track, [body], len(given), token)
+    return tree.unflatten(structure, results[: len(given)])
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: Any = None, reverse: bool = False,
+    *, max_length: int | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return (last carry, stacked y) of `carry, y = f(carry, x)` over the leading axis of `xs`.
+
+    `length` may be a tensor: then only the first rows are visited, and rows of y beyond them are 0; without `xs` it
+    needs a bound, `max_length`. Differentiable in both modes.
+    """
+    carry, structure = _flatten("scan", init)
+    rows, row_structure = _flatten("scan", xs)
+    count, runtime = _length(rows, length, max_length)
+    types = [t.type for t in carry] + [TensorType(t.dtype, t.shape[1:]) for t in rows]
+    made: dict[str, Any] = {}
+
+    def step(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        before = tree.unflatten(structure, fresh[: len(carry)])
+        result = f(before, None if xs is None else tree.unflatten(row_structure, fresh[len(carry) : len(types)]))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DTypeError("scan: the body must return (carry, y)", got=type(result).__name__)
+        after, after_structure = _flatten("scan", result[0])
+        _check_like("scan", "the body must return a carry like its own", after_structure, structure)
+        _check_types("scan", "the body must return carries of their own types", after, types[: len(carry)])
+        ys, made["ys"] = _flatten("scan", result[1])
+        return [*after, *ys], None
+
+    (body,) = trace_bodies(("scan.body",), types, (step,))
+    node, track, first_state, token = _scan_node(body, carry, rows, count, runtime, reverse)
+    results = _finish(node, track, [body], first_state, token)
+    ys = results[len(carry) + len(body.threaded) + token :]
+    return tree.unflatten(structure, results[: len(carry)]), tree.unflatten(made["ys"], ys)
+
+
+def _scan_node(
+    body: Region, carry: list[Tensor], rows: list[Tensor], count: int, runtime: Tensor | None, reverse: bool
+) -> tuple[Node, int, int, int]:
+    b = Builder(where_now())
+    n = len(carry)
+    token = int(bool(body.tokens))
+    token_input = [graph_input("scan.token", TOKEN)] if token else []
+    number = graph_input("scan.row", TensorType(int64, ()))
+    inputs = [*body.inputs[:n], *body.threaded_inputs, *token_input, *body.inputs[n:]]
+    roots = [*body.results[:n], *body.threaded_results, *([_joined(b, body, token_input[0])] if token else []),
+             *body.results[n:]]  # fmt: skip
+    outer = captured(roots, inputs)
+    graph = closed(body.name, inputs, outer, roots, last=[number])
+    states = [look(t)[0] for t in body.threaded]
+    ops = _Operands().tensors(carry)
+    ops.nodes += [*states, *([b.const(0, int64)] if token else [])]
+    ops.tensors(rows).outer(outer, [body])
+    if runtime is not None:
+        ops.nodes.append(look(cast(runtime, int64))[0])
+    num_carries = n + len(body.threaded) + token
+    record = REGISTRY["scan"](graph, count, num_carries, len(rows), reverse, runtime is not None)  # type: ignore[call-arg]
+    return make(record, *ops.nodes, where=b.where), ops.track, n, token
+
+
+def _length(rows: list[Tensor], length: Any, max_length: int | None) -> tuple[int, Tensor | None]:
+    runtime = length if isinstance(length, Tensor) else None
+    sizes = {int(t.shape[0]) for t in rows if t.ndim}
+    if any(not t.ndim for t in rows) or len(sizes) > 1:
+        raise ShapeError("scan: xs must share their leading axis", got=", ".join(str(t.type) for t in rows))
+    bound = sizes.pop() if sizes else max_length if runtime is not None or length is None else length
+    if bound is None:
+        raise AttributeValueError("scan: needs xs, a length, or max_length with a runtime length")
+    if runtime is None and length is not None and int(length) != bound:
+        raise ShapeError("scan: length and the leading axis of xs differ", got=f"{length} and {bound}")
+    return int(bound), runtime
+
+
+def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], init: Any) -> Any:
+    """Return what is left of `init` after `x = body_fn(i, x)` for i from lower to upper - 1.
+
+    With Python bounds it is a scan, and differentiable; with a tensor among them a while_loop.
+    """
+    if isinstance(lower, Tensor) or isinstance(upper, Tensor):
+        start = cast(as_tensor(lower), int64)
+        end = cast(as_tensor(upper), int64)
+        result = while_loop(
+            lambda state: state[0] < end, lambda state: (state[0] + 1, body_fn(state[0], state[1])), (start, init)
+        )
+        return result[1]
+
+    def step(state: Any, _: Any) -> tuple[Any, None]:
+        i, x = state
+        return (i + 1, body_fn(i, x)), None
+
+    (_, last), _ = scan(step, (as_tensor(int(lower)), init), length=max(0, int(upper) - int(lower)))
+    return last
+
+
+# -- Python in the middle -------------------------------------------------------------------------------------------------
+def host_call(
+    function: Callable[..., Any], result: Any, *args: Any, pure: bool = False, vjp: Callable[..., Any] | None = None
+) -> Any:
+    """Call a Python function on NumPy arrays of `args` in the middle of a program.
+
+    `result` says what it returns: a container of tensors or of (shape, dtype) pairs made by `st.spec`; None for nothing.
+    An impure call happens exactly once per run. `vjp(*args, *results, *cotangents)` returns cotangents of float arguments.
+    """
+    given = [as_tensor(x, "host_call") for x in args]
+    specs, structure = tree.flatten(result)
+    types = tuple(s if isinstance(s, TensorType) else as_tensor(s).type for s in specs)
+    wanted = types if types else (TOKEN,)
+    called = function if types else _returning_token(function)
+    name = register_host_function(called)
+    derivative = register_host_function(vjp) if vjp is not None else ""
+    nodes, track = nodes_and_track(given)
+    record = REGISTRY["host_call"](name, wanted, pure and bool(types), derivative)  # type: ignore[call-arg]
+    node = make(record, *nodes, where=where_now())
+    parts = items(node)
+    results = [wrap(n, (track if vjp is not None else CONSTANT) if n.aval.dtype.is_inexact else CONSTANT) for n in parts]
+    if not (pure and types):
+        _happen_once(parts[0], results)
+    return tree.unflatten(structure, results) if types else None
+
+
+_TOKEN_CALLS: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def _returning_token(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that calls `function` and returns a token; the same one each time, so programs repeat."""
+
+    def called(*arrays: Any) -> Any:
+        function(*arrays)
+        return np.zeros((), np.int64)
+
+    called.__qualname__ = getattr(function, "__qualname__", "call")
+    return _TOKEN_CALLS.setdefault(function, called)
+
+
+def _happen_once(part: Node, results: Sequence[Tensor]) -> None:
+    if MODE.trace is None:
+        from stratal.tensor import lazy
+
+        lazy.flush(results)
+        return
+    b = Builder(part.where)
+    with tracing(MODE.trace):
+        token = part if part.aval == TOKEN else _token_of(b, part)
+    MODE.trace.tokens.append(token)
+
+
+def _token_of(b: Builder, part: Node) -> Node:
+    """Return a token that depends on a value: whether it equals itself."""
+    same = b.eq(part, part)
+    flag = b.all(same, axes=tuple(range(part.aval.ndim))) if part.aval.ndim else same
+    return b.cast(flag, dtype=int64)  # type: ignore[no-any-return]
+
+
+def spec(shape: Sequence[int] = (), dtype: Any = "float32") -> TensorType:
+    """Return a shape and dtype, for `host_call` to promise."""
+    return TensorType(as_dtype(dtype), tuple(shape))

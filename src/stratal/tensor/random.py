@@ -1,0 +1,292 @@
+"""Random tensors, from explicit keys or from the default generator, whose state is a cell like a parameter.
+
+A key is a uint64 scalar tensor; equal keys give equal numbers, on any machine and number of threads. The generator
+hands out a new key per draw by a Weyl sequence: its keys do not repeat within 2**64 draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base import settings
+from stratal.base.dtypes import as_dtype, float32, int64, uint64
+from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.graph.builder import Builder
+from stratal.tensor.build import as_tensor, call, full, where_now
+from stratal.tensor.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.shapes import as_shape, reshape
+from stratal.tensor.tensor import CONSTANT, Tensor, check_device, look, rebind, tensor, wrap
+
+_STRIDE = 0x9E3779B97F4A7C15  # odd, so that adding it visits every uint64
+_HOST = 0x5851F42D4C957F2D  # keys drawn for the host come from a sequence of their own
+_MASK = (1 << 64) - 1
+
+
+def _mix(x: int) -> int:
+    """Return a well-mixed uint64 of an int (Steele, Lea and Flood, 2014: the finaliser of SplitMix64)."""
+    x = (x + _STRIDE) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+class Generator:
+    """A stream of keys. Its state is a tensor: a compiled step reads it and writes it back."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._state: Tensor = tensor(np.uint64(0))
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from a seed and return self."""
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise DTypeError("manual_seed: a seed is an int", got=repr(seed))
+        self._seed = seed & _MASK
+        self._host_draws = 0
+        rebind(self._state, *look(tensor(np.uint64(_mix(self._seed)))))
+        return self
+
+    def initial_seed(self) -> int:
+        """Return the seed this generator started from."""
+        return self._seed
+
+    def next_key(self) -> Tensor:
+        """Return a key that was not handed out before."""
+        node, _ = look(self._state)
+        b = Builder(where_now())
+        rebind(self._state, b.add(node, full("random", _STRIDE, uint64, ())), CONSTANT)
+        return wrap(node, CONSTANT)
+
+    def next_host_key(self) -> int:
+        """Return a key for NumPy's generators, from a sequence of its own."""
+        self._host_draws += 1
+        return _mix((_mix(self._seed ^ _HOST) + self._host_draws) & _MASK)
+
+    def get_state(self) -> Tensor:
+        """Return the state as a tensor of three uint64, to be saved."""
+        return tensor(np.array([self._seed, int(self._state), self._host_draws], np.uint64))
+
+    def set_state(self, state: Any) -> None:
+        """Go on from a state that `get_state` returned."""
+        seed, key, draws = (int(v) for v in np.asarray(state, np.uint64))
+        self._seed, self._host_draws = seed, draws
+        rebind(self._state, *look(tensor(np.uint64(key))))
+
+
+_DEFAULT: list[Generator] = []
+
+
+def default_generator() -> Generator:
+    """Return the generator that draws without a key use; it starts from the setting `seed`."""
+    if not _DEFAULT:
+        from stratal.tensor.state import tracing
+
+        with tracing(None):
+            _DEFAULT.append(Generator(int(settings.seed.value)))
+    return _DEFAULT[0]
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the default generator again from a seed, and return it."""
+    return default_generator().manual_seed(seed)
+
+
+def initial_seed() -> int:
+    """Return the seed of the default generator."""
+    return default_generator().initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """Return the state of the default generator."""
+    return default_generator().get_state()
+
+
+def set_rng_state(state: Any) -> None:
+    """Let the default generator go on from a state."""
+    default_generator().set_state(state)
+
+
+def next_host_key() -> int:
+    """Return a key of the default generator for NumPy's generators."""
+    return default_generator().next_host_key()
+
+
+# -- keys --------------------------------------------------------------------------------------------------------
+def key(seed: int) -> Tensor:
+    """Return the key of a seed."""
+    return tensor(np.uint64(_mix(int(seed) & _MASK)))
+
+
+def split(key: Tensor, count: int = 2) -> Tensor:
+    """Return `count` keys, independent of each other and of `key`."""
+    return call("random_split", key, count=count)  # type: ignore[no-any-return]
+
+
+def fold_in(key: Tensor, number: Any) -> Tensor:
+    """Return a key that depends on a key and on an integer, such as the number of a step."""
+    return call("random_fold_in", key, as_tensor(number))  # type: ignore[no-any-return]
+
+
+def _key(source: Any) -> Tensor:
+    if source is None:
+        return default_generator().next_key()
+    if isinstance(source, Generator):
+        return source.next_key()
+    given = as_tensor(source, "random")
+    if given.dtype is not uint64 or given.ndim:
+        raise DTypeError("random: a key is a uint64 scalar", got=str(given.type), hint="st.random.key(seed) makes one")
+    return given
+
+
+# -- draws ---------------------------------------------------------------------------------------------------------
+Source = Any  # a key, a Generator, or None for the default generator
+
+
+def uniform(shape: Any = (), *, low: Any = 0.0, high: Any = 1.0, dtype: Any = None, key: Source = None) -> Tensor:
+    """Return floats uniform in [low, high)."""
+    target = as_dtype(dtype or float32)
+    unit: Tensor = call("random_uniform", _key(key), shape=as_shape("uniform", (shape,)), dtype=target)
+    return unit if (low, high) == (0.0, 1.0) else unit * (high - low) + low
+
+
+def standard_normal(shape: Any = (), *, dtype: Any = None, key: Source = None) -> Tensor:
+    """Return floats of the standard normal distribution."""
+    target = as_dtype(dtype or float32)
+    return call("random_normal", _key(key), shape=as_shape("normal", (shape,)), dtype=target)  # type: ignore[no-any-return]
+
+
+def bernoulli(p: Any, shape: Any = None, *, key: Source = None, generator: Any = None, dtype: Any = None) -> Tensor:
+    """Return bools that hold with probability `p`; for a tensor of probabilities, a tensor of zeros and ones like it."""
+    source = key if key is not None else generator
+    if isinstance(p, Tensor):
+        drawn = uniform(p.shape if shape is None else shape, dtype=p.dtype, key=source) < p
+        return cast(drawn, dtype or p.dtype)
+    sizes = as_shape("bernoulli", (() if shape is None else shape,))
+    made: Tensor = call("random_bernoulli", _key(source), p=float(p), shape=sizes)
+    return made if dtype is None else cast(made, dtype)
+
+
+def integers(low: int, high: int | None = None, shape: Any = (), *, dtype: Any = None, key: Source = None) -> Tensor:
+    """Return integers uniform in [low, high), or in [0, low)."""
+    if high is None:
+        low, high = 0, low
+    target = as_dtype(dtype or int64)
+    return call(  # type: ignore[no-any-return]
+        "random_integers", _key(key), low=int(low), high=int(high), shape=as_shape("integers", (shape,)), dtype=target
+    )
+
+
+def permutation(x: Any, *, key: Source = None) -> Tensor:
+    """Return 0 .. x-1 in random order, or the rows of a tensor in random order."""
+    if isinstance(x, Tensor):
+        order = permutation(int(x.shape[0]), key=key)
+        return x[order]  # type: ignore[index, no-any-return]
+    return call("random_permutation", _key(key), size=int(x))  # type: ignore[no-any-return]
+
+
+def gumbel(shape: Any = (), *, dtype: Any = None, key: Source = None) -> Tensor:
+    """Return floats of the standard Gumbel distribution."""
+    u = uniform(shape, dtype=dtype, key=key)
+    tiny = float(np.finfo(np.float32).tiny)
+    return -FUNCTIONS["log"](-FUNCTIONS["log"](FUNCTIONS["maximum"](u, tiny)))
+
+
+def categorical(logits: Any, *, axis: int = -1, key: Source = None) -> Tensor:
+    """Return one class per row, drawn with probability softmax(logits): where logits plus Gumbel noise are greatest."""
+    from stratal.tensor.reductions import argmax
+
+    t = as_tensor(logits, "categorical")
+    return argmax(t + gumbel(t.shape, dtype=t.dtype, key=key), axis=axis)
+
+
+# -- PyTorch's names ---------------------------------------------------------------------------------------------------
+def _sized(name: str, size: Sequence[Any]) -> tuple[Any, ...]:
+    return as_shape(name, size) if size else ()
+
+
+def _finish(made: Tensor, device: Any, requires_grad: bool) -> Tensor:
+    check_device(device)
+    return made.requires_grad_() if requires_grad else made
+
+
+def rand(
+    *size: Any, dtype: Any = None, generator: Any = None, device: Any = None, requires_grad: bool = False, key: Any = None
+) -> Tensor:
+    """Return floats uniform in [0, 1)."""
+    source = key if key is not None else generator
+    return _finish(uniform(_sized("rand", size), dtype=dtype, key=source), device, requires_grad)
+
+
+def randn(
+    *size: Any, dtype: Any = None, generator: Any = None, device: Any = None, requires_grad: bool = False, key: Any = None
+) -> Tensor:
+    """Return floats of the standard normal distribution."""
+    source = key if key is not None else generator
+    return _finish(standard_normal(_sized("randn", size), dtype=dtype, key=source), device, requires_grad)
+
+
+def rand_like(x: Any, *, dtype: Any = None, key: Any = None) -> Tensor:
+    """Return floats uniform in [0, 1), in the shape and dtype of `x`."""
+    t = as_tensor(x, "rand_like")
+    return uniform(t.shape, dtype=dtype or t.dtype, key=key)
+
+
+def randn_like(x: Any, *, dtype: Any = None, key: Any = None) -> Tensor:
+    """Return floats of the standard normal distribution, in the shape and dtype of `x`."""
+    t = as_tensor(x, "randn_like")
+    return standard_normal(t.shape, dtype=dtype or t.dtype, key=key)
+
+
+def randint(
+    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, generator: Any = None, device: Any = None,
+    key: Any = None,
+) -> Tensor:  # fmt: skip
+    """Return integers uniform in [low, high), or, called with one bound, in [0, low)."""
+    if size is None and not hasattr(high, "__index__") and high is not None:
+        low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
+    source = key if key is not None else generator
+    return _finish(integers(low, high, () if size is None else size, dtype=dtype, key=source), device, False)
+
+
+def randperm(n: int, *, generator: Any = None, device: Any = None, key: Any = None) -> Tensor:
+    """Return 0 .. n-1 in random order."""
+    return _finish(permutation(int(n), key=key if key is not None else generator), device, False)
+
+
+def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, generator: Any = None, key: Any = None) -> Tensor:
+    """Return floats of normal distributions with means and standard deviations, numbers or tensors."""
+    source = key if key is not None else generator
+    if size is None:
+        spread = as_tensor(mean, "normal") * 0.0 + std
+        return standard_normal(spread.shape, dtype=spread.dtype, key=source) * std + mean
+    return standard_normal(size, dtype=dtype, key=source) * std + mean
+
+
+def multinomial(probabilities: Any, num_samples: int, replacement: bool = False, *, key: Any = None, generator: Any = None) -> Tensor:
+    """Return `num_samples` classes per row, drawn with probability in proportion to the weights.
+
+    Without replacement these are the classes of the greatest weights times exponential noise (Efraimidis and Spirakis, 2006).
+    """
+    t = as_tensor(probabilities, "multinomial")
+    source = key if key is not None else generator
+    if not t.dtype.is_float or t.ndim not in (1, 2):
+        raise DTypeError("multinomial: takes one or two axes of float weights", got=str(t.type))
+    logits = where(t > 0, FUNCTIONS["log"](t), -float("inf"))
+    if replacement:
+        wide = (*t.shape[:-1], num_samples, t.shape[-1])
+        spread = reshape(logits, (*t.shape[:-1], 1, t.shape[-1])) + gumbel(wide, dtype=t.dtype, key=source)
+        from stratal.tensor.reductions import argmax
+
+        return argmax(spread, axis=-1)
+    if num_samples > t.shape[-1]:
+        raise AttributeValueError("multinomial: more samples than classes need replacement", got=f"{num_samples} of {t.shape[-1]}")
+    noisy = logits + gumbel(t.shape, dtype=t.dtype, key=source)
+    order: Tensor = call("sort", noisy, axis=t.ndim - 1, descending=True)[1]
+    from stratal.tensor.shapes import narrow
+
+    return narrow(order, -1, 0, num_samples)
