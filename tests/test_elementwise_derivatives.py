@@ -1,4 +1,4 @@
-"""Derivatives of element-wise records where finite differences cannot tell: ties, kinks, zeros, complex conventions."""
+"""Derivatives of element-wise records where finite differences cannot tell: ties, kinks, zeros, complex."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def special_values(dtype: DType) -> list[float]:
 
 
 def arrays_of(dtype: DType, count: int) -> st.SearchStrategy[list[Array]]:
-    """Draw `count` arrays of special values and of arbitrary bits: nine bytes an element, in one fast draw."""
+    """Draw `count` arrays of special values and arbitrary bits: nine bytes an element, one fast draw."""
     size = 9 * LENGTH
     return st.binary(min_size=size * count, max_size=size * count).map(
         lambda raw: [decoded(raw[size * k : size * (k + 1)], dtype) for k in range(count)]
