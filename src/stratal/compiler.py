@@ -19,8 +19,10 @@ from stratal.graph.node import Const, Input, Item, Node
 from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import analyse
 from stratal.memory.plan import plan_arena
+from stratal.optimize.canonical import pad_convolutions
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
+from stratal.optimize.simplify import simplify
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.program import Draft, Planned, ProgramLowering
 
@@ -46,8 +48,8 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     started = time.perf_counter()
     target = current_target()
     with collect() as log:
-        verify(graph)
-        draft = lower(graph, target, fused=fused)
+        prepared = prepare(graph)
+        draft = lower(prepared, target, fused=fused)
         share_memory(draft)
         kernels = generate(draft, target)
         executable = link(graph, draft, kernels)
@@ -55,11 +57,17 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     return Program(graph, loaded, draft, log, time.perf_counter() - started)
 
 
+def prepare(graph: Graph) -> Graph:
+    """Simplify a graph by rules and make the algorithm choices that are graph rewrites."""
+    return verify(pad_convolutions(simplify(verify(graph))))
+
+
 def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
     """Partition, lay out and schedule a graph, regions included: values and commands, no code yet."""
     lower_of = Lowerings()
 
     def plan(part: Graph) -> Planned:
+        part = pad_convolutions(part)
         partition = fuse(part, lower_of, enabled=fused)
         orders = choose_orders(part, partition)
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))

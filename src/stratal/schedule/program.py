@@ -19,8 +19,8 @@ from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Node, items
 from stratal.graph.partition import Group, Partition
-from stratal.loops.expr import row_major
-from stratal.schedule.result import Scheduled
+from stratal.loops.expr import Buffer, row_major
+from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
 from stratal.schedule.select import schedule_group
 
@@ -193,19 +193,35 @@ class GraphLowering:
         scheduled = schedule_group(
             group, self.owner.lower_of, self.strides, self.planned.partition.stored.__contains__, self.owner.target
         )
-        self.owner.draft.kernels.setdefault(scheduled.kernel.name, scheduled)
+        workspaces: dict[Buffer, int] = {}
+        launches = [self._launch(part, group, workspaces) for part in (*scheduled.before, scheduled)]
+        self.owner.draft.in_place[id(launches[-1])] = [(self.at(r), self.at(w)) for r, w in scheduled.in_place]
+        return list(launches)
+
+    def _launch(self, scheduled: Scheduled, group: Group, workspaces: dict[Buffer, int]) -> Launch:
+        def value(operand: Operand) -> int:
+            if isinstance(operand, Node):
+                return self.at(operand)
+            if operand not in workspaces:
+                workspaces[operand] = self.owner.value(
+                    TensorType(operand.dtype, operand.shape), label="packed", where=group.members[0].where
+                )
+            return workspaces[operand]
+
+        kernel = scheduled.kernel
+        self.owner.draft.kernels.setdefault(kernel.name, scheduled)
+        names = "+".join(m.op.name for m in group.members[:6])
         launch = Launch(
-            scheduled.kernel.name,
-            tuple(map(self.at, scheduled.reads)),
-            tuple(map(self.at, scheduled.writes)),
-            scheduled.kernel.num_chunks,
-            scratch_bytes=scheduled.kernel.scratch_bytes,
-            label="+".join(m.op.name for m in group.members[:6]),
+            kernel.name,
+            tuple(map(value, scheduled.reads)),
+            tuple(map(value, scheduled.writes)),
+            kernel.num_chunks,
+            scratch_bytes=kernel.scratch_bytes,
+            label=f"pack for {names}" if scheduled.tactic == "pack" else names,
             where=tuple(dict.fromkeys(line for m in group.members for line in m.where))[:8],
         )
-        self.owner.draft.in_place[id(launch)] = [(self.at(r), self.at(w)) for r, w in scheduled.in_place]
         self.owner.draft.groups[id(launch)] = group
-        return [launch]
+        return launch
 
     def _source(self, node: Node) -> int:
         if isinstance(node.op, Const):

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from stratal.graph.node import Node
-from stratal.loops.stmt import Kernel
+from stratal.loops.expr import Buffer
+from stratal.loops.stmt import Kernel, Stmt
+
+Operand = Union[Node, Buffer]  # a graph value, or a workspace that a packing kernel fills
+
+
+class Pack(NamedTuple):
+    """A copy of an operand in the order its reader wants: `body` fills `workspace`."""
+
+    workspace: Buffer
+    body: Stmt
+    steps: tuple[str, ...]
 
 
 class Scheduled(NamedTuple):
-    """A kernel over values. `in_place` lists (read, write) values that may share memory."""
+    """A kernel over values. `in_place` lists (read, write) values that may share memory; `before` are kernels to run first."""
 
     kernel: Kernel
-    reads: tuple[Node, ...]
-    writes: tuple[Node, ...]
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
     tactic: str
     steps: tuple[str, ...]
-    in_place: tuple[tuple[Node, Node], ...]
-    flops: float
+    in_place: tuple[tuple[Node, Node], ...] = ()
+    before: tuple[Scheduled, ...] = ()
+
+
+class Tactic(NamedTuple):
+    """What a tactic returns: the scheduled body, its temporaries, its name and steps, pairs that may share memory, packing."""
+
+    body: Stmt
+    local: tuple[Buffer, ...]
+    name: str
+    steps: tuple[str, ...]
+    in_place: tuple[tuple[Buffer, Buffer], ...] = ()
+    packs: tuple[Pack, ...] = ()

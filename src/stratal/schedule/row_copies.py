@@ -51,6 +51,6 @@ def _kernel(reads: list[Buffer], write: Buffer, i: Var, body: Stmt, tactic: str)
         schedule.body = Seq(())
     draft = Kernel("k", reads, [write], schedule.body)
     name = "k_" + hashlib.sha256(str(draft).encode()).hexdigest()[:24]
-    return Scheduled(Kernel(name, reads, [write], schedule.body), (), (), tactic, tuple(schedule.steps), (), 0.0)
+    return Scheduled(Kernel(name, reads, [write], schedule.body), (), (), tactic, tuple(schedule.steps))
 
 

@@ -14,16 +14,14 @@ from stratal.loops.compute import LoopBody
 from stratal.loops.expr import Buffer, Expr, Load, load
 from stratal.loops.stmt import Kernel, Stmt, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.primitives import Schedule, rewrite_expressions
-from stratal.schedule.result import Scheduled
+from stratal.schedule.primitives import rewrite_expressions
+from stratal.schedule.result import Operand, Scheduled, Tactic
 from stratal.schedule.tactics.columns import schedule_columns
 from stratal.schedule.tactics.contract import schedule_contract
 from stratal.schedule.tactics.pointwise import schedule_pointwise
 from stratal.schedule.tactics.rows import schedule_rows
 
-Tactic = Callable[[GroupExpressions, Target], tuple[Schedule, str, list[tuple[Buffer, Buffer]]]]
-
-TACTICS: dict[str, Tactic] = {
+TACTICS: dict[str, Callable[[GroupExpressions, Target], Tactic]] = {
     "pointwise": schedule_pointwise,
     "rows": schedule_rows,
     "columns": schedule_columns,
@@ -58,8 +56,7 @@ def schedule_group(
     if group.kind == "body":
         return _body(group, lower_of, memory)
     x = GroupExpressions(group, lower_of, memory, is_stored)
-    schedule, tactic, pairs = TACTICS[group.kind](x, target)
-    return _finish(group, memory, schedule.body, schedule.local, x.results, tactic, tuple(schedule.steps), pairs)
+    return _finish(memory, TACTICS[group.kind](x, target))
 
 
 def _body(group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memory) -> Scheduled:
@@ -67,33 +64,35 @@ def _body(group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memo
     lowered = lower_of(node)
     if not isinstance(lowered, LoopBody):
         raise VerifyError(f"schedule: {node.op.name} has no loop body", where=node.where)
-    results = items(node)
-    stmt = lowered.build([memory(i) for i in node.inputs], [memory(r) for r in results])
-    return _finish(group, memory, stmt, [], results, "loop body", (), [])  # type: ignore[arg-type]
+    stmt = lowered.build([memory(i) for i in node.inputs], [memory(r) for r in items(node)])
+    return _finish(memory, Tactic(stmt, (), "loop body", ()))  # type: ignore[arg-type]
 
 
-def _finish(
-    group: Group, memory: Memory, body: Stmt, local: list[Buffer], results: list[Node], tactic: str,
-    steps: tuple[str, ...], pairs: list[tuple[Buffer, Buffer]],
-) -> Scheduled:  # fmt: skip
+def _finish(memory: Memory, found: Tactic) -> Scheduled:
     """Name parameters by position, so that equal kernels have equal text and one compiled form."""
-    values = {b: n for n, b in memory.buffers.items()}
-    written = [b for b in stored(body) if b in values]
-    read = [b for b in loaded(body) if b in values and b not in written]
+    values: dict[Buffer, Operand] = {b: n for n, b in memory.buffers.items()}
+    values.update({p.workspace: p.workspace for p in found.packs})
+    before = tuple(_parameters(values, Tactic(p.body, (), "pack", p.steps)) for p in found.packs)
+    return _parameters(values, found)._replace(before=before)
+
+
+def _parameters(values: dict[Buffer, Operand], found: Tactic) -> Scheduled:
+    written = [b for b in stored(found.body) if b in values]
+    read = [b for b in loaded(found.body) if b in values and b not in written]
     renamed = {b: Buffer(f"x{k}", b.dtype, b.shape, b.strides) for k, b in enumerate(read)}
     renamed |= {b: Buffer(f"y{k}", b.dtype, b.shape, b.strides) for k, b in enumerate(written)}
-    final = rename(body, renamed)
+    body = rename(found.body, renamed)
     reads, writes = [renamed[b] for b in read], [renamed[b] for b in written]
-    draft = Kernel("k", reads, writes, final, local)
+    draft = Kernel("k", reads, writes, body, found.local)
     name = "k_" + hashlib.sha256(str(draft).encode()).hexdigest()[:24]
+    pairs = [(values[r], values[w]) for r, w in found.in_place if r in read and w in written]
     return Scheduled(
-        Kernel(name, reads, writes, final, local),
+        Kernel(name, reads, writes, body, found.local),
         tuple(values[b] for b in read),
         tuple(values[b] for b in written),
-        tactic,
-        steps,
-        tuple((values[r], values[w]) for r, w in pairs if r in read and w in written),
-        0.0,
+        found.name,
+        found.steps,
+        tuple((r, w) for r, w in pairs if isinstance(r, Node) and isinstance(w, Node)),
     )
 
 

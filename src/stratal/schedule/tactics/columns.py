@@ -17,14 +17,15 @@ from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lane
 from stratal.loops.stmt import For, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
-from stratal.schedule.tactics.common import cut_tails, distribute, nest, unit_axis, vector_lanes
+from stratal.schedule.result import Tactic
+from stratal.schedule.tactics.common import cut_tails, distribute, finished, nest, unit_axis, vector_lanes
 
 VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
 
 
-def schedule_columns(x: GroupExpressions, target: Target) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+def schedule_columns(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of a column group, its name, and pairs that may share memory."""
-    return ColumnNest(x, target).schedule(), "columns", []
+    return finished(ColumnNest(x, target).schedule(), "columns")
 
 
 class ColumnNest:

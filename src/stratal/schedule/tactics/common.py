@@ -10,6 +10,7 @@ from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Load, Var, walk
 from stratal.loops.stmt import For, If, Seq, Stmt, Store, expressions, statements
 from stratal.schedule.primitives import Schedule, guarded_by, sequence, simplify
+from stratal.schedule.result import Pack, Tactic
 
 CHUNK_WORK = 1 << 14  # operations a chunk should be worth: far above the cost of claiming it
 MAX_CHUNKS = 64
@@ -23,6 +24,13 @@ def lanes_of(target: Target, dtypes: Iterable[DType]) -> int:
 
 def vector_lanes(target: Target, roots: Sequence[Expr]) -> int:
     return lanes_of(target, [e.dtype for e in walk(roots) if isinstance(e, Load) or e.dtype.is_float])
+
+
+def finished(
+    schedule: Schedule, name: str, in_place: Sequence[tuple[Buffer, Buffer]] = (), packs: Sequence[Pack] = ()
+) -> Tactic:
+    """Return a finished schedule as a tactic's result."""
+    return Tactic(schedule.body, tuple(schedule.local), name, tuple(schedule.steps), tuple(in_place), tuple(packs))
 
 
 def nest(axes: Sequence[Var], body: Stmt) -> Stmt:

@@ -15,14 +15,16 @@ from stratal.base.dtypes import DType
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Compute, axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, substitute, transform
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, substitute, transform
 from stratal.loops.lowering import strip_cast
 from stratal.loops.stmt import Stmt, Store, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, sequence
-from stratal.schedule.tactics.common import CHUNK_WORK, MAX_CHUNKS, nest
+from stratal.schedule.result import Pack, Tactic
+from stratal.schedule.tactics.common import CHUNK_WORK, MAX_CHUNKS, distribute, finished, nest
 
 UNROLL_K = 4
+FAR = 1024  # elements between rows of B beyond which they crowd into few cache sets and pages
 DIRECT_WORK = 6  # epilogues up to this many operations are repeated in the unrolled tile
 
 
@@ -87,9 +89,10 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
     return best
 
 
-def schedule_contract(x: GroupExpressions, target: Target) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+def schedule_contract(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of a contraction and its epilogue, its name, and pairs that may share memory."""
-    return ContractNest(x, target).schedule(), "contract", []
+    nest_ = ContractNest(x, target)
+    return finished(nest_.schedule(), "contract", packs=nest_.packs)
 
 
 class ContractNest:
@@ -111,9 +114,49 @@ class ContractNest:
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
         rows = index.unflatten(self.m, tuple(v.extent for v in self.roles.rows))
         self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
-        self.terms = substitute(terms, self.row_index)
         self.where = tuple(substitute(self.axes, self.row_index))
         self.tile = choose_tile(self.m.extent, self.roles.vector.extent, self.lanes, target)
+        self.packs: list[Pack] = []
+        if self._wants_packing(terms[self.roles.b]):
+            terms[self.roles.b] = self._pack(terms[self.roles.b])
+        self.terms = substitute(terms, self.row_index)
+
+    def _wants_packing(self, term: Expr) -> bool:
+        """Return whether B is better copied into panels: it is not contiguous along the vectors, or its rows lie far apart."""
+        operand = strip_cast(term)
+        if not isinstance(operand, Load):
+            return True
+        offset = index.offset(operand)
+        if index.stride_of(offset, self.roles.vector) != 1:
+            return self.roles.vector.extent > 1
+        far = max((abs(index.stride_of(offset, v) or 0) for v in self.roles.reduce), default=0)
+        return far >= FAR and self.m.extent >= 8 * self.tile.rows
+
+    def _pack(self, term: Expr) -> Expr:
+        """Copy B into panels as wide as a tile, each contiguous over the whole reduction; return the term that reads them."""
+        vector = self.roles.vector
+        width = min(self.tile.vectors * self.lanes, vector.extent)
+        used = [v for v in (*self.roles.outer, *self.roles.reduce) if index.depends(term, v)]
+        outer = [v for v in used if v in self.roles.outer]
+        inner = [v for v in used if v in self.roles.reduce]
+        panels = -(-vector.extent // width)
+        shape = (*(v.extent for v in outer), panels, *(v.extent for v in inner), width)
+        workspace = Buffer("packed", term.dtype, shape)
+        panel, column = Var("p", panels), Var("c", width)
+        position = index.add(index.mul(panel, width), column)
+        (value,) = substitute((term,), {vector: position})
+        value = guard(index.less(position, vector.extent), value, const(0, term.dtype))
+        loops = [*outer, panel, *inner]
+        body = Store(workspace, (*outer, panel, *inner, column), value)
+        s = Schedule(nest([*loops, column], body))
+        many, lane = s.split(column, self.lanes)
+        s.vectorize(lane)
+        s.reorder(*outer, panel, many, *inner)
+        total = math.prod(shape)
+        distribute(s, [*outer, panel], max(1.0, 2.0 * total / math.prod(v.extent for v in [*outer, panel])))
+        self.packs.append(Pack(workspace, s.body, tuple(s.steps)))
+        at = (*outer, index.floordiv(vector, width), *inner, index.mod(vector, width))
+        return workspace[at]
 
     def schedule(self) -> Schedule:
         r = self.roles

@@ -6,12 +6,14 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, walk
+from stratal.loops.expr import Expr, Load, Var, walk
 from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, by_stride, divides_anywhere, work
 from stratal.schedule.primitives import Schedule, sequence
+from stratal.schedule.result import Tactic
 from stratal.schedule.tactics.common import (
     distribute,
+    finished,
     in_place_pairs,
     nest,
     unit_axis,
@@ -20,7 +22,7 @@ from stratal.schedule.tactics.common import (
 )
 
 
-def schedule_pointwise(x: GroupExpressions, target: Target) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of an element-wise group, its name, and pairs that may share memory."""
     results = x.results
     shape = results[0].aval.ints
@@ -41,7 +43,7 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> tuple[Schedule, s
     roots = list(expressions(body))
     schedule = Schedule(nest(loops, body))
     if not loops:
-        return schedule, "scalar", pairs
+        return finished(schedule, "scalar", pairs)
     cost = 1 + work(roots)
     lanes = vector_lanes(target, roots)
     across = _transposed(roots, loops)
@@ -52,9 +54,9 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> tuple[Schedule, s
         schedule.reorder(*rest, outer, across)
         loops = [*rest, outer]
         distribute(schedule, loops, cost * lanes * across.extent)
-        return schedule, "transpose", pairs
+        return finished(schedule, "transpose", pairs)
     distribute(schedule, [*loops, outer], cost * lanes / 4)
-    return schedule, "sweep", pairs
+    return finished(schedule, "sweep", pairs)
 
 
 def _stores(x: GroupExpressions, results: list[Node], where: tuple[Expr, ...]) -> list[Stmt]:

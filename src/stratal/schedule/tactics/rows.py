@@ -18,7 +18,8 @@ from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lane
 from stratal.loops.stmt import For, Stmt, Store, expressions
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
-from stratal.schedule.tactics.common import distribute, in_place_pairs, vector_lanes
+from stratal.schedule.result import Tactic
+from stratal.schedule.tactics.common import distribute, finished, in_place_pairs, vector_lanes
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
 UNROLL = 4  # accumulators per reduction: hides the latency of an add
@@ -65,7 +66,7 @@ class RowPlan:
         return [u for u in self.x.group.members if m in self._operands(u)]
 
 
-def schedule_rows(x: GroupExpressions, target: Target) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+def schedule_rows(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of a row group, its name, and pairs that may share memory."""
     return RowNest(x, target).schedule()
 
@@ -86,7 +87,7 @@ class RowNest:
         self.registers: list[Buffer] = []
         self.rows: list[Buffer] = []
 
-    def schedule(self) -> tuple[Schedule, str, list[tuple[Buffer, Buffer]]]:
+    def schedule(self) -> Tactic:
         body = sequence(*(self._phase(p) for p in range(self.plan.num_phases)))
         reads = list(dict.fromkeys(e.buffer for e in walk(expressions(body)) if isinstance(e, Load)))
         pairs = in_place_pairs(body, reads, [self.x.buffer(r) for r in self.x.results])
@@ -97,7 +98,7 @@ class RowNest:
             schedule.shrink(temporary, [self.row], "scratch")
         schedule.steps.append(f"lanes({self.width}) x {self.unroll}, {self.plan.num_phases} phases")
         distribute(schedule, [self.row], max(1.0, self.size * self.work / 4))
-        return schedule, "rows", pairs if self.plan.num_phases == 1 else []
+        return finished(schedule, "rows", pairs if self.plan.num_phases == 1 else ())
 
     def _phase(self, phase: int) -> Stmt:
         """Return one pass over a row: row values, the loop over elements, then what its accumulators give."""
