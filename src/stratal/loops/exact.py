@@ -92,7 +92,7 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _to_odd(s: Array, error: Array) -> Array:
-    """Return s + error rounded to odd: an inexact result ends in a set bit, so a second rounding is harmless."""
+    """Return s + error rounded to odd: an inexact result ends in a set bit, so rounding twice is harmless."""
     bits = s.view(np.int64)
     even = ((bits & 1) == 0) & (error != 0)
     away = (error > 0) == (s > 0)
@@ -119,7 +119,7 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _fma64(a: Array, b: Array, c: Array) -> Array:
-    """Correctly rounded: mantissas are multiplied exactly, the addend is scaled to them, one rounding at the end.
+    """Round once: mantissas are multiplied exactly, the addend is scaled to them, the sum is rounded.
 
     See: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums" (2008).
     """

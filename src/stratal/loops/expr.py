@@ -1,4 +1,4 @@
-"""Scalar expressions: hash-consed, typed, with the small closed set of functions that code generation knows."""
+"""Scalar expressions: hash-consed, typed, with the closed set of functions that code generation knows."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Const:
         self.dtype: Final = dtype
 
     def __str__(self) -> str:
-        return str(self.value) if self.dtype is int64 else f"{self.value}:{self.dtype}"
+        return to_text(self)
 
     __repr__ = __str__
 
@@ -153,7 +153,7 @@ class Load:
         return self.buffer.dtype
 
     def __str__(self) -> str:
-        return f"{self.buffer.name}[{', '.join(map(str, self.indices))}]"
+        return to_text(self)
 
     __repr__ = __str__
 
@@ -170,12 +170,7 @@ class Call:
         self.dtype: Final = dtype
 
     def __str__(self) -> str:
-        infix = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "ge": ">=",
-                 "le": "<=", "gt": ">", "eq": "==", "ne": "!=", "and": "&", "or": "|"}  # fmt: skip
-        if self.fn in infix:
-            return f"({self.args[0]} {infix[self.fn]} {self.args[1]})"
-        name = f"{self.fn}.{self.dtype}" if self.fn in ("cast", "bitcast") else self.fn
-        return f"{name}({', '.join(map(str, self.args))})"
+        return to_text(self)
 
     __repr__ = __str__
 
@@ -196,7 +191,7 @@ class Guard:
         return self.value.dtype
 
     def __str__(self) -> str:
-        return f"guard({self.condition}, {self.value}, {self.otherwise})"
+        return to_text(self)
 
     __repr__ = __str__
 
@@ -217,7 +212,7 @@ class Lanes:
         return self.value.dtype
 
     def __str__(self) -> str:
-        return f"lanes.{self.fn}({self.value}, {self.var})"
+        return to_text(self)
 
     __repr__ = __str__
 
@@ -376,3 +371,86 @@ def variables(roots: Iterable[Expr]) -> set[Var]:
 
 def loads(roots: Iterable[Expr]) -> list[Load]:
     return [e for e in walk(roots) if isinstance(e, Load)]
+
+
+# -- text ------------------------------------------------------------------------------------------------
+
+INFIX: Final = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "ge": ">=",
+    "le": "<=", "gt": ">", "eq": "==", "ne": "!=", "and": "&", "or": "|",
+}  # fmt: skip
+_SHORT: Final = 12  # shared expressions this short are repeated
+_LONG: Final = 240  # longer ones are named even if they occur once
+
+
+def to_text(expr: Expr) -> str:
+    """Print one expression; what it shares is defined first, as `let %0 = ...; `."""
+    lets, (text,) = to_texts((expr,))
+    return "".join(f"let {name} = {value}; " for name, value in lets) + text
+
+
+def to_texts(
+    roots: Iterable[Expr], names: Mapping[Var, str] | None = None
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Print expressions together: definitions of what they share, in order, and a text for each.
+
+    The length is linear in the number of distinct sub-expressions. `names` renames variables.
+    """
+    wanted = list(roots)
+    order = walk(wanted)
+    uses: dict[Expr, int] = {}
+    for used in [*wanted, *(c for e in order for c in children(e))]:
+        uses[used] = uses.get(used, 0) + 1
+    lane_names = _lane_names(order, names or {})
+    free = {**(names or {}), **lane_names}
+    captive: set[Expr] = set()
+    lets: list[tuple[str, str]] = []
+    texts: dict[Expr, str] = {}
+    for e in order:
+        text = _one_text(e, texts, free)
+        inside = e in lane_names or any(c in captive for c in children(e))
+        if inside and not isinstance(e, Lanes):
+            captive.add(e)
+        elif not isinstance(e, (Const, Var)) and len(text) > (_SHORT if uses[e] > 1 else _LONG):
+            lets.append((f"%{len(lets)}", text))
+            text = lets[-1][0]
+        texts[e] = text
+    return lets, [texts[r] for r in wanted]
+
+
+def _lane_names(order: Iterable[Expr], names: Mapping[Var, str]) -> dict[Var, str]:
+    """Return a name for each variable that a lane reduction binds, unlike the names around it."""
+    taken = set(names.values())
+    bound: dict[Var, str] = {}
+    for e in order:
+        if isinstance(e, Lanes) and e.var not in bound:
+            bound[e.var] = unlike(e.var.name, taken)
+            taken.add(bound[e.var])
+    return bound
+
+
+def unlike(name: str, taken: Iterable[str]) -> str:
+    """Return `name`, or the first of `name_1`, `name_2`, ... that is not taken."""
+    found, k = name, 0
+    while found in taken:
+        k += 1
+        found = f"{name}_{k}"
+    return found
+
+
+def _one_text(e: Expr, texts: Mapping[Expr, str], names: Mapping[Var, str]) -> str:
+    if isinstance(e, Const):
+        return str(e.value) if e.dtype is int64 else f"{e.value}:{e.dtype}"
+    if isinstance(e, Var):
+        return names.get(e, e.name)
+    parts = [texts[c] for c in children(e)]
+    if isinstance(e, Load):
+        return f"{e.buffer.name}[{', '.join(parts)}]"
+    if isinstance(e, Guard):
+        return f"guard({', '.join(parts)})"
+    if isinstance(e, Lanes):
+        return f"lanes.{e.fn}({names[e.var]} in {e.var.extent}: {parts[0]})"
+    if e.fn in INFIX:
+        return f"({parts[0]} {INFIX[e.fn]} {parts[1]})"
+    name = f"{e.fn}.{e.dtype}" if e.fn in ("cast", "bitcast") else e.fn
+    return f"{name}({', '.join(parts)})"

@@ -1,19 +1,20 @@
 """The index algebra: quasi-affine int64 expressions in normal form, and what can be read off them.
 
-A normal form is a sum of integer multiples of atoms plus a constant. An atom is a loop variable, a load (a gathered
-index), `floordiv(form, c)` or `mod(form, c)` with c a positive constant. Bounds of variables are part of the
-variables, so `i*8 + j` with j < 8 divided by 8 is `i` wherever it is written.
+A normal form is a sum of integer multiples of atoms plus a constant. An atom is a loop variable, a load (a
+gathered index), `floordiv(form, c)` or `mod(form, c)` with c a positive constant. Bounds of variables are part
+of the variables, so `i*8 + j` with j < 8 divided by 8 is `i` wherever it is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Union
 
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import VerifyError
-from stratal.loops.expr import Call, Const, Expr, Load, Var, _intern, call, const, index_const
+from stratal.loops.expr import Call, Const, Expr, Load, Var, _intern, call, children, const, index_const
 
 Index = Union[Expr, int]
 Linear = dict[Expr, int]
@@ -26,27 +27,32 @@ def as_expr(value: Index) -> Expr:
 
 def linear(expr: Index) -> tuple[Linear, int]:
     """Split a normal form into {atom: coefficient} and the constant."""
-    if isinstance(expr, int):
-        return {}, expr
-    if isinstance(expr, Const):
-        return {}, int(expr.value)
-    if isinstance(expr, Call) and expr.fn == "add":
-        terms, constant = linear(expr.args[0])
-        more, extra = linear(expr.args[1])
-        terms = dict(terms)
-        for atom, c in more.items():
-            terms[atom] = terms.get(atom, 0) + c
-        return {a: c for a, c in terms.items() if c}, constant + extra
-    if isinstance(expr, Call) and expr.fn == "mul" and isinstance(expr.args[1], Const):
-        terms, constant = linear(expr.args[0])
-        c = int(expr.args[1].value)
-        return {a: k * c for a, k in terms.items()}, constant * c
-    return {expr: 1}, 0
+    terms: Linear = {}
+    constant = 0
+    stack: list[tuple[Index, int]] = [(expr, 1)]
+    while stack:
+        part, c = stack.pop()
+        if isinstance(part, int):
+            constant += c * part
+        elif isinstance(part, Const):
+            constant += c * int(part.value)
+        elif isinstance(part, Call) and part.fn == "add":
+            stack += ((part.args[1], c), (part.args[0], c))
+        elif isinstance(part, Call) and part.fn == "mul" and isinstance(part.args[1], Const):
+            stack.append((part.args[0], c * _divisor(part)))
+        else:
+            terms[part] = terms.get(part, 0) + c
+    return {a: c for a, c in terms.items() if c}, constant
 
 
 @lru_cache(maxsize=1 << 16)
 def _order(expr: Expr) -> str:
-    return str(expr)
+    """Return the key terms are sorted by: their text; a digest takes the place of long parts."""
+    if isinstance(expr, (Const, Var)):
+        return str(expr)
+    name = expr.buffer.name if isinstance(expr, Load) else getattr(expr, "fn", "guard")
+    text = f"{name}({','.join(map(_order, children(expr)))})"
+    return text if len(text) <= 200 else f"{name}({blake2b(text.encode(), digest_size=12).hexdigest()})"
 
 
 def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
@@ -66,11 +72,19 @@ def _raw(fn: str, *args: Expr) -> Expr:
     return _intern(("call", fn, args, "int64"), lambda: Call(fn, args, int64))  # type: ignore[no-any-return]
 
 
+def _divisor(expr: Call) -> int:
+    """Return the constant of a floordiv, mod or mul."""
+    divisor = expr.args[1]
+    if not isinstance(divisor, Const):
+        raise VerifyError("index: not divided by a constant", got=str(expr))
+    return int(divisor.value)
+
+
 def _rejoin(terms: Linear) -> Linear:
     for atom, c in list(terms.items()):
         if not (isinstance(atom, Call) and atom.fn == "mod") or atom not in terms:
             continue
-        modulus = int(atom.args[1].value)  # type: ignore[union-attr]
+        modulus = _divisor(atom)
         quotient = floordiv(atom.args[0], modulus)
         parts, extra = linear(quotient)
         if extra == 0 and parts and all(terms.get(a) == k * c * modulus for a, k in parts.items()):
@@ -110,11 +124,11 @@ def _bounds(expr: Expr) -> tuple[int, int]:
     if isinstance(expr, Call):
         if expr.fn == "mod":
             low, high = _bounds(expr.args[0])
-            c = int(expr.args[1].value)  # type: ignore[union-attr]
-            return (low, high) if 0 <= low and high < c else (0, c - 1)
+            c = _divisor(expr)
+            return (low, high) if low >= 0 and high < c else (0, c - 1)
         if expr.fn == "floordiv":
             low, high = _bounds(expr.args[0])
-            c = int(expr.args[1].value)  # type: ignore[union-attr]
+            c = _divisor(expr)
             return low // c, high // c
         if expr.fn in ("add", "mul"):
             terms, constant = linear(expr)
@@ -143,17 +157,17 @@ def floordiv(a: Index, c: int) -> Expr:
     if c == 1:
         return as_expr(a)
     terms, constant = linear(a)
-    whole = {k: v // c for k, v in terms.items() if v % c == 0}
-    rest = {k: v for k, v in terms.items() if v % c}
+    rest = _residue(terms, c)
+    whole = {k: (v - rest.get(k, 0)) // c for k, v in terms.items() if v != rest.get(k, 0)}
     quotient, remainder = divmod(constant, c)
     inner = from_linear(rest, remainder)
     low, high = bounds(inner)
-    if 0 <= low and high < c:
+    if low >= 0 and high < c:
         return from_linear(whole, quotient)
     if low // c == high // c:
         return from_linear(whole, quotient + low // c)
     if isinstance(inner, Call) and inner.fn == "floordiv":
-        divided = floordiv(inner.args[0], int(inner.args[1].value) * c)  # type: ignore[union-attr]
+        divided = floordiv(inner.args[0], _divisor(inner) * c)
     else:
         split = _split(rest, remainder, c)
         if split is not None:
@@ -165,12 +179,17 @@ def floordiv(a: Index, c: int) -> Expr:
     return add(from_linear(whole, quotient), divided)
 
 
+def _residue(terms: Linear, c: int) -> Linear:
+    """Return coefficients reduced modulo c, the same for quotient and remainder so that they meet again."""
+    return {k: v % c if abs(v) >= c or bounds(k)[0] < 0 else v for k, v in terms.items() if v % c}
+
+
 def _split(terms: Linear, constant: int, c: int) -> tuple[Expr, int] | None:
     """Return (x, d) with (g*x + small)//c = x//d where 0 <= small < g, g divides c and d = c/g."""
     for g in sorted({abs(v) for v in terms.values() if c % v == 0 and abs(v) > 1}, reverse=True):
         big = {k: v // g for k, v in terms.items() if v % g == 0}
         low, high = bounds(from_linear({k: v for k, v in terms.items() if v % g}, constant % g))
-        if big and 0 <= low and high < g:
+        if big and low >= 0 and high < g:
             return from_linear(big, constant // g), c // g
     return None
 
@@ -180,17 +199,17 @@ def mod(a: Index, c: int) -> Expr:
     if c <= 0:
         raise VerifyError("index: remainder by a constant that is not positive", got=str(c))
     terms, constant = linear(a)
-    rest = {k: v % c if abs(v) >= c or bounds(k)[0] < 0 else v for k, v in terms.items() if v % c}
+    rest = _residue(terms, c)
     inner = from_linear(rest, constant % c)
     low, high = bounds(inner)
     if low // c == high // c:
         return add(inner, -(low // c) * c)
-    if isinstance(inner, Call) and inner.fn == "mod" and int(inner.args[1].value) % c == 0:  # type: ignore[union-attr]
+    if isinstance(inner, Call) and inner.fn == "mod" and _divisor(inner) % c == 0:
         return mod(inner.args[0], c)
     for g in sorted({v for v in rest.values() if v > 1 and c % v == 0}, reverse=True):
         small = from_linear({k: v for k, v in rest.items() if v % g}, constant % c % g)
         lo, hi = bounds(small)
-        if 0 <= lo and hi < g and g < c:
+        if lo >= 0 and hi < g and g < c:
             big = from_linear({k: v // g for k, v in rest.items() if v % g == 0}, constant % c // g)
             return add(mul(mod(big, c // g), g), small)
     return _raw("mod", inner, index_const(c))

@@ -6,7 +6,7 @@ condition fails; `fma` rounds once.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -73,7 +73,7 @@ def _value(root: Expr, scope: _Scope) -> Array:
 
 
 def _needed_first(expr: Expr) -> tuple[Expr, ...]:
-    """Return the sub-expressions of the same scope: a guard's value and the lanes of a reduction have their own."""
+    """Return the sub-expressions of the same scope; a guard's value and reduced lanes have their own."""
     if isinstance(expr, Guard):
         return (expr.condition, expr.otherwise)
     return () if isinstance(expr, Lanes) else children(expr)
@@ -81,7 +81,7 @@ def _needed_first(expr: Expr) -> tuple[Expr, ...]:
 
 def _step(expr: Expr, scope: _Scope) -> Array:
     if isinstance(expr, Const):
-        return np.asarray(expr.value, expr.dtype.np)
+        return constant(expr)
     if isinstance(expr, Call):
         return apply(expr.fn, [scope.memo[a] for a in expr.args], expr.dtype)
     if isinstance(expr, Load):
@@ -96,12 +96,18 @@ def _step(expr: Expr, scope: _Scope) -> Array:
     raise VerifyError("interpreter: a loop variable has no value", got=str(expr))
 
 
+def constant(expr: Const) -> Array:
+    """Return an immediate; integers wrap to their dtype."""
+    if not expr.dtype.is_integer:
+        return np.asarray(expr.value, expr.dtype.np)
+    wrapped = int(expr.value) % (1 << expr.dtype.bits)
+    return np.asarray(wrapped, f"uint{expr.dtype.bits}").view(expr.dtype.np)
+
+
 def _tree(expr: Lanes, lanes: Array) -> Array:
     """Combine halves, then halves of those: the order of every lane reduction."""
-    while (n := lanes.shape[-1]) > 1:
-        half = (n + 1) // 2
-        joined = apply(expr.fn, [lanes[..., : n - half], lanes[..., half:]], expr.dtype)
-        lanes = np.concatenate([joined, lanes[..., n - half : half]], axis=-1)
+    while (half := lanes.shape[-1] // 2) > 0:
+        lanes = apply(expr.fn, [lanes[..., :half], lanes[..., half:]], expr.dtype)
     return lanes[..., 0]
 
 
@@ -167,9 +173,11 @@ def _reduced(compute: Compute, terms: Sequence[Array]) -> Array:
     inputs = [load(Buffer(f"term{k}", t.dtype, ()), ()) for k, t in enumerate(compute.terms)]
     joined = combiner.combine(states, inputs)
     held = [np.full(compute.shape, c.value, c.dtype.np) for c in combiner.identity(dtypes)]
-    for point in itertools.product(*(range(v.extent) for v in compute.reduce)):
+    count = math.prod(v.extent for v in compute.reduce)
+    flat = [t.reshape((*compute.shape, count)) for t in terms]
+    for k in range(count):
         here: dict[Expr, Array] = dict(zip(states, held, strict=True))
-        here.update(zip(inputs, (np.asarray(t[(Ellipsis, *point)]) for t in terms), strict=True))
+        here.update(zip(inputs, (t[..., k] for t in flat), strict=True))
         held = evaluate(joined, here, {})
     return held[compute.result]
 

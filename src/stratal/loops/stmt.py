@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, Union, final
 
-from stratal.loops.expr import Buffer, Expr, Load, Var, substitute, walk
+from stratal.loops.expr import Buffer, Expr, Load, Var, substitute, to_texts, unlike, walk
 
 LoopKind = Literal["serial", "parallel", "unroll", "vector"]
 
 
 @final
 class For:
-    """`for var in range(var.extent)`. `vector` runs all iterations as lanes; `parallel` iterations are independent."""
+    """`for var in range(var.extent)`. `vector` runs iterations as lanes; `parallel` ones are independent."""
 
     __slots__ = ("body", "kind", "var")
 
@@ -72,7 +72,7 @@ Stmt = Union[For, Store, If, Fail, Seq]
 
 @final
 class Kernel:
-    """A native function. `reads` and `writes` are its parameters in Frame order; a buffer both read and written is in `writes`.
+    """A native function. `reads` and `writes` are its parameters in Frame order; what is both is in `writes`.
 
     `local` buffers are registers or per-worker scratch. If the outermost statement is a parallel loop, its
     iterations are the kernel's chunks; otherwise the kernel is one chunk.
@@ -81,7 +81,12 @@ class Kernel:
     __slots__ = ("body", "local", "name", "reads", "writes")
 
     def __init__(
-        self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], body: Stmt, local: Iterable[Buffer] = ()
+        self,
+        name: str,
+        reads: Iterable[Buffer],
+        writes: Iterable[Buffer],
+        body: Stmt,
+        local: Iterable[Buffer] = (),
     ) -> None:
         self.name: Final = name
         self.reads: Final = tuple(reads)
@@ -158,24 +163,40 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     return Seq(substitute_stmt(s, values) for s in stmt.body)
 
 
-def stmt_to_text(stmt: Stmt, indent: str = "") -> str:
+def stmt_to_text(stmt: Stmt, indent: str = "", names: Mapping[Var, str] | None = None) -> str:
+    """Print a statement; `names` are those of the loop variables around it.
+
+    What the expressions of a statement share is defined by `let` lines before it, so texts stay short. A loop
+    variable with the name of one around it gets another name: equal texts mean equal kernels.
+    """
+    around = names or {}
     if isinstance(stmt, For):
+        name = unlike(stmt.var.name, around.values())
         word = "for" if stmt.kind == "serial" else stmt.kind
-        return f"{indent}{word} {stmt.var} in {stmt.var.extent}:\n{stmt_to_text(stmt.body, indent + '  ')}"
+        body = stmt_to_text(stmt.body, indent + "  ", {**around, stmt.var: name})
+        return f"{indent}{word} {name} in {stmt.var.extent}:\n{body}"
+    if isinstance(stmt, Seq):
+        return "\n".join(stmt_to_text(s, indent, around) for s in stmt.body) or f"{indent}pass"
     if isinstance(stmt, Store):
-        return f"{indent}{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}] = {stmt.value}"
-    if isinstance(stmt, If):
-        text = f"{indent}if {stmt.condition}:\n{stmt_to_text(stmt.then, indent + '  ')}"
-        if stmt.otherwise is not None:
-            text += f"\n{indent}else:\n{stmt_to_text(stmt.otherwise, indent + '  ')}"
-        return text
+        lets, (*indices, value) = to_texts((*stmt.indices, stmt.value), around)
+        return _with_lets(lets, f"{stmt.buffer.name}[{', '.join(indices)}] = {value}", indent)
+    lets, (condition,) = to_texts((stmt.condition,), around)
     if isinstance(stmt, Fail):
-        return f"{indent}fail {stmt.code} if {stmt.condition}"
-    return "\n".join(stmt_to_text(s, indent) for s in stmt.body)
+        return _with_lets(lets, f"fail {stmt.code} if {condition}", indent)
+    text = (
+        _with_lets(lets, f"if {condition}:", indent) + "\n" + stmt_to_text(stmt.then, indent + "  ", around)
+    )
+    if stmt.otherwise is not None:
+        text += f"\n{indent}else:\n{stmt_to_text(stmt.otherwise, indent + '  ', around)}"
+    return text
+
+
+def _with_lets(lets: Iterable[tuple[str, str]], text: str, indent: str) -> str:
+    return "\n".join([f"{indent}let {name} = {value}" for name, value in lets] + [indent + text])
 
 
 def kernel_to_text(kernel: Kernel) -> str:
-    """Print a kernel: parameters, locals, loops."""
+    """Print a kernel: parameters, locals, loops. `parse.parse_kernel` reads it back."""
     head = [f"  in  {b}" for b in kernel.reads] + [f"  out {b}" for b in kernel.writes]
     head += [f"  {b.space} {b}" for b in kernel.local]
-    return f"kernel {kernel.name}:\n" + "\n".join(head) + "\n" + stmt_to_text(kernel.body, "  ")
+    return "\n".join([f"kernel {kernel.name}:", *head, stmt_to_text(kernel.body, "  ")])

@@ -162,7 +162,12 @@ def flip_sign(x: Expr, sign: Expr) -> Expr:
 
 def copysign(magnitude: Expr, sign: Expr) -> Expr:
     """Return |magnitude| with the sign of `sign`."""
-    return from_bits(call("or", to_bits(absolute(magnitude)), sign_bit(sign)))
+    return with_sign(absolute(magnitude), sign)
+
+
+def with_sign(magnitude: Expr, sign: Expr) -> Expr:
+    """Return a magnitude that is not negative with the sign of `sign`."""
+    return from_bits(call("or", to_bits(magnitude), sign_bit(sign)))
 
 
 def signbit(x: Expr) -> Expr:

@@ -10,7 +10,6 @@ from stratal.loops.math.arith import (
     absolute,
     add,
     at_most,
-    copysign,
     div,
     fma,
     in_double,
@@ -21,6 +20,7 @@ from stratal.loops.math.arith import (
     polynomial,
     select,
     sub,
+    with_sign,
 )
 from stratal.loops.math.exponential import exp, exp2_double, exp2_moderate
 
@@ -88,7 +88,7 @@ def erf(x: Expr) -> Expr:
     else:
         near = fma(a, polynomial(mul(a, a), _ERF64), a)
         far = sub(one, _erfc_positive(at_most(a, 6.0)))
-    return copysign(select(lt(a, one), near, far), x)
+    return with_sign(select(lt(a, one), near, far), x)
 
 
 def erfc(x: Expr) -> Expr:

@@ -11,7 +11,6 @@ from stratal.loops.math.arith import (
     absolute,
     add,
     at_most,
-    copysign,
     div,
     either,
     fma,
@@ -24,6 +23,7 @@ from stratal.loops.math.arith import (
     select,
     sqrt,
     sub,
+    with_sign,
 )
 from stratal.loops.math.exponential import exp_moderate, expm1_quarter
 from stratal.loops.math.logarithm import log1p
@@ -39,7 +39,7 @@ _TANH32: Final = (
 def tanh(x: Expr) -> Expr:
     """Return the hyperbolic tangent."""
     a = absolute(x)
-    return copysign(_tanh32(a) if x.dtype is float32 else _tanh64(a), x)
+    return with_sign(_tanh32(a) if x.dtype is float32 else _tanh64(a), x)
 
 
 def _tanh32(a: Expr) -> Expr:
@@ -61,7 +61,7 @@ def sinh(x: Expr) -> Expr:
     """Return the hyperbolic sine: (e + e/(e + 1))/2 with e = exp(|x|) - 1."""
     e = expm1_quarter(absolute(x))
     half = add(e, div(e, fma(e, like(4.0, x), like(1.0, x))))
-    return keep_tiny(x, copysign(mul(half, like(2.0, x)), x), _tiny(x))
+    return keep_tiny(x, with_sign(mul(half, like(2.0, x)), x), _tiny(x))
 
 
 def cosh(x: Expr) -> Expr:
@@ -78,7 +78,7 @@ def asinh(x: Expr) -> Expr:
     root = sqrt(fma(a, a, like(1.0, x)))
     near = fma(a, div(a, add(root, like(1.0, x))), a)
     result = add(log1p(select(large, a, near)), select(large, like(_LN2, x), like(0.0, x)))
-    return keep_tiny(x, copysign(result, x), _tiny(x))
+    return keep_tiny(x, with_sign(result, x), _tiny(x))
 
 
 def acosh(x: Expr) -> Expr:
@@ -94,7 +94,7 @@ def atanh(x: Expr) -> Expr:
     """Return the inverse hyperbolic tangent; infinite at +-1, NaN beyond."""
     a = absolute(x)
     result = mul(like(0.5, x), log1p(div(add(a, a), sub(like(1.0, x), a))))
-    return keep_tiny(x, copysign(result, x), _tiny(x))
+    return keep_tiny(x, with_sign(result, x), _tiny(x))
 
 
 def _tiny(x: Expr) -> float:

@@ -15,7 +15,6 @@ from stratal.loops.math.arith import (
     NAN,
     absolute,
     add,
-    copysign,
     div,
     eq,
     flip_sign,
@@ -34,6 +33,7 @@ from stratal.loops.math.arith import (
     sqrt,
     sub,
     to_bits,
+    with_sign,
 )
 
 # (sin(r)/r - 1)/r^2 and (cos(r) - 1 + r^2/2)/r^4 in r^2, |r| <= pi/4 (Remez, rounded as in `exponential`)
@@ -174,7 +174,7 @@ def _asin_pieces(x: Expr) -> tuple[Expr, Expr]:
 def asin(x: Expr) -> Expr:
     """Return the arc sine; NaN outside [-1, 1]."""
     central, p = _asin_pieces(x)
-    return copysign(select(central, p, _half_pi_minus(mul(p, like(2.0, x)))), x)
+    return with_sign(select(central, p, _half_pi_minus(mul(p, like(2.0, x)))), x)
 
 
 def acos(x: Expr) -> Expr:
@@ -196,7 +196,7 @@ def atan(x: Expr) -> Expr:
     a = absolute(x)
     outer = gt(a, like(1.0, x))
     p = _atan_series(select(outer, div(like(1.0, x), a), a))
-    return copysign(select(outer, _half_pi_minus(p), p), x)
+    return with_sign(select(outer, _half_pi_minus(p), p), x)
 
 
 def atan2(y: Expr, x: Expr) -> Expr:
@@ -209,4 +209,4 @@ def atan2(y: Expr, x: Expr) -> Expr:
     p = select(steep, _half_pi_minus(p), p)
     p = select(signbit(x), _half_pi_minus(p, 2), p)
     p = select(call("or", ne(x, x), ne(y, y)), like(NAN, x), p)
-    return copysign(p, y)
+    return with_sign(p, y)
