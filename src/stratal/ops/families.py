@@ -8,10 +8,12 @@ Re<ct, jvp(t)> = Re<vjp(ct), t>.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
+from stratal.base.cost import Cost
 from stratal.base.dtypes import ALL, DType, bool_, complex64, complex128, float32, float64
 from stratal.base.errors import DTypeError, ShapeError, VerifyError
 from stratal.base.lowered import Lowered
@@ -19,8 +21,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample
-from stratal.loops.compute import pointwise
-from stratal.loops.expr import Expr, call, cast
+from stratal.loops.compute import Compute, pointwise
+from stratal.loops.expr import Call, Expr, call, cast, walk
 
 REAL_OF = {complex64: float32, complex128: float64}
 SAMPLE_SHAPES = ((2, 5), (), (37,), (0, 4), (1, 3, 1))
@@ -96,6 +98,10 @@ class Elementwise(Op):
         compute = types[0].dtype.compute
         return pointwise(types, out, lambda *xs: cast(self.scalar(*[cast(x, compute) for x in xs]), out))
 
+    def cost(self, *types: TensorType) -> Cost:
+        one = super().cost(*types)
+        return one._replace(flops=one.flops * operations(self, types[0].dtype))
+
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """Return d out / d input for each input; None where it is zero everywhere."""
         raise self.no_derivative()
@@ -140,6 +146,27 @@ class Elementwise(Op):
         refused = bool_ if "b" not in cls.kinds else float32 if "f" not in cls.kinds else None
         if refused is not None:
             yield Reject(cls(), (TensorType(refused, (2,)),) * (cls.arity or 1), "takes")
+
+
+class Movement(Op):
+    """Moves or marks elements and computes nothing, so it is linear in all its inputs together."""
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        return linear_jvp(self, b, tangents, *inputs)
+
+    def cost(self, *types: TensorType) -> Cost:
+        return super().cost(*types)._replace(flops=0.0)
+
+
+@lru_cache(maxsize=1024)
+def operations(op: Elementwise, dtype: DType) -> int:
+    """Return how many scalar functions an element of a call on `dtype` takes, conversions aside."""
+    types = (TensorType(dtype),) * (op.arity or 1)
+    if op.host_reason(*types):
+        return 1
+    lowered = op.lower(*types)
+    terms = lowered.terms if isinstance(lowered, Compute) else ()
+    return sum(isinstance(e, Call) and e.fn not in ("cast", "bitcast") for e in walk(terms))
 
 
 def sample_dtypes(kinds: str) -> Iterable[DType]:

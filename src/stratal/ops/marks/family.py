@@ -8,12 +8,12 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op
+from stratal.graph.op import Array
 from stratal.loops.compute import pointwise
-from stratal.ops.families import linear_jvp, refuse_host_only
+from stratal.ops.families import Movement, refuse_host_only
 
 
-class Mark(Op):
+class Mark(Movement):
     """The identity on values of any type."""
 
     arity = 1
@@ -30,6 +30,3 @@ class Mark(Op):
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.op(self.name, ct, **self.attributes)]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)

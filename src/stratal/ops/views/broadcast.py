@@ -13,15 +13,15 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import index_const
-from stratal.ops.families import linear_jvp
+from stratal.ops.families import Movement
 
 
 @record
-class Broadcast(Op):
+class Broadcast(Movement):
     """Give `x` the shape `shape`: input axis k becomes output axis `axes[k]`; a size-1 axis stretches.
 
     `axes` must be strictly increasing, so a broadcast never permutes.
@@ -66,9 +66,6 @@ class Broadcast(Op):
         new = [a for a in range(len(self.shape)) if a not in self.axes]
         summed = b.sum(ct, axes=tuple(sorted(stretched + new)))
         return [summed if not stretched else b.reshape(summed, shape=x.shape)]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

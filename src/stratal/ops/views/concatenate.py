@@ -13,16 +13,16 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Var, const, guard
 from stratal.loops.index import less, sub
-from stratal.ops.families import linear_jvp, refuse_host_only
+from stratal.ops.families import Movement, refuse_host_only
 
 
 @record
-class Concatenate(Op):
+class Concatenate(Movement):
     """Join one or more tensors along `axis`; the other sizes agree."""
 
     axis: int
@@ -77,9 +77,6 @@ class Concatenate(Op):
             piece = b.slice(ct, start=tuple(start), stop=tuple(stop), step=step) if b.needed(k) else None
             cotangents.append(piece)
         return cotangents
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

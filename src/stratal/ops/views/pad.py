@@ -13,16 +13,16 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, call, const, guard, index_const
 from stratal.loops.index import both, floordiv, mod, sub, within
-from stratal.ops.families import linear_jvp, refuse_host_only
+from stratal.ops.families import Movement, refuse_host_only
 
 
 @record
-class Pad(Op):
+class Pad(Movement):
     """Surround `x` by the scalar second operand: `low` before, `high` after, `interior` between two elements.
 
     Sizes are not negative; what a negative pad would cut off, `slice` takes.
@@ -87,9 +87,6 @@ class Pad(Op):
         inside = b.pad(inner, b.const(False), low=self.low, high=self.high, interior=self.interior)
         border = b.select(inside, b.like(ct, 0), ct)
         return [by_x, b.sum(border, axes=tuple(range(x.ndim)))]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -11,16 +11,16 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import const
 from stratal.loops.index import flatten, unflatten
-from stratal.ops.families import linear_jvp, refuse_host_only
+from stratal.ops.families import Movement, refuse_host_only
 
 
 @record
-class Reshape(Op):
+class Reshape(Movement):
     """Give `x` the shape `shape`, elements in row-major order. The front end resolves -1."""
 
     shape: Shape
@@ -52,9 +52,6 @@ class Reshape(Op):
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.reshape(ct, shape=inputs[0].shape)]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

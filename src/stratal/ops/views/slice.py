@@ -13,15 +13,15 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.index import add, mul
-from stratal.ops.families import linear_jvp, refuse_host_only
+from stratal.ops.families import Movement, refuse_host_only
 
 
 @record
-class Slice(Op):
+class Slice(Movement):
     """Take `x[start:stop:step]` on every axis, with 0 <= start <= stop <= size and step > 0.
 
     The front end resolves negative and missing bounds; a negative step is a `flip` and a slice.
@@ -77,9 +77,6 @@ class Slice(Op):
                 interior=tuple(s - 1 for s in self.step),
             )
         ]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
