@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = str(Path(__file__).resolve().parent.parent)
+EXAMPLES = f"{PACKAGE}/cli/examples/"  # programs as a user would write them: their lines are the user's
+_INSIDE = (f"{PACKAGE}/", "<frozen ")  # this package, and the import machinery
 _SCOPE: ContextVar[tuple[str, ...]] = ContextVar("stratal_scope", default=())
 
 
@@ -46,8 +48,9 @@ def user_line() -> SourceLine | None:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith((PACKAGE, "<frozen ")):  # frozen: the import machinery
-            return _line(code.co_filename, frame.f_lineno, code.co_qualname, _SCOPE.get())
+        file = code.co_filename
+        if not file.startswith(_INSIDE) or file.startswith(EXAMPLES):
+            return _line(file, frame.f_lineno, code.co_qualname, _SCOPE.get())
         frame = frame.f_back  # type: ignore[assignment]
     return None
 

@@ -1,0 +1,178 @@
+"""`save` and `load`: a model's weights, and what it computes as a graph that runs without its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.errors import CaptureError, FormatError, ShapeError
+from stratal.formats.model import ModelFile, read_model, write_model
+from stratal.graph.graph import Graph, substitute
+from stratal.graph.node import Input, Node, constant, graph_input
+from stratal.tensor import programs, values
+from stratal.tensor.state import MODE, no_grad
+from stratal.tensor.tensor import Tensor, hold, node_of, tensor
+
+
+def save(
+    model: Any,
+    path: str | Path,
+    *,
+    inputs: Any = None,
+    optimizer: Any = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model (a module or a state dict) to a folder, or to one file where `path` ends in `.stratal`.
+
+    With example `inputs` (a tensor or a tuple of them) the graph of `model(*inputs)` in evaluation mode is
+    saved too, and `load` gives a model that computes it without the class. `optimizer` saves its state,
+    `options` any training options of plain values. An existing model is replaced whole or stays whole.
+
+    Raises: FormatError, FileWriteError.
+    """
+    state = dict(model) if isinstance(model, Mapping) else model.state_dict(keep_vars=True)
+    arrays = {name: np.asarray(_detached(value)) for name, value in state.items()}
+    graph = None
+    if inputs is not None:
+        if not callable(model):
+            raise FormatError(
+                "save: only a module has a graph", got=type(model).__name__, hint="leave inputs out"
+            )
+        examples = inputs if isinstance(inputs, tuple) else (inputs,)
+        with evaluating(model):
+            graph = graph_of(model, examples, state)
+    saved = None if optimizer is None else optimizer.state_dict()
+    write_model(path, ModelFile(graph, arrays, saved, options or {}))
+
+
+def load(path: str | Path) -> SavedModel:
+    """Return the model in a folder or file that `save` wrote. Raises: FormatError for anything else."""
+    return SavedModel(read_model(path))
+
+
+class SavedModel:
+    """A model from a file: `state_dict()` for a module of its class; called, it computes its graph."""
+
+    def __init__(self, file: ModelFile) -> None:
+        self.graph = file.graph
+        self.options = dict(file.options)
+        self.optimizer = file.optimizer
+        self._weights = {name: tensor(array) for name, array in file.weights.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return parameters and buffers by name."""
+        return dict(self._weights)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Compute the saved graph, compiled on first use, on inputs of the saved shapes and dtypes."""
+        if self.graph is None:
+            raise FormatError("load: this file holds weights without a graph", hint="save with inputs=...")
+        given = iter(inputs)
+        storages = []
+        for node in self.graph.inputs:
+            assert isinstance(node.op, Input)
+            held = self._weights.get(node.op.label)
+            value = held if held is not None else _fitting(next(given, None), node, inputs)
+            storages.append(value._value("running a saved model"))
+        if next(given, None) is not None:
+            raise ShapeError(f"{self.graph.name}: takes fewer inputs", got=str(len(inputs)))
+        outputs = [hold(s) for s in programs.run(programs.compiled(self.graph), storages)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def __repr__(self) -> str:
+        shown = "no graph" if self.graph is None else repr(self.graph)
+        return f"<SavedModel: {len(self._weights)} weights, {shown}>"
+
+
+def _fitting(value: Any, node: Node, inputs: tuple[Any, ...]) -> Tensor:
+    """Return an input as a tensor of the type the graph was saved for. Raises: ShapeError."""
+    made = None if value is None else tensor(value)
+    if made is None or made.type != node.type:
+        got = ", ".join(str(tensor(x).type) for x in inputs) or "nothing"
+        assert isinstance(node.op, Input)
+        raise ShapeError(
+            f"saved model: {node.op.label} is {node.type}",
+            got=got,
+            hint="save with example inputs of the new shape",
+        )
+    return made
+
+
+def _detached(value: Any) -> Any:
+    detach = getattr(value, "detach", None)
+    return detach() if callable(detach) else value
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Put a module into evaluation mode for a block; every part then goes back to the mode it was in."""
+    parts = [(m, m.training) for m in model.modules()] if hasattr(model, "modules") else []
+    try:
+        for part, _ in parts:
+            part.training = False
+        yield
+    finally:
+        for part, mode in parts:
+            part.training = mode
+
+
+def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mapping[str, Tensor]) -> Graph:
+    """Return what a function computes as a graph of its inputs and of the tensors in `named`.
+
+    Other tensors it reads become constants. Raises: CaptureError when it changes a tensor's value or returns
+    something that does not depend on tensors.
+    """
+    for value in named.values():
+        np.asarray(_detached(value))  # give every weight its value: it then is an input, not a computation
+    with no_grad(), _lazily():
+        examples = [tensor(x) for x in inputs]
+        before = {name: node_of(value) for name, value in named.items()}
+        results = tree.leaves(function(*examples))
+        if not results or not all(isinstance(r, Tensor) for r in results):
+            raise CaptureError(
+                "save: the model must return tensors", got=", ".join(type(r).__name__ for r in results)
+            )
+        roots = [node_of(r) for r in results]
+        changed = [name for name, node in before.items() if node_of(named[name]) is not node]
+        if changed:
+            raise CaptureError(
+                "save: the model changes its own state in evaluation mode", got=", ".join(changed)
+            )
+        labels = {node_of(x): f"input {k}" for k, x in enumerate(examples)}
+        return _closed(
+            roots, {**{node: name for name, node in before.items()}, **labels}, type(function).__name__
+        )
+
+
+def _closed(roots: list[Node], labels: Mapping[Node, str], name: str) -> Graph:
+    """Return the graph of some values over labelled leaves; other leaves with a value become constants."""
+    _, leaves = programs.walk(roots, lambda n: isinstance(n.op, Input) or values.finished(n) is not None)
+    fresh = {node: graph_input(label, node.aval) for node, label in labels.items()}
+    replaced = dict(fresh)
+    for leaf in leaves:
+        if leaf not in fresh:
+            storage = values.finished(leaf)
+            if storage is None:
+                raise CaptureError(
+                    "save: a value the model reads is not known", got=str(leaf.type), where=leaf.where
+                )
+            replaced[leaf] = constant(storage.array)
+    outputs = substitute(roots, replaced)
+    used = set(leaves) | {node for node, label in labels.items() if label.startswith("input ")}
+    return Graph([fresh[node] for node in labels if node in used], outputs, name=name)
+
+
+@contextmanager
+def _lazily() -> Iterator[None]:
+    """Build nodes without computing them, whatever the mode was."""
+    before = MODE.eager
+    MODE.eager = False
+    try:
+        yield
+    finally:
+        MODE.eager = before

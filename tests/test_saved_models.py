@@ -1,0 +1,164 @@
+"""save and load: the same bits without the class, in a fresh process; training goes on where it stopped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal import nn, optim
+from stratal.base.errors import CaptureError, FormatError, ShapeError
+
+
+def network() -> Any:
+    st.manual_seed(3)
+    convolution = nn.Conv2d(1, 4, 3, padding=1)
+    head = nn.Linear(64, 3)
+    return nn.Sequential(convolution, nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), head)
+
+
+def batch(rows: int = 5) -> Any:
+    return np.random.default_rng(0).random((rows, 1, 4, 4), np.float32)
+
+
+def bits(value: Any) -> bytes:
+    return np.ascontiguousarray(np.asarray(value)).tobytes()
+
+
+@pytest.mark.parametrize("name", ["model", "model.stratal"])
+def test_a_loaded_model_computes_the_same_bits_without_its_class(tmp_path: Path, name: str) -> None:
+    net, x = network(), batch()
+    st.save(net, tmp_path / name, inputs=x, options={"rate": 0.1})
+    loaded = st.load(tmp_path / name)
+    net.eval()
+    assert bits(loaded(x)) == bits(net(st.tensor(x)).detach())
+    assert loaded.options == {"rate": 0.1}
+    assert "9 weights" in repr(loaded)
+
+
+def test_a_fresh_process_computes_the_same_bits(tmp_path: Path) -> None:
+    net, x = network(), batch()
+    st.save(net, tmp_path / "model", inputs=x)
+    np.save(tmp_path / "x.npy", x)
+    program = (
+        "import sys, numpy as np, stratal as st\n"
+        f"x = np.load({str(tmp_path / 'x.npy')!r})\n"
+        f"y = np.asarray(st.load({str(tmp_path / 'model')!r})(x))\n"
+        "sys.stdout.write(y.tobytes().hex())\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    net.eval()
+    assert child.stdout == bits(net(st.tensor(x)).detach()).hex()
+
+
+def test_saving_leaves_the_model_in_the_mode_it_was_in(tmp_path: Path) -> None:
+    net = network()
+    net[1].eval()
+    before = [m.training for m in net.modules()]
+    st.save(net, tmp_path / "model", inputs=batch())
+    assert [m.training for m in net.modules()] == before
+    assert not np.asarray(net[1].running_mean).any()
+
+
+def test_the_state_dict_goes_into_a_model_of_the_class(tmp_path: Path) -> None:
+    net, other = network(), network()
+    with st.no_grad():
+        net[0].weight.add_(1.0)
+    st.save(net, tmp_path / "model")
+    other.load_state_dict(st.load(tmp_path / "model").state_dict())
+    assert bits(other[0].weight.detach()) == bits(net[0].weight.detach())
+
+
+def test_a_plain_state_dict_can_be_saved(tmp_path: Path) -> None:
+    net = network()
+    st.save(net.state_dict(), tmp_path / "weights.stratal")
+    loaded = st.load(tmp_path / "weights.stratal")
+    assert set(loaded.state_dict()) == set(net.state_dict())
+    with pytest.raises(FormatError, match="without a graph"):
+        loaded(batch())
+
+
+def train(net: Any, optimizer: Any, steps: range) -> None:
+    for k in steps:
+        x = st.tensor(np.random.default_rng(k).random((8, 1, 4, 4), np.float32))
+        y = st.tensor(np.arange(8) % 3)
+        loss = nn.functional.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def plain_network() -> Any:
+    st.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: optim.Adam(p, lr=0.01), lambda p: optim.SGD(p, lr=0.1, momentum=0.9)]
+)
+def test_training_resumed_from_a_file_gives_the_same_bits(tmp_path: Path, make: Any) -> None:
+    whole = plain_network()
+    optimizer = make(whole.parameters())
+    train(whole, optimizer, range(6))
+
+    first = plain_network()
+    optimizer = make(first.parameters())
+    train(first, optimizer, range(3))
+    st.save(first, tmp_path / "model", optimizer=optimizer)
+
+    saved = st.load(tmp_path / "model")
+    second = plain_network()
+    second.load_state_dict(saved.state_dict())
+    optimizer = make(second.parameters())
+    optimizer.load_state_dict(saved.optimizer)
+    train(second, optimizer, range(3, 6))
+    assert [bits(p.detach()) for p in second.parameters()] == [bits(p.detach()) for p in whole.parameters()]
+
+
+def test_inputs_of_another_shape_number_or_dtype_are_refused_with_the_saved_one(tmp_path: Path) -> None:
+    st.save(network(), tmp_path / "model", inputs=batch())
+    loaded = st.load(tmp_path / "model")
+    for inputs in ((batch(2),), (), (batch(), batch()), (batch().astype(np.float64),)):
+        with pytest.raises(ShapeError):
+            loaded(*inputs)
+
+
+def test_a_tensor_the_model_closes_over_is_saved_as_a_constant(tmp_path: Path) -> None:
+    shift = st.tensor(np.arange(64.0, dtype=np.float32))
+
+    class Shifted(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + shift, x * 2
+
+    st.save(Shifted(), tmp_path / "model", inputs=np.zeros(64, np.float32))
+    moved, doubled = st.load(tmp_path / "model")(np.ones(64, np.float32))
+    assert np.asarray(moved).tolist() == (np.arange(64) + 1).tolist()
+    assert np.asarray(doubled).max() == 2
+
+
+def test_a_model_that_returns_no_tensors_is_refused(tmp_path: Path) -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return 3
+
+    with pytest.raises(CaptureError, match="must return tensors"):
+        st.save(Odd(), tmp_path / "model", inputs=batch())
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FormatError, match="only a module has a graph"):
+        st.save({"w": np.zeros(1)}, tmp_path / "model", inputs=batch())
+
+
+def test_a_model_saved_in_eager_mode_has_its_graph_too(tmp_path: Path) -> None:
+    with st.eager():
+        net = network()
+        st.save(net, tmp_path / "model", inputs=batch())
+    assert len(st.load(tmp_path / "model").graph.nodes) > 10
