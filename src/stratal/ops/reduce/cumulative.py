@@ -15,7 +15,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import LoopBody
-from stratal.loops.expr import Buffer, Expr, Var, call, index_const
+from stratal.loops.expr import Buffer, Expr, Var, call, cast, index_const
 from stratal.loops.index import add, sub, unflatten
 from stratal.loops.stmt import For, Seq, Stmt, Store
 from stratal.ops.families import check_kind, linear_jvp, refuse_host_only, same_types
@@ -237,7 +237,14 @@ class RunningExtreme(Scanned):
 
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)
-        return self.scan(types, lambda before, xs: xs[0] if before is None else call(self.fn, before, xs[0]))
+        compute, dtype = types[0].dtype.compute, types[0].dtype
+
+        def step(before: Expr | None, xs: list[Expr]) -> Expr:
+            if before is None:
+                return xs[0]
+            return cast(call(self.fn, cast(before, compute), cast(xs[0], compute)), dtype)
+
+        return self.scan(types, step)
 
     def chosen(self, b: Builder, out: Node, x: Node) -> Node:
         """Return where each running extreme stands: the latest place so far that set or equalled it."""
