@@ -20,7 +20,8 @@ TIERS = [
     {"train", "auto", "compress", "serve"},
     {"inspect"},
     {"stratal"},  # the package itself: the public names
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 OWED_CYCLES = [  # to be untied; may only shrink
     ["stratal.graph.graph", "stratal.graph.text"],
