@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -58,7 +60,12 @@ def scalar(id_: int, home: Any = "arena", index: int = -1, dtype: Any = int64) -
 
 
 def load(
-    values: list[Value], commands: tuple[Command, ...], outputs: tuple[int, ...] = (), *, threads: int = 2, **options: Any
+    values: list[Value],
+    commands: tuple[Command, ...],
+    outputs: tuple[int, ...] = (),
+    *,
+    threads: int = 2,
+    **options: Any,
 ) -> LoadedProgram:
     inputs = sorted((v for v in values if v.home == "input"), key=lambda v: v.index)
     arena = plan_arena(values, commands, outputs=outputs)
@@ -126,13 +133,19 @@ def test_the_checked_mode_finds_a_write_outside_the_write_set() -> None:
         program.run([storage(np.arange(8))])
 
 
-def test_the_checked_mode_finds_a_read_of_a_dead_value() -> None:
+def test_the_checked_mode_poisons_what_nobody_needs() -> None:
     values = [vector(0, "input", 0), vector(1), vector(2, "output", 0)]
-    commands = (mix(0, 0, 1), mix(0, 0, 2))
-    program = load(values, commands, (2,), checked=True)
-    late = LoadedProgram(program.executable, driver(), checked=True)
-    late.run([storage(np.arange(8))])
-    np.testing.assert_array_equal(late.memory.arena[:64], 255)  # %1 is poisoned as soon as nobody needs it
+    program = load(values, (mix(0, 0, 1), mix(0, 0, 2)), (2,), checked=True)
+    program.run([storage(np.arange(8))])
+    np.testing.assert_array_equal(program.memory.arena[:64], 255)
+
+
+def test_the_checked_mode_shows_what_was_read_before_it_was_written() -> None:
+    values = [vector(1), vector(2, "output", 0)]
+    half = Launch("fill", (), (1,), 4, (4, 10))
+    program = load(values, (half, mix(1, 1, 2)), (2,), checked=True)
+    for _ in range(2):
+        np.testing.assert_array_equal(program.run([])[0].array, [40] * 4 + [-4] * 4)  # 0xFF... is -1
 
 
 def test_states_are_updated_in_place_and_outputs_are_fresh() -> None:
@@ -462,8 +475,8 @@ def test_a_value_outside_the_arena_is_refused() -> None:
 
 
 def test_object_code_that_does_not_link_is_refused() -> None:
-    text = "declare void @nowhere_to_be_found()\ndefine void @k(ptr %f, i64 %c, i32 %w) {\n" \
-           "  call void @nowhere_to_be_found()\n  ret void\n}"  # fmt: skip
+    body = "{\n  call void @nowhere_to_be_found()\n  ret void\n}"
+    text = f"declare void @nowhere_to_be_found()\ndefine void @k(ptr %f, i64 %c, i32 %w) {body}"
     bad = {"k": KernelObject("k", assemble(text, host_machine()), "")}
     executable = Executable("bad", bad, [], (), (), (), (), [], 0, 0, 1)
     with pytest.raises(CompilerError, match="does not link"):
@@ -471,8 +484,6 @@ def test_object_code_that_does_not_link_is_refused() -> None:
 
 
 def test_loading_and_dropping_programs_keeps_memory_flat() -> None:
-    import resource
-
     def cycle() -> None:
         for _ in range(60):
             doubling().run([storage(np.ones(8))])
@@ -494,13 +505,12 @@ def test_the_pool_of_one_thread_runs_everything_itself() -> None:
 
 
 def test_the_process_ends_cleanly_with_running_workers() -> None:
-    import subprocess
-
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "import numpy as np, test_runtime_programs as t\n"
         "p = t.counting(100, threads=4)\n"
         "p.run([t.storage(np.zeros(64))])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True)
+    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Union
 
@@ -60,18 +60,24 @@ class Memory:
         return {name: int(block.nbytes) for name, block in blocks.items()}
 
 
-def allocate(executable: Executable, launches: Iterable[Launch]) -> Memory:
-    """Return the program's memory: the arena, one block of constants, scratch for each thread."""
+def allocate(
+    executable: Executable, launches: Iterable[Launch], new: Callable[[str, int], Array] | None = None
+) -> Memory:
+    """Return the program's memory: the arena, one block of constants, scratch for each thread.
+
+    `new(name, nbytes)` gives the memory of each; 64-byte aligned memory of its own by default.
+    """
+    new = new or (lambda name, nbytes: aligned_empty(nbytes))
     stride = round_up(max((launch.scratch_bytes for launch in launches), default=0))
     offsets, end = [], 0
     for constant in executable.constants:
         offsets.append(end)
         end = round_up(end + len(constant))
-    constants = aligned_empty(end)
+    constants = new("constants", end)
     for offset, constant in zip(offsets, executable.constants, strict=True):
         constants[offset : offset + len(constant)] = np.frombuffer(constant, np.uint8)
-    arena = aligned_empty(executable.arena_bytes)
-    return Memory(arena, constants, aligned_empty(stride * executable.threads), stride, offsets)
+    scratch = new("scratch", stride * executable.threads)
+    return Memory(new("arena", executable.arena_bytes), constants, scratch, stride, offsets)
 
 
 def address_of(array: Array) -> int:
@@ -154,6 +160,10 @@ class Encoding:
         error, slots, relocations = map(address_of, (self.error, self.slots, self.relocations))
         words = [pool, error, 0, self._records_at, self.count, slots, relocations, len(self.relocations)]
         return np.array(words, np.int64)
+
+    def record_at(self, index: int) -> int:
+        """Return the address of a record."""
+        return self._records_at + index * RECORD_BYTES
 
     def index_of(self, record: int) -> int:
         """Return which record lies at an address."""

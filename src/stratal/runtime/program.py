@@ -21,6 +21,7 @@ from stratal.base.dtypes import float32
 from stratal.base.errors import CompilerError, IndexOutOfRangeError, ShapeError, StratalError
 from stratal.base.types import TensorType
 from stratal.runtime import encode
+from stratal.runtime.check import CheckedRun, GuardedBlock
 from stratal.runtime.host import HostCalls, has_host_calls
 from stratal.runtime.loader import load_kernels
 from stratal.runtime.pool import Pool, pool_for
@@ -88,7 +89,13 @@ class LoadedProgram:
         commands = list(flat(executable.commands))
         launches = [c for c in commands if isinstance(c, Launch)]
         self._addresses, self._libraries = load_kernels(executable.kernels.values())
-        self.memory: Final = encode.allocate(executable, launches)
+        self.checked: Final = settings.verify.value if checked is None else checked
+        blocks: dict[str, GuardedBlock] = {}
+
+        def guarded(name: str, nbytes: int) -> Array:
+            return blocks.setdefault(name, GuardedBlock(name, nbytes)).payload
+
+        self.memory: Final = encode.allocate(executable, launches, guarded if self.checked else None)
         self._host: Final = HostCalls(executable)
         num_slots = len(executable.inputs) + len(executable.outputs)
         self.encoding: Final = encode.Encoding(
@@ -106,7 +113,9 @@ class LoadedProgram:
         self._context: Final = self.encoding.context(self.pool.address)
         self._context_address: Final = encode.address_of(self._context)
         self._running: object = None
-        self.checked = settings.verify.value if checked is None else checked
+        self._check: Final = (
+            CheckedRun(executable, self.encoding, blocks, self.pool, self._host) if self.checked else None
+        )
 
     @staticmethod
     def _layout(value: Value) -> Layout:
@@ -145,7 +154,9 @@ class LoadedProgram:
         self._pack(self._slots, 0, *addresses, *map(_ADDRESS, outputs))
         if not self.pool.started:
             self.pool.ensure_started()
-        if self._calls_back:
+        if self._check is not None:
+            code, self._context[2] = self._check.run(inputs, outputs)
+        elif self._calls_back:
             with self._host.during([*inputs, *outputs]):
                 code = self.pool.run(self._context_address)
         else:
