@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        importlib.import_module("stratal.base.settings")  # here, so that a bad variable is told without a trace
+        importlib.import_module("stratal.base.settings")  # a bad variable is then told without a trace
         args = build_parser(given).parse_args(given)
         return int(args.run(args))
     except StratalError as error:

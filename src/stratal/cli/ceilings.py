@@ -14,6 +14,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from stratal.base import settings
+from stratal.base.dtypes import float32
+from stratal.base.types import TensorType
+from stratal.compiler import compile_graph
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
+from stratal.runtime.storage import Storage
 
 Array = np.ndarray[Any, Any]
 _BYTES: Final = 128 << 20
@@ -31,13 +38,13 @@ class Ceiling(NamedTuple):
 
 
 def measure(repeats: int = 5) -> list[Ceiling]:
-    """Measure memory and arithmetic on one thread and on as many as the settings allow: about a second."""
+    """Measure memory and arithmetic on one thread and on as many as the settings allow: a few seconds."""
     many = settings.threads.value
     counts = [1] if many == 1 else [1, many]
     found = []
     for threads in counts:
         found += [_read(threads, repeats), _copy(threads, repeats)]
-    return [*found, _matmul(repeats)]
+    return [*found, _matmul(repeats), _own_add(repeats), _own_matmul(repeats)]
 
 
 def _read(threads: int, repeats: int) -> Ceiling:
@@ -60,6 +67,32 @@ def _matmul(repeats: int) -> Ceiling:
     seconds = _best(lambda m: np.matmul(m, m, out=out), [a], repeats)
     how = f"float32 {_MATRIX}x{_MATRIX}, NumPy's BLAS, its own threads"
     return Ceiling("matrix product", 0, 2 * _MATRIX**3 / seconds, "FLOP", how)
+
+
+def _own_add(repeats: int) -> Ceiling:
+    """Time a generated kernel that reads and writes as much as `_copy`."""
+    type_ = TensorType(float32, (_BYTES // 4,))
+    x = graph_input("x", type_)
+    b = Builder()
+    seconds = _compiled(Graph([x], [b.add(x, b.full(type_, 1))], name="sweep"), repeats)
+    how = "x + 1 over 128 MB, generated kernel"
+    return Ceiling("memory copy", settings.threads.value, 2 * type_.nbytes / seconds, "B", how)
+
+
+def _own_matmul(repeats: int) -> Ceiling:
+    type_ = TensorType(float32, (_MATRIX, _MATRIX))
+    x, y = graph_input("x", type_), graph_input("y", type_)
+    out = Builder().contract(x, y, spec="mk,kn->mn")
+    seconds = _compiled(Graph([x, y], [out], name="product"), repeats)
+    how = f"float32 {_MATRIX}x{_MATRIX}, generated kernel"
+    return Ceiling("matrix product", settings.threads.value, 2 * _MATRIX**3 / seconds, "FLOP", how)
+
+
+def _compiled(graph: Graph, repeats: int) -> float:
+    """Return the shortest time of a compiled graph on inputs of ones."""
+    program = compile_graph(graph)
+    inputs = [Storage.copy_of(np.ones(t.ints, t.dtype.np), t) for t in graph.input_types]
+    return _best(lambda _: program.run(inputs), [None], repeats)
 
 
 def _best(work: Callable[[Any], object], parts: list[Any], repeats: int) -> float:

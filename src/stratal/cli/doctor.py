@@ -16,12 +16,13 @@ from rich.console import Console
 from stratal.base import settings
 from stratal.base.target import Target, current_target
 from stratal.base.version import VERSION
-from stratal.cli.report import add_json_option, console, size, table, write_json
+from stratal.cli.report import add_json_option, console, table, write_json
+from stratal.memory.render import format_bytes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser, "all of it")
-    parser.add_argument("--no-measure", action="store_true", help="skip the measurements (about two seconds)")
+    parser.add_argument("--no-measure", action="store_true", help="skip the measurements (a few seconds)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,7 +127,7 @@ def show(out: Console, report: dict[str, Any], target: Target) -> None:
     out.print(", ".join(f"{name} {version}" for name, version in found.items()))
     out.print(
         f"{box['processor']}, {box['usable_cores']} of {box['cores']} cores usable, "
-        f"{size(box['memory_bytes'])} memory, {box['system']}"
+        f"{format_bytes(box['memory_bytes'])} memory, {box['system']}"
     )
     out.print(
         f"target {target.name}: {target.cpu}, {target.vector_bits}-bit vectors, "
@@ -176,4 +177,4 @@ def _show_cache(out: Console, cache: dict[str, Any]) -> None:
             f"kernel cache: {cache['folder']} [red]{cache['problem']}[/red]; kernels are compiled every time"
         )
     else:
-        out.print(f"kernel cache: {cache['folder']}, {cache['files']} files, {size(cache['bytes'])}")
+        out.print(f"kernel cache: {cache['folder']}, {cache['files']} files, {format_bytes(cache['bytes'])}")

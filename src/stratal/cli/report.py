@@ -1,4 +1,4 @@
-"""What the commands share: a `--json FILE` option, and sizes and rates in words."""
+"""What the commands share: a `--json FILE` option, and how tables look."""
 
 from __future__ import annotations
 
@@ -37,11 +37,3 @@ def console() -> Console:
     """Return the console to print results on; plain, and as wide as needed, where it is no terminal."""
     made = Console(highlight=False)
     return made if made.is_terminal else Console(highlight=False, width=160)
-
-
-def size(count: float) -> str:
-    """Return bytes in words: `3.10 MB`."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if abs(count) >= scale:
-            return f"{count / scale:.2f} {unit}"
-    return f"{count:.0f} B"
