@@ -151,7 +151,7 @@ class KernelEmitter:
 
     def _loop(self, loop: For) -> None:
         extent = loop.var.extent
-        if loop.kind == "vector":
+        if loop.kind == "vector" and extent > 1:
             self._vector(loop)
         elif loop.kind == "unroll" or extent <= 1:
             for value in range(extent):

@@ -7,8 +7,10 @@ from stratal.loops.expr import Call, Expr, Load, Var, loads
 
 
 def is_view(compute: Compute) -> bool:
-    """Return whether a compute only moves elements: its body is one load."""
-    return compute.combiner is None and isinstance(compute.terms[0], Load)
+    """Return whether a compute only moves elements: its body is one load, from a place that no data decides."""
+    if compute.combiner is not None or not isinstance(compute.terms[0], Load):
+        return False
+    return not loads(compute.terms[0].indices)
 
 
 def is_generator(compute: Compute) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from stratal.base.lowered import Lowered
 from stratal.base.log import decide
-from stratal.base.types import TensorType
+from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
@@ -27,6 +27,7 @@ MAX_MEMBERS = 48  # beyond this a kernel's compile time grows faster than what f
 MAX_INLINE = 24
 FEW_ROWS = 8
 SMALL_SPACE = 1 << 14
+LITTLE = 16  # elements
 
 
 class Access(NamedTuple):
@@ -48,15 +49,18 @@ class Fusion:
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
         self.columns: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
         self.reads: dict[Node, list[Access]] = {}
+        self.little: set[Node] = set()
+        self.waiting: dict[Node, Compute] = {}  # element-wise nodes over inputs alone, not placed yet
         self.whole = set(graph.roots)  # values that must exist as buffers, views or not
         for node in graph.nodes:
             if not isinstance(node.op, (Input, Const, Item)) and not isinstance(lower_of(node), Compute):
                 self.whole.update(node.inputs)
 
     def run(self) -> Partition:
-        for node in self.graph.nodes:
+        for node in self._scalars_first():
             if not isinstance(node.op, (Input, Const, Item)) and not self._see_through(node):
                 self._place(node)
+        self._settle(list(self.waiting))
         for root in dict.fromkeys(self.graph.roots):
             if isinstance(root.op, (Input, Const)):
                 self._open("alias", root)
@@ -67,6 +71,17 @@ class Fusion:
         for k, group in enumerate(groups):
             group.position = k
         return Partition(groups, self.group_of, stored)
+
+    def _scalars_first(self) -> list[Node]:
+        """Return the nodes with those that depend on little data in front: learning rates and step counts then hold up nothing."""
+        little = self.little
+        for node in self.graph.nodes:
+            types = node.type.elements if isinstance(node.type, TupleType) else (node.type,)
+            small = all(math.prod(t.ints) <= LITTLE for t in types) and not node.op.effects
+            if small and all(i in little for i in node.inputs):
+                little.add(node)
+        nodes = self.graph.nodes
+        return [n for n in nodes if n in little] + [n for n in nodes if n not in little]
 
     # -- views -----------------------------------------------------------------------------------------------
     def _see_through(self, node: Node) -> bool:
@@ -99,6 +114,8 @@ class Fusion:
     # -- placing nodes ---------------------------------------------------------------------------------------
     def _place(self, node: Node) -> None:
         lowered = self.lower_of(node)
+        if not isinstance(lowered, Compute):
+            self._settle([i for i in node.inputs if i in self.waiting])
         if lowered is None:
             self._open("host", node)
         elif isinstance(lowered, Region):
@@ -110,8 +127,26 @@ class Fusion:
             self._open("body", node)
 
     def _place_compute(self, node: Node, compute: Compute, accesses: list[Access]) -> None:
+        waiting = [a.value for a in accesses if a.value in self.waiting]
         owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
+        if not owners and self.enabled and compute.combiner is None and node not in self.little:
+            self.waiting[node] = compute  # depends on inputs alone: runs wherever its first reader runs
+            return
         latest = max(owners, key=lambda g: g.position, default=None) if self.enabled else None
+        plain = compute.combiner is None
+        if latest is not None and plain and self._fits(latest, node, compute, accesses):
+            needed = self._waiting_for(waiting)
+            straight = all(a.indices == tuple(compute.axes) for a in accesses if a.value in self.waiting)
+            if straight and all(v.shape == latest.space and self._fits(latest, v, self.waiting[v], ()) for v in needed):
+                for v in needed:
+                    del self.waiting[v]
+                    self._join(latest, v)
+                self._join(latest, node)
+                return
+        if waiting:
+            self._settle(waiting)
+            owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
+            latest = max(owners, key=lambda g: g.position, default=None)
         if is_contraction(compute):
             self._open("contract", node)
         elif compute.combiner is not None:
@@ -120,6 +155,31 @@ class Fusion:
             self._join(latest, node)
         else:
             self._open("pointwise", node)
+
+    def _waiting_for(self, values: Sequence[Node]) -> list[Node]:
+        """Return waiting values with the waiting values they read, operands first, all read at their own elements."""
+        found: dict[Node, None] = {}
+        stack = list(values)
+        while stack:
+            v = stack[-1]
+            below = [a.value for a in self.reads[v] if a.value in self.waiting and a.value not in found]
+            if below:
+                stack.extend(below)
+            else:
+                found[v] = None
+                stack.pop()
+        return list(found)
+
+    def _settle(self, values: Sequence[Node]) -> None:
+        """Give waiting values groups of their own."""
+        for v in self._waiting_for(values):
+            compute = self.waiting.pop(v)
+            owners = [g for g in (self.owner(a.value) for a in self.reads[v]) if g is not None]
+            latest = max(owners, key=lambda g: g.position, default=None)
+            if latest is not None and self._fits(latest, v, compute, self.reads[v]):
+                self._join(latest, v)
+            else:
+                self._open("pointwise", v)
 
     def _fits(self, group: Group, node: Node, compute: Compute, accesses: Sequence[Access]) -> bool:
         """Return whether an element-wise node can run inside the group's loops."""

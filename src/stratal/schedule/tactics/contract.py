@@ -160,7 +160,7 @@ class ContractNest:
 
     def schedule(self) -> Schedule:
         r = self.roles
-        loops = [*r.outer, r.vector, self.m]
+        loops = [*r.outer, *((self.m, r.vector) if self._rows_first() else (r.vector, self.m))]
         shape = tuple(v.extent for v in loops)
         acc = Buffer("acc", self.dtype, shape, space="register")
         direct = self._direct()
@@ -179,18 +179,23 @@ class ContractNest:
             del stages[1]
         s, heads = self._tiles(stages, loops, unrolled=len(stages) - (0 if direct else 1))
         s.local = [acc] if direct else [acc, tile]
-        b, n, m = heads
-        s.shrink(acc, [*b, n, m], "register")
+        s.shrink(acc, heads, "register")
         if not direct:
-            s.shrink(tile, [*b, n, m], "scratch")
-        s.branch(n, below=m)
-        self._branch_rows(s, m)
-        self._distribute(s, [*b, n, m])
+            s.shrink(tile, heads, "scratch")
+        s.branch(heads[-2], below=heads[-1])
+        s.branch(heads[-1])
+        self._distribute(s, heads)
         return s
+
+    def _rows_first(self) -> bool:
+        """Return whether neighbouring tiles should follow C's rows: right once all of B stays in the cache."""
+        depth = math.prod(v.extent for v in self.roles.reduce)
+        b_bytes = depth * self.roles.vector.extent * self.dtype.itemsize
+        return b_bytes <= self.target.l2_bytes // 4
 
     def _tiles(
         self, stages: Sequence[tuple[tuple[Var, ...], Stmt]], loops: Sequence[Var], unrolled: int
-    ) -> tuple[Schedule, tuple[list[Var], Var, Var]]:
+    ) -> tuple[Schedule, list[Var]]:
         """Split every stage into the same tiles and run the stages tile by tile."""
         parts: list[Stmt] = []
         heads: list[list[Var]] = []
@@ -198,11 +203,13 @@ class ContractNest:
         for k, (reduce, stmt) in enumerate(stages):
             fresh = [Var(v.name, v.extent) for v in loops]
             part = Schedule(nest([*fresh, *reduce], substitute_stmt(stmt, dict(zip(loops, fresh, strict=True)))))
-            *b, n, m = fresh
+            place = {old: new for old, new in zip(loops, fresh, strict=True)}
+            n, m = place[self.roles.vector], place[self.m]
             no, ni = part.split(n, self.tile.vectors * self.lanes)
             nj, nl = part.split(ni, self.lanes)
             mo, mi = part.split(m, self.tile.rows)
-            part.reorder(*b, no, mo, *reduce, mi, nj, nl)
+            order = [*fresh[:-2], *((mo, no) if fresh[-1] is n else (no, mo))]
+            part.reorder(*order, *reduce, mi, nj, nl)
             if k < unrolled:
                 part.unroll(mi)
                 part.unroll(nj)
@@ -211,11 +218,10 @@ class ContractNest:
                 self._unroll_reduction(part, list(reduce))
                 steps = part.steps
             parts.append(part.body)
-            heads.append([*b, no, mo])
+            heads.append(order)
         s = Schedule(sequence(*parts))
         s.steps += steps
-        merged = [s.merge(*(h[d] for h in heads)) for d in range(len(heads[0]))]
-        return s, (merged[:-2], merged[-2], merged[-1])
+        return s, [s.merge(*(h[d] for h in heads)) for d in range(len(heads[0]))]
 
     def _unroll_reduction(self, part: Schedule, reduce: list[Var]) -> None:
         """Collapse reduction loops that are contiguous in both operands, and unroll the innermost."""
@@ -248,10 +254,6 @@ class ContractNest:
             )
             parts.append(Store(self.x.buffer(r), self.where, expr))
         return sequence(*parts)
-
-    def _branch_rows(self, s: Schedule, m: Var) -> None:
-        if self.m.extent % self.tile.rows:
-            s.branch(m)
 
     def _distribute(self, s: Schedule, loops: list[Var]) -> None:
         """Make runs of tiles the chunks: neighbours share their panel of B."""
