@@ -1,0 +1,300 @@
+"""The object cache on disk: bytes under keys, shared by processes, never trusted further than checked.
+
+    directory   0700, owned by this user, not a link; else it is not used
+    entry       `MAGIC, blake2b of (name, key, payload), length, payload` in a file named by the digest of
+    its key write       to a temporary file, then renamed: a reader sees all of an entry or none of it
+    size        when the sum passes the limit, the entries unused longest go, down to nine tenths of it
+
+An entry that is truncated, altered, of another key or of another owner counts as missing and is removed;
+the caller makes it again. A directory that cannot be used (read-only, full, somebody else's) costs one
+warning and no results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import struct
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stratal.base import settings
+from stratal.base.errors import CacheError
+
+MAGIC: Final = b"stratal1"
+DIGEST_BYTES: Final = 32
+_HEADER: Final = struct.Struct(f"<{len(MAGIC)}s{DIGEST_BYTES}sQ")
+SUFFIX: Final = ".entry"
+TEMPORARY: Final = ".writing"
+ABANDONED_S: Final = 3600.0  # a temporary file this old belongs to a process that died
+KEEP_AFTER_EVICTION: Final = 0.9
+
+
+class CacheWarning(UserWarning):
+    """The cache cannot be used; everything works, only not as fast the next time."""
+
+
+@dataclass(slots=True)
+class CacheState:
+    """What `stratal doctor` shows."""
+
+    directory: str | None
+    usable: bool
+    reason: str
+    entries: int
+    bytes: int
+    limit: int
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """What this process saw: found, not found, found but refused, written, evicted."""
+
+    hits: int = 0
+    misses: int = 0
+    refused: int = 0
+    writes: int = 0
+    evictions: int = 0
+
+
+class ObjectCache:
+    """Bytes by key in one directory (None: no cache). Safe for threads and processes."""
+
+    def __init__(self, directory: Path | None, limit_bytes: int) -> None:
+        self.directory: Final = directory
+        self.limit_bytes: Final = limit_bytes
+        self.counts: Final = CacheCounts()
+        self._lock = threading.Lock()
+        self._failure: CacheError | None = None  # why nothing is read or written any more
+        self._read_only: CacheError | None = None  # why nothing is written any more
+        self._opened = False
+        self._bytes: int | None = None  # as counted when last looked, plus what was written since
+
+    def get(self, key: str) -> bytes | None:
+        """Return the payload stored under a key, or None. A bad entry is removed."""
+        if not self._usable():
+            return None
+        path = self._path(key)
+        try:
+            payload = _read_entry(path, key)
+        except FileNotFoundError:
+            payload = None
+        except (CacheError, OSError):
+            self.counts.refused += 1
+            with contextlib.suppress(OSError):
+                path.unlink()
+            payload = None
+        if payload is None:
+            self.counts.misses += 1
+        else:
+            self.counts.hits += 1
+            with contextlib.suppress(OSError):
+                os.utime(path)  # the time of last use, for eviction
+        return payload
+
+    def put(self, key: str, payload: bytes) -> bool:
+        """Store a payload under a key; return whether that worked."""
+        if not self._usable() or self._read_only is not None or self.directory is None:
+            return False
+        header = _HEADER.pack(MAGIC, _digest(key, payload), len(payload))
+        try:
+            _write_atomically(self.directory, self._path(key), header + payload)
+        except OSError as error:
+            self._read_only = self._complain("cannot be written", error)
+            return False
+        self.counts.writes += 1
+        self._grown(len(header) + len(payload))
+        return True
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return key -> payload for those keys that are stored."""
+        found = ((key, self.get(key)) for key in keys)
+        return {key: payload for key, payload in found if payload is not None}
+
+    def state(self) -> CacheState:
+        """Return what there is, for people."""
+        usable = self._usable(warn=False)
+        entries = self._entries() if usable else []
+        failure = self._failure or self._read_only
+        return CacheState(
+            directory=None if self.directory is None else str(self.directory),
+            usable=usable and failure is None,
+            reason=failure.got if failure else ("" if usable else "switched off"),
+            entries=len(entries),
+            bytes=sum(size for _, _, size in entries),
+            limit=self.limit_bytes,
+        )
+
+    def clear(self) -> int:
+        """Remove every entry; return how many there were."""
+        if not self._usable():
+            return 0
+        entries = self._entries()
+        for path, _, _ in entries:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._bytes = 0
+        return len(entries)
+
+    def _path(self, key: str) -> Path:
+        assert self.directory is not None
+        name = hashlib.blake2b(key.encode(), digest_size=20).hexdigest()
+        return self.directory / (name + SUFFIX)
+
+    def _usable(self, *, warn: bool = True) -> bool:
+        """Whether the directory may be used; it is looked at once, at the first call."""
+        if self.directory is None or self._failure is not None:
+            return False
+        if not self._opened:
+            try:
+                _open_directory(self.directory)
+            except OSError as error:
+                self._failure = self._complain("cannot be used", error, warn=warn)
+                return False
+            self._opened = True
+        return True
+
+    def _complain(self, what: str, error: OSError, *, warn: bool = True) -> CacheError:
+        """Return what is wrong as an error, and warn of it: all goes on without, so once is enough."""
+        reason = error.got if isinstance(error, CacheError) else (error.strerror or str(error))
+        failure = CacheError(
+            f"cache: the directory {what}",
+            got=f"{self.directory}: {reason}",
+            hint="set STRATAL_CACHE_DIR to a directory of your own, or to off",
+        )
+        if warn:
+            warnings.warn(CacheWarning(str(failure)), stacklevel=4)
+        return failure
+
+    def _grown(self, nbytes: int) -> None:
+        with self._lock:
+            if self._bytes is None:
+                self._bytes = sum(size for _, _, size in self._entries())
+            else:
+                self._bytes += nbytes
+            if self._bytes > self.limit_bytes:
+                self._evict()
+
+    def _entries(self) -> list[tuple[Path, float, int]]:
+        """Return (path, time of last use, bytes) of every entry; clean up what dead writers left."""
+        assert self.directory is not None
+        found = []
+        with contextlib.suppress(OSError), os.scandir(self.directory) as listing:
+            for item in listing:
+                with contextlib.suppress(OSError):
+                    status = item.stat(follow_symlinks=False)
+                    if item.name.endswith(SUFFIX):
+                        found.append((Path(item.path), status.st_mtime, status.st_size))
+                    elif item.name.endswith(TEMPORARY) and status.st_mtime < time.time() - ABANDONED_S:
+                        os.unlink(item.path)
+        return found
+
+    def _evict(self) -> None:
+        """Remove the entries unused longest until nine tenths of the limit are left.
+
+        Call with the lock held.
+        """
+        entries = sorted(self._entries(), key=lambda entry: (entry[1], entry[0].name))
+        total = sum(size for _, _, size in entries)
+        for path, _, size in entries:
+            if total <= self.limit_bytes * KEEP_AFTER_EVICTION:
+                break
+            with contextlib.suppress(OSError):  # another process was quicker
+                path.unlink()
+                self.counts.evictions += 1
+            total -= size
+        self._bytes = total
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    name = key.encode()
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"stratal-cache")
+    digest.update(struct.pack("<Q", len(name)) + name)
+    digest.update(payload)
+    return digest.digest()
+
+
+def _read_entry(path: Path, key: str) -> bytes:
+    """Return the payload of an entry file.
+
+    Raises: FileNotFoundError; CacheError for anything not as it was written.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or _foreign(status):
+            raise CacheError("cache: an entry of somebody else", got=str(path))
+        data = file.read()
+    if len(data) < _HEADER.size:
+        raise CacheError("cache: a truncated entry", got=str(path))
+    magic, digest, length = _HEADER.unpack_from(data)
+    payload = data[_HEADER.size :]
+    if magic != MAGIC or length != len(payload) or digest != _digest(key, payload):
+        raise CacheError("cache: a corrupt entry", got=str(path))
+    return payload
+
+
+def _write_atomically(directory: Path, path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(suffix=TEMPORARY, dir=directory)  # mode 0600
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _foreign(status: os.stat_result) -> bool:
+    return hasattr(os, "geteuid") and status.st_uid != os.geteuid()
+
+
+def _open_directory(directory: Path) -> None:
+    """Make the directory, or check one that exists.
+
+    Raises: OSError, or CacheError for one that cannot be trusted.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode):
+        raise CacheError("cache: not a directory", got="it is a link or a file, not a directory")
+    if _foreign(status):
+        raise CacheError("cache: a directory of somebody else", got="it belongs to another user")
+    if status.st_mode & 0o077:
+        os.chmod(directory, 0o700)  # ours but open to others: close it and drop what is there
+        for item in list(os.scandir(directory)):
+            if item.name.endswith(SUFFIX):
+                os.unlink(item.path)
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise CacheError("cache: no access", got="it cannot be read")
+
+
+_shared: dict[tuple[Path | None, int], ObjectCache] = {}
+
+
+def object_cache() -> ObjectCache:
+    """Return the cache the settings name."""
+    key = (settings.cache_dir.value, settings.cache_limit.value)
+    if key not in _shared:
+        _shared[key] = ObjectCache(*key)
+    return _shared[key]
+
+
+def _after_fork() -> None:
+    for cache in _shared.values():
+        cache._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
