@@ -161,24 +161,19 @@ class GraphLowering:
         graph = self.planned.graph
         if not graph.updates:
             return list(groups)
+        group_of = self.planned.partition.group_of
         needed: set[Node] = set()
         stack = list(graph.outputs)
+        stack += [m for g in groups if g.kind in ("body", "host", "region") for m in g.members]
         while stack:
             node = stack.pop()
             if node not in needed:
                 needed.add(node)
                 stack.extend(node.inputs)
-        checked = [g for g in groups if g.kind in ("body", "host", "region")]
-        for g in checked:
-            stack.extend(g.members)
-        while stack:
-            node = stack.pop()
-            if node not in needed:
-                needed.add(node)
-                stack.extend(node.inputs)
-        early = [g for g in groups if any(m in needed for m in g.members)]
-        late = [g for g in groups if not any(m in needed for m in g.members)]
-        return early + late
+                if node in group_of:  # what any member of a kernel needs must run before the kernel
+                    stack.extend(group_of[node].members)
+        early = [g for g in groups if g.members[0] in needed]
+        return early + [g for g in groups if g.members[0] not in needed]
 
     def _group(self, group: Group) -> list[Command]:
         node = group.members[0]
