@@ -22,6 +22,7 @@ from stratal.tensor.build import (
     plain,
     unify,
 )
+from stratal.tensor.scalars import RuntimeScalar, met
 from stratal.tensor.tensor import Tensor
 
 
@@ -137,6 +138,11 @@ def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
 
     def function(x: Any, y: Any, /) -> Tensor:
         record = op_name
+        if type(x) is RuntimeScalar or type(y) is RuntimeScalar:
+            found = met(name, op_name, x, y)
+            if isinstance(found, Tensor):
+                return found
+            x, y = found or (x, y)
         if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype is y.dtype:
             dtype = x.dtype
         else:

@@ -43,7 +43,7 @@ def end_step() -> None:
             _flush([t for t in _waiting() if t._home is not None])
 
 
-def settle(storages: Sequence[Storage], nodes: Iterable[Node]) -> None:
+def settle(nodes: Iterable[Node]) -> None:
     """Compute what depends on leaves that are about to be overwritten from outside, and end histories through them."""
     gone = [n for n in nodes if values.finished(n) is not None]
     if gone:
@@ -102,12 +102,13 @@ def _blockers(roots: Iterable[Node]) -> list[Node]:
     for node in leaves:
         if values.finished(node) is None:
             if values.pending(node) is None:
-                raise _no_value(node)
+                raise no_value(node)
             waiting.append(node)
     return waiting
 
 
-def _no_value(node: Node) -> Exception:
+def no_value(node: Node) -> Exception:
+    """Return the error for a leaf that has no value."""
     why = values.gone(node) or "it belongs to another graph"
     if why.startswith("trace "):
         return CaptureError(

@@ -525,6 +525,13 @@ def rebind(tensor: Tensor, node: Node, track: int) -> None:
         return
     if tensor._trace is not None:
         refuse_traced(tensor, "an in-place operator")
+    known = values.finished(node)
+    if known is not None and (tensor._leaf or track != TRACKED):
+        tensor._storage, tensor._node, tensor._home = known, None, None
+        tensor._track = TRACKED if tensor._leaf else CONSTANT
+        share(tensor)
+        LIVE.pop(id(tensor), None)
+        return
     if tensor._storage is not None:
         if tensor._home is None and (tensor._track != TRACKED or tensor._leaf):
             tensor._home = (tensor._storage, tensor._node)
