@@ -60,16 +60,21 @@ _ERFC64: Final = (
 
 
 def _erfc_positive(a: Expr) -> Expr:
-    """Return erfc(a) of float64 for a >= 0; the rounding error of a^2 is put back after the exponential."""
-    centre, one = like(4.0, a), like(1.0, a)
+    """Return erfc(a) of float64 for a >= 0. What q, 1 + 2a, the quotient and a^2 lose in rounding is put back."""
+    centre, one, two = like(4.0, a), like(1.0, a), like(2.0, a)
     inverse = div(one, add(a, centre))
     q = mul(sub(a, centre), inverse)
     missed = fma(neg(q), a, fma(neg(centre), add(q, one), a))  # a - 4 - q*(a + 4)
     series = polynomial(fma(inverse, missed, q), _ERFC64)
+    denominator = fma(a, two, one)
+    low = fma(a, two, sub(one, denominator))
+    reciprocal = div(one, denominator)
+    quotient = mul(series, reciprocal)
+    missed = fma(neg(quotient), low, fma(neg(quotient), denominator, series))
     square = mul(a, a)
-    lost = fma(a, a, neg(square))
-    tail = mul(exp(neg(square)), div(series, fma(a, like(2.0, a), like(1.0, a))))
-    return fma(neg(lost), tail, tail)
+    lost = fma(neg(quotient), fma(a, a, neg(square)), mul(missed, reciprocal))
+    bell = exp(neg(square))
+    return fma(bell, quotient, mul(bell, lost))
 
 
 def _erfc_positive32(a: Expr) -> Expr:
@@ -95,7 +100,9 @@ def erfc(x: Expr) -> Expr:
     """Return 1 - erf(x) without cancellation for large x."""
     a = at_most(absolute(x), 10.5 if x.dtype is float32 else 28.0)
     if x.dtype is not float32:
+        near = sub(like(1.0, x), fma(x, polynomial(mul(x, x), _ERF64), x))
         tail = _erfc_positive(a)
-        return select(lt(x, like(0.0, x)), sub(like(2.0, x), tail), tail)
+        far = select(lt(x, like(0.0, x)), sub(like(2.0, x), tail), tail)
+        return select(lt(a, like(0.5, x)), near, far)
     tail = _erfc_positive32(in_double(a))
     return cast(select(lt(x, like(0.0, x)), sub(like(2.0, tail), tail), tail), float32)

@@ -1,0 +1,1 @@
+"""Viewers and measurements on top of everything else; nobody imports them."""
