@@ -16,8 +16,8 @@ from stratal.codegen.assemble_worker import emit_object
 from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError
 
 WORKER_START_S: Final = 0.35  # a Python process that imports llvmlite
-SECONDS_PER_BYTE: Final = 4.0e-7  # of LLVM text, measured on explicit-vector kernels
-SECONDS_PER_KERNEL: Final = 1.5e-3
+SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
+SECONDS_PER_KERNEL: Final = 2.0e-3
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
 _PROGRAM_SOURCES: Final = (*_KERNEL_SOURCES, "graph", "ops", "optimize", "schedule", "memory", "compiler.py")
 
@@ -91,9 +91,9 @@ def estimated_seconds(texts: list[str]) -> float:
 
 
 def _workers_pay(texts: list[str]) -> bool:
-    """Whether helping processes finish early enough: half the work must outlast their start."""
+    """Whether helping processes finish early enough: the work must outlast their start by some margin."""
     start = 0.01 if WORKERS.any_ready() else WORKER_START_S
-    return estimated_seconds(texts) > 2 * start
+    return estimated_seconds(texts) > 1.5 * start
 
 
 class _Compilation:
@@ -116,8 +116,11 @@ class _Compilation:
                 thread.join()
         except BaseException:
             self.pending.clear()
-            for helper in helpers:
-                helper.kill_if_busy()
+            for helper in helpers:  # what they would answer has no reader any more
+                helper.kill()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join(timeout=1.0)
             raise
         self._take_part()  # what a lost worker left behind
         if self.rejected:

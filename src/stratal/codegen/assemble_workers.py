@@ -38,7 +38,6 @@ class Worker:
             **group,  # type: ignore[call-overload]
         )
         self.ready = False
-        self._busy = False
 
     @property
     def pid(self) -> int:
@@ -56,35 +55,30 @@ class Worker:
 
     def wait_until_ready(self, still_wanted: Callable[[], bool]) -> bool:
         """Return whether the worker takes jobs, waiting for its start while it is wanted."""
-        _, answers = self._pipes()
-        poll = select.poll()
-        poll.register(answers, select.POLLIN)
-        while not self.ready and still_wanted():
-            if poll.poll(10):
-                if answers.read(1) != b"R":
-                    return False
-                self.ready = True
+        try:
+            _, answers = self._pipes()
+            poll = select.poll()
+            poll.register(answers, select.POLLIN)
+            while not self.ready and still_wanted():
+                if poll.poll(10):
+                    self.ready = answers.read(1) == b"R"
+                    if not self.ready:
+                        break
+        except (OSError, ValueError, WorkerLostError):
+            self.ready = False
         return self.ready
 
     def compile(self, triple: str, cpu: str, features: str, text: str) -> tuple[bool, bytes]:
         """Return (True, object code) or (False, LLVM's message). Raises: WorkerLostError."""
         jobs, answers = self._pipes()
-        self._busy = True
         try:
             remaining = memoryview(assemble_worker.pack_job(triple, cpu, features, text))
             while remaining:
                 remaining = remaining[jobs.write(remaining) :]
-            answer = assemble_worker.read_answer(answers)
+            return assemble_worker.read_answer(answers)
         except (OSError, EOFError, ValueError) as error:
             self.kill()
             raise WorkerLostError from error
-        self._busy = False
-        return answer
-
-    def kill_if_busy(self) -> None:
-        """End a worker that is in the middle of a job: what it would answer has no reader any more."""
-        if self._busy:
-            self.kill()
 
     def kill(self) -> None:
         self._process.kill()

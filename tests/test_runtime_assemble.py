@@ -1,0 +1,200 @@
+"""Object code: here and in worker processes, the same bytes; the driver for other machines; interrupts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from test_runtime_programs import counting, storage
+
+from stratal.base.errors import CompilerError
+from stratal.codegen import assemble as assemble_module
+from stratal.codegen.assemble import Machine, assemble, compile_all, host_machine, toolchain_digest
+from stratal.codegen.assemble_worker import emit_object
+from stratal.codegen.assemble_workers import WORKERS
+from stratal.codegen.driver import driver_target, driver_text
+from stratal.runtime.program import LoadedProgram
+
+HOST = host_machine()
+AVX512 = Machine("x86_64-unknown-linux-gnu", "skylake-avx512", "")
+
+
+def kernel(name: str, steps: int = 40) -> str:
+    """Return a kernel with a chain of operations, so that it takes a moment to compile."""
+    lines = ["%v0 = load <16 x float>, ptr %frame, align 4"]
+    for k in range(steps):
+        lines += [f"%m{k} = fmul <16 x float> %v{k}, %v0", f"%v{k + 1} = fadd <16 x float> %m{k}, %v{k}"]
+    lines += [f"store <16 x float> %v{steps}, ptr %frame, align 4", "ret void"]
+    return f"define void @{name}(ptr %frame, i64 %chunk, i32 %worker) {{\n  " + "\n  ".join(lines) + "\n}\n"
+
+
+@pytest.fixture
+def eager_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let worker processes take part in any batch, and start them before the test."""
+    monkeypatch.setattr(assemble_module, "_workers_pay", lambda texts: True)
+    (worker,) = WORKERS.take(1)
+    assert worker.wait_until_ready(lambda: True)
+    WORKERS.give_back([worker])
+    yield
+    assert all(_alive(pid) for pid in WORKERS.pids())
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def jobs(count: int, steps: int = 40) -> list[tuple[str, str]]:
+    return [(f"k{k}", kernel(f"k{k}", steps + k)) for k in range(count)]
+
+
+def test_vectors_of_16_floats_stay_whole_on_avx512() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple(AVX512.triple)
+    machine = target.create_target_machine(AVX512.cpu, "", opt=2, reloc="pic", codemodel="default")
+    text = machine.emit_assembly(llvm.parse_assembly(kernel("k")))
+    assert "zmm" in text and "ymm" not in text
+
+
+def test_attributes_that_split_vectors_are_refused() -> None:
+    text = kernel("k").replace("i32 %worker)", 'i32 %worker) "prefer-vector-width"="256"')
+    with pytest.raises(CompilerError, match="rejected") as caught:
+        assemble(text, HOST)
+    assert "256 bits" in caught.value.got
+    assemble(text.replace("256", "512"), HOST)
+
+
+def test_text_that_llvm_rejects_is_a_compiler_error_with_the_reason() -> None:
+    with pytest.raises(CompilerError) as caught:
+        assemble("define void @k() { ret i32 0 }", HOST)
+    assert "value doesn't match function result type" in caught.value.got
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_worker_processes_give_the_same_bytes() -> None:
+    batch = jobs(12)
+    alone = compile_all(batch, HOST, num_workers=1)
+    assert compile_all(batch, HOST, num_workers=2) == alone
+    assert list(alone) == [key for key, _ in batch]
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_workers_stay_for_the_next_batch() -> None:
+    compile_all(jobs(4), HOST, num_workers=2)
+    before = WORKERS.pids()
+    compile_all(jobs(4), HOST, num_workers=2)
+    assert WORKERS.pids() == before and len(before) == 1
+
+
+def test_few_small_kernels_start_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WORKERS, "any_ready", lambda: False)
+    monkeypatch.setattr(WORKERS, "take", lambda count: pytest.fail("a worker was taken"))
+    assert len(compile_all(jobs(5, 2), HOST, num_workers=2)) == 5
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_a_key_that_comes_twice_is_compiled_once() -> None:
+    assert list(compile_all([*jobs(3), *jobs(3)], HOST, num_workers=2)) == ["k0", "k1", "k2"]
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_bad_text_is_reported_whoever_compiles_it() -> None:
+    bad = [*jobs(6), *((f"bad{k}", "define void @k() { ret i32 0 }" + " " * 9000) for k in range(2))]
+    with pytest.raises(CompilerError, match="rejected"):
+        compile_all(bad, HOST, num_workers=2)
+    assert len(compile_all(jobs(6), HOST, num_workers=2)) == 6
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_a_killed_worker_is_replaced_and_its_kernel_compiled_here() -> None:
+    batch = jobs(16, 300)
+    (victim,) = WORKERS.pids()
+    killer = threading.Timer(0.05, os.kill, (victim, signal.SIGKILL))
+    killer.start()
+    done = compile_all(batch, HOST, num_workers=2)
+    killer.join()
+    assert done == {key: assemble(text, HOST) for key, text in batch}
+    compile_all(jobs(4), HOST, num_workers=2)
+    assert victim not in WORKERS.pids()
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_an_interrupt_during_compilation_leaves_everything_usable() -> None:
+    killer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    killer.start()
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            compile_all(jobs(60, 300), HOST, num_workers=2)
+    killer.join()
+    time.sleep(0.05)
+    assert len(compile_all(jobs(6), HOST, num_workers=2)) == 6
+
+
+def test_no_worker_outlives_its_process() -> None:
+    code = (
+        "from stratal.codegen.assemble_workers import WORKERS\n"
+        "(w,) = WORKERS.take(1)\n"
+        "print(w.pid, flush=True)\n"
+        "import os; os._exit(0)\n"  # not even atexit runs
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    deadline = time.time() + 10
+    while _alive(pid) and not _zombie(pid) and time.time() < deadline:
+        time.sleep(0.05)
+    assert not _alive(pid) or _zombie(pid)
+
+
+def _zombie(pid: int) -> bool:
+    """Whether a process has ended and only its parent's look is missing."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return not os.path.isdir("/proc/self")
+
+
+def test_the_toolchain_digest_is_the_same_in_every_process_and_names_a_scope() -> None:
+    code = "from stratal.codegen.assemble import toolchain_digest as d; print(d(), d('program'))"
+    seeded = dict(os.environ, PYTHONHASHSEED="7")
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=seeded)
+    assert done.stdout.split() == [toolchain_digest(), toolchain_digest("program")]
+    assert toolchain_digest() != toolchain_digest("program")
+
+
+LINUX = [f"{machine}-unknown-linux-gnu" for machine in ("x86_64", "aarch64", "riscv64")]
+MACHINES = [*LINUX, "arm64-apple-darwin23"]
+
+
+@pytest.mark.parametrize("triple", MACHINES)
+def test_the_driver_compiles_for_every_machine_it_knows(triple: str) -> None:
+    target = driver_target(triple)
+    assert (target.futex is None) == ("linux" not in triple)
+    features = "+a,+m,+d" if triple.startswith("riscv") else ""
+    assert emit_object(triple, "", features, driver_text(target))
+
+
+def test_the_driver_refuses_a_machine_it_does_not_know() -> None:
+    with pytest.raises(CompilerError, match="not a machine it runs on"):
+        driver_target("powerpc64-unknown-linux-gnu")
+
+
+def test_the_driver_without_a_futex_runs_the_same_programs() -> None:
+    sleepy = assemble(driver_text(replace(driver_target(HOST.triple), futex=None)), HOST)
+    executable = counting(300, threads=3).executable
+    out = LoadedProgram(executable, sleepy).run([storage(np.zeros(64))])[0]
+    np.testing.assert_array_equal(out.array, sum(range(300)))
