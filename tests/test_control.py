@@ -44,9 +44,9 @@ def ops(graph: Graph, name: str) -> list[Node]:
     return [n for n in graph.nodes if n.op.name == name]
 
 
-# -- the hard case: a recurrent step with dropout, a runtime length and a host call ---------------------------
+# -- the hard case: a recurrent step with dropout, a runtime length and a host call --------------------------
 def _dropout(b: Any, x: Node, key: Node) -> Node:
-    """Zero each element with probability one half, from the bits of a per-step key; scale the others by two."""
+    """Zero each element with probability 1/2, from the bits of a per-step key; scale the others by two."""
     bits = b.random_bits(key, shape=x.shape)
     keep = b.eq(b.rem(bits, b.like(bits, 2)), b.like(bits, 0))
     return b.select(keep, b.mul(x, b.like(x, 2)), b.like(x, 0))
@@ -246,6 +246,17 @@ def test_the_gradient_of_a_cond_is_that_of_the_branch_taken(flag: bool) -> None:
     assert len(ops(both, "cond")) == 3 and len(ops(small, "cond")) == 2
     for a, b in zip(run(both, *values), run(small, *values), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_branch_may_save_what_depends_on_no_operand() -> None:
+    def noisy(b: Any, x: Node) -> list[Node]:
+        bits = b.random_bits(b.const(np.uint64(3)), shape=(3,))
+        return [b.mul(b.exp(x), b.cast(b.rem(bits, b.like(bits, 5)), dtype=float64))]
+
+    then, otherwise = region(noisy, [V], "noisy"), region(lambda b, x: [b.mul(x, x)], [V], "square")
+    graph = trace(lambda b, flag, x: items(make(Cond(then, otherwise), flag, x)), [FLAG, V])
+    for flag in (True, False):
+        assert check_grad(graph, [np.asarray(flag), np.array([0.1, 0.2, 0.3])], order=2).ok
 
 
 def test_a_cond_of_a_known_predicate_is_its_branch() -> None:

@@ -105,18 +105,22 @@ class Backward(NamedTuple):
 
 
 def cut(
-    roots: Sequence[Node], unknown: Sequence[Node], at_hand: Iterable[Node], constant: Iterable[Node] = ()
+    roots: Sequence[Node],
+    unknown: Sequence[Node],
+    at_hand: Iterable[Node],
+    constant: Iterable[Node] | None = None,
 ) -> Backward:
     """Find what `roots` need of the primal, where `unknown` are the cotangents.
 
-    `at_hand` are primal inputs the backward pass has anyway; what depends on `constant` alone is hoisted.
+    `at_hand` are primal inputs the backward pass has anyway; what depends on `constant` alone, or on nothing,
+    is hoisted where `constant` is given.
     """
     order = topological(roots)
     later = set(unknown)
     for node in order:
         if any(child in later for child in node.inputs):
             later.add(node)
-    have, fixed = set(at_hand), _depends_only(order, set(constant))
+    have, fixed = set(at_hand), set() if constant is None else _depends_only(order, set(constant))
     found: dict[str, dict[Node, None]] = {"saved": {}, "hoisted": {}, "remade": {}}
     for node in _read_by(later, order, roots):
         stack = [node]
