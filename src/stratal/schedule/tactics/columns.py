@@ -13,19 +13,29 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute, axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, substitute, transform, walk
-from stratal.loops.stmt import For, Stmt, Store
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, loads, substitute, transform, walk
+from stratal.loops.stmt import For, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
 from stratal.schedule.result import Tactic
-from stratal.schedule.tactics.common import cut_tails, distribute, finished, nest, unit_axis, vector_lanes
+from stratal.schedule.tactics.common import (
+    cut_tails,
+    distribute,
+    finished,
+    in_place_pairs,
+    nest,
+    unit_axis,
+    vector_lanes,
+)
 
 VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
 
 
 def schedule_columns(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of a column group, its name, and pairs that may share memory."""
-    return finished(ColumnNest(x, target).schedule(), "columns")
+    columns = ColumnNest(x, target)
+    schedule = columns.schedule()
+    return finished(schedule, "columns", columns.in_place)
 
 
 class ColumnNest:
@@ -43,6 +53,7 @@ class ColumnNest:
         self.work = 1 + work(roots)
         self.reduced = self._memory_order(roots, self.reduced)
         self.states: list[Buffer] = []
+        self.in_place: list[tuple[Buffer, Buffer]] = []
 
     def schedule(self) -> Schedule:
         along = self._unit(self.kept)
@@ -137,9 +148,14 @@ class ColumnNest:
         self.x.forget()
         value_of = {stand[m]: cast(total, m.dtype) for m, total in totals.items()}
         parts: list[Stmt] = []
+        plain = []
         for r in self.x.results:
             (value,) = transform([self.x.at(r, where)], lambda e: value_of.get(e.buffer) if isinstance(e, Load) else None)
             parts.append(Store(self.x.buffer(r), where, value))
+            plain.append(Store(self.x.buffer(r), where, self.x.at(r, where)))
+        stmt = sequence(*plain)
+        reduced = {e.buffer for ts in self.terms.values() for e in loads(ts)}
+        self.in_place = in_place_pairs(stmt, [b for b in loaded(stmt) if b not in reduced], stored(stmt))
         return sequence(*parts)
 
     # -- vectors along a reduced axis ------------------------------------------------------------------------

@@ -15,13 +15,20 @@ from stratal.base.dtypes import DType
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Compute, axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, substitute, transform
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, loads, substitute, transform
 from stratal.loops.lowering import strip_cast
-from stratal.loops.stmt import Stmt, Store, substitute_stmt
+from stratal.loops.stmt import Stmt, Store, loaded, stored, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, sequence
 from stratal.schedule.result import Pack, Tactic
-from stratal.schedule.tactics.common import CHUNK_WORK, MAX_CHUNKS, distribute, finished, nest
+from stratal.schedule.tactics.common import (
+    CHUNK_WORK,
+    MAX_CHUNKS,
+    distribute,
+    finished,
+    in_place_pairs,
+    nest,
+)
 
 UNROLL_K = 4
 FAR = 1024  # elements between rows of B beyond which they crowd into few cache sets and pages
@@ -92,7 +99,8 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
 def schedule_contract(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of a contraction and its epilogue, its name, and pairs that may share memory."""
     nest_ = ContractNest(x, target)
-    return finished(nest_.schedule(), "contract", packs=nest_.packs)
+    schedule = nest_.schedule()
+    return finished(schedule, "contract", nest_.in_place, nest_.packs)
 
 
 class ContractNest:
@@ -117,6 +125,7 @@ class ContractNest:
         self.where = tuple(substitute(self.axes, self.row_index))
         self.tile = choose_tile(self.m.extent, self.roles.vector.extent, self.lanes, target)
         self.packs: list[Pack] = []
+        self.in_place: list[tuple[Buffer, Buffer]] = []
         if self._wants_packing(terms[self.roles.b]):
             terms[self.roles.b] = self._pack(terms[self.roles.b])
         self.terms = substitute(terms, self.row_index)
@@ -174,7 +183,9 @@ class ContractNest:
         stages.append((r.reduce, Store(acc, here, combiner.combine((acc[here],), self.terms)[0])))
         if not direct:
             stages.append(((), Store(tile, here, acc[here])))
-        stages.append(((), self._results(tile[here])))
+        results = self._results(tile[here])
+        self.in_place = self._in_place(results)
+        stages.append(((), results))
         if any(v.extent == 0 for v in r.reduce):
             del stages[1]
         s, heads = self._tiles(stages, loops, unrolled=len(stages) - (0 if direct else 1))
@@ -186,6 +197,12 @@ class ContractNest:
         s.branch(heads[-1])
         self._distribute(s, heads)
         return s
+
+    def _in_place(self, results: Stmt) -> list[tuple[Buffer, Buffer]]:
+        """Return what the epilogue may overwrite: values it alone reads, each element where it is written."""
+        operands = {e.buffer for e in loads(self.terms)}
+        reads = [b for b in loaded(results) if b not in operands]
+        return in_place_pairs(results, reads, stored(results))
 
     def _rows_first(self) -> bool:
         """Return whether neighbouring tiles should follow C's rows: right once all of B stays in the cache."""

@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner
 from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, walk
-from stratal.loops.stmt import For, Stmt, Store, expressions
+from stratal.loops.stmt import For, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
 from stratal.schedule.result import Tactic
@@ -88,9 +88,9 @@ class RowNest:
         self.rows: list[Buffer] = []
 
     def schedule(self) -> Tactic:
-        body = sequence(*(self._phase(p) for p in range(self.plan.num_phases)))
-        reads = list(dict.fromkeys(e.buffer for e in walk(expressions(body)) if isinstance(e, Load)))
-        pairs = in_place_pairs(body, reads, [self.x.buffer(r) for r in self.x.results])
+        phases = [self._phase(p) for p in range(self.plan.num_phases)]
+        pairs = self._in_place(phases)
+        body = sequence(*phases)
         schedule = Schedule(For(self.row, body), [*self.registers, *self.rows])
         for temporary in self.registers:
             schedule.shrink(temporary, [self.row], "register")
@@ -98,7 +98,19 @@ class RowNest:
             schedule.shrink(temporary, [self.row], "scratch")
         schedule.steps.append(f"lanes({self.width}) x {self.unroll}, {self.plan.num_phases} phases")
         distribute(schedule, [self.row], max(1.0, self.size * self.work / 4))
-        return finished(schedule, "rows", pairs if self.plan.num_phases == 1 else ())
+        return finished(schedule, "rows", pairs)
+
+    def _in_place(self, phases: Sequence[Stmt]) -> list[tuple[Buffer, Buffer]]:
+        """Return what may be overwritten: values read no later than the write, in its phase each element where it is written."""
+        pairs = []
+        for k, phase in enumerate(phases):
+            for r, w in in_place_pairs(phase, loaded(phase), stored(phase)):
+                before = [e for p in phases[:k] for e in walk(expressions(p)) if isinstance(e, Load) and e.buffer is r]
+                later = any(r in loaded(p) or w in stored(p) or w in loaded(p) for p in phases[k + 1 :])
+                own_row = all(e.indices[: len(self.where)] == self.where for e in before)
+                if own_row and not later and not any(w in stored(p) for p in phases[:k]):
+                    pairs.append((r, w))
+        return pairs
 
     def _phase(self, phase: int) -> Stmt:
         """Return one pass over a row: row values, the loop over elements, then what its accumulators give."""
