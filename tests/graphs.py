@@ -44,13 +44,12 @@ FLOATS = (float32, float32, float32, float32, float64, float64, float16, bfloat1
 OTHERS = (int32, int64, uint8, bool_)
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
 LARGE = {float16: 60.0, bfloat16: 60.0, float32: 1e3, float64: 1e4}
-ROUNDED = frozenset(  # correctly rounded or exact: the same bits everywhere, given the same operands
-    """
+_NAMES = """
     add sub mul div neg abs max min sqrt select cast and or xor not floor round sign shl shr eq ne lt le gt ge
     reshape permute broadcast slice pad flip concatenate iota random_bits gather dynamic_slice dynamic_update
     reduce_max reduce_min any all argmax argmin sort cummax stop_gradient barrier item
-    """.split()
-)
+"""
+ROUNDED = frozenset(_NAMES.split())  # correctly rounded or exact: the same bits everywhere, given the operands
 
 
 def random_graph(seed: int, floats: Sequence[DType] = FLOATS) -> tuple[Graph, list[Array]]:

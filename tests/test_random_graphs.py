@@ -64,7 +64,8 @@ def test_the_graphs_are_varied() -> None:
         updated += bool(graph.updates)
         sizes.append(count_nodes(graph))
     for name in ("cond", "scan", "random_bits", "contract", "sum", "reduce_max", "pad", "permute", "reshape",
-                 "slice", "broadcast", "concatenate", "gather", "scatter", "select", "cast", "flip"):  # fmt: skip
+                 "slice", "broadcast", "concatenate", "gather", "scatter",
+                 "select", "cast", "flip"):  # fmt: skip
         assert seen[name] >= 12, f"{name}: in {seen[name]} of {len(SEEDS)} graphs"
     assert dtypes >= {"float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8", "bool"}
     assert shared > 60 and updated > 20 and np.median(sizes) > 12
