@@ -16,7 +16,7 @@ from rich.console import Console
 from stratal.base import settings
 from stratal.base.target import Target, current_target
 from stratal.base.version import VERSION
-from stratal.cli.report import add_json_option, console, table, write_json
+from stratal.cli.report import add_json_option, cell, console, table, write_json
 from stratal.memory.render import format_bytes
 
 
@@ -139,7 +139,7 @@ def show(out: Console, report: dict[str, Any], target: Target) -> None:
     rows = table("settings", "environment variable", "value", "from", "what it does")
     for row in report["settings"]:
         value = "off" if row["value"] is None else str(row["value"])
-        rows.add_row(row["variable"], value, row["origin"], row["doc"])
+        rows.add_row(row["variable"], cell(value), row["origin"], cell(row["doc"], "dim"))
     out.print(rows)
     out.print()
     _show_cache(out, report["cache"])
@@ -155,7 +155,7 @@ def _show_ceilings(out: Console, ceilings: list[dict[str, Any]], target: Target)
             str(c["threads"] or "-"),
             f"{c['rate'] / 1e9:.1f} G{c['unit']}/s",
             f"{_nominal(c, target):.1f}",
-            c["how"],
+            cell(c["how"], "dim"),
         )
     out.print(rows)
     out.print()

@@ -7,10 +7,8 @@ import inspect
 from pathlib import Path
 from typing import Any, Final
 
-from rich.text import Text
-
 import stratal.ops
-from stratal.cli.report import add_json_option, console, table, write_json
+from stratal.cli.report import add_json_option, cell, console, table, write_json
 from stratal.graph.op import REGISTRY, Op
 
 PACKAGE: Final = Path(stratal.ops.__file__).parent.parent
@@ -52,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         shown.add_row(
             row["name"],
-            Text(row["summary"]),
-            Text("yes") if row["differentiable"] else Text(f"no: {row['not_differentiable']}", "dim"),
-            Text("yes") if row["lowered"] else Text(f"no: {row['not_lowered']}", "yellow"),
-            Text(row["file"].removeprefix("stratal/ops/"), "dim"),
+            cell(row["summary"]),
+            cell("yes") if row["differentiable"] else cell(f"no: {row['not_differentiable']}", "dim"),
+            cell("yes") if row["lowered"] else cell(f"no: {row['not_lowered']}", "yellow"),
+            cell(row["file"].removeprefix("stratal/ops/"), "dim"),
         )
     out.print(shown)
     lowered = sum(row["lowered"] for row in rows)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from stratal.formats.files import write_atomically
 
@@ -29,8 +30,13 @@ def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for k, column in enumerate(columns):
         justify: Literal["left", "right"] = "right" if k in right else "left"
-        made.add_column(column, justify=justify, header_style="dim", no_wrap=True, overflow="ellipsis")
+        made.add_column(column, justify=justify, header_style="dim", no_wrap=k in right)
     return made
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Return text for a table, cut short where the terminal is narrow; numbers beside it stay whole."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def console() -> Console:

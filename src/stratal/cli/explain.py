@@ -1,0 +1,92 @@
+"""`stratal explain`: run a script, then show how everything it computed was compiled."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+from stratal.base.errors import FormatError
+from stratal.cli import plans
+from stratal.cli.report import add_json_option, console, write_json
+from stratal.compiler import Program
+from stratal.tensor import programs
+
+SECTIONS: Final = {
+    "kernels": plans.show_kernels,
+    "decisions": plans.show_decisions,
+    "memory": plans.show_memory,
+    "loops": plans.show_loops,
+    "graph": plans.show_graph,
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_json_option(parser, "every section of every program")
+    add = parser.add_argument
+    add("script", type=Path, metavar="FILE.py", help="the script to run")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    add("--only", metavar="NAME", default="", help="show only programs whose name contains NAME")
+    add("--show", metavar="SECTIONS", type=_sections, default=["kernels", "decisions", "memory"],
+        help=f"which of {','.join(SECTIONS)}, or all; kernels,decisions,memory where left out")  # fmt: skip
+
+
+def _sections(text: str) -> list[str]:
+    asked = list(SECTIONS) if text == "all" else text.split(",")
+    if not set(asked) <= set(SECTIONS):
+        raise argparse.ArgumentTypeError(f"takes some of {','.join(SECTIONS)}, or all; got {text!r}")
+    return asked
+
+
+def run(args: argparse.Namespace) -> int:
+    status = run_script(args.script, args.arguments)
+    out = console()
+    shown = [p for p in compiled_here() if args.only in p.graph.name]
+    write_json(args.json, [plans.program_json(p) for p in shown])
+    for program in shown:
+        out.print()
+        plans.show_head(out, program)
+        for section in args.show:
+            out.print()
+            SECTIONS[section](out, program)
+    count = len(shown)
+    out.print(f"\n{count} program{'s' * (count != 1)} compiled; --show all adds the loops and the graph.")
+    return status
+
+
+def compiled_here() -> list[Program]:
+    """Return every program this process has compiled and still remembers, in order."""
+    return list(programs._BY_DIGEST.values())
+
+
+def run_script(script: Path, arguments: list[str]) -> int:
+    """Run a script as `python FILE.py` would; return its exit status. Its error is printed, not raised.
+
+    Raises: FormatError when the file cannot be read.
+    """
+    if not script.is_file():
+        raise FormatError("explain: there is no such script", got=str(script))
+    before: list[Any] = [sys.argv, sys.path]
+    sys.argv = [str(script), *arguments]
+    sys.path = [str(script.resolve().parent), *sys.path]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except Exception as error:
+        _print_trace(error, str(script))
+        return 1  # what was compiled before it may tell why
+    finally:
+        sys.argv, sys.path = before
+    return 0
+
+
+def _print_trace(error: Exception, script: str) -> None:
+    """Print a script's error as Python would have, without the frames that led into the script."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    traceback.print_exception(error.with_traceback(trace or error.__traceback__))
