@@ -49,7 +49,7 @@ _NAMES = """
     reshape permute broadcast slice pad flip concatenate iota random_bits gather dynamic_slice dynamic_update
     reduce_max reduce_min any all argmax argmin sort cummax stop_gradient barrier item
 """
-ROUNDED = frozenset(_NAMES.split())  # correctly rounded or exact: the same bits everywhere, given the operands
+ROUNDED = frozenset(_NAMES.split())  # correctly rounded or exact: the same bits everywhere
 
 
 def random_graph(seed: int, floats: Sequence[DType] = FLOATS) -> tuple[Graph, list[Array]]:
