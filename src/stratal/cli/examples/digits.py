@@ -70,7 +70,6 @@ def main():
             loss, _ = training.step(x, y)
             training.schedule.step()
         print(f"epoch {epoch + 1}: loss {loss.item():.3f}, accuracy {training.accuracy():.4f}")
-    print(training.step.plan)
 
 
 if __name__ == "__main__":
