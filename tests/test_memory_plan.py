@@ -16,11 +16,12 @@ from stratal.base.artifact import Branch, Command, Copy, Launch, Loop, Value, Wh
 from stratal.base.dtypes import bool_, float32, int64
 from stratal.base.types import TensorType
 from stratal.memory.alias import choose_aliases
+from stratal.memory.baselines import dynamic_pool, naive_bytes
 from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import arena_blocks, arrange, live_minimum, plan_arena
 from stratal.memory.render import render, to_json
 
-SEEDS = range(300)
+SEEDS = range(160)
 
 
 def vector(id_: int, elements: int = 16, home: Any = "arena", index: int = -1) -> Value:
@@ -176,7 +177,7 @@ def test_random_programs_compute_the_same_in_the_planned_arena(in_place: bool) -
         actual = run_in_arena(program, arena, inputs)
         for want, got in zip((*expected[0], *expected[1]), (*actual[0], *actual[1]), strict=True):
             np.testing.assert_array_equal(want, got, err_msg=f"seed {seed}")
-    assert decided > 200 or not in_place
+    assert decided > 100 or not in_place
 
 
 @pytest.mark.row("E4")
@@ -192,7 +193,7 @@ def test_in_place_never_takes_memory_from_a_value_with_two_consumers() -> None:
                 assert len(live.readers[choice.over]) == 1, seed
                 assert (choice.over, choice.write) in pairs[choice.path]
                 assert program.values[choice.over].home == "arena"
-    assert decisions > 100
+    assert decisions > 50
 
 
 def diamond() -> tuple[list[Value], tuple[Command, ...]]:
@@ -377,3 +378,19 @@ def test_the_json_form_has_every_offset() -> None:
     found = to_json(arrange(values, commands), values)
     assert json.loads(json.dumps(found)) == found
     assert found["arena_bytes"] == 192 and len(found["blocks"]) == 4  # type: ignore[arg-type]
+
+
+@pytest.mark.row("E2")
+def test_a_dynamic_pool_allocates_in_its_first_step_only_and_holds_more_than_the_plan() -> None:
+    values, commands = random_training_step(1, layers=20)
+    trace = dynamic_pool(values, commands, steps=4)
+    assert trace.allocations[0] > 0
+    assert trace.allocations[1:] == (0, 0, 0)
+    assert plan_arena(values, commands) < trace.held_bytes < naive_bytes(values, commands)
+
+
+@pytest.mark.row("E1")
+def test_the_naive_executor_is_the_yardstick() -> None:
+    values, commands = chain(100)
+    assert naive_bytes(values, commands) == plan_arena(values, commands, sharing="none") == 6400
+    assert dynamic_pool(values, commands).held_bytes == 128
