@@ -75,7 +75,9 @@ class KernelEmitter:
         self.offsets: dict[object, Expr] = {}
         self.places: dict[object, _Place] = {}
         self.lane: Var | None = None
-        self.exec_mask: str | None = None
+        self.exec_mask: str | None = None  # lanes that run, where not all do
+        self.some_lane = False  # whether at least one lane is known to run
+        self.mask_depth: dict[str, int] = {}
         self.statement_memo: dict[object, str] = {}
         self.info: dict[Expr, _Info] = {}
 
@@ -252,15 +254,20 @@ class KernelEmitter:
             raise VerifyError(f"kernel {self.kernel.name}: a register that lives across a branch is changed inside it")
 
     def _masked(self, stmt: If) -> None:
-        outer = self.exec_mask
-        condition = self.value(stmt.condition, None)
+        outer, sure = self.exec_mask, self.some_lane
+        condition = self.value(stmt.condition, outer)
+        self.mask_depth.setdefault(condition, self._under(stmt.condition, outer)[0].depth)
+        assert self.lane is not None
+        first = substitute((stmt.condition,), {self.lane: index.as_expr(0)})[0]
         self.exec_mask = self._and(outer, condition)
+        self.some_lane = isinstance(first, Const) and bool(first.value) and (outer is None or sure)
         self._statement(stmt.then)
         if stmt.otherwise is not None:
             ones = self._emit_at_current(f"xor {vector_of('i1', self.lanes)} {condition}, splat (i1 true)")
-            self.exec_mask = self._and(outer, ones)
+            self.mask_depth[ones] = len(self.scopes) - 1
+            self.exec_mask, self.some_lane = self._and(outer, ones), False
             self._statement(stmt.otherwise)
-        self.exec_mask = outer
+        self.exec_mask, self.some_lane = outer, sure
 
     def _emit_at_current(self, instruction: str) -> str:
         self.target = self.scopes[-1]
@@ -288,7 +295,7 @@ class KernelEmitter:
         for store in group:
             value = self.value(store.value, self.exec_mask)
             if self.lane is not None and not self._known(store.value).vector:
-                value = self._broadcast(store.value, value)
+                value = self._broadcast(store.value, value, self.exec_mask)
             ready.append((store, value))
         for store, value in ready:
             if store.buffer.space == "register":
@@ -379,9 +386,20 @@ class KernelEmitter:
                 return _Info(len(self.scopes) - 1, vector, True, True, unrolled)
             last_branch = max((k for k, s in enumerate(self.scopes) if s.branch), default=0)
             return _Info(max(depth, last_branch), vector, True, mutable, unrolled)
+        if isinstance(e, Guard) and self._known(e.value).loads:  # its mask may be joined with others right here
+            return _Info(len(self.scopes) - 1, vector, True, mutable, unrolled)
         if isinstance(e, Lanes):
             return _Info(len(self.scopes) - 1, False, True, True, tuple(self.env))
         return _Info(depth, vector, loads, mutable, unrolled)
+
+    def _under(self, e: Expr, mask: str | None) -> tuple[_Info, str | None]:
+        """Return what is known of an expression under a mask, and the mask if it matters."""
+        info = self._known(e)
+        if mask is None or not info.loads:
+            return info, None
+        if not info.vector and mask == self.exec_mask and self.some_lane:
+            return info, None
+        return info._replace(depth=max(info.depth, self.mask_depth.get(mask, 0))), mask
 
     def _home(self, info: _Info) -> tuple[_Scope, dict[object, str]]:
         return self._at(info.depth, info.mutable)
@@ -398,9 +416,9 @@ class KernelEmitter:
         stack = [expr]
         while stack:
             e = stack[-1]
-            info = self._known(e)
+            info, under = self._under(e, mask)
             memo = self._home(info)[1]
-            key = self._key(e, info, mask)
+            key = self._key(e, info, under)
             if key in memo:
                 stack.pop()
                 continue
@@ -414,12 +432,12 @@ class KernelEmitter:
         return self._get(expr, mask)
 
     def _has(self, e: Expr, mask: str | None) -> bool:
-        info = self._known(e)
-        return self._key(e, info, mask) in self._home(info)[1]
+        info, under = self._under(e, mask)
+        return self._key(e, info, under) in self._home(info)[1]
 
     def _get(self, e: Expr, mask: str | None) -> str:
-        info = self._known(e)
-        return self._home(info)[1][self._key(e, info, mask)]
+        info, under = self._under(e, mask)
+        return self._home(info)[1][self._key(e, info, under)]
 
     def _key(self, e: Expr, info: _Info, mask: str | None) -> object:
         """Return what the value of an expression depends on, besides the scope it lives in."""
@@ -435,7 +453,7 @@ class KernelEmitter:
                 return str(self.env[e])
             return self._lane_numbers(e) if e is self.lane else self.bound[e][0]
         if isinstance(e, Load):
-            return self._load(e, info, mask)
+            return self._load(e, info, self._under(e, mask)[1])
         if isinstance(e, Guard):
             return self._guard(e, info, mask)
         if isinstance(e, Lanes):
@@ -477,14 +495,14 @@ class KernelEmitter:
     def _operand(self, e: Expr, vector: bool, mask: str | None, form: DType) -> str:
         """Return an emitted operand in the shape and integer width its user takes."""
         value = self._get(e, mask)
-        info = self._known(e)
+        info = self._under(e, mask)[0]
         if not vector:
             return value
         if isinstance(e, Const) or e in self.env:
             number = e.value if isinstance(e, Const) else self.env[e]  # type: ignore[index]
             return splat(immediate(number, form), register_type(form), self.lanes)
         if not info.vector:
-            value = self._broadcast(e, value)
+            value = self._broadcast(e, value, mask)
             have = e.dtype
         else:
             have = self._narrow(e)
@@ -497,12 +515,12 @@ class KernelEmitter:
             value = memo[key]
         return value
 
-    def _broadcast(self, e: Expr, value: str) -> str:
+    def _broadcast(self, e: Expr, value: str, mask: str | None) -> str:
         """Return a scalar repeated over the lanes, next to where the scalar was made."""
         scalar = register_type(e.dtype)
         if isinstance(e, Const):
             return splat(immediate(e.value, e.dtype), scalar, self.lanes)
-        scope, memo = self._home(self._known(e))
+        scope, memo = self._home(self._under(e, mask)[0])
         key = ("splat", value, self.lanes)
         if key not in memo:
             self.target = scope
@@ -604,7 +622,7 @@ class KernelEmitter:
         done: tuple[object, ...] = ("pointer", buffer)
         depth, loads, mutable = 0, False, False
         for atom, c in ordered:
-            info = self._known(atom)
+            info = self._under(atom, mask)[0]
             depth, loads, mutable = max(depth, info.depth), loads or info.loads, mutable or info.mutable
             done = (*done, atom, c, mask if loads else None)
             scope, memo = self._at(depth, mutable)
@@ -631,7 +649,7 @@ class KernelEmitter:
         value = self.value(atom, mask)
         if c == 1:
             return value
-        scope, memo = self._home(self._known(atom))
+        scope, memo = self._home(self._under(atom, mask)[0])
         key = ("scaled", value, c)
         if key not in memo:
             self.target = scope
@@ -643,37 +661,35 @@ class KernelEmitter:
         base = self._pointer(buffer, place, mask)
         value = self.value(place.varying, mask)
         form = register_type(self._narrow(place.varying))
-        infos = [self._known(place.varying), *(self._known(a) for a, _ in place.terms)]
+        infos = [self._under(a, mask)[0] for a in (place.varying, *(t for t, _ in place.terms))]
         self.target = self._at(max(i.depth for i in infos), any(i.mutable for i in infos))[0]
         return self._append(f"getelementptr {memory_type(buffer.dtype)}, ptr {base}, <{self.lanes} x {form}> {value}")
 
     # -- guards, lanes ---------------------------------------------------------------------------------------
     def _guard(self, e: Guard, info: _Info, mask: str | None) -> str:
         condition = self.value(e.condition, mask)
-        condition_vector = self._known(e.condition).vector
+        condition_info = self._under(e.condition, mask)[0]
         inner = condition
-        if self.lane is not None and not condition_vector and self._known(e.value).loads:
-            inner = self._broadcast_condition(e.condition, condition)
+        if self.lane is not None and not condition_info.vector and self._known(e.value).loads:
+            inner = self._broadcast(e.condition, condition, mask)
+        self.mask_depth[inner] = max(self.mask_depth.get(inner, 0), condition_info.depth)
         value = self.value(e.value, self._and(mask, inner) if self._known(e.value).loads else mask)
         otherwise = self.value(e.otherwise, mask)
         if info.vector:
-            value = self._wide(e.value, value)
-            otherwise = self._wide(e.otherwise, otherwise)
-            if not condition_vector:
-                condition = self._broadcast_condition(e.condition, condition)
+            value = self._wide(e.value, value, self._and(mask, inner) if self._known(e.value).loads else mask)
+            otherwise = self._wide(e.otherwise, otherwise, mask)
+            if not condition_info.vector:
+                condition = self._broadcast(e.condition, condition, mask)
         self.target = self._home(info)[0]
         lanes = self.lanes if info.vector else 0
         ty = vector_of(register_type(e.dtype), lanes)
         return self._append(f"select {vector_of('i1', lanes)} {condition}, {ty} {value}, {ty} {otherwise}")
 
-    def _wide(self, e: Expr, value: str) -> str:
+    def _wide(self, e: Expr, value: str, mask: str | None) -> str:
         if not self._known(e).vector:
-            return self._broadcast(e, value)
+            return self._broadcast(e, value, mask)
         have = self._narrow(e)
         return value if have is e.dtype else self.scalars.cast(value, have, e.dtype, self.lanes)
-
-    def _broadcast_condition(self, condition: Expr, value: str) -> str:
-        return self._broadcast(condition, value)
 
     def _and(self, a: str | None, b: str) -> str:
         if a is None or a == b:
@@ -683,6 +699,7 @@ class KernelEmitter:
         if key not in memo:
             self.target = self.scopes[-1]
             memo[key] = self._append(f"and {vector_of('i1', self.lanes)} {a}, {b}")
+            self.mask_depth[memo[key]] = len(self.scopes) - 1
         return memo[key]
 
     def _across(self, e: Lanes) -> str:
