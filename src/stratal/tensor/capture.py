@@ -180,7 +180,7 @@ class Compiled:
 
     # -- calling it ----------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if MODE.trace is not None or MODE.eager:
+        if MODE.trace is not None or MODE.eager is not None:
             return self._function(*args, **kwargs)
         with LOCK:
             leaves, structure = tree.flatten((args, kwargs) if kwargs else args)

@@ -15,6 +15,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import REGISTRY
 from stratal.ops.control.host_call import register_host_function
+from stratal.tensor import lazy
 from stratal.tensor.build import as_tensor, nodes_and_track, where_now
 from stratal.tensor.elementwise import cast
 from stratal.tensor.regions import TOKEN, Region, captured, closed, trace_bodies
@@ -307,8 +308,6 @@ def _returning_token(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _happen_once(part: Node, results: Sequence[Tensor]) -> None:
     if MODE.trace is None:
-        from stratal.tensor import lazy
-
         lazy.flush(results)
         return
     b = Builder(part.where)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from stratal.base.errors import StratalError
 from stratal.tensor.state import MODE
-
-if TYPE_CHECKING:
-    from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor
 
 
 def show(tensor: Tensor) -> str:

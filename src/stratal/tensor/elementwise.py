@@ -14,14 +14,18 @@ from stratal.tensor.build import (
     Scalar,
     apply,
     as_tensor,
+    broadcast_shapes,
     call,
     common_dtype,
     default_float,
     finish,
+    nodes_and_track,
     normalise,
     plain,
+    to_shape,
     unify,
 )
+from stratal.tensor.selection import nonzero
 from stratal.tensor.scalars import RuntimeScalar, met
 from stratal.tensor.tensor import Tensor
 
@@ -233,11 +237,7 @@ def pow(x: Any, y: Any, /) -> Tensor:
 
 def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     """Return x where the condition holds, else y. Both are computed."""
-    from stratal.tensor.build import broadcast_shapes, nodes_and_track, to_shape
-
     if x is None or y is None:
-        from stratal.tensor.indexing import nonzero
-
         return nonzero(condition)
     chosen = as_tensor(condition, "where")
     chosen = chosen if chosen.dtype.is_bool else cast(chosen, bool_)

@@ -62,8 +62,13 @@ def _check_tracked(output: Tensor) -> None:
         )  # fmt: skip
 
 
-def backward(output: Tensor, gradient: Any, create_graph: bool, inputs: Any) -> None:
-    """Add gradients to `.grad` of the leaves `output` depends on; see `Tensor.backward`."""
+def backward(
+    output: Tensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+) -> None:
+    """Add the gradient of this tensor to `.grad` of every leaf it depends on that takes gradients.
+
+    `gradient` weighs the elements of a tensor that is no scalar. A graph of nodes needs no `retain_graph`.
+    """
     where = where_now()
     _check_tracked(output)
     seed = _seed(output, gradient, where)

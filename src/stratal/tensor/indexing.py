@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stratal.base.dtypes import as_dtype, bool_, int64
-from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, IndexOutOfRangeError, ShapeError
+from stratal.base.dtypes import bool_, int64
+from stratal.base.errors import AttributeValueError, DTypeError, IndexOutOfRangeError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.build import Scalar, apply, as_tensor, broadcast_shapes, full
 from stratal.tensor.elementwise import cast, where
 from stratal.tensor.naming import two_names
+from stratal.tensor.selection import nonzero
 from stratal.tensor.shapes import broadcast_to, flip, moveaxis, permute_dims, reshape, slice_op
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, check_axis, look, rebind, tensor, wrap
@@ -393,20 +394,6 @@ def masked_select(x: Any, mask: Any) -> Tensor:
     t, m = as_tensor(x, "masked_select"), as_tensor(mask, "masked_select")
     shape = broadcast_shapes("masked_select", t.shape, m.shape)
     return getitem(broadcast_to(t, shape), broadcast_to(m, shape))
-
-
-def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
-    """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value is needed now."""
-    t = as_tensor(x, "nonzero")
-    if against is not None and t.shape != tuple(against):
-        raise IndexOutOfRangeError("index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}")
-    if MODE.trace is not None:
-        raise CaptureError(
-            "index: the shape of a masked selection is data, which a captured graph does not have", got=str(t.type),
-            hint="st.where(mask, x, 0) keeps the shape; x[mask] = v is fine",
-        )  # fmt: skip
-    found = np.nonzero(t._value("nonzero").array)
-    return tuple(tensor(part.astype(as_dtype("int64").np)) for part in found)
 
 
 __all__ = [

@@ -7,7 +7,8 @@ another tensor still looks at that memory; then the cell moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -25,6 +26,11 @@ def flush(tensors: Iterable[Tensor]) -> None:
     """Give each tensor its value."""
     with LOCK, tracing(None):
         _flush(list(tensors))
+
+
+def compute(tensor: Tensor) -> None:
+    """Give one tensor its value."""
+    flush([tensor])
 
 
 def flush_all() -> None:
@@ -354,3 +360,14 @@ def run_eagerly(tensor: Tensor) -> None:
         _settle_in(tensor, storage, set())
         if tensor._track == TRACKED:
             enlist(tensor)
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Run each op at once on the reference interpreter: for debuggers, and for finding the op that made the first NaN."""
+    before = MODE.eager
+    MODE.eager = run_eagerly
+    try:
+        yield
+    finally:
+        MODE.eager = before

@@ -14,7 +14,7 @@ from stratal.tensor.build import apply, as_tensor, common_dtype
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import sum
-from stratal.tensor.shapes import as_axes, permute_dims, reshape
+from stratal.tensor.shapes import as_axes, permute_dims, reshape, slice_op
 from stratal.tensor.tensor import Tensor, check_axis
 
 
@@ -228,8 +228,6 @@ def diagonal(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     rows, columns = t.shape[-2:]
     start = max(0, offset) if offset >= 0 else -offset * columns
     length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
-    from stratal.tensor.shapes import slice_op
-
     flat = reshape(t, [*t.shape[:-2], rows * columns])
     stop = start + (length - 1) * (columns + 1) + 1 if length else start
     lead = flat.ndim - 1

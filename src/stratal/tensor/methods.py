@@ -8,9 +8,12 @@ from typing import Any
 
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
-from stratal.tensor import elementwise, indexing, linear, reductions, shapes
-from stratal.tensor.build import Scalar, as_tensor
+from stratal.tensor import creation, elementwise, indexing, linear, reductions, shapes
+from stratal.tensor.build import Scalar, as_tensor, call, full
+from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
+from stratal.tensor.gradients import backward
+from stratal.tensor.lazy import compute
 from stratal.tensor.tensor import Tensor, check_device, look, rebind, tensor as make_tensor, wrap
 
 # -- the same function under its own name -------------------------------------------------------------------------------
@@ -114,8 +117,6 @@ def view(self: Tensor, *shape: Any) -> Tensor:
         target = as_dtype(shape[0])
         if target.itemsize != self.dtype.itemsize:
             raise DTypeError("view: dtypes differ in width", got=f"{self.type} as {target}")
-        from stratal.tensor.build import call
-
         return call("bitcast", self, dtype=target)  # type: ignore[no-any-return]
     return reshape(self, *shape)
 
@@ -218,8 +219,6 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Give every element of this tensor one value, and return it."""
     if isinstance(value, Scalar):
-        from stratal.tensor.build import full
-
         plain = value.item() if hasattr(value, "dtype") else value
         rebind(self, full("fill_", plain, self.dtype, self.shape), 0)
         return self
@@ -243,23 +242,17 @@ def new_tensor(self: Tensor, data: Any, dtype: Any = None) -> Tensor:
 
 def new_zeros(self: Tensor, *size: Any, dtype: Any = None) -> Tensor:
     """Return zeros in the dtype of this tensor."""
-    from stratal.tensor.creation import zeros
-
-    return zeros(*size, dtype=dtype or self.dtype)
+    return creation.zeros(*size, dtype=dtype or self.dtype)
 
 
 def new_ones(self: Tensor, *size: Any, dtype: Any = None) -> Tensor:
     """Return ones in the dtype of this tensor."""
-    from stratal.tensor.creation import ones
-
-    return ones(*size, dtype=dtype or self.dtype)
+    return creation.ones(*size, dtype=dtype or self.dtype)
 
 
 def new_full(self: Tensor, size: Any, fill_value: Any, dtype: Any = None) -> Tensor:
     """Return a filled tensor in the dtype of this one."""
-    from stratal.tensor.creation import full
-
-    return full(size, fill_value, dtype=dtype or self.dtype)
+    return creation.full(size, fill_value, dtype=dtype or self.dtype)
 
 
 def expand_as(self: Tensor, other: Tensor) -> Tensor:
@@ -339,6 +332,7 @@ def _install() -> None:
     for name, dtype in _CASTS.items():
         methods[name] = functools.partialmethod(cast, as_dtype(dtype))
     methods.update({function.__name__: function for function in _OWN})
+    methods.update(_compute=compute, __repr__=show, backward=backward)
     for name, method in methods.items():
         setattr(Tensor, name, method)
 

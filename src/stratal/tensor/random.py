@@ -17,7 +17,9 @@ from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.graph.builder import Builder
 from stratal.tensor.build import as_tensor, call, full, where_now
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.shapes import as_shape, reshape
+from stratal.tensor.reductions import argmax
+from stratal.tensor.shapes import as_shape, narrow, reshape
+from stratal.tensor.state import tracing
 from stratal.tensor.tensor import CONSTANT, Tensor, check_device, look, rebind, tensor, wrap
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that adding it visits every uint64
@@ -82,8 +84,6 @@ _DEFAULT: list[Generator] = []
 def default_generator() -> Generator:
     """Return the generator that draws without a key use; it starts from the setting `seed`."""
     if not _DEFAULT:
-        from stratal.tensor.state import tracing
-
         with tracing(None):
             _DEFAULT.append(Generator(int(settings.seed.value)))
     return _DEFAULT[0]
@@ -196,8 +196,6 @@ def gumbel(shape: Any = (), *, dtype: Any = None, key: Source = None) -> Tensor:
 
 def categorical(logits: Any, *, axis: int = -1, key: Source = None) -> Tensor:
     """Return one class per row, drawn with probability softmax(logits): where logits plus Gumbel noise are greatest."""
-    from stratal.tensor.reductions import argmax
-
     t = as_tensor(logits, "categorical")
     return argmax(t + gumbel(t.shape, dtype=t.dtype, key=key), axis=axis)
 
@@ -280,13 +278,9 @@ def multinomial(probabilities: Any, num_samples: int, replacement: bool = False,
     if replacement:
         wide = (*t.shape[:-1], num_samples, t.shape[-1])
         spread = reshape(logits, (*t.shape[:-1], 1, t.shape[-1])) + gumbel(wide, dtype=t.dtype, key=source)
-        from stratal.tensor.reductions import argmax
-
         return argmax(spread, axis=-1)
     if num_samples > t.shape[-1]:
         raise AttributeValueError("multinomial: more samples than classes need replacement", got=f"{num_samples} of {t.shape[-1]}")
     noisy = logits + gumbel(t.shape, dtype=t.dtype, key=source)
     order: Tensor = call("sort", noisy, axis=t.ndim - 1, descending=True)[1]
-    from stratal.tensor.shapes import narrow
-
     return narrow(order, -1, 0, num_samples)

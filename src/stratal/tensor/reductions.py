@@ -15,7 +15,7 @@ from stratal.graph.op import REGISTRY
 from stratal.tensor.build import apply, as_tensor, call, default_float
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.naming import two_names
-from stratal.tensor.shapes import as_axes, expand_dims, flip, ravel, reshape
+from stratal.tensor.shapes import as_axes, expand_dims, flip, pad_constant, ravel, reshape
 from stratal.tensor.tensor import Tensor, check_axis
 
 Axis = Any
@@ -265,8 +265,6 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
 
 
 def _with_initial(result: Tensor, axis: int | None, value: int, include_initial: bool) -> Tensor:
-    from stratal.tensor.shapes import pad_constant
-
     if not include_initial:
         return result
     a = check_axis("cumulative", axis or 0, result.ndim)

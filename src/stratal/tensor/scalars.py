@@ -7,8 +7,9 @@ from typing import Any
 from stratal.base.dtypes import DType, float32, float64
 from stratal.graph.node import Node, make
 from stratal.graph.op import REGISTRY
+from stratal.tensor.build import scalar, to_dtype, where_now
 from stratal.tensor.state import MODE
-from stratal.tensor.tensor import CONSTANT, Tensor, wrap
+from stratal.tensor.tensor import CONSTANT, Tensor, look, wrap
 
 
 class RuntimeScalar(Tensor):
@@ -31,8 +32,6 @@ class RuntimeScalar(Tensor):
 
 def met(name: str, op: str, x: Any, y: Any) -> Any:
     """Return `op` of two operands at least one of which is a runtime scalar; None where ordinary rules do."""
-    from stratal.tensor.build import look, scalar, where_now
-
     weak = [isinstance(v, (RuntimeScalar, bool, int, float)) for v in (x, y)]
     where = where_now()
     if all(weak):
@@ -47,6 +46,4 @@ def met(name: str, op: str, x: Any, y: Any) -> Any:
 
 
 def _as(value: RuntimeScalar, dtype: DType, where: Any) -> Tensor:
-    from stratal.tensor.build import look, to_dtype
-
     return wrap(to_dtype(look(value)[0], dtype, where), CONSTANT)

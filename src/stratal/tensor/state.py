@@ -8,13 +8,14 @@ from contextlib import ContextDecorator, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stratal.tensor.tensor import Tensor
     from stratal.tensor.trace import Trace
 
 
 class _Mode(threading.local):
     trace: Trace | None = None
     grad: bool = True
-    eager: bool = False
+    eager: Callable[[Tensor], None] | None = None  # how to compute a tensor as soon as it is made
 
 
 MODE = _Mode()
@@ -79,17 +80,6 @@ inference_mode = no_grad
 def is_grad_enabled() -> bool:
     """Return whether ops are recorded for gradients in this thread."""
     return MODE.grad
-
-
-@contextmanager
-def eager() -> Iterator[None]:
-    """Run each op at once on the reference interpreter: for debuggers, and for finding the op that made the first NaN."""
-    before = MODE.eager
-    MODE.eager = True
-    try:
-        yield
-    finally:
-        MODE.eager = before
 
 
 @contextmanager

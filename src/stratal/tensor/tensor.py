@@ -24,7 +24,7 @@ from stratal.base.errors import (
     StratalError,
 )
 from stratal.base.types import TensorType
-from stratal.graph.node import Node
+from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
 from stratal.tensor.state import MODE, no_grad as no_grad
@@ -96,6 +96,13 @@ class Tensor:
     _retains: bool  # keep the gradient although this is no leaf
 
     __array_priority__ = 1000
+
+    if TYPE_CHECKING:  # given by `lazy`, `display` and `gradients`, which are built on tensors, through `methods`
+
+        def _compute(self) -> None: ...
+        def backward(
+            self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+        ) -> None: ...
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         source = data if isinstance(data, Tensor) else tensor(data, dtype=dtype)
@@ -171,9 +178,7 @@ class Tensor:
         if trace is not None or self._trace is not None:
             refuse_traced(self, asked)
         if self._storage is None:
-            from stratal.tensor import lazy  # flushing is built on tensors
-
-            lazy.flush([self])
+            self._compute()
         assert self._storage is not None
         return self._storage
 
@@ -232,11 +237,6 @@ class Tensor:
         if self.numel() != 1:
             raise ShapeError(f"{asked}: the tensor must have exactly one element", got=str(self.type))
         return self._value(asked).array.reshape(()).item()
-
-    def __repr__(self) -> str:
-        from stratal.tensor.display import show  # printing reads values, which flushing makes
-
-        return show(self)
 
     def __format__(self, spec: str) -> str:
         if spec and self.numel() == 1:
@@ -305,17 +305,6 @@ class Tensor:
             self.grad = None
         else:
             self.grad.zero_()
-
-    def backward(
-        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
-    ) -> None:
-        """Add the gradient of this tensor to `.grad` of every leaf it depends on that takes gradients.
-
-        `gradient` weighs the elements of a tensor that is no scalar. A graph of nodes needs no `retain_graph`.
-        """
-        from stratal.tensor.gradients import backward  # gradients are built on tensors
-
-        backward(self, gradient, create_graph, inputs)
 
     def detach(self) -> Tensor:
         """Return the value as of now, through which no gradient flows. Later changes of either do not show in the other."""
@@ -404,10 +393,8 @@ def _place(made: Tensor) -> None:
             made._node, made._track = None, CONSTANT
         return
     enlist(made)
-    if MODE.eager:
-        from stratal.tensor import lazy  # flushing is built on tensors
-
-        lazy.run_eagerly(made)
+    if MODE.eager is not None:
+        MODE.eager(made)
 
 
 def hold(storage: Storage) -> Tensor:
@@ -635,8 +622,6 @@ def _holds_arrays(data: Any) -> bool:
 def _from_array(array: Array) -> Tensor:
     type_ = TensorType(as_dtype(array.dtype), array.shape)
     if MODE.trace is not None:
-        from stratal.graph.node import constant
-
         if array.size <= _CONST_ELEMENTS:
             return wrap(constant(array))
         return wrap(values.leaf(Storage.copy_of(array, type_)))

@@ -7,15 +7,12 @@ trace stands in cells here. A region (a branch or a loop body) is a trace within
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
-
 from stratal.base.errors import CaptureError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.tensor import values
-
-if TYPE_CHECKING:
-    from stratal.tensor.tensor import Tensor
+from stratal.tensor.state import tracing
+from stratal.tensor.tensor import Tensor, look, refuse_traced
 
 
 class Cell:
@@ -80,8 +77,6 @@ class Trace:
             assert tensor._node is not None
             return tensor._node, tensor._track
         if tensor._trace is not None:
-            from stratal.tensor.tensor import refuse_traced
-
             refuse_traced(tensor, "this op")
         cell = self.cells.get(id(tensor)) or self.enter(tensor)
         return cell.node, cell.track
@@ -169,9 +164,6 @@ class RegionTrace(Trace):
 
     def around(self, tensor: Tensor) -> tuple[Node, int]:
         """Return what a tensor holds around this region."""
-        from stratal.tensor.state import tracing
-        from stratal.tensor.tensor import look
-
         with tracing(self.parent):
             return look(tensor)
 

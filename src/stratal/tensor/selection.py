@@ -1,0 +1,27 @@
+"""Where elements are not zero: a result whose size is data, so that the values are needed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import CaptureError, IndexOutOfRangeError
+from stratal.tensor.build import as_tensor
+from stratal.tensor.state import MODE
+from stratal.tensor.tensor import Tensor, tensor
+
+
+def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
+    """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value is needed now."""
+    t = as_tensor(x, "nonzero")
+    if against is not None and t.shape != tuple(against):
+        raise IndexOutOfRangeError("index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}")
+    if MODE.trace is not None:
+        raise CaptureError(
+            "index: the shape of a masked selection is data, which a captured graph does not have", got=str(t.type),
+            hint="st.where(mask, x, 0) keeps the shape; x[mask] = v is fine",
+        )  # fmt: skip
+    found = np.nonzero(t._value("nonzero").array)
+    return tuple(tensor(part.astype(np.int64)) for part in found)
