@@ -1,7 +1,7 @@
-"""Measured rounding errors of the math records, as a table: `python -m stratal.inspect.ulp --target avx512 haswell`.
+"""Measured rounding errors of the math records: `python -m stratal.inspect.ulp --target avx512 haswell`.
 
-Each row runs one record over a dense range and compares it with extended precision: in the loop-IR interpreter, or as
-native code for a target. Errors are in units in the last place of the correctly rounded result.
+Each row runs one record over a dense range, in the loop-IR interpreter or as native code for a target, and
+compares it with extended precision. Errors are in units in the last place of the correctly rounded result.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import ctypes
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 
 import stratal.ops  # noqa: F401  (registers the records)
 from stratal.base.artifact import KernelObject
-from stratal.base.dtypes import DType, float32, float64
+from stratal.base.dtypes import DType, as_dtype, float32, float64
 from stratal.base.errors import CompilerError
 from stratal.base.target import Target, target_named
 from stratal.codegen.assemble import assemble
@@ -75,10 +74,11 @@ class Row(NamedTuple):
 
 
 _EVEN: Final[dict[str, tuple[float, float]]] = {
-    "exp2": (-20, 20), "expm1": (-20, 20), "log": (0.25, 4), "log2": (0.25, 4), "log1p": (-0.9, 3), "erf": (-4.2, 4.2),
-    "erfc": (-4, 9), "tanh": (-12, 12), "logistic": (-40, 40), "sinh": (-20, 20), "cosh": (-20, 20),
-    "asinh": (-10, 10), "acosh": (1, 10), "atanh": (-0.99, 0.99), "asin": (-1, 1), "acos": (-1, 1), "atan": (-10, 10),
-    "sin": (-100, 100), "cos": (-100, 100), "tan": (-100, 100), "rsqrt": (0.1, 10), "exp": (-20, 20),
+    "exp2": (-20, 20), "expm1": (-20, 20), "log": (0.25, 4), "log2": (0.25, 4), "log1p": (-0.9, 3),
+    "erf": (-4.2, 4.2), "erfc": (-4, 9), "tanh": (-12, 12), "logistic": (-40, 40), "sinh": (-20, 20),
+    "cosh": (-20, 20), "asinh": (-10, 10), "acosh": (1, 10), "atanh": (-0.99, 0.99), "asin": (-1, 1),
+    "acos": (-1, 1), "atan": (-10, 10), "sin": (-100, 100), "cos": (-100, 100), "tan": (-100, 100),
+    "rsqrt": (0.1, 10), "exp": (-20, 20),
 }  # fmt: skip
 _WIDE32: Final[dict[str, tuple[float, float]]] = {
     "exp": (-104, 88.7),
@@ -91,7 +91,7 @@ _POSITIVE: Final = ("log", "log2", "rsqrt", "acosh")
 
 
 def cases(dtypes: Iterable[DType] = (float32, float64)) -> list[Case]:
-    """Return every row: a main range, the whole domain, and for sin and cos both sides of where libraries slow down."""
+    """Return every row: each function over its main range and over its whole domain."""
     found: list[Case] = []
     for dtype in dtypes:
         info = np.finfo(dtype.np)
@@ -134,16 +134,17 @@ def _ordinal(x: Array) -> Array:
     """Return the place of each float among all floats of its dtype, 0 for zero."""
     bits = x.view(np.int32 if x.itemsize == 4 else np.int64).astype(np.int64)
     least = -(1 << 31) if x.itemsize == 4 else np.iinfo(np.int64).min
-    return np.where(bits < 0, np.int64(least) - bits, bits)
+    return np.asarray(np.where(bits < 0, np.int64(least) - bits, bits))
 
 
 def _from_ordinal(place: Array, dtype: DType) -> Array:
     magnitude = np.abs(place).astype(np.uint32 if dtype is float32 else np.uint64)
-    return np.copysign(magnitude.view(dtype.np), np.where(place < 0, -1, 1).astype(dtype.np))
+    sign = np.where(place < 0, -1, 1).astype(dtype.np)
+    return np.asarray(np.copysign(magnitude.view(dtype.np), sign))
 
 
 def operands(case: Case, points: int) -> list[Array]:
-    """Return the sampled operands; a second one walks its range in the golden ratio, so that pairs spread evenly."""
+    """Return the sampled operands; a second one walks its range by the golden ratio: pairs spread evenly."""
     first, *others = (sample(r, points, case.dtype) for r in case.ranges)
     stride = int(points * 0.6180339887) | 1
     while np.gcd(stride, points) != 1:
@@ -153,14 +154,14 @@ def operands(case: Case, points: int) -> list[Array]:
 
 
 def ulp_errors(got: Array, want: Array) -> Array:
-    """Return errors in units in the last place; `want` has extended precision. Equal non-finite values count as 0."""
+    """Return errors in units in the last place of `want` (extended precision); equal infinities are exact."""
     with np.errstate(all="ignore"):
         nearest = want.astype(got.dtype)
         spacing = np.spacing(np.where(np.isfinite(nearest), np.abs(nearest), 1)).astype(want.dtype)
         error = np.abs(got.astype(want.dtype) - want) / spacing
     same = (got == nearest) | (np.isnan(got) & np.isnan(nearest))
     finite = np.isfinite(got) & np.isfinite(nearest)
-    return np.where(finite, error, np.where(same, 0, np.inf)).astype(np.float64)
+    return np.asarray(np.where(finite, error, np.where(same, 0, np.inf)), np.float64)
 
 
 def measure(case: Case, backend: str, run: Run, points: int) -> Row:
@@ -187,7 +188,7 @@ def scalar_of(name: str, args: Sequence[Expr]) -> Expr:
 
 def interpreted(name: str, xs: Sequence[Array]) -> Array:
     """Evaluate with the loop-IR interpreter."""
-    dtype = _dtype(xs[0])
+    dtype = as_dtype(xs[0].dtype)
     loads = [Buffer(f"x{k}", dtype, ())[()] for k in range(len(xs))]
     return evaluate([scalar_of(name, loads)], dict(zip(loads, xs, strict=True)), {})[0]
 
@@ -199,7 +200,7 @@ def native(target: Target) -> Run:
         count = -(-len(xs[0]) // _MULTIPLE) * _MULTIPLE
         padded = [np.ascontiguousarray(np.resize(x, count)) for x in xs]
         out = np.empty(count, xs[0].dtype)
-        _call(_compiled(target, name, _dtype(xs[0]), len(xs), count), [*padded, out])
+        _call(_compiled(target, name, as_dtype(xs[0].dtype), len(xs), count), [*padded, out])
         return out[: len(xs[0])]
 
     return run
@@ -215,7 +216,6 @@ def measuring_kernel(name: str, dtype: DType, arity: int, count: int, lanes: int
     return Kernel(f"ulp_{name}_{dtype.short}", xs, [out], For(block, For(lane, store, "vector")))
 
 
-@lru_cache(maxsize=256)
 def _compiled(target: Target, name: str, dtype: DType, arity: int, count: int) -> tuple[int, object]:
     kernel = measuring_kernel(name, dtype, arity, count, target.lanes(dtype.itemsize))
     attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
@@ -234,10 +234,6 @@ def _call(compiled: tuple[int, object], arrays: Sequence[Array]) -> None:
     )
     if error.value:
         raise CompilerError("ulp: the measuring kernel failed", got=str(error.value))
-
-
-def _dtype(x: Array) -> DType:
-    return float32 if x.dtype == np.float32 else float64
 
 
 # -- the table -------------------------------------------------------------------------------------------
@@ -263,8 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for row in rows:
         mark = "" if row.within else "   BEYOND ITS BOUND"
         at = ", ".join(f"{v:.9g}" for v in row.at)
-        print(f"{row.name:9}{row.dtype:5}{row.range:42}{row.backend:12}{row.worst_ulp:6.2f} of {row.bound_ulp:.1f}"
-              f"   at {at}{mark}")  # fmt: skip
+        figures = f"{row.worst_ulp:6.2f} of {row.bound_ulp:.1f}   at {at}{mark}"
+        print(f"{row.name:9}{row.dtype:5}{row.range:44}{row.backend:12}{figures}")  # fmt: skip
     if options.json:
         options.json.write_text(json.dumps([r._asdict() | {"within": r.within} for r in rows], indent=1))
     return 0 if all(r.within for r in rows) else 1

@@ -58,7 +58,8 @@ def _idiv(a: Array, b: Array) -> Array:
     one = np.where(b == 0, 1, b).astype(b.dtype)
     if a.dtype.kind == "u":
         return np.where(b == 0, 0, a // one)
-    quotient = a // one
+    with np.errstate(over="ignore"):
+        quotient = a // one
     inexact = (quotient * one != a) & ((a < 0) != (one < 0))
     return np.where(b == 0, 0, quotient + inexact)
 

@@ -1,8 +1,8 @@
 """The index algebra: quasi-affine int64 expressions in normal form, and what can be read off them.
 
 A normal form is a sum of integer multiples of atoms plus a constant. An atom is a loop variable, a load (a
-gathered index), `floordiv(form, c)` or `mod(form, c)` with c a positive constant. Bounds of variables are part
-of the variables, so `i*8 + j` with j < 8 divided by 8 is `i` wherever it is written.
+gathered index), `floordiv(form, c)` or `mod(form, c)` with c a positive constant. Variables carry their bounds,
+so `i*8 + j` with j < 8 divided by 8 is `i` wherever it is written.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
-from stratal.base.dtypes import DType, as_dtype, int64
-from stratal.base.errors import FormatError
+from stratal.base.dtypes import ALL, DType, as_dtype, int64
+from stratal.base.errors import FormatError, VerifyError
 from stratal.loops.expr import INFIX, Buffer, Expr, Var, call, const, guard, lanes
 from stratal.loops.stmt import Fail, For, If, Kernel, LoopKind, Seq, Stmt, Store
 
@@ -32,6 +32,7 @@ _LOOPS: Final[dict[str, LoopKind]] = {
     "unroll": "unroll",
     "vector": "vector",
 }
+_DTYPES: Final = frozenset(d.short for d in ALL)
 _WORDS: Final = {"nan": float("nan"), "inf": float("inf"), "True": True, "False": False}
 
 
@@ -116,16 +117,24 @@ class _Parser:
             if line.peek() == "else":
                 break
             self.next += 1
-            if line.peek() == "let":
-                self.let(line, scope)
-            elif line.peek() == "pass" and len(line.tokens) == 1:
-                found.append(Seq(()))
-            else:
-                found.append(self.statement(line, indent, scope))
-                self.lets = {}
+            try:
+                found += self.one(line, indent, scope)
+            except VerifyError as wrong:  # of the functions that build expressions
+                raise line.error(wrong.rule) from None
         if empty:
             raise FormatError("kernel text: a block is empty", got=f"indentation {indent}")
         return found[0] if len(found) == 1 else Seq(found)
+
+    def one(self, line: _Line, indent: int, scope: Mapping[str, Var]) -> list[Stmt]:
+        """Read what starts on `line`: a statement, or a definition, which is none."""
+        if line.peek() == "let":
+            self.let(line, scope)
+            return []
+        if line.tokens == ["pass"]:
+            return [Seq(())]
+        statement = self.statement(line, indent, scope)
+        self.lets = {}
+        return [statement]
 
     def let(self, line: _Line, scope: Mapping[str, Var]) -> None:
         line.expect("let")
@@ -280,7 +289,7 @@ class _Parser:
 
 
 def _is_dtype(token: str) -> bool:
-    return re.fullmatch(r"bool|bf16|[uifc]\d+", token) is not None
+    return token in _DTYPES
 
 
 def _dtype(line: _Line, token: str) -> DType:

@@ -60,7 +60,7 @@ _ERFC64: Final = (
 
 
 def _erfc_positive(a: Expr) -> Expr:
-    """Return erfc(a) of float64 for a >= 0. What q, 1 + 2a, the quotient and a^2 lose in rounding is put back."""
+    """Return erfc(a) of float64 for a >= 0; what q, 1 + 2a, the quotient and a^2 lose is put back."""
     centre, one, two = like(4.0, a), like(1.0, a), like(2.0, a)
     inverse = div(one, add(a, centre))
     q = mul(sub(a, centre), inverse)
