@@ -1,6 +1,7 @@
 """Random graphs for differential tests: the same seed gives the same graph and inputs, on every machine.
 
     graph, inputs = random_graph(seed)
+    assert not disagreements(graph, inputs, got, want)
 
 Every value is computed while the graph grows, and a step whose result is not finite or is large is taken
 back. So two correct implementations agree closely: nothing here turns a last-bit difference into a large one.
@@ -69,8 +70,38 @@ def random_graph(seed: int, floats: Sequence[DType] = FLOATS) -> tuple[Graph, li
     return Graph(maker.inputs, outputs, updates, f"random{seed}"), maker.arrays
 
 
+RTOL = {float16: 2e-2, bfloat16: 1e-1, float32: 2e-5, float64: 1e-11}
+
+
+def disagreements(
+    graph: Graph, inputs: Sequence[Array], got: Sequence[Array], want: Sequence[Array]
+) -> list[int]:
+    """Return which results (outputs, then new states) differ by more than rounding.
+
+    A result errs by the precision of the coarsest dtype on the way to it, in proportion to the largest value
+    there.
+    """
+    scale = magnitude(graph, inputs)
+    return [
+        k
+        for k, (root, a, b) in enumerate(zip(graph.roots, got, want, strict=True))
+        if a.dtype != b.dtype or a.shape != b.shape or not _close(a, b, _precision(root), scale)
+    ]
+
+
+def _close(a: Array, b: Array, rtol: float, scale: float) -> bool:
+    if a.dtype.kind in "iub":
+        return np.array_equal(a, b)
+    return np.allclose(a.astype(np.float64), b.astype(np.float64), rtol=rtol, atol=rtol * scale)
+
+
+def _precision(root: Node) -> float:
+    types = [t for n in topological([root]) for t in getattr(n.type, "elements", (n.type,))]
+    return max((RTOL[t.dtype] for t in types if t.dtype.is_float), default=0.0)
+
+
 def magnitude(graph: Graph, inputs: Sequence[Array]) -> float:
-    """Return the largest absolute value a graph computes on the way, at least 1: its errors go with it."""
+    """Return the largest absolute value a graph computes on the way, at least 1."""
     nodes = [n for n in graph.nodes if not isinstance(n.type, TupleType) and n.dtype.is_float]
     values, _ = interpret(Graph(graph.inputs, nodes), inputs)
     return max([1.0, *(float(np.max(np.abs(v.astype(np.float64)), initial=0.0)) for v in values if v.size)])
