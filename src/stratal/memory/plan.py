@@ -141,41 +141,63 @@ def _sweep(blocks: Sequence[Block]) -> tuple[list[int], int]:
     """Give each block, in order of time, the smallest free hole that fits, as an allocator would."""
     offsets = [0] * len(blocks)
     dying = sorted(range(len(blocks)), key=lambda k: blocks[k].life.last)
-    holes: list[tuple[int, int]] = []  # (start, end), sorted, never adjacent
-    top = height = died = 0
+    free = _FreeList()
+    height = died = 0
     for k, block in enumerate(blocks):
         while died < len(dying) and blocks[dying[died]].life.last < block.life.first:
-            dead = blocks[dying[died]]
-            top = _release(holes, offsets[dying[died]], dead.nbytes, top)
+            free.release(offsets[dying[died]], blocks[dying[died]].nbytes)
             died += 1
-        fitting = [(end - start, start) for start, end in holes if end - start >= block.nbytes]
-        if fitting:
-            size, start = min(fitting)
-            at = bisect.bisect_left(holes, (start, 0))
-            holes[at : at + 1] = [(start + block.nbytes, start + size)] if size > block.nbytes else []
-            offsets[k] = start
-        else:
-            offsets[k] = top
-            top += block.nbytes
-        height = max(height, top)
+        offsets[k] = free.take(block.nbytes)
+        height = max(height, free.top)
     return offsets, height
 
 
-def _release(holes: list[tuple[int, int]], start: int, nbytes: int, top: int) -> int:
-    """Return memory to the holes, joined with its neighbours; return the new top of what is in use."""
-    end = start + nbytes
-    if not nbytes:
-        return top
-    at = bisect.bisect_left(holes, (start, 0))
-    if at < len(holes) and holes[at][0] == end:
-        end = holes.pop(at)[1]
-    if at and holes[at - 1][1] == start:
-        at -= 1
-        start = holes.pop(at)[0]
-    if end == top:
+class _FreeList:
+    """The holes below `top`, sorted by start and by size; no two are adjacent, none touches the top."""
+
+    __slots__ = ("by_size", "by_start", "top")
+
+    def __init__(self) -> None:
+        self.by_start: list[tuple[int, int]] = []  # (start, end)
+        self.by_size: list[tuple[int, int]] = []  # (size, start)
+        self.top = 0
+
+    def take(self, nbytes: int) -> int:
+        """Return where `nbytes` go: the smallest hole that holds them, the lowest of equals, or the top."""
+        at = bisect.bisect_left(self.by_size, (nbytes, 0))
+        if at == len(self.by_size):
+            start, self.top = self.top, self.top + nbytes
+            return start
+        size, start = self.by_size[at]
+        self._remove(start, start + size)
+        if size > nbytes:
+            self._add(start + nbytes, start + size)
         return start
-    holes.insert(at, (start, end))
-    return top
+
+    def release(self, start: int, nbytes: int) -> None:
+        """Return memory, joined with the holes beside it."""
+        if not nbytes:
+            return
+        end = start + nbytes
+        at = bisect.bisect_left(self.by_start, (start, 0))
+        if at < len(self.by_start) and self.by_start[at][0] == end:
+            end = self.by_start[at][1]
+            self._remove(*self.by_start[at])
+        if at and self.by_start[at - 1][1] == start:
+            start = self.by_start[at - 1][0]
+            self._remove(*self.by_start[at - 1])
+        if end == self.top:
+            self.top = start
+        else:
+            self._add(start, end)
+
+    def _add(self, start: int, end: int) -> None:
+        bisect.insort(self.by_start, (start, end))
+        bisect.insort(self.by_size, (end - start, start))
+
+    def _remove(self, start: int, end: int) -> None:
+        del self.by_start[bisect.bisect_left(self.by_start, (start, end))]
+        del self.by_size[bisect.bisect_left(self.by_size, (end - start, start))]
 
 
 def _orders(blocks: Sequence[Block]) -> list[list[int]]:
