@@ -190,9 +190,10 @@ def _run(goal: Sequence[Node | Tensor]) -> list[Node]:
         order = topological([_wanted(t) for t in others], stop=_is_leaf)
         while more := [t for t in work.companions(others, order) if t not in taken]:
             late = [t for t in more if any(values.finished(n) is None for n in _leaves_of(t))]
+            postponed = set(map(id, late))
             if late and (must := _depending(work.written(), late)):
                 return _blockers([_wanted(t) for t in must])
-            more = [t for t in more if t not in late]
+            more = [t for t in more if id(t) not in postponed]
             if not more:
                 break
             taken.update(more)
@@ -297,8 +298,9 @@ def _distribute(work: _Run, results: dict[Node, Storage], updates: dict[Node, tu
     written = set(updates)
     if written:
         _end_histories(written)
-        for node, (_, tensor) in updates.items():
-            values.give_away(node, "an in-place update overwrote it")
+        for node in written:
+            if values.finished(node) is results[node]:  # else the cell moved, and the old memory still holds
+                values.give_away(node, "an in-place update overwrote it")
 
 
 def _settle_in(tensor: Tensor, storage: Storage, taken: set[int]) -> None:

@@ -24,7 +24,7 @@ from stratal.base.errors import (
     StratalError,
 )
 from stratal.base.types import TensorType
-from stratal.graph.node import Node, constant
+from stratal.graph.node import Input, Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
 from stratal.tensor.state import MODE, no_grad as no_grad
@@ -308,12 +308,8 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """Return the value as of now, through which no gradient flows. Later changes of either do not show in the other."""
-        made = wrap(*_seen(self))
-        if made._track == TRACKED:
-            made._track = STOPPED if made._trace is not None or made._storage is None else CONSTANT
-        if made._track == CONSTANT and made._trace is None and made._storage is not None:
-            made._node = None
-        return made
+        node, track = look(self)
+        return wrap(node, STOPPED if track == TRACKED else CONSTANT if track == USED_UP else track)
 
     @property
     def data(self) -> Tensor:
@@ -325,7 +321,7 @@ class Tensor:
         source = value if isinstance(value, Tensor) else tensor(value, dtype=self.dtype)
         with no_grad():
             if source.type == self.type:
-                rebind(self, *_seen(source.detach()))
+                rebind(self, *look(source.detach()))
             elif MODE.trace is None:
                 take_value(self, source.detach(), leaf=self._leaf)
             else:
@@ -389,7 +385,7 @@ def _place(made: Tensor) -> None:
         share(made)
         if made._track == TRACKED:
             enlist(made)
-        else:
+        elif made._track == STOPPED or not isinstance(node.op, Input):
             made._node, made._track = None, CONSTANT
         return
     enlist(made)
@@ -406,7 +402,7 @@ def hold(storage: Storage) -> Tensor:
 
 def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
     """Make `made`, new or not, hold the value of another tensor."""
-    node, track = _seen(source) if source._storage is None or MODE.trace is not None else (source._node, source._track)
+    node, track = look(source) if source._storage is None or MODE.trace is not None else (source._node, source._track)
     if not hasattr(made, "_node"):
         _blank(made, source.type)
     else:
@@ -477,9 +473,6 @@ def look(tensor: Tensor) -> tuple[Node, int]:
         assert tensor._storage is not None
         node = tensor._node = values.leaf(tensor._storage)
     return node, tensor._track
-
-
-_seen = look
 
 
 def node_of(tensor: Tensor) -> Node:

@@ -1,0 +1,289 @@
+"""Laziness: what runs when, what a flush computes together, what in-place updates leave alone, what compiles again."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal import nn, optim
+from stratal.base.errors import DonatedBufferError, NotDifferentiableError
+from stratal.tensor import lazy, programs
+
+
+def compiled_during(work) -> int:
+    before = programs.COMPILED[0]
+    work()
+    return programs.COMPILED[0] - before
+
+
+def is_finished(x: st.Tensor) -> bool:
+    return x._storage is not None
+
+
+def small_model():
+    st.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    rng = np.random.default_rng(0)
+    x = st.tensor(rng.standard_normal((16, 4)).astype(np.float32))
+    y = st.tensor(rng.integers(0, 3, 16))
+    return net, x, y
+
+
+def test_building_ops_runs_nothing():
+    x = st.tensor([1.0, 2.0])
+    y = (x * 2.0).sum()
+    assert not is_finished(y)
+    assert y.item() == 6.0
+    assert is_finished(y)
+
+
+@pytest.mark.row("A3")
+def test_only_the_ancestors_of_what_is_asked_run():
+    calls = []
+
+    def count(array):
+        calls.append(1)
+        return array
+
+    x = st.tensor([1.0, 2.0])
+    asked = st.host_call(count, x, x, pure=True) + 1.0
+    unasked = st.host_call(count, x, x * 3.0, pure=True)
+    assert asked.tolist() == [2.0, 3.0]
+    assert len(calls) == 1
+    assert not is_finished(unasked)
+
+
+def test_a_flush_computes_live_tensors_that_share_its_work():
+    x = st.tensor([1.0, 2.0])
+    shared = x.exp()
+    first, second, other = shared.sum(), shared.max(), x * 5.0
+    assert first.item() == pytest.approx(np.exp([1, 2]).sum())
+    assert is_finished(second)
+    assert is_finished(shared)
+    assert not is_finished(other)
+
+
+def test_dropped_tensors_are_not_computed():
+    calls = []
+    x = st.tensor([1.0])
+    y = st.host_call(lambda a: calls.append(1) or a, x, x, pure=True)
+    del y
+    lazy.flush_all()
+    assert not calls
+
+
+def test_a_tensor_keeps_its_value_when_another_is_changed_in_place():
+    x = st.tensor([1.0, 2.0])
+    y = x * 10.0
+    x += 1.0
+    x.numpy()
+    assert y.tolist() == [10.0, 20.0]
+    assert x.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.row("A2")
+def test_an_exported_view_keeps_its_value_when_the_cell_is_written():
+    x = st.tensor([1.0, 2.0])
+    view = np.asarray(x)
+    x += 1.0
+    assert x.tolist() == [2.0, 3.0]
+    assert view.tolist() == [1.0, 2.0]
+    again = np.asarray(x)
+    del view
+    x += 1.0
+    assert x.tolist() == [3.0, 4.0]
+    assert again.tolist() == [2.0, 3.0]
+
+
+def test_a_cell_nobody_looks_at_is_written_where_it_stands():
+    x = st.tensor([1.0, 2.0])
+    before = x._storage
+    x += 1.0
+    x.tolist()
+    assert x._storage is before
+    alias = x.detach()
+    x += 1.0
+    x.tolist()
+    assert x._storage is not before
+    assert alias.tolist() == [2.0, 3.0]
+
+
+def test_aliases_of_a_parameter_hold_the_documented_values_after_a_step():
+    net, x, y = small_model()
+    opt = optim.SGD(net.parameters(), lr=0.5)
+    weight = net[0].weight
+    old = weight.tolist()
+    view, detached, copied = np.asarray(weight), weight.detach(), weight.clone()
+    output = net(x)
+    expected_output = (np.tanh(np.asarray(x) @ view.T + np.asarray(net[0].bias))).astype(np.float32)
+    expected_output = expected_output @ np.asarray(net[2].weight).T + np.asarray(net[2].bias)
+    loss = nn.functional.cross_entropy(output, y)
+    loss.backward()
+    opt.step()
+    gradient = weight.grad.tolist()
+    assert weight.tolist() != old
+    np.testing.assert_allclose(weight.tolist(), np.array(old) - 0.5 * np.array(gradient), rtol=1e-4, atol=1e-6)
+    assert view.tolist() == old
+    assert detached.tolist() == old
+    assert copied.tolist() == old
+    np.testing.assert_allclose(np.asarray(output), expected_output, rtol=1e-4, atol=1e-5)
+    held = weight.grad
+    opt.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    opt.step()
+    assert held.tolist() == gradient
+    assert weight.grad.tolist() != gradient
+
+
+def test_a_step_leaves_no_history_behind():
+    net, x, y = small_model()
+    opt = optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = nn.functional.cross_entropy(net(x), y)
+        losses.append(loss)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    assert all(loss._node is None for loss in losses)
+    with pytest.raises(NotDifferentiableError, match="used up"):
+        losses[0].backward()
+    assert losses[0].item() > losses[2].item()
+
+
+def test_a_value_that_was_overwritten_is_an_error_not_a_wrong_number():
+    p = st.tensor([1.0, 2.0], requires_grad=True)
+    loss = (p * p).sum()
+    loss.item()
+    with st.no_grad():
+        p -= 0.5
+    p.numpy()
+    with pytest.raises((DonatedBufferError, NotDifferentiableError)):
+        loss.backward()
+        p.grad.numpy()
+
+
+def test_printing_between_forward_and_backward_changes_nothing():
+    def run(look: bool):
+        p = st.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        hidden = (p * 2.0).tanh()
+        loss = (hidden * hidden).sum()
+        if look:
+            repr(hidden)
+            repr(loss)
+        loss.backward()
+        if look:
+            repr(p.grad)
+        return p.grad.tolist()
+
+    assert run(True) == run(False)
+
+
+def test_fresh_parameters_are_made_before_the_step_that_uses_them():
+    net, x, y = small_model()
+    opt = optim.Adam(net.parameters(), lr=0.01)
+    counts = []
+    for _ in range(4):
+        before = programs.COMPILED[0]
+        loss = nn.functional.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        counts.append(programs.COMPILED[0] - before)
+    assert counts[0] <= 1
+    assert counts[1:] == [0, 0, 0]
+
+
+def test_a_number_that_changes_at_one_place_becomes_an_input():
+    x = st.tensor([1.0, 2.0])
+
+    def scaled(rate):
+        return (x * rate).tolist()
+
+    assert compiled_during(lambda: scaled(0.1)) == 1
+    assert compiled_during(lambda: scaled(0.1)) == 0
+    assert compiled_during(lambda: scaled(0.2)) == 1
+    assert compiled_during(lambda: [scaled(r) for r in (0.3, 0.4, 0.5)]) == 0
+    np.testing.assert_allclose(scaled(0.7), [0.7, 1.4], rtol=1e-6)
+
+
+def test_training_in_lazy_style_compiles_at_most_three_programs():
+    net, x, y = small_model()
+    net.append(nn.Dropout(0.1))
+    opt = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    schedule = optim.lr_scheduler.CosineAnnealingLR(opt, 200)
+    before = programs.COMPILED[0]
+    for k in range(60):
+        net.train()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        if k % 2:
+            opt.step()
+            opt.zero_grad()
+            schedule.step()
+        else:
+            lazy.end_step()
+            loss.item()
+        net.eval()
+        with st.no_grad():
+            net(x).argmax(1).numpy()
+    assert programs.COMPILED[0] - before <= 6
+
+
+def test_the_random_state_moves_on_with_every_run():
+    st.manual_seed(7)
+    counts = [compiled_during(lambda: st.rand(4).tolist()) for _ in range(4)]
+    assert counts[1:] == [0, 0, 0]
+    st.manual_seed(7)
+    a, b = st.rand(4).tolist(), st.rand(4).tolist()
+    st.manual_seed(7)
+    assert st.rand(4).tolist() == a
+    assert st.rand(4).tolist() == b
+    assert a != b
+
+
+def test_storage_is_freed_when_nobody_holds_the_tensor():
+    x = st.tensor(np.zeros(1000, np.float32))
+    reference = weakref.ref(x._storage)
+    y = x + 1.0
+    del x
+    gc.collect()
+    assert reference() is not None
+    y.numpy()
+    gc.collect()
+    assert reference() is None
+
+
+def test_many_updates_without_a_look_do_not_recurse():
+    p = st.tensor([0.0], requires_grad=True)
+    for _ in range(300):
+        loss = ((p - 1.0) ** 2).sum()
+        (g,) = st.gradients(loss, [p])
+        with st.no_grad():
+            p -= 0.1 * g
+    assert p.item() == pytest.approx(1.0)
+
+
+def test_a_chain_of_twenty_thousand_ops_builds_without_recursion():
+    x = st.tensor([1.0], requires_grad=True)
+    y = x
+    for _ in range(20_000):
+        y = y + 0.0
+    assert not is_finished(y)
+    y.sum().backward()
+    assert x.grad is not None
+
+
+def test_effects_happen_exactly_once():
+    calls = []
+    x = st.tensor([1.0])
+    y = st.host_call(lambda a: calls.append(float(a[0])) or a, x, x * 2.0)
+    assert calls == [2.0]
+    (y + 1.0).numpy()
+    (y + 2.0).numpy()
+    st.host_call(lambda a: calls.append("seen"), None, y)
+    assert calls == [2.0, "seen"]
