@@ -294,8 +294,8 @@ class KernelEmitter:
         ready = []
         for store in group:
             value = self.value(store.value, self.exec_mask)
-            if self.lane is not None and not self._known(store.value).vector:
-                value = self._broadcast(store.value, value, self.exec_mask)
+            if self.lane is not None:
+                value = self._wide(store.value, value, self.exec_mask)
             ready.append((store, value))
         for store, value in ready:
             if store.buffer.space == "register":
