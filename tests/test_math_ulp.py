@@ -1,4 +1,4 @@
-"""Rounding errors of the math records stay within their stated bounds, and native code gives the same bits."""
+"""Rounding errors of the math records stay within their bounds, and native code gives the same bits."""
 
 from __future__ import annotations
 

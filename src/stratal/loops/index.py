@@ -1,7 +1,7 @@
 """The index algebra: quasi-affine int64 expressions in normal form, and what can be read off them.
 
 A normal form is a sum of integer multiples of atoms plus a constant. An atom is a loop variable, a load (a
-gathered index), `floordiv(form, c)` or `mod(form, c)` with c a positive constant. Variables carry their bounds,
+gathered index), `floordiv(form, c)` or `mod(form, c)` with c a positive constant. Variables carry bounds,
 so `i*8 + j` with j < 8 divided by 8 is `i` wherever it is written.
 """
 
