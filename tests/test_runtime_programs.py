@@ -557,3 +557,23 @@ def test_the_planned_peak_is_the_observed_peak_to_the_byte() -> None:
         assert last < max(ends, default=0) <= arena < max(ends, default=0) + 64 or not ends
         touched += last + 1 in ends
     assert touched > 30  # the rest end in a branch not taken or a loop that ran no time
+
+
+def test_memory_that_is_not_aligned_is_copied_before_a_run() -> None:
+    raw = np.zeros(9 * 8 + 64, np.uint8)
+    start = -raw.ctypes.data % 64 + 8
+    odd = raw[start : start + 64].view(np.int64)
+    odd[:] = np.arange(8)
+    program = doubling()
+    state = Storage(TensorType(int64, (8,)), odd)
+    program.run([state])
+    assert state.address % 64 == 0
+    np.testing.assert_array_equal(state.array, np.arange(8) * 4 + 1)
+    np.testing.assert_array_equal(odd, np.arange(8))
+
+
+def test_strides_of_axes_with_one_element_do_not_matter() -> None:
+    type_ = TensorType(int64, (1, 8, 1))
+    plain = Storage.empty(type_)
+    strange = np.lib.stride_tricks.as_strided(Storage.empty(type_).array, (1, 8, 1), (8, 8, 4096))
+    assert Storage(type_, strange).layout is plain.layout

@@ -209,7 +209,7 @@ class CheckedRun:
 
 def _span(storage: Storage) -> int:
     """Return the bytes from the first to the last element."""
-    type_, strides = storage.layout
+    type_, strides, _ = storage.layout
     if not type_.nbytes:
         return 0
     return sum((n - 1) * s for n, s in zip(type_.ints, strides, strict=True)) + type_.dtype.itemsize
@@ -217,5 +217,5 @@ def _span(storage: Storage) -> int:
 
 def _inside(block: GuardedBlock, storage: Storage) -> Storage:
     """Return storage of the same layout in a guarded block."""
-    type_, strides = storage.layout
+    type_, strides, _ = storage.layout
     return Storage(type_, np.ndarray(type_.ints, type_.dtype.np, block.payload.data, 0, strides))

@@ -49,7 +49,7 @@ def _references(issued: Issued) -> tuple[int, int]:
     return sys.getrefcount(issued[0]), sys.getrefcount(issued[1])
 
 
-_UNSHARED: Final = _references(_issue(laid_out((TensorType(float32, (1,)), (4,)))))  # when nobody else looks
+_UNSHARED: Final = _references(_issue(laid_out((TensorType(float32, (1,)), (4,), True))))  # nobody else looks
 
 
 class OutputMemory:

@@ -11,7 +11,7 @@ from stratal.base.types import TensorType
 
 ALIGNMENT: Final = 64
 Array = np.ndarray[Any, Any]
-Layout = tuple[TensorType, tuple[int, ...]]
+Layout = tuple[TensorType, tuple[int, ...], bool]  # type, strides in bytes, whether 64-byte aligned
 
 _layouts: Final[dict[Layout, Layout]] = {}
 _exported: Final[set[int]] = set()  # ids of the living `_Export`s; empty means no Storage has a view
@@ -24,17 +24,31 @@ def aligned_empty(nbytes: int) -> Array:
     return raw[start : start + nbytes]
 
 
-def layout_of(type_: TensorType, strides_bytes: tuple[int, ...]) -> Layout:
-    """Return the one object that stands for a type with these strides: layouts compare by identity."""
-    layout = (type_, strides_bytes)
+def layout_of(type_: TensorType, strides_bytes: tuple[int, ...], *, aligned: bool = True) -> Layout:
+    """Return the one object that stands for a type with these strides: layouts compare by identity.
+
+    Axes of one element have no stride of their own: they get that of a row-major array.
+    """
+    if 1 in type_.shape or 0 in type_.shape:
+        strides_bytes = _settled(type_, strides_bytes)
+    layout = (type_, strides_bytes, aligned)
     if len(_layouts) > 4096:
         _layouts.clear()
     return _layouts.setdefault(layout, layout)
 
 
+def _settled(type_: TensorType, strides: tuple[int, ...]) -> tuple[int, ...]:
+    settled = []
+    below = type_.dtype.itemsize
+    for n, stride in zip(reversed(type_.ints), reversed(strides), strict=True):
+        settled.append(below if n <= 1 or not type_.nbytes else stride)
+        below = settled[-1] * max(n, 1)
+    return tuple(reversed(settled))
+
+
 def laid_out(layout: Layout) -> Array:
     """Return an uninitialised array with the strides of a layout, 64-byte aligned."""
-    type_, strides = layout
+    type_, strides, _ = layout
     last = sum((n - 1) * s for n, s in zip(type_.ints, strides, strict=True)) if type_.nbytes else 0
     memory = aligned_empty(last + type_.dtype.itemsize)
     return np.ndarray(type_.ints, type_.dtype.np, memory.data, 0, strides)
@@ -79,7 +93,8 @@ class Storage:
     def _adopt(self, array: Array) -> None:
         self.array = array
         self.address = int(array.__array_interface__["data"][0])
-        self.layout = layout_of(self.type, array.strides)
+        aligned = self.address % ALIGNMENT == 0 or array.size == 0
+        self.layout = layout_of(self.type, array.strides, aligned=aligned)
 
     @classmethod
     def over(cls, array: Array, address: int, layout: Layout) -> Storage:
