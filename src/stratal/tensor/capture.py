@@ -138,6 +138,7 @@ class Compiled:
         self._entries: dict[Any, list[Entry]] = {}
         self._last: Entry | None = None
         self._floats: dict[Any, set[int]] = {}  # positions of float arguments seen to vary
+        self._frozen: set[Any] = set()  # structures of arguments whose floats Python needs
         self._varying: dict[str, bool] = {}  # names of frozen floats seen to vary: False where that failed
         self._bound: weakref.WeakKeyDictionary[Any, Compiled] = weakref.WeakKeyDictionary()
         self.captures = 0
@@ -239,7 +240,7 @@ class Compiled:
     ) -> tuple[Entry, Any]:
         key = self._learn_floats(key, leaves, structure, has_kwargs)
         self._learn_sources(key)
-        entry = self._trace_and_retry(leaves, structure, has_kwargs, key)
+        key, entry = self._trace(key, leaves, structure, has_kwargs)
         self.captures += 1
         self.reasons.append(reason)
         entries = self._entries.setdefault(key, [])
@@ -258,9 +259,9 @@ class Compiled:
 
     def _learn_floats(self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool) -> Any:
         """Make a float argument an input when only its value differs from an earlier call's."""
-        if key in self._entries:
-            return key
         group = (structure, has_kwargs)
+        if key in self._entries or group in self._frozen:
+            return key
         for old in self._entries:
             if old[:3] != key[:3]:
                 continue
@@ -277,18 +278,19 @@ class Compiled:
                 if not guard.holds() and type(guard.source.read()) is float:
                     self._varying.setdefault(guard.source.name, True)
 
-    def _trace_and_retry(self, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, key: Any) -> Entry:
+    def _trace(self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool) -> tuple[Any, Entry]:
+        """Return the capture and its key; where Python needs a number that was made an input, freeze that number after all."""
         capture = _Capture(self, leaves, structure, has_kwargs, key)
-        if not any(self._varying.values()):
-            return capture.run()
         try:
-            return capture.run(self._varying)
-        except CaptureError as error:
-            if not capture.floats_used or not capture.blamed(error):
+            return key, capture.run(self._varying)
+        except CaptureError:
+            if not capture.scalars:
                 raise
-            for name in capture.floats_used:  # Python needs the number itself: freeze it after all
-                self._varying[name] = False
-            return _Capture(self, leaves, structure, has_kwargs, key).run()
+            self._frozen.add((structure, has_kwargs))
+            self._floats.pop((structure, has_kwargs), None)
+            self._varying.update(dict.fromkeys(capture.floats_used, False))
+            key = self._signature(leaves, structure, has_kwargs)
+            return key, _Capture(self, leaves, structure, has_kwargs, key).run(self._varying)
 
 
 _HASHED = (bool, int, float, complex, str, bytes, type(None), type)
@@ -321,10 +323,10 @@ class _Capture:
         self.scalars: dict[Node, _FromFloat] = {}
         self.floats_used: list[str] = []
 
-    def run(self, varying: dict[str, bool] | None = None) -> Entry:
+    def run(self, varying: dict[str, bool]) -> Entry:
         objects = [(self.labels[k], x) for k, x in enumerate(self.leaves) if not isinstance(x, (Tensor, *_HASHED))]
         guards = collect(self.function, self.name, objects)
-        swapped = [g for g in guards.floats() if varying and varying.get(g.source.name)]
+        swapped = [g for g in guards.floats() if varying.get(g.source.name)]
         with tracing(self.trace):
             arguments = [self._argument(k, x) for k, x in enumerate(self.leaves)]
             try:
@@ -342,9 +344,6 @@ class _Capture:
         del arguments, args, kwargs, tree_of_arguments
         guards = guards.without({id(g.source) for g in swapped}).refreshed()
         return self._entry(result, guards)
-
-    def blamed(self, error: CaptureError) -> bool:
-        return "float64[]" in str(error) or "f64[]" in str(error)
 
     def _argument(self, k: int, x: Any) -> Any:
         if isinstance(x, Tensor):
