@@ -489,7 +489,7 @@ def test_loading_and_dropping_programs_keeps_memory_flat() -> None:
 
     def cycle(first: int, count: int) -> int:
         for k in range(first, first + count):  # another key each time: nothing is shared
-            fresh = {"fill": KernelObject("fill", code, f"flat-{k}")}
+            fresh = {"fill": KernelObject("fill", code + bytes(k + 1), f"flat-{k}")}
             value = vector(0, "output", 0)
             fill = Launch("fill", (), (0,), 8, (8, k))
             executable = Executable("flat", fresh, [value], (fill,), (), (0,), (), [], 0, 0, 2)
@@ -577,3 +577,17 @@ def test_strides_of_axes_with_one_element_do_not_matter() -> None:
     plain = Storage.empty(type_)
     strange = np.lib.stride_tricks.as_strided(Storage.empty(type_).array, (1, 8, 1), (8, 8, 4096))
     assert Storage(type_, strange).layout is plain.layout
+
+
+def test_programs_share_a_kernel_only_where_its_code_is_the_same() -> None:
+    def program(constant: int) -> LoadedProgram:
+        text = kernel_texts()["fill"].replace("store i64 %k", f"store i64 {constant}")
+        same_name = {"fill": KernelObject("fill", assemble(text, host_machine()), "same key")}
+        value = vector(0, "output", 0)
+        fill = Launch("fill", (), (0,), 8, (8, 0))
+        executable = Executable("share", same_name, [value], (fill,), (), (0,), (), [], 0, 0, 1)
+        return LoadedProgram(executable, driver(), checked=False)
+
+    first, again, other = program(1), program(1), program(2)
+    assert first._libraries == again._libraries and first._libraries != other._libraries
+    assert [p.run([])[0].array[0] for p in (first, again, other)] == [1, 1, 2]

@@ -1,4 +1,4 @@
-"""Object code into this process: one JIT library per batch of objects, shared by key between programs."""
+"""Object code into this process: one JIT library per batch of objects, shared between programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratal.base.artifact import KernelObject
 from stratal.base.errors import CompilerError
 
 _lock = threading.Lock()
-_loaded: Final[weakref.WeakValueDictionary[tuple[str, str], Library]] = weakref.WeakValueDictionary()
+_loaded: Final[weakref.WeakValueDictionary[tuple[bytes, str], Library]] = weakref.WeakValueDictionary()
 
 
 class Library:
@@ -68,7 +68,7 @@ def _host() -> tuple[str, str, str]:
 def load_kernels(kernels: Iterable[KernelObject]) -> tuple[dict[str, int], tuple[Library, ...]]:
     """Return symbol -> address, and the libraries to keep alive as long as the addresses are used.
 
-    Kernels another living program has loaded under the same key are shared; the others are linked at once.
+    Kernels whose very code another living program has loaded are shared; the others are linked at once.
     Raises: CompilerError for two kernels of one symbol, or object code that does not link.
     """
     wanted = list(kernels)
@@ -79,7 +79,7 @@ def load_kernels(kernels: Iterable[KernelObject]) -> tuple[dict[str, int], tuple
         addresses: dict[str, int] = {}
         fresh = []
         for kernel in wanted:
-            library = _loaded.get((kernel.key, kernel.symbol)) if kernel.key else None
+            library = _loaded.get((kernel.code, kernel.symbol))
             if library is None:
                 fresh.append(kernel)
             else:
@@ -89,7 +89,7 @@ def load_kernels(kernels: Iterable[KernelObject]) -> tuple[dict[str, int], tuple
             library = Library((k.code for k in fresh), (k.symbol for k in fresh))
             libraries[id(library)] = library
             addresses |= library.addresses
-            _loaded.update({(k.key, k.symbol): library for k in fresh if k.key})
+            _loaded.update({(k.code, k.symbol): library for k in fresh})
     return addresses, tuple(libraries.values())
 
 
