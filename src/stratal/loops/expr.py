@@ -276,7 +276,7 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
     else:
         dtype = args[0].dtype
         _same(fn, args)
-    result: DType = dtype  # type: ignore[assignment]
+    result: DType = dtype
     return _intern(("call", fn, args, result.name), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
 
 
