@@ -142,8 +142,8 @@ def _epochs(result: Result, progress: Progress, task: Any) -> Iterator[tuple[int
             if result.steps == 1:
                 result.first_step_seconds = result.train_seconds
             share = sum(hits) / (len(hits) * example.BATCH)
-            shown = {"loss": f"{losses[-1]:.3f}", "accuracy": f"{share:.3f}"}
-            progress.update(task, advance=1, epoch=epoch, **shown)
+            shown: dict[str, Any] = {"epoch": epoch, "loss": f"{losses[-1]:.3f}", "accuracy": f"{share:.3f}"}
+            progress.update(task, advance=1, **shown)
         result.losses += losses
         yield epoch, statistics.fmean(losses), share
 

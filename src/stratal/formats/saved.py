@@ -171,7 +171,7 @@ def _closed(roots: list[Node], labels: Mapping[Node, str], name: str) -> Graph:
 def _lazily() -> Iterator[None]:
     """Build nodes without computing them, whatever the mode was."""
     before = MODE.eager
-    MODE.eager = False
+    MODE.eager = None
     try:
         yield
     finally:

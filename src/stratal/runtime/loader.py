@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -41,7 +42,9 @@ class Library:
             raise CompilerError("loader: object code does not link", got=str(error).strip()[:500]) from None
         self.addresses: Final[dict[str, int]] = {s: int(self._tracker[s]) for s in symbols}
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():  # llvmlite may be gone already, and the process takes everything with it
+            return
         if hasattr(self, "_tracker"):  # linked: the code goes first, its linker after it
             self._tracker.close()
             self._jit.close()
