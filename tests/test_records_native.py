@@ -7,14 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from record_samples import NAMES, called, inputs, results, samples
-from tolerance import disagreement
+from test_record_properties import POINTWISE, special_values
+from tolerance import disagreement, same_zeros
 
+from stratal.base.dtypes import ALL, DType
 from stratal.base.errors import StratalError
+from stratal.base.types import TensorType
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import apply
 from stratal.graph.node import Node, graph_input, items, make
-from stratal.graph.op import REGISTRY, Sample
+from stratal.graph.op import REGISTRY, Op, Sample
+from stratal.ops.families import Elementwise
 from stratal.runtime.storage import Storage
 
 LOWERED = [name for name in NAMES if not REGISTRY[name].not_lowered]
@@ -34,8 +38,12 @@ def faults(calls: Sequence[Sample], name: str) -> list[str]:
         outputs += items(make(sample.op, *operands))
         wanted += [(sample, np.asarray(r)) for r in results(apply(sample.op, *values))]
     got = compile_graph(Graph(nodes, outputs, name=name)).run(stored)
-    compared = [(s, disagreement(s.op, np.array(g.array), w)) for (s, w), g in zip(wanted, got, strict=True)]
-    return [f"{called(sample)}: {fault}" for sample, fault in compared if fault]
+    found = []
+    for (sample, want), result in zip(wanted, got, strict=True):
+        array = np.array(result.array)
+        if fault := disagreement(sample.op, array, want) or same_zeros(sample.op, array, want):
+            found.append(f"{called(sample)}: {fault}")
+    return found
 
 
 def faults_one_by_one(calls: Sequence[Sample], name: str) -> list[str]:
@@ -58,3 +66,29 @@ def test_native_code_equals_the_reference(name: str) -> None:
         broken = faults_one_by_one(calls, name)
     if broken:
         pytest.fail(f"{name}: {len(broken)} of {len(calls)} samples\n" + "\n".join(broken[:8]), pytrace=False)
+
+
+def on_special_values(op: Op, dtype: DType) -> Sample:
+    """Return a call of an element-wise op on every tuple of special values of a dtype."""
+    value = np.array(special_values(dtype), np.float64 if dtype.is_float else dtype.np)
+    with np.errstate(all="ignore"):
+        grids = np.meshgrid(*[value.astype(dtype.np)] * (op.arity or 1), indexing="ij")
+    columns = [np.ascontiguousarray(g.ravel()) for g in grids]
+    return Sample(op, (TensorType(dtype, columns[0].shape),) * len(columns), draw=lambda _: columns)
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_native_code_equals_the_reference_on_every_pair_of_special_values(name: str) -> None:
+    record = REGISTRY[name]
+    assert issubclass(record, Elementwise)
+    calls = [on_special_values(record(), d) for d in ALL if d.kind in record.kinds]
+    broken = faults([s for s in calls if not s.op.host_reason(*s.types)], name)
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("dtype", [d for d in ALL if not d.is_complex], ids=str)
+def test_native_casts_of_special_values_equal_the_reference(dtype: DType) -> None:
+    broken = faults(
+        [on_special_values(REGISTRY["cast"](dtype=t), dtype) for t in ALL if not t.is_complex], "cast"
+    )
+    assert not broken, "\n".join(broken)
