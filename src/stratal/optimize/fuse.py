@@ -18,13 +18,12 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops.compute import Compute, Region
-from stratal.loops.expr import Expr, Var, loads, substitute
+from stratal.loops.expr import Call, Expr, Var, loads, substitute, walk
 from stratal.loops.lowering import axis_positions, is_contraction, is_view
 
 LowerOf = Callable[[Node], Lowered | None]
 
-MAX_MEMBERS = 48  # beyond this a kernel's compile time grows faster than what fusing saves
-MAX_INLINE = 24
+MAX_WORK = 480  # operations per element, expanded, beyond which compile time grows faster than what fusing saves
 FEW_ROWS = 8
 SMALL_SPACE = 1 << 14
 LITTLE = 16  # elements
@@ -50,6 +49,8 @@ class Fusion:
         self.columns: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
         self.reads: dict[Node, list[Access]] = {}
         self.little: set[Node] = set()
+        self.work: dict[Group, int] = {}
+        self.sizes: dict[Compute, int] = {}
         self.waiting: dict[Node, Compute] = {}  # element-wise nodes over inputs alone, not placed yet
         self.whole = set(graph.roots)  # values that must exist as buffers, views or not
         for node in graph.nodes:
@@ -183,7 +184,7 @@ class Fusion:
 
     def _fits(self, group: Group, node: Node, compute: Compute, accesses: Sequence[Access]) -> bool:
         """Return whether an element-wise node can run inside the group's loops."""
-        if len(group.members) >= MAX_MEMBERS or group.kind not in ("pointwise", "contract", "columns", "rows"):
+        if self._full(group) or group.kind not in ("pointwise", "contract", "columns", "rows"):
             return False
         inside = [a for a in accesses if self.owner(a.value) is group]
         axes: tuple[Expr, ...] = tuple(compute.axes)
@@ -210,7 +211,7 @@ class Fusion:
             return
         key = _column_key(compute, accesses)
         found = self.columns.get(key) if key is not None and self.enabled else None
-        if found is not None and len(found.members) < MAX_MEMBERS and (latest is None or latest.position < found.position):
+        if found is not None and not self._full(found) and (latest is None or latest.position < found.position):
             self._join(found, node)
             return
         group = self._open("columns", node)
@@ -223,7 +224,7 @@ class Fusion:
     ) -> bool:
         """Return whether a reduction over the trailing axes of `space` can run in the group's row loop."""
         inside = [a for a in accesses if self.owner(a.value) is group]
-        if len(group.members) >= MAX_MEMBERS or group.space != space:
+        if self._full(group) or group.space != space:
             return False
         if group.kind == "rows":
             return group.num_rows == num_rows and all(_along_rows(group, a, tuple(order)) for a in inside)
@@ -234,16 +235,30 @@ class Fusion:
         group.kind, group.num_rows = "rows", num_rows
         return True
 
+    def _full(self, group: Group) -> bool:
+        return self.work[group] >= MAX_WORK
+
+    def _work(self, node: Node) -> int:
+        """Return the operations a node adds to a kernel."""
+        lowered = self.lower_of(node)
+        if not isinstance(lowered, Compute):
+            return 0
+        if lowered not in self.sizes:
+            self.sizes[lowered] = 1 + sum(1 for e in walk(lowered.terms) if isinstance(e, Call))
+        return self.sizes[lowered]
+
     def _open(self, kind: str, node: Node) -> Group:
         space = node.aval.shape if isinstance(node.type, TensorType) else ()
         group = Group(kind, node, space, len(self.groups))
         self.groups.append(group)
         self.group_of[node] = group
+        self.work[group] = self._work(node)
         return group
 
     def _join(self, group: Group, node: Node) -> None:
         group.members.append(node)
         self.group_of[node] = group
+        self.work[group] += self._work(node)
 
     # -- what is stored --------------------------------------------------------------------------------------
     def _stored(self) -> dict[Node, None]:
@@ -274,9 +289,10 @@ class Fusion:
             if len(users) != 1 or not self._repeats_nothing(users[0], value):
                 continue
             reader = self.group_of[users[0]]
-            if reader is group or len(group.members) + len(reader.members) > MAX_INLINE:
+            if reader is group or self.work[group] + self.work[reader] > MAX_WORK:
                 continue
             reader.members[:0] = group.members
+            self.work[reader] += self.work[group]
             for member in group.members:
                 self.group_of[member] = reader
             group.members.clear()

@@ -22,7 +22,7 @@ from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
-from stratal.schedule.select import schedule_group
+from stratal.schedule.select import KernelMemo
 
 
 class Planned(NamedTuple):
@@ -59,6 +59,7 @@ class ProgramLowering:
         self.lower_of = lower_of
         self.target = target
         self.draft = Draft()
+        self.kernel_of = KernelMemo()
         self.constants: dict[Const, int] = {}
 
     # -- values ----------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class GraphLowering:
             return [self._host(group, node)]
         if group.kind == "region":
             return RegionLowering(self, node).run()
-        scheduled = schedule_group(
+        scheduled = self.owner.kernel_of(
             group, self.owner.lower_of, self.strides, self.planned.partition.stored.__contains__, self.owner.target
         )
         workspaces: dict[Buffer, int] = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
-from stratal.graph.node import Node, items
+from stratal.graph.node import Const, Input, Item, Node, items, topological
 from stratal.graph.partition import Group
 from stratal.loops.compute import LoopBody
 from stratal.loops.expr import Buffer, Expr, Load, load
@@ -42,6 +42,73 @@ class Memory:
             found = Buffer(f"v{len(self.buffers)}", node.dtype, node.aval.ints, self.strides_of(node))
             self.buffers[node] = found
         return found
+
+
+class KernelMemo:
+    """Schedules each distinct group once: groups of equal structure differ only in which values they read and write.
+
+    A group's structure is its nodes numbered in the order a walk from its members meets them, views included; what it reads from
+    outside counts by type and strides.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[object, tuple[Scheduled, dict[Node, int]]] = {}
+
+    def __call__(
+        self,
+        group: Group,
+        lower_of: Callable[[Node], Lowered | None],
+        strides_of: Callable[[Node], tuple[int, ...]],
+        is_stored: Callable[[Node], bool],
+        target: Target,
+    ) -> Scheduled:
+        """Return the kernel of a group, with the group's own values as operands."""
+        key, nodes = structure(group, strides_of, is_stored)
+        found = self._found.get(key)
+        if found is None:
+            made = schedule_group(group, lower_of, strides_of, is_stored, target)
+            self._found[key] = (made, {n: k for k, n in enumerate(nodes)})
+            return made
+        template, place = found
+        return _with_operands(template, lambda o: nodes[place[o]] if isinstance(o, Node) else o)
+
+
+def structure(
+    group: Group, strides_of: Callable[[Node], tuple[int, ...]], is_stored: Callable[[Node], bool]
+) -> tuple[object, list[Node]]:
+    """Return a hashable description of a group and its nodes in the order the description numbers them."""
+    members = set(group.members)
+    number: dict[Node, int] = {}
+    rows: list[object] = [group.kind, group.space, group.num_rows, group.reduced]
+    for member in group.members:
+        for node in topological((member,), stop=lambda n: n not in members and _is_outside(n, is_stored)):
+            if node in number:
+                continue
+            number[node] = len(number)
+            if node not in members and _is_outside(node, is_stored):
+                scalar = node.op if isinstance(node.op, Const) and node.shape == () else None
+                rows.append((scalar, node.type, strides_of(node)))
+                continue
+            kept = tuple(strides_of(r) for r in items(node)) if node in members and is_stored(node) else None
+            rows.append((node.op, tuple(number[i] for i in node.inputs), node in members, kept))
+    nodes = list(number)
+    for member in group.members:
+        nodes += [r for r in items(member) if r not in number]
+    return tuple(rows), nodes
+
+
+def _is_outside(node: Node, is_stored: Callable[[Node], bool]) -> bool:
+    return isinstance(node.op, (Input, Const, Item)) or is_stored(node)
+
+
+def _with_operands(scheduled: Scheduled, change: Callable[[Operand], Operand]) -> Scheduled:
+    pairs = tuple((change(r), change(w)) for r, w in scheduled.in_place)
+    return scheduled._replace(
+        reads=tuple(map(change, scheduled.reads)),
+        writes=tuple(map(change, scheduled.writes)),
+        in_place=tuple((r, w) for r, w in pairs if isinstance(r, Node) and isinstance(w, Node)),
+        before=tuple(_with_operands(b, change) for b in scheduled.before),
+    )
 
 
 def schedule_group(
