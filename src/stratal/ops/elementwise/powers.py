@@ -130,7 +130,7 @@ class Expm1(Power):
 class Log(Power):
     """The natural logarithm; NaN below 0, -inf at 0."""
 
-    ulp = 2.0
+    ulp = 1.5
     domain = (0.2, 4.0)
     ufunc = np.log
 
@@ -145,7 +145,7 @@ class Log(Power):
 class Log2(Power):
     """The logarithm to base 2."""
 
-    ulp = 3.0
+    ulp = 2.0
     domain = (0.2, 4.0)
     ufunc = np.log2
 
@@ -160,7 +160,7 @@ class Log2(Power):
 class Log1p(Power):
     """log(1 + x), precise near 0."""
 
-    ulp = 3.0
+    ulp = 2.0
     domain = (-0.7, 3.0)
     ufunc = np.log1p
 

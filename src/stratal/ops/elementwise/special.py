@@ -67,7 +67,7 @@ def _bell(b: Builder, x: Node) -> Node:
 class Logistic(Special):
     """1 / (1 + exp(-x)), the sigmoid."""
 
-    ulp = 3.0
+    ulp = 2.5
 
     def numpy(self, *arrays: Array) -> Array:
         x = arrays[0]

@@ -183,7 +183,7 @@ class Tanh(Trigonometric):
 class Asinh(Trigonometric):
     """The inverse hyperbolic sine."""
 
-    ulp = 3.0
+    ulp = 2.5
     domain = (-0.9, 0.9)
     ufunc = np.arcsinh
 
@@ -199,7 +199,7 @@ class Asinh(Trigonometric):
 class Acosh(Trigonometric):
     """The inverse hyperbolic cosine; NaN below 1."""
 
-    ulp = 3.0
+    ulp = 2.5
     domain = (1.2, 4.0)
     ufunc = np.arccosh
 
@@ -215,7 +215,7 @@ class Acosh(Trigonometric):
 class Atanh(Trigonometric):
     """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
 
-    ulp = 3.0
+    ulp = 2.5
     domain = (-0.8, 0.8)
     ufunc = np.arctanh
 
