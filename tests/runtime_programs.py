@@ -10,6 +10,7 @@ All values are int64 vectors (or bool and int64 scalars), so that results compar
     add(s) -> s         s[0] += k, reads and writes one value
     fill() -> c         c[i] = k
     check(s)            fails with code 7 where s[0] >= k
+    spin() -> c         c[i] = the i-th of a row of numbers that takes k * i steps to make
 """
 
 from __future__ import annotations
@@ -57,8 +58,14 @@ def kernel_texts() -> dict[str, str]:
         "check": load + " | %bad = icmp sge i64 %a, %k | br i1 %bad, label %fail, label %leave | fail:"
         " | %slot = getelementptr i8, ptr %frame, i64 40 | %error = load ptr, ptr %slot"
         " | store i64 7, ptr %error | br label %leave | leave:",
+        "spin": "%m = mul i64 %k, %chunk | br label %loop | loop:"
+        " | %i = phi i64 [0, %entry], [%j, %loop] | %x = phi i64 [%chunk, %entry], [%y, %loop]"
+        " | %z = mul i64 %x, 6364136223846793005 | %y = add i64 %z, 1442695040888963407"
+        " | %j = add i64 %i, 1 | %more = icmp slt i64 %j, %m | br i1 %more, label %loop, label %leave"
+        " | leave: | store i64 %y, ptr %at0",
     }
-    parameters = {"mix": 3, "reverse": 2, "offset": 3, "odd": 2, "less": 2, "add": 2, "fill": 1, "check": 1}
+    parameters = {"mix": 3, "reverse": 2, "offset": 3, "odd": 2, "less": 2, "add": 2, "fill": 1}
+    parameters |= {"check": 1, "spin": 1}
     return {name: _kernel(name, parameters[name], lines.split(" | ")) for name, lines in bodies.items()}
 
 
@@ -70,7 +77,7 @@ def _kernel(name: str, parameters: int, lines: list[str]) -> str:
         head += [f"%slot{j} = getelementptr ptr, ptr %buffers, i64 {j}", f"%p{j} = load ptr, ptr %slot{j}",
                  f"%at{j} = getelementptr i64, ptr %p{j}, i64 %chunk"]  # fmt: skip
     text = "\n  ".join([*head, *lines])
-    return f"define void @{name}(ptr %frame, i64 %chunk, i32 %worker) {{\n  {text}\n  ret void\n}}\n"
+    return f"define void @{name}(ptr %frame, i64 %chunk, i32 %worker) {{\nentry:\n  {text}\n  ret void\n}}\n"
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -366,6 +367,20 @@ def test_many_parallel_regions_on_more_threads_than_cores() -> None:
     assert after["regions"] - before["regions"] == 20_000
     chunks = sum(after[k] - before[k] for k in ("caller_chunks", "worker_chunks"))
     assert chunks == 20_000 * 64
+
+
+def test_threads_that_slept_are_woken_and_the_caller_waits_for_slow_ones() -> None:
+    rng = random.Random(5)
+    expected: dict[tuple[int, int], list[int]] = {}
+    end = time.perf_counter() + 1.5
+    while time.perf_counter() < end:
+        threads, chunks, steps = rng.choice([2, 3, 8]), rng.choice([2, 3, 16]), rng.choice([1, 100, 10_000])
+        values = [vector(0, "output", 0, chunks)]
+        program = load(values, (Launch("spin", (), (0,), chunks, (chunks, steps)),), (0,), threads=threads)
+        for _ in range(20):
+            found = program.run([])[0].array.tolist()
+            assert found == expected.setdefault((chunks, steps), found)
+            time.sleep(rng.choice([0, 1e-5, 1e-4]))
 
 
 def test_python_threads_queue_for_the_pool_and_get_their_own_results() -> None:

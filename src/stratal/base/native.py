@@ -4,12 +4,14 @@
       LAUNCH   n chunks, a kernel, b Frame
       COPY     n bytes, a target, b source
       HOST     n index, a callback `int64 (*)(int64 index)`: non-zero stops the run
-      LOOP     n trips, a counter cell, b cell with the runtime trip count or null, c body, m records in it,
-      k reverse WHILE    a predicate byte, b condition, n records in it, c body, m records in it
+      LOOP     n trips, a counter cell, b cell with the runtime trip count or null, k reverse,
+               c body, m records in it
+      WHILE    a predicate byte, b condition, n records in it, c body, m records in it
       BRANCH   a predicate byte, b then, n records in it, c otherwise, m records in it
     Relocation := { i64 slot, ptr where, i64 offset }    before a run `*where = addresses[slot] + offset`
-    Context    := { ptr pool, ptr error, ptr failed, ptr commands, i64 count, ptr addresses, ptr
-    relocations, i64 count } Frame      := see base.artifact
+    Context    := { ptr pool, ptr error, ptr failed, ptr commands, i64 count,
+                    ptr addresses, ptr relocations, i64 count }
+    Frame      := see base.artifact
 
 Symbols of the driver, all returning int64: `stratal_pool_bytes(threads)`, `stratal_pause(count)`,
 `stratal_pool_start(pool, threads, i32 worker_spins, i32 caller_spins)`, `stratal_pool_stop(pool)`,
@@ -25,7 +27,6 @@ from typing import Final
 WORD: Final = 8
 RECORD_WORDS: Final = 8
 RELOCATION_WORDS: Final = 3
-CONTEXT_WORDS: Final = 8
 FRAME_WORDS: Final = 6
 
 LAUNCH: Final = 0

@@ -45,7 +45,8 @@ def pool_text(pause: str) -> str:
 
     They call `@wait(word, expected)` and `@wake(word, count)`; `pause` is an instruction.
     """
-    parts = [_pause(pause), _claim_chunks(), _worker(pause), _parallel_for(pause), _pool(), _stats()]
+    parts = [_pause(pause), _claim_chunks(), _worker(pause), _publish(), _await_others(pause)]
+    parts += [_parallel_for(), _pool(), _stats()]
     return "\n".join(parts)
 
 
@@ -186,7 +187,7 @@ leave:
 """
 
 
-def _parallel_for(pause: str) -> str:
+def _parallel_for() -> str:
     """Run the chunks of a launch: directly where there is one chunk or one thread, else in the pool."""
     return f"""
 define i64 @stratal_parallel_for(ptr %pool, ptr %kernel, ptr %frame, i64 %chunks) {{
@@ -196,7 +197,7 @@ entry:
   %few_chunks = icmp sle i64 %chunks, 1
   %few_threads = icmp sle i64 %threads, 1
   %alone = or i1 %few_chunks, %few_threads
-  br i1 %alone, label %serial, label %publish
+  br i1 %alone, label %serial, label %shared
 serial:
   %any = icmp sgt i64 %chunks, 0
   br i1 %any, label %chunk_loop, label %leave
@@ -206,21 +207,43 @@ chunk_loop:
   %next_chunk = add i64 %chunk, 1
   %more = icmp slt i64 %next_chunk, %chunks
   br i1 %more, label %chunk_loop, label %leave
-publish:
+shared:
+{_at("done_at", DONE)}
+{_at("caller_chunks_at", CALLER_CHUNKS)}
+  %goal = call i32 @publish(ptr %pool, ptr %kernel, ptr %frame, i64 %chunks)
+  %count = call i64 @claim_chunks(ptr %pool, i32 0)
+  %own = load i64, ptr %caller_chunks_at, align 8
+  %new_own = add i64 %own, %count
+  store i64 %new_own, ptr %caller_chunks_at, align 8
+  %count32 = trunc i64 %count to i32
+  %done_then = atomicrmw add ptr %done_at, i32 %count32 acq_rel, align 64
+  %done_now = add i32 %done_then, %count32
+  %finished = icmp eq i32 %done_now, %goal
+  br i1 %finished, label %leave, label %unfinished
+unfinished:
+  call void @await_others(ptr %pool, i32 %goal)
+  br label %leave
+leave:
+  ret i64 0
+}}
+"""
+
+
+def _publish() -> str:
+    """Open a region and call sleeping threads; return the count of finished chunks that ends it."""
+    return f"""
+define internal i32 @publish(ptr %pool, ptr %kernel, ptr %frame, i64 %chunks) {{
+entry:
 {_at("claim_at", CLAIM)}
 {_at("epoch_at", EPOCH)}
 {_at("kernel_at", KERNEL)}
 {_at("frame_at", FRAME)}
 {_at("chunks_at", CHUNKS)}
 {_at("done_at", DONE)}
-{_at("caller_sleeps_at", CALLER_SLEEPS)}
 {_at("sleepers_at", SLEEPERS)}
-{_at("regions_at", REGIONS)}
-{_at("caller_chunks_at", CALLER_CHUNKS)}
-{_at("wakes_at", WAKES)}
 {_at("waking_at", WAKING)}
-{_at("patience_at", CALLER_SPINS)}
-  %patience = load i32, ptr %patience_at, align 4
+{_at("regions_at", REGIONS)}
+{_at("wakes_at", WAKES)}
   store atomic ptr %kernel, ptr %kernel_at monotonic, align 8
   store atomic ptr %frame, ptr %frame_at monotonic, align 8
   store atomic i64 %chunks, ptr %chunks_at monotonic, align 8
@@ -241,7 +264,7 @@ publish:
   %waking = load atomic i32, ptr %waking_at seq_cst, align 4
   %uncalled = icmp eq i32 %waking, 0
   %call_them = and i1 %anyone, %uncalled
-  br i1 %call_them, label %rouse, label %take_part
+  br i1 %call_them, label %rouse, label %leave
 rouse:
   store atomic i32 1, ptr %waking_at seq_cst, align 4
   %others = sub i32 %chunks32, 1
@@ -250,19 +273,25 @@ rouse:
   %wakes = load i64, ptr %wakes_at, align 8
   %new_wakes = add i64 %wakes, 1
   store i64 %new_wakes, ptr %wakes_at, align 8
-  br label %take_part
-take_part:
-  %count = call i64 @claim_chunks(ptr %pool, i32 0)
-  %own = load i64, ptr %caller_chunks_at, align 8
-  %new_own = add i64 %own, %count
-  store i64 %new_own, ptr %caller_chunks_at, align 8
-  %count32 = trunc i64 %count to i32
-  %done_then = atomicrmw add ptr %done_at, i32 %count32 acq_rel, align 64
-  %done_now = add i32 %done_then, %count32
-  %finished = icmp eq i32 %done_now, %goal
-  br i1 %finished, label %leave, label %spin
+  br label %leave
+leave:
+  ret i32 %goal
+}}
+"""
+
+
+def _await_others(pause: str) -> str:
+    """Wait until the chunks that others have started are finished: spin, then sleep."""
+    return f"""
+define internal void @await_others(ptr %pool, i32 %goal) {{
+entry:
+{_at("done_at", DONE)}
+{_at("caller_sleeps_at", CALLER_SLEEPS)}
+{_at("patience_at", CALLER_SPINS)}
+  %patience = load i32, ptr %patience_at, align 4
+  br label %spin
 spin:
-  %spins = phi i32 [0, %take_part], [%spun, %rest]
+  %spins = phi i32 [0, %entry], [%spun, %rest]
   %done = load atomic i32, ptr %done_at acquire, align 64
   %enough = icmp eq i32 %done, %goal
   br i1 %enough, label %leave, label %rest
@@ -285,7 +314,7 @@ rise:
   %was_asleep = atomicrmw xchg ptr %caller_sleeps_at, i32 0 seq_cst, align 4
   br label %leave
 leave:
-  ret i64 0
+  ret void
 }}
 """
 

@@ -1,5 +1,4 @@
-"""The arena: where each value lies, so that what lives at the same time never overlaps and the whole is
-small.
+"""The arena: where each value lies; what lives at the same time never overlaps, and the whole is small.
 
 Values that alias one another are one block, alive as long as any of them. Packing blocks with fixed lives
 is NP-hard; a few cheap orders, tried in turn until one is good enough, come within a few per cent of the

@@ -1,13 +1,13 @@
 """The object cache on disk: bytes under keys, shared by processes, never trusted further than checked.
 
     directory   0700, owned by this user, not a link; else it is not used
-    entry       `MAGIC, blake2b of (name, key, payload), length, payload` in a file named by the digest of
-    its key write       to a temporary file, then renamed: a reader sees all of an entry or none of it
+    entry       `MAGIC, blake2b of (key, payload), length, payload`, in a file named by the digest of the key
+    write       to a temporary file, then renamed: a reader sees all of an entry or none of it
     size        when the sum passes the limit, the entries unused longest go, down to nine tenths of it
 
 An entry that is truncated, altered, of another key or of another owner counts as missing and is removed;
-the caller makes it again. A directory that cannot be used (read-only, full, somebody else's) costs one
-warning and no results.
+the caller makes it again. A directory that cannot be used (full, read-only, not ours) costs one warning
+and no results; what a directory that cannot be written holds is still read.
 """
 
 from __future__ import annotations

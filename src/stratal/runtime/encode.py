@@ -1,5 +1,4 @@
-"""An Executable as the driver reads it: records, frames, constants and the relocations that follow inputs
-and outputs.
+"""An Executable as the driver reads it: records, frames, and relocations for inputs and outputs.
 
 Every buffer is at a fixed address (arena, constants) or at an offset of a *slot*: the inputs first, then
 the outputs. Words that hold a slot's address are rewritten by the driver before each run, from a table of
