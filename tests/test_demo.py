@@ -51,7 +51,9 @@ def test_the_demo_trains_saves_and_loads_in_a_fresh_process(tmp_path: Path) -> N
     assert len(report["test_accuracies"]) == 2
     assert report["test_accuracy"] > 0.93
     assert report["loaded_test_accuracy"] == report["test_accuracies"][0]
+    assert report["observed_peak_bytes"] == report["planned_peak_bytes"]
     assert "the same bits" in out
+    assert "digits.py:" in out  # the example's lines are the user's
     assert out.rstrip().splitlines()[-4].startswith("Three commands")
     assert (model / "manifest.json").exists()
 

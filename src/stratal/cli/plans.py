@@ -85,22 +85,24 @@ def _flops(node: Node) -> float:
 def memory_figures(program: Program) -> dict[str, int]:
     """Return the bytes a program plans for, by what they are for, and what it holds once loaded.
 
-    `observed_bytes` counts memory that was in fact allocated; inputs are the caller's, counted by type.
+    `observed_bytes` counts the arena, scratch and constants that were in fact allocated. Inputs and one set
+    of outputs belong to the caller and are counted by type in both sums.
     """
-    made, held = program.executable, program.loaded.memory_bytes()
+    made, held = program.executable, program.loaded.memory.nbytes
     inputs = sum(made.values[i].nbytes for i in made.inputs)
+    outputs = sum(made.values[o].nbytes for o in made.outputs)
     parts = {
         "arena_bytes": made.arena_bytes,
         "scratch_bytes": round_up(made.scratch_bytes) * made.threads,
         "constant_bytes": sum(round_up(len(c)) for c in made.constants),
-        "output_bytes": sum(made.values[o].nbytes for o in made.outputs),
+        "output_bytes": outputs,
         "state_and_input_bytes": inputs,
     }
     arena = arrange(made.values, made.commands, outputs=made.outputs)
     return {
         **parts,
         "planned_bytes": sum(parts.values()),
-        "observed_bytes": inputs + sum(held[k] for k in ("arena", "scratch", "constants", "outputs")),
+        "observed_bytes": inputs + outputs + sum(held.values()),
         "live_minimum_bytes": arena.live_minimum,
     }
 
