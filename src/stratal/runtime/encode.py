@@ -67,7 +67,7 @@ def allocate(
     `new(name, nbytes)` gives the memory of each; 64-byte aligned memory of its own by default.
     """
     new = new or (lambda name, nbytes: aligned_empty(nbytes))
-    stride = round_up(max((launch.scratch_bytes for launch in launches), default=0))
+    stride = round_up(max([executable.scratch_bytes, *(launch.scratch_bytes for launch in launches)]))
     offsets, end = [], 0
     for constant in executable.constants:
         offsets.append(end)
