@@ -126,7 +126,9 @@ def test_aliases_of_a_parameter_hold_the_documented_values_after_a_step():
     opt.step()
     gradient = weight.grad.tolist()
     assert weight.tolist() != old
-    np.testing.assert_allclose(weight.tolist(), np.array(old) - 0.5 * np.array(gradient), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        weight.tolist(), np.array(old) - 0.5 * np.array(gradient), rtol=1e-4, atol=1e-6
+    )
     assert view.tolist() == old
     assert detached.tolist() == old
     assert copied.tolist() == old

@@ -24,7 +24,21 @@ def same(got: st.Tensor, want: object, rtol: float = 2e-6) -> None:
     np.testing.assert_allclose(array.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=1e-6)
 
 
-UNARY = ["abs", "cos", "exp", "expm1", "floor", "ceil", "negative", "sign", "sin", "square", "tanh", "trunc", "round"]
+UNARY = [
+    "abs",
+    "cos",
+    "exp",
+    "expm1",
+    "floor",
+    "ceil",
+    "negative",
+    "sign",
+    "sin",
+    "square",
+    "tanh",
+    "trunc",
+    "round",
+]
 POSITIVE = ["log", "log1p", "log2", "log10", "sqrt", "reciprocal"]
 BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "hypot", "logaddexp", "atan2"]
 COMPARISONS = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
@@ -140,7 +154,11 @@ def test_einsum_agrees_with_numpy(spec, shapes):
 
 def test_tensordot_outer_trace_and_diagonal_agree_with_numpy():
     a, b = RNG.standard_normal((2, 3, 4)), RNG.standard_normal((4, 3, 5))
-    same(st.tensordot(st.tensor(a), st.tensor(b), axes=([1, 2], [1, 0])), np.tensordot(a, b, ([1, 2], [1, 0])), 1e-10)
+    same(
+        st.tensordot(st.tensor(a), st.tensor(b), axes=([1, 2], [1, 0])),
+        np.tensordot(a, b, ([1, 2], [1, 0])),
+        1e-10,
+    )
     same(st.outer(st.tensor(a[0, 0]), st.tensor(b[0, 0])), np.outer(a[0, 0], b[0, 0]), 1e-10)
     m = RNG.standard_normal((3, 5))
     for k in (-2, -1, 0, 1, 4):
@@ -184,7 +202,9 @@ def test_creation_functions_agree_with_numpy():
     assert st.zeros(2, 3).dtype is st.float32
     assert st.full((2,), True).dtype is st.bool_
     assert st.ones_like(st.tensor(I)).dtype is st.int64
-    for got, want in zip(st.meshgrid(st.arange(2), st.arange(3)), np.meshgrid(range(2), range(3)), strict=True):
+    for got, want in zip(
+        st.meshgrid(st.arange(2), st.arange(3)), np.meshgrid(range(2), range(3)), strict=True
+    ):
         same(got, want)
 
 

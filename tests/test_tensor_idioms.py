@@ -362,7 +362,9 @@ def python_control_flow_on_values(lib):
 @idiom
 def per_parameter_learning_rates(lib):
     net, (x, y) = make_net(lib), data(lib)
-    opt = lib.optim.SGD([{"params": net[0].parameters(), "lr": 0.5}, {"params": net[2].parameters()}], lr=0.01)
+    opt = lib.optim.SGD(
+        [{"params": net[0].parameters(), "lr": 0.5}, {"params": net[2].parameters()}], lr=0.01
+    )
     loss_of(lib, net, x, y).backward()
     opt.step()
     return weights(net)

@@ -36,7 +36,9 @@ def test_reading_agrees_with_numpy(index):
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("index", [i for i in READS if not isinstance(i, np.ndarray) or len(set(i.ravel() % 3)) == i.size], ids=str)
+@pytest.mark.parametrize(
+    "index", [i for i in READS if not isinstance(i, np.ndarray) or len(set(i.ravel() % 3)) == i.size], ids=str
+)
 def test_writing_agrees_with_numpy(index):
     want = A.copy()
     value = np.random.default_rng(1).standard_normal(want[index].shape)
@@ -87,7 +89,9 @@ def test_gradients_flow_through_reads_and_writes():
 def test_gather_scatter_and_friends_agree_with_the_definition():
     x = np.random.default_rng(2).standard_normal((3, 4))
     index = np.array([[0, 3, 1], [2, 2, 0]])
-    np.testing.assert_array_equal(np.asarray(st.tensor(x).gather(1, st.tensor(index))), np.take_along_axis(x[:2], index, 1))
+    np.testing.assert_array_equal(
+        np.asarray(st.tensor(x).gather(1, st.tensor(index))), np.take_along_axis(x[:2], index, 1)
+    )
     source = np.random.default_rng(3).standard_normal((2, 4))
     rows = np.array([[0, 0, 2, 1], [2, 0, 2, 1]])
     want = np.zeros((3, 4))

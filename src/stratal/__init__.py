@@ -32,7 +32,14 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "stratal.formats": ("load", "save"),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_RENAMED = {"bool": "bool_", "float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
+_RENAMED = {
+    "bool": "bool_",
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "long": "int64",
+    "int": "int32",
+}
 
 
 def __getattr__(name: str) -> Any:

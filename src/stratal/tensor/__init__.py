@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import stratal.ops  # noqa: F401  fills the registry that functions are generated from
-from stratal.tensor import functions  # noqa: F401  gives Tensor its methods
+from stratal.tensor import functions
 
 
 class _CallableModule(ModuleType):

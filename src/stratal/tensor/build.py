@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,9 @@ Shape = tuple[Any, ...]
 Scalar = (bool, int, float, complex)
 _FRONT_END = f"{PACKAGE}/tensor/"
 _PLAIN: dict[str, Op] = {}
-_CONSTANTS: dict[tuple[Any, ...], Node] = {}  # scalar constants and their broadcasts, which Python code repeats
+_CONSTANTS: dict[
+    tuple[Any, ...], Node
+] = {}  # scalar constants and their broadcasts, which Python code repeats
 _MOST_CONSTANTS = 4096
 _SITES: dict[tuple[str, int, int], Any] = {}  # value of the Python scalar at each place in the code
 _VARIES = object()
@@ -93,6 +96,18 @@ def wrap_all(result: Any, track: int) -> Any:
     if isinstance(result, Node):
         return finish(result, track)
     return tuple(finish(n, track) for n in result)
+
+
+@lru_cache(maxsize=64)
+def cast_op(dtype: DType) -> Op:
+    """Return the record that casts to a dtype."""
+    return REGISTRY["cast"](dtype)  # type: ignore[call-arg]
+
+
+@lru_cache(maxsize=4096)
+def _broadcast_op(shape: Shape, rank: int) -> Op:
+    """Return the record that stretches a shape of some rank to `shape`, new axes in front."""
+    return REGISTRY["broadcast"](shape, tuple(range(len(shape) - rank, len(shape))))  # type: ignore[call-arg]
 
 
 # -- operands ---------------------------------------------------------------------------------------------------------
@@ -166,7 +181,7 @@ def _foreign(name: str, value: Any) -> Any:
 def to_dtype(node: Node, dtype: DType, where: tuple[SourceLine, ...]) -> Node:
     if node.type.dtype is dtype:  # type: ignore[union-attr]
         return node
-    return make(REGISTRY["cast"](dtype), node, where=where)  # type: ignore[call-arg]
+    return make(cast_op(dtype), node, where=where)
 
 
 def to_shape(node: Node, shape: Shape, where: tuple[SourceLine, ...]) -> Node:
@@ -174,20 +189,17 @@ def to_shape(node: Node, shape: Shape, where: tuple[SourceLine, ...]) -> Node:
     have = node.type.shape  # type: ignore[union-attr]
     if have == shape:
         return node
-    axes = tuple(range(len(shape) - len(have), len(shape)))
-    return make(REGISTRY["broadcast"](shape, axes), node, where=where)  # type: ignore[call-arg]
+    return make(_broadcast_op(shape, len(have)), node, where=where)
 
 
-def unify(name: str, *operands: Any, dtype: DType | None = None) -> tuple[list[Node], int, tuple[SourceLine, ...]]:
+def unify(
+    name: str, *operands: Any, dtype: DType | None = None
+) -> tuple[list[Node], int, tuple[SourceLine, ...]]:
     """Return operands as nodes of one dtype and shape, what their result is to gradients, and the user's line."""
     given = normalise(name, operands)
     tensors = [x for x in given if isinstance(x, Tensor)]
     where = where_now()
     nodes, track = nodes_and_track(tensors)
-    if len(nodes) == len(given) and dtype is None:
-        first = nodes[0].type
-        if all(n.type == first for n in nodes[1:]):
-            return nodes, track, where
     if dtype is None:
         dtype = common_dtype(name, given)
     shape = broadcast_shapes(name, *[t.shape for t in tensors]) if tensors else ()
@@ -238,7 +250,7 @@ def _scalar_array(name: str, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def _changes(value: Any) -> bool:
-    frame = sys._getframe(3)
+    frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_FRONT_END):
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None:
@@ -255,5 +267,3 @@ def _changes(value: Any) -> bool:
         return False
     _SITES[site] = _VARIES
     return True
-
-

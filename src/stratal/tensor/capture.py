@@ -1,7 +1,7 @@
 """Capture: trace a function once per signature and replay it with one program call.
 
-    signature := structure of the arguments, their types, Python arguments, gradient mode
-    capture   := graph + where each input is read + what is done with each output + guards on frozen Python values
+signature := structure of the arguments, their types, Python arguments, gradient mode
+capture   := graph + where each input is read + what is done with each output + guards on frozen Python values
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node
 from stratal.runtime.storage import Storage
 from stratal.tensor import lazy, programs, values
-from stratal.tensor.guards import Guard, Guards, Source, collect, note_mutation as note_mutation
+from stratal.tensor.guards import Guard, Guards, Source, collect
+from stratal.tensor.guards import note_mutation as note_mutation
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.state import LOCK, MODE, tracing
 from stratal.tensor.tensor import CONSTANT, TRACKED, Tensor, hold, look, rebind, shared, tensor, wrap
@@ -97,9 +98,15 @@ class Entry:
         self.guards = guards
         self.reads: list[_Place | _Fixed] = []  # one per input of the graph, spare gradient buffers apart
         self.written: list[int] = []  # positions among the inputs that are cells to be written
-        self.grads: list[tuple[Tensor, int]] = []  # owners of gradients made inside, with their input position
-        self.grad_links: list[tuple[Tensor, Tensor | None]] = []  # owners whose gradient becomes an earlier tensor
-        self.grads_before: list[tuple[Tensor, bool]] = []  # owners whose gradient was read: whether there was one
+        self.grads: list[
+            tuple[Tensor, int]
+        ] = []  # owners of gradients made inside, with their input position
+        self.grad_links: list[
+            tuple[Tensor, Tensor | None]
+        ] = []  # owners whose gradient becomes an earlier tensor
+        self.grads_before: list[
+            tuple[Tensor, bool]
+        ] = []  # owners whose gradient was read: whether there was one
         self.outs: list[_Out] = []
         self.structure: tree.Structure = tree.LEAF
         self.survivors: list[tuple[weakref.ref[Tensor], int]] = []
@@ -120,7 +127,9 @@ class Entry:
             return "tensors made by the last call now exist before it"
         for owner, had in self.grads_before:
             if (owner._grad is not None) is not had:
-                return f"a gradient is {'missing' if had else 'there'} that was {'there' if had else 'missing'}"
+                return (
+                    f"a gradient is {'missing' if had else 'there'} that was {'there' if had else 'missing'}"
+                )
         return self.guards.failed()
 
 
@@ -278,7 +287,9 @@ class Compiled:
                 if not guard.holds() and type(guard.source.read()) is float:
                     self._varying.setdefault(guard.source.name, True)
 
-    def _trace(self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool) -> tuple[Any, Entry]:
+    def _trace(
+        self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool
+    ) -> tuple[Any, Entry]:
         """Return the capture and its key; where Python needs a number that was made an input, freeze that number after all."""
         capture = _Capture(self, leaves, structure, has_kwargs, key)
         try:
@@ -324,7 +335,9 @@ class _Capture:
         self.floats_used: list[str] = []
 
     def run(self, varying: dict[str, bool]) -> Entry:
-        objects = [(self.labels[k], x) for k, x in enumerate(self.leaves) if not isinstance(x, (Tensor, *_HASHED))]
+        objects = [
+            (self.labels[k], x) for k, x in enumerate(self.leaves) if not isinstance(x, (Tensor, *_HASHED))
+        ]
         guards = collect(self.function, self.name, objects)
         swapped = [g for g in guards.floats() if varying.get(g.source.name)]
         with tracing(self.trace):
@@ -454,7 +467,9 @@ def _labels(function: Any, structure: tree.Structure, leaves: list[Any], has_kwa
     numbered = tree.unflatten(structure, range(len(leaves)))
     args, kwargs = numbered if has_kwargs else (numbered, {})
     labels = [""] * len(leaves)
-    heads = [(names[k] if k < len(names) else f"arg{k}", a) for k, a in enumerate(args)] + list(kwargs.items())
+    heads = [(names[k] if k < len(names) else f"arg{k}", a) for k, a in enumerate(args)] + list(
+        kwargs.items()
+    )
     for head, part in heads:
         for path, index in tree.paths(part):
             labels[index] = tree.path_name((head, *path))

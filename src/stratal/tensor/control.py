@@ -67,7 +67,9 @@ class _Operands:
             self.track = track
 
 
-def _finish(node: Node, track: int, regions: Sequence[Region], first_state: int, num_tokens: int) -> list[Tensor]:
+def _finish(
+    node: Node, track: int, regions: Sequence[Region], first_state: int, num_tokens: int
+) -> list[Tensor]:
     """Return tensors for the results, and write back outer tensors the regions changed."""
     threaded = regions[0].threaded
     parts = items(node)
@@ -105,11 +107,18 @@ def cond(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., An
     )
     then, otherwise = regions
     _check_like("cond", "both branches must return like containers", otherwise.extra, then.extra)
-    _check_types("cond", "both branches must return the same types", otherwise.result_tensors, [n.aval for n in then.results])
+    _check_types(
+        "cond",
+        "both branches must return the same types",
+        otherwise.result_tensors,
+        [n.aval for n in then.results],
+    )
     b = Builder(where_now())
     token = bool(then.tokens or otherwise.tokens)
     roots = [[*r.results, *r.threaded_results, *([_joined(b, r)] if token else [])] for r in regions]
-    outer = list(dict.fromkeys(n for r, own in zip(regions, roots, strict=True) for n in captured(own, r.all_inputs)))
+    outer = list(
+        dict.fromkeys(n for r, own in zip(regions, roots, strict=True) for n in captured(own, r.all_inputs))
+    )
     graphs = [closed(r.name, r.all_inputs, outer, own) for r, own in zip(regions, roots, strict=True)]
     states = [look(t)[0] for t in then.threaded]
     ops = _Operands().tensors([flag, *given]).outer([*states, *outer], regions)
@@ -121,7 +130,9 @@ def cond(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., An
 def _flag(name: str, predicate: Any) -> Tensor:
     flag = as_tensor(predicate, name)
     if flag.numel() != 1:
-        raise ShapeError(f"{name}: the predicate must have one element", got=str(flag.type), hint="use .any() or .all()")
+        raise ShapeError(
+            f"{name}: the predicate must have one element", got=str(flag.type), hint="use .any() or .all()"
+        )
     return reshape(flag if flag.dtype is bool_ else cast(flag, bool_), ())
 
 
@@ -192,7 +203,9 @@ def scan(
 
     def step(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
         before = tree.unflatten(structure, fresh[: len(carry)])
-        result = f(before, None if xs is None else tree.unflatten(row_structure, fresh[len(carry) : len(types)]))
+        result = f(
+            before, None if xs is None else tree.unflatten(row_structure, fresh[len(carry) : len(types)])
+        )
         if not isinstance(result, tuple) or len(result) != 2:
             raise DTypeError("scan: the body must return (carry, y)", got=type(result).__name__)
         after, after_structure = _flatten("scan", result[0])
@@ -254,7 +267,9 @@ def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], ini
         start = cast(as_tensor(lower), int64)
         end = cast(as_tensor(upper), int64)
         result = while_loop(
-            lambda state: state[0] < end, lambda state: (state[0] + 1, body_fn(state[0], state[1])), (start, init)
+            lambda state: state[0] < end,
+            lambda state: (state[0] + 1, body_fn(state[0], state[1])),
+            (start, init),
         )
         return result[1]
 
@@ -268,7 +283,11 @@ def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], ini
 
 # -- Python in the middle -------------------------------------------------------------------------------------------------
 def host_call(
-    function: Callable[..., Any], result: Any, *args: Any, pure: bool = False, vjp: Callable[..., Any] | None = None
+    function: Callable[..., Any],
+    result: Any,
+    *args: Any,
+    pure: bool = False,
+    vjp: Callable[..., Any] | None = None,
 ) -> Any:
     """Call a Python function on NumPy arrays of `args` in the middle of a program.
 
@@ -286,7 +305,10 @@ def host_call(
     record = REGISTRY["host_call"](name, wanted, pure and bool(types), derivative)  # type: ignore[call-arg]
     node = make(record, *nodes, where=where_now())
     parts = items(node)
-    results = [wrap(n, (track if vjp is not None else CONSTANT) if n.aval.dtype.is_inexact else CONSTANT) for n in parts]
+    results = [
+        wrap(n, (track if vjp is not None else CONSTANT) if n.aval.dtype.is_inexact else CONSTANT)
+        for n in parts
+    ]
     if not (pure and types):
         _happen_once(parts[0], results)
     return tree.unflatten(structure, results) if types else None

@@ -17,7 +17,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.op import REGISTRY
 from stratal.runtime.storage import Storage
-from stratal.tensor.build import Scalar, apply, as_tensor, full as full_node, where_now
+from stratal.tensor.build import Scalar, apply, as_tensor, where_now
+from stratal.tensor.build import full as full_node
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.shapes import as_shape, broadcast_to, reshape
 from stratal.tensor.state import MODE
@@ -109,7 +110,14 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
 
 
 def arange(
-    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: Any,
+    /,
+    stop: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Return start, start + step, ... below stop."""
     check_device(device)
@@ -148,7 +156,9 @@ def linspace(
     return tensor(np.linspace(float(start), float(stop), count, endpoint=endpoint).astype(target.np))
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Tensor:
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
+) -> Tensor:
     """Return a matrix with ones on its k-th diagonal."""
     check_device(device)
     shape = (n_rows, n_rows if n_cols is None else n_cols)

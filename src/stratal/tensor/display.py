@@ -22,7 +22,9 @@ def show(tensor: Tensor) -> str:
         return f"{name}<{tensor.type} without a value: {error.rule}>"
     if tensor.dtype.name == "bfloat16":
         array = array.astype(np.float32)
-    body = np.array2string(array, separator=", ", prefix="tensor(", precision=4, suppress_small=False, threshold=1000)
+    body = np.array2string(
+        array, separator=", ", prefix="tensor(", precision=4, suppress_small=False, threshold=1000
+    )
     notes = []
     if tensor.dtype.name not in ("float32", "int64", "bool"):
         notes.append(f"dtype={tensor.dtype.name}")

@@ -16,25 +16,30 @@ from stratal.tensor.build import (
     as_tensor,
     broadcast_shapes,
     call,
+    cast_op,
     common_dtype,
     default_float,
     finish,
     nodes_and_track,
     normalise,
     plain,
+    scalar,
     to_shape,
     unify,
+    where_now,
 )
-from stratal.tensor.selection import nonzero
 from stratal.tensor.scalars import RuntimeScalar, met
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.selection import nonzero
+from stratal.tensor.tensor import CONSTANT, Tensor, wrap
 
 
 class Entry(NamedTuple):
     """One function: the record it stands for, and what its operands become first."""
 
     op: str
-    operands: str = "same"  # same | float (integers become float32) | number (bool becomes int64) | bool | integral
+    operands: str = (
+        "same"  # same | float (integers become float32) | number (bool becomes int64) | bool | integral
+    )
     aliases: tuple[str, ...] = ()
 
 
@@ -139,6 +144,8 @@ def _unary(name: str, entry: Entry) -> Callable[..., Tensor]:
 
 def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
     wanted, op_name = entry.operands, entry.op
+    truth = getattr(REGISTRY[op_name], "result", None) is bool_
+    integral = wanted in ("integral", "bool")
 
     def function(x: Any, y: Any, /) -> Tensor:
         record = op_name
@@ -147,8 +154,19 @@ def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
             if isinstance(found, Tensor):
                 return found
             x, y = found or (x, y)
-        if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype is y.dtype:
-            dtype = x.dtype
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and x.type.dtype is y.type.dtype:
+            dtype = x.type.dtype
+            if (
+                dtype.kind == "f" and not integral and x.type == y.type
+            ):  # nothing to convert: the shortest way
+                (a, b), track = nodes_and_track((x, y))
+                result = wrap(make(plain(op_name), a, b, where=where_now()), CONSTANT if truth else track)
+                return result
+        elif isinstance(x, Tensor) and type(y) in (float, int) and x.type.dtype.kind == "f" and not integral:
+            (a,), track = nodes_and_track((x,))  # the other short way: a float tensor with a Python number
+            line = where_now()
+            b = scalar(name, y, x.type.dtype, x.type.shape, line)
+            return wrap(make(plain(op_name), a, b, where=line), CONSTANT if truth else track)
         else:
             x, y = normalise(name, (x, y))
             dtype = common_dtype(name, (x, y))
@@ -189,7 +207,7 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
     target = as_dtype(dtype)
     if x.dtype is target:
         return x
-    result: Tensor = apply(REGISTRY["cast"](target), x)  # type: ignore[call-arg]
+    result: Tensor = apply(cast_op(target), x)
     return result
 
 

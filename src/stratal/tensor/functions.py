@@ -11,7 +11,6 @@ from stratal.tensor.indexing import *  # noqa: F403
 from stratal.tensor.linear import *  # noqa: F403
 from stratal.tensor.reductions import *  # noqa: F403
 from stratal.tensor.shapes import *  # noqa: F403
-from stratal.tensor.tensor import tensor
 
 ALIASES: dict[str, Any] = {
     "as_tensor": creation.asarray,
@@ -33,4 +32,4 @@ NAMES = sorted({
     *creation.__all__, *elementwise.__all__, *indexing.__all__, *linear.__all__, *reductions.__all__, *shapes.__all__,
     *ALIASES, "tensor",
 })  # fmt: skip
-__all__ = NAMES  # noqa: PLE0605
+__all__ = NAMES

@@ -45,7 +45,9 @@ def _seed(output: Tensor, gradient: Any, where: tuple[SourceLine, ...]) -> Node:
         return Builder(where).like(node_of(output), 1)
     given = as_tensor(gradient, "backward")
     if given.shape != output.shape:
-        raise ShapeError("backward: the gradient must have the shape of the output", got=f"{given.type} for {output.type}")
+        raise ShapeError(
+            "backward: the gradient must have the shape of the output", got=f"{given.type} for {output.type}"
+        )
     return node_of(given if given.dtype is output.dtype else given.astype(output.dtype))
 
 
@@ -63,7 +65,11 @@ def _check_tracked(output: Tensor) -> None:
 
 
 def backward(
-    output: Tensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+    output: Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
 ) -> None:
     """Add the gradient of this tensor to `.grad` of every leaf it depends on that takes gradients.
 
@@ -139,7 +145,9 @@ def gradients(
     if not allow_unused and any(n is None for n in found):
         lost = ins[[n is None for n in found].index(True)]
         raise NotDifferentiableError(
-            "gradients: an output does not depend on an input", got=str(lost.type), hint="allow_unused=True returns None"
+            "gradients: an output does not depend on an input",
+            got=str(lost.type),
+            hint="allow_unused=True returns None",
         )
     return tuple(None if n is None else wrap(n, TRACKED if create_graph else STOPPED) for n in found)
 
@@ -157,7 +165,9 @@ class _Point:
         self.given = [as_tensor(x, name) for x in leaves]
         for t in self.given:
             if not t.dtype.is_inexact:
-                raise DTypeError(f"{name}: only floats and complex numbers can be differentiated", got=str(t.type))
+                raise DTypeError(
+                    f"{name}: only floats and complex numbers can be differentiated", got=str(t.type)
+                )
         self.arguments = [node_of(t) for t in self.given]
         self.variables = [_variable(t) for t in self.given]
         self.nodes = [node_of(t) for t in self.variables]
@@ -203,10 +213,14 @@ def _outputs(name: str, result: Any) -> tuple[list[Tensor], Any]:
     return leaves, structure
 
 
-def _split(name: str, argnums: Any, args: Sequence[Any]) -> tuple[tuple[int, ...], Callable[[Sequence[Any]], list[Any]]]:
+def _split(
+    name: str, argnums: Any, args: Sequence[Any]
+) -> tuple[tuple[int, ...], Callable[[Sequence[Any]], list[Any]]]:
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if not all(-len(args) <= k < len(args) for k in wanted):
-        raise AttributeValueError(f"{name}: argnums names an argument that was not passed", got=f"{argnums} of {len(args)}")
+        raise AttributeValueError(
+            f"{name}: argnums names an argument that was not passed", got=f"{argnums} of {len(args)}"
+        )
     places = tuple(k % len(args) for k in wanted)
 
     def fill(chosen: Sequence[Any]) -> list[Any]:
@@ -218,7 +232,9 @@ def _split(name: str, argnums: Any, args: Sequence[Any]) -> tuple[tuple[int, ...
     return places, fill
 
 
-def value_and_grad(function: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    function: Callable[..., Any], argnums: Any = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """Return a function that returns the value and the gradient with respect to the arguments `argnums`.
 
     Arguments may be containers of tensors; the gradient then is one too. With `has_aux` the function returns
@@ -234,7 +250,9 @@ def value_and_grad(function: Callable[..., Any], argnums: Any = 0, has_aux: bool
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, Tensor) or value.ndim or not value.dtype.is_float:
             got = str(value.type) if isinstance(value, Tensor) else type(value).__name__
-            raise ShapeError("grad: the function must return a real scalar", got=got, hint="sum it, or use st.vjp")
+            raise ShapeError(
+                "grad: the function must return a real scalar", got=got, hint="sum it, or use st.vjp"
+            )
         b = Builder(where_now())
         root = node_of(value)
         found = autodiff.vjp([root], [b.like(root, 1)], point.nodes)
@@ -270,7 +288,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         leaves, given = tree.flatten(cotangent)
         if given != structure:
-            raise ShapeError("vjp: the cotangent must be a container like the result", got=f"{given} for {structure}")
+            raise ShapeError(
+                "vjp: the cotangent must be a container like the result", got=f"{given} for {structure}"
+            )
         seeds = [node_of(as_tensor(c, "vjp")) for c in leaves]
         found = autodiff.vjp(roots, seeds, point.nodes)
         b = Builder(where_now())
@@ -286,7 +306,9 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     point = _Point("jvp", primals)
     moves, structure = tree.flatten(list(tangents))
     if structure != point.structure:
-        raise ShapeError("jvp: tangents must be containers like the arguments", got=f"{structure} for {point.structure}")
+        raise ShapeError(
+            "jvp: tangents must be containers like the arguments", got=f"{structure} for {point.structure}"
+        )
     result = point.run(function, {})
     outputs, out_structure = _outputs("jvp", result)
     roots = [node_of(t) for t in outputs]
@@ -297,7 +319,13 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
 
 
 def check_grad(
-    function: Callable[..., Any], inputs: Any, *, order: int = 1, rtol: float = 1e-5, atol: float = 1e-8, seed: int = 0
+    function: Callable[..., Any],
+    inputs: Any,
+    *,
+    order: int = 1,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    seed: int = 0,
 ) -> autodiff.GradReport:
     """Compare both derivatives of a function of tensors with finite differences in float64, and return the report.
 

@@ -27,7 +27,22 @@ EPOCH = [0]
 _LIBRARIES = tuple(
     path for key in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_paths().get(key))
 )
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.generic, np.dtype, DType, TensorType, slice, range)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    enum.Enum,
+    np.generic,
+    np.dtype,
+    DType,
+    TensorType,
+    slice,
+    range,
+)
 _MOST_ITEMS = 4096
 _GONE = object()
 
@@ -228,7 +243,9 @@ class _Walk:
             return
         if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
             return
-        self.guard(source, value, announced, not isinstance(value, (tuple, set, frozenset)) or _holds_objects(value))
+        self.guard(
+            source, value, announced, not isinstance(value, (tuple, set, frozenset)) or _holds_objects(value)
+        )
         if not self.first_time(value):
             return
         if isinstance(value, types.FunctionType):
@@ -281,7 +298,9 @@ class _Walk:
         self.guard(KeysSource(values, f"the keys of {name}"), tuple(values), announced, False)
         if len(values) > _MOST_ITEMS:
             return
-        inputs = getattr(values, "_runtime", ())  # hyper-parameters read from cells: only being zero or not is frozen
+        inputs = getattr(
+            values, "_runtime", ()
+        )  # hyper-parameters read from cells: only being zero or not is frozen
         for key, value in values.items():
             label = f"{name}[{key!r}]" if isinstance(key, (str, int)) else f"{name}[...]"
             if key in inputs and isinstance(value, float):
@@ -292,7 +311,9 @@ class _Walk:
 
     def object(self, value: Any, name: str) -> None:
         kind = type(value)
-        if _library(getattr(sys.modules.get(kind.__module__), "__file__", None)) or isinstance(value, np.ndarray):
+        if _library(getattr(sys.modules.get(kind.__module__), "__file__", None)) or isinstance(
+            value, np.ndarray
+        ):
             return
         wrapped = getattr(value, "__wrapped__", None)
         if isinstance(wrapped, (types.FunctionType, types.MethodType)):
@@ -307,7 +328,9 @@ class _Walk:
             return
         tables = ("_parameters", "_buffers", "_modules")
         for key, field in list(fields.items()):
-            inner = announced and (key in tables or key.startswith("_") or not isinstance(field, (list, dict)))
+            inner = announced and (
+                key in tables or key.startswith("_") or not isinstance(field, (list, dict))
+            )
             if key in tables and isinstance(field, dict) and announced:
                 self.guard(KeysSource(field, f"the {key[1:]} of {name}"), tuple(field), True, False)
                 for child, part in field.items():

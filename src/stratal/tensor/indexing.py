@@ -80,7 +80,9 @@ def _as_entry(entry: Any) -> Any:
     try:
         return operator.index(entry)
     except TypeError:
-        raise DTypeError("index: takes ints, slices, ..., None and integer tensors", got=type(entry).__name__) from None
+        raise DTypeError(
+            "index: takes ints, slices, ..., None and integer tensors", got=type(entry).__name__
+        ) from None
 
 
 def _as_int(part: Any) -> int | None:
@@ -149,7 +151,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 def _take_ranges(x: Tensor, ranges: Sequence[_Range]) -> Tensor:
     if any((r.start, r.count, r.step) != (0, n, 1) for r, n in zip(ranges, x.shape, strict=True)):
         steps = [abs(r.step) for r in ranges]
-        stops = [r.low + (r.count - 1) * s + 1 if r.count else r.low for r, s in zip(ranges, steps, strict=True)]
+        stops = [
+            r.low + (r.count - 1) * s + 1 if r.count else r.low for r, s in zip(ranges, steps, strict=True)
+        ]
         lows = [min(r.low, stop) for r, stop in zip(ranges, stops, strict=True)]
         if (tuple(lows), tuple(stops)) != ((0,) * x.ndim, x.shape) or any(s != 1 for s in steps):
             x = slice_op(x, lows, stops, steps)
@@ -218,7 +222,9 @@ def _order(
         else:
             order.append(place[axis])
             shape.append(plan.ranges[axis].count)
-    return order + [place[a] for a in place if a not in plan.layout], shape  # an int's axis has size 1 and vanishes
+    return order + [
+        place[a] for a in place if a not in plan.layout
+    ], shape  # an int's axis has size 1 and vanishes
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -342,9 +348,17 @@ def gather(x: Any, dim: int, index: Any) -> Tensor:
 def _scatter(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
     t, i = as_tensor(x, "scatter"), as_tensor(index, "scatter")
     a = check_axis("scatter", dim, t.ndim)
-    if t.ndim != i.ndim or any(k != a and n != m for k, (n, m) in enumerate(zip(t.shape, i.shape, strict=True))):
-        raise ShapeError("scatter: index and tensor must agree on the other axes", got=f"{i.type} into {t.type}")
-    update = broadcast_to(tensor(src, dtype=t.dtype), i.shape) if isinstance(src, Scalar) else as_tensor(src, "scatter")
+    if t.ndim != i.ndim or any(
+        k != a and n != m for k, (n, m) in enumerate(zip(t.shape, i.shape, strict=True))
+    ):
+        raise ShapeError(
+            "scatter: index and tensor must agree on the other axes", got=f"{i.type} into {t.type}"
+        )
+    update = (
+        broadcast_to(tensor(src, dtype=t.dtype), i.shape)
+        if isinstance(src, Scalar)
+        else as_tensor(src, "scatter")
+    )
     update = cast(_cut_to(update, i.shape, -1), t.dtype)
     if update.shape != i.shape:
         update = slice_op(update, [0] * t.ndim, i.shape, [1] * t.ndim)
@@ -356,7 +370,9 @@ def _scatter(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
 def scatter(x: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Tensor:
     """Return `x` with out[index[i][j]][j] = src[i][j], for dim 0 of two; `reduce` is "add", or None to replace."""
     if reduce not in (None, "add"):
-        raise AttributeValueError("scatter: reduce is None or 'add'", got=repr(reduce), hint="scatter_reduce has more")
+        raise AttributeValueError(
+            "scatter: reduce is None or 'add'", got=repr(reduce), hint="scatter_reduce has more"
+        )
     return _scatter(reduce or "set", x, dim, index, src)
 
 

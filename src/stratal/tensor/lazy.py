@@ -178,7 +178,9 @@ class _Run:
 
 def _trivial(node: Node) -> bool:
     """Return whether a node is a constant or the broadcast of one: nothing to share."""
-    return isinstance(node.op, Const) or (node.op.name == "broadcast" and isinstance(node.inputs[0].op, Const))
+    return isinstance(node.op, Const) or (
+        node.op.name == "broadcast" and isinstance(node.inputs[0].op, Const)
+    )
 
 
 def _run(goal: Sequence[Node | Tensor]) -> list[Node]:
@@ -253,7 +255,11 @@ def _needed_by_histories(work: _Run) -> set[Node]:
     old = {t._home[1] for t in work.tensors if t._home is not None and t._home[1] is not None and not t._leaf}
     if not old:
         return set()
-    tracked = [t for h in list(LIVE.values()) if (t := h()) is not None and t._track == TRACKED and t._node is not None]
+    tracked = [
+        t
+        for h in list(LIVE.values())
+        if (t := h()) is not None and t._track == TRACKED and t._node is not None
+    ]
     return old.intersection(topological([t._node for t in tracked if t._node is not None]))
 
 
@@ -321,7 +327,9 @@ def _settle_in(tensor: Tensor, storage: Storage, taken: set[int]) -> None:
 
 def _end_histories(written: set[Node]) -> None:
     """Cut the history of finished tensors that goes through overwritten leaves: no gradient can follow it any more."""
-    tracked = [t for h in list(LIVE.values()) if (t := h()) is not None and t._storage is not None and not t._leaf]
+    tracked = [
+        t for h in list(LIVE.values()) if (t := h()) is not None and t._storage is not None and not t._leaf
+    ]
     reached: set[Node] = set()
     for node in topological([t._node for t in tracked if t._node is not None]):
         if node in written or any(i in reached for i in node.inputs):

@@ -38,7 +38,9 @@ def matmul(x: Any, y: Any, /) -> Tensor:
     """Return the matrix product; leading axes are batches that broadcast, a vector is a row or a column."""
     a, b = _pair("matmul", x, y)
     if not a.ndim or not b.ndim:
-        raise ShapeError("matmul: a tensor without axes is no matrix", got=f"{a.type} @ {b.type}", hint="use *")
+        raise ShapeError(
+            "matmul: a tensor without axes is no matrix", got=f"{a.type} @ {b.type}", hint="use *"
+        )
     inner_a, inner_b = a.shape[-1], b.shape[-2 if b.ndim > 1 else -1]
     if not known_equal(inner_a, inner_b):
         raise ShapeError(
@@ -84,7 +86,9 @@ def mm(x: Any, y: Any) -> Tensor:
     """Return the product of two matrices."""
     a, b = as_tensor(x, "mm"), as_tensor(y, "mm")
     if a.ndim != 2 or b.ndim != 2:
-        raise ShapeError("mm: takes two matrices", got=f"{a.type} @ {b.type}", hint="matmul takes batches and vectors")
+        raise ShapeError(
+            "mm: takes two matrices", got=f"{a.type} @ {b.type}", hint="matmul takes batches and vectors"
+        )
     return matmul(a, b)
 
 
@@ -143,7 +147,9 @@ def tensordot(x: Any, y: Any, /, axes: Any = 2) -> Tensor:
     right = list(ascii_letters[a.ndim : a.ndim + b.ndim])
     for p, q in zip(over_a, over_b, strict=True):
         right[q] = left[p]
-    out = [c for k, c in enumerate(left) if k not in over_a] + [c for k, c in enumerate(right) if k not in over_b]
+    out = [c for k, c in enumerate(left) if k not in over_a] + [
+        c for k, c in enumerate(right) if k not in over_b
+    ]
     return contract(f"{''.join(left)},{''.join(right)}->{''.join(out)}", a, b)
 
 
@@ -176,14 +182,18 @@ def _parse(spec: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     left, arrow, out = text.partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
-        raise AttributeValueError("einsum: needs one term per operand", got=f"{spec!r} with {len(operands)} operands")
+        raise AttributeValueError(
+            "einsum: needs one term per operand", got=f"{spec!r} with {len(operands)} operands"
+        )
     unused = [c for c in reversed(ascii_letters) if c not in text]
     dots = ""
     expanded = []
     for term, t in zip(terms, operands, strict=True):
         extra = t.ndim - len(term.replace("...", ""))
         if extra < 0 or (extra and "..." not in term):
-            raise ShapeError("einsum: a term has another number of axes than its operand", got=f"{term!r} for {t.type}")
+            raise ShapeError(
+                "einsum: a term has another number of axes than its operand", got=f"{term!r} for {t.type}"
+            )
         own = "".join(unused[:extra][::-1]) if "..." in term else ""
         dots = max(dots, own, key=len)
         expanded.append(term.replace("...", own))
@@ -193,7 +203,9 @@ def _parse(spec: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     out = out.replace("...", dots)
     for c in out:
         if out.count(c) > 1 or not any(c in term for term in expanded):
-            raise AttributeValueError("einsum: a letter of the result is repeated or stands in no term", got=f"{c!r} in {spec!r}")
+            raise AttributeValueError(
+                "einsum: a letter of the result is repeated or stands in no term", got=f"{c!r} in {spec!r}"
+            )
     return expanded, out
 
 

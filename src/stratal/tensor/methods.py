@@ -14,7 +14,8 @@ from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.gradients import backward
 from stratal.tensor.lazy import compute
-from stratal.tensor.tensor import Tensor, check_device, look, rebind, tensor as make_tensor, wrap
+from stratal.tensor.tensor import Tensor, check_device, look, rebind, wrap
+from stratal.tensor.tensor import tensor as make_tensor
 
 # -- the same function under its own name -------------------------------------------------------------------------------
 _PLAIN: dict[Any, tuple[str, ...]] = {
@@ -72,7 +73,9 @@ def update(self: Tensor, value: Tensor, name: str) -> Tensor:
     if value.dtype is not self.dtype:
         order = "buifc"
         if order.index(value.dtype.kind) > order.index(self.dtype.kind) and not value.dtype.is_bool:
-            raise DTypeError(f"{name}: the result does not fit the tensor in place", got=f"{value.dtype} into {self.type}")
+            raise DTypeError(
+                f"{name}: the result does not fit the tensor in place", got=f"{value.dtype} into {self.type}"
+            )
         value = cast(value, self.dtype)
     if value.shape != self.shape:
         value = shapes.broadcast_to(value, self.shape)
@@ -90,7 +93,9 @@ def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tenso
 
 def _scaled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def apply(self: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-        return function(self, other if isinstance(alpha, (int, float)) and alpha == 1 else alpha * as_tensor(other))
+        return function(
+            self, other if isinstance(alpha, (int, float)) and alpha == 1 else alpha * as_tensor(other)
+        )
 
     return apply
 
@@ -268,7 +273,9 @@ def view_as(self: Tensor, other: Tensor) -> Tensor:
 def _t(self: Tensor) -> Tensor:
     """Return a matrix with its axes exchanged; a vector as it is."""
     if self.ndim > 2:
-        raise ShapeError("t: takes a matrix or a vector", got=str(self.type), hint="use .mT or transpose(dim0, dim1)")
+        raise ShapeError(
+            "t: takes a matrix or a vector", got=str(self.type), hint="use .mT or transpose(dim0, dim1)"
+        )
     return shapes.permute_dims(self, range(self.ndim)[::-1])
 
 

@@ -10,7 +10,14 @@ from stratal.base.errors import AttributeValueError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_WORDS = {"dim": "axis", "dims": "axis", "keepdim": "keepdims", "input": "x", "other": "y", "tensors": "arrays"}
+_WORDS = {
+    "dim": "axis",
+    "dims": "axis",
+    "keepdim": "keepdims",
+    "input": "x",
+    "other": "y",
+    "tensors": "arrays",
+}
 
 
 def two_names(function: F) -> F:
@@ -25,7 +32,9 @@ def two_names(function: F) -> F:
             for theirs in kwargs.keys() & words.keys():
                 ours = words[theirs]
                 if ours in kwargs:
-                    raise AttributeValueError(f"{function.__name__}: {theirs!r} and {ours!r} are the same argument")
+                    raise AttributeValueError(
+                        f"{function.__name__}: {theirs!r} and {ours!r} are the same argument"
+                    )
                 kwargs[ours] = kwargs.pop(theirs)
         return function(*args, **kwargs)
 

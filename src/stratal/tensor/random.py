@@ -137,7 +137,9 @@ def _key(source: Any) -> Tensor:
         return source.next_key()
     given = as_tensor(source, "random")
     if given.dtype is not uint64 or given.ndim:
-        raise DTypeError("random: a key is a uint64 scalar", got=str(given.type), hint="st.random.key(seed) makes one")
+        raise DTypeError(
+            "random: a key is a uint64 scalar", got=str(given.type), hint="st.random.key(seed) makes one"
+        )
     return given
 
 
@@ -145,7 +147,9 @@ def _key(source: Any) -> Tensor:
 Source = Any  # a key, a Generator, or None for the default generator
 
 
-def uniform(shape: Any = (), *, low: Any = 0.0, high: Any = 1.0, dtype: Any = None, key: Source = None) -> Tensor:
+def uniform(
+    shape: Any = (), *, low: Any = 0.0, high: Any = 1.0, dtype: Any = None, key: Source = None
+) -> Tensor:
     """Return floats uniform in [low, high)."""
     target = as_dtype(dtype or float32)
     unit: Tensor = call("random_uniform", _key(key), shape=as_shape("uniform", (shape,)), dtype=target)
@@ -158,7 +162,9 @@ def standard_normal(shape: Any = (), *, dtype: Any = None, key: Source = None) -
     return call("random_normal", _key(key), shape=as_shape("normal", (shape,)), dtype=target)  # type: ignore[no-any-return]
 
 
-def bernoulli(p: Any, shape: Any = None, *, key: Source = None, generator: Any = None, dtype: Any = None) -> Tensor:
+def bernoulli(
+    p: Any, shape: Any = None, *, key: Source = None, generator: Any = None, dtype: Any = None
+) -> Tensor:
     """Return bools that hold with probability `p`; for a tensor of probabilities, a tensor of zeros and ones like it."""
     source = key if key is not None else generator
     if isinstance(p, Tensor):
@@ -169,13 +175,20 @@ def bernoulli(p: Any, shape: Any = None, *, key: Source = None, generator: Any =
     return made if dtype is None else cast(made, dtype)
 
 
-def integers(low: int, high: int | None = None, shape: Any = (), *, dtype: Any = None, key: Source = None) -> Tensor:
+def integers(
+    low: int, high: int | None = None, shape: Any = (), *, dtype: Any = None, key: Source = None
+) -> Tensor:
     """Return integers uniform in [low, high), or in [0, low)."""
     if high is None:
         low, high = 0, low
     target = as_dtype(dtype or int64)
     return call(  # type: ignore[no-any-return]
-        "random_integers", _key(key), low=int(low), high=int(high), shape=as_shape("integers", (shape,)), dtype=target
+        "random_integers",
+        _key(key),
+        low=int(low),
+        high=int(high),
+        shape=as_shape("integers", (shape,)),
+        dtype=target,
     )
 
 
@@ -211,7 +224,12 @@ def _finish(made: Tensor, device: Any, requires_grad: bool) -> Tensor:
 
 
 def rand(
-    *size: Any, dtype: Any = None, generator: Any = None, device: Any = None, requires_grad: bool = False, key: Any = None
+    *size: Any,
+    dtype: Any = None,
+    generator: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    key: Any = None,
 ) -> Tensor:
     """Return floats uniform in [0, 1)."""
     source = key if key is not None else generator
@@ -219,7 +237,12 @@ def rand(
 
 
 def randn(
-    *size: Any, dtype: Any = None, generator: Any = None, device: Any = None, requires_grad: bool = False, key: Any = None
+    *size: Any,
+    dtype: Any = None,
+    generator: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    key: Any = None,
 ) -> Tensor:
     """Return floats of the standard normal distribution."""
     source = key if key is not None else generator
@@ -256,7 +279,15 @@ def randperm(n: int, *, generator: Any = None, device: Any = None, key: Any = No
     return _finish(permutation(int(n), key=key if key is not None else generator), device, False)
 
 
-def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, generator: Any = None, key: Any = None) -> Tensor:
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    generator: Any = None,
+    key: Any = None,
+) -> Tensor:
     """Return floats of normal distributions with means and standard deviations, numbers or tensors."""
     source = key if key is not None else generator
     if size is None:
@@ -265,7 +296,9 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = No
     return standard_normal(size, dtype=dtype, key=source) * std + mean
 
 
-def multinomial(probabilities: Any, num_samples: int, replacement: bool = False, *, key: Any = None, generator: Any = None) -> Tensor:
+def multinomial(
+    probabilities: Any, num_samples: int, replacement: bool = False, *, key: Any = None, generator: Any = None
+) -> Tensor:
     """Return `num_samples` classes per row, drawn with probability in proportion to the weights.
 
     Without replacement these are the classes of the greatest weights times exponential noise (Efraimidis and Spirakis, 2006).
@@ -280,7 +313,9 @@ def multinomial(probabilities: Any, num_samples: int, replacement: bool = False,
         spread = reshape(logits, (*t.shape[:-1], 1, t.shape[-1])) + gumbel(wide, dtype=t.dtype, key=source)
         return argmax(spread, axis=-1)
     if num_samples > t.shape[-1]:
-        raise AttributeValueError("multinomial: more samples than classes need replacement", got=f"{num_samples} of {t.shape[-1]}")
+        raise AttributeValueError(
+            "multinomial: more samples than classes need replacement", got=f"{num_samples} of {t.shape[-1]}"
+        )
     noisy = logits + gumbel(t.shape, dtype=t.dtype, key=source)
     order: Tensor = call("sort", noisy, axis=t.ndim - 1, descending=True)[1]
     return narrow(order, -1, 0, num_samples)

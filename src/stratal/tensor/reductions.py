@@ -83,7 +83,13 @@ def mean(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = N
 
 @two_names
 def var(
-    x: Any, /, axis: Axis = None, keepdims: bool = False, *, correction: float | None = None, unbiased: bool | None = None
+    x: Any,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+    unbiased: bool | None = None,
 ) -> Tensor:
     """Return the variance over axes: squared distances over (n - correction); the array API's default correction is 0."""
     t = as_tensor(x, "var")
@@ -98,7 +104,13 @@ def var(
 
 @two_names
 def std(
-    x: Any, /, axis: Axis = None, keepdims: bool = False, *, correction: float | None = None, unbiased: bool | None = None
+    x: Any,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+    unbiased: bool | None = None,
 ) -> Tensor:
     """Return the square root of `var`."""
     return FUNCTIONS["sqrt"](var(x, axis, keepdims, correction=correction, unbiased=unbiased))
@@ -152,7 +164,9 @@ def _torch_extreme(name: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, A
     dim = args[0] if args else kwargs["dim"]
     keep = args[1] if len(args) > 1 else kwargs.get("keepdim", kwargs.get("keepdims", False))
     if not hasattr(dim, "__index__"):
-        raise AttributeValueError(f"{name}: dim names one axis", got=repr(dim), hint=f"a{name} reduces several")
+        raise AttributeValueError(
+            f"{name}: dim names one axis", got=repr(dim), hint=f"a{name} reduces several"
+        )
     return ValuesIndices(reduce(x, dim, keep), arg(x, dim, keep))
 
 
@@ -254,12 +268,16 @@ def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     return _running("cumprod", x, axis, dtype)
 
 
-def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Tensor:
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
     """Return the sums of all elements up to each along an axis; `include_initial` puts the empty sum in front."""
     return _with_initial(cumsum(x, axis, dtype=dtype), axis, 0, include_initial)
 
 
-def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Tensor:
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
     """Return the products of all elements up to each along an axis; `include_initial` puts the empty product in front."""
     return _with_initial(cumprod(x, axis, dtype=dtype), axis, 1, include_initial)
 

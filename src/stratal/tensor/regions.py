@@ -27,7 +27,9 @@ class Region:
     `threaded` lists the outer tensors that enter as `threaded_inputs` and leave as `threaded_results`.
     """
 
-    def __init__(self, name: str, types: Sequence[TensorType], body: Body, threaded: Sequence[Tensor]) -> None:
+    def __init__(
+        self, name: str, types: Sequence[TensorType], body: Body, threaded: Sequence[Tensor]
+    ) -> None:
         self.name = name
         self.trace = RegionTrace(name, MODE.trace)
         self.threaded = list(threaded)
@@ -51,9 +53,7 @@ class Region:
         return [*self.inputs, *self.threaded_inputs]
 
 
-def trace_bodies(
-    names: Sequence[str], types: Sequence[TensorType], bodies: Sequence[Body]
-) -> list[Region]:
+def trace_bodies(names: Sequence[str], types: Sequence[TensorType], bodies: Sequence[Body]) -> list[Region]:
     """Trace bodies that take the same values; what any of them changes is threaded through all of them."""
     threaded: list[Tensor] = []
     while True:
@@ -74,7 +74,12 @@ def captured(roots: Sequence[Node], inputs: Iterable[Node]) -> list[Node]:
             continue
         if any(i in inside for i in node.inputs):
             inside.add(node)
-        elif not isinstance(node.op, Input) and not node.op.effects and all(i in bare for i in node.inputs) and _cheap(node):
+        elif (
+            not isinstance(node.op, Input)
+            and not node.op.effects
+            and all(i in bare for i in node.inputs)
+            and _cheap(node)
+        ):
             bare.add(node)
     found: dict[Node, None] = {}
     for node in order:
@@ -88,7 +93,14 @@ def _cheap(node: Node) -> bool:
     return isinstance(node.op, Const) or node.op.name in ("broadcast", "iota", "reshape", "cast")
 
 
-def closed(name: str, inputs: Sequence[Node], outer: Sequence[Node], roots: Sequence[Node], *, last: Sequence[Node] = ()) -> Graph:
+def closed(
+    name: str,
+    inputs: Sequence[Node],
+    outer: Sequence[Node],
+    roots: Sequence[Node],
+    *,
+    last: Sequence[Node] = (),
+) -> Graph:
     """Return the graph (inputs..., outer values..., last...) -> roots."""
     fresh = [graph_input(f"{name}.outer{k}", n.aval) for k, n in enumerate(outer)]
     made = substitute(roots, dict(zip(outer, fresh, strict=True)))

@@ -35,7 +35,10 @@ def met(name: str, op: str, x: Any, y: Any) -> Any:
     weak = [isinstance(v, (RuntimeScalar, bool, int, float)) for v in (x, y)]
     where = where_now()
     if all(weak):
-        nodes = [look(v)[0] if isinstance(v, Tensor) else scalar(name, float(v), float64, (), where) for v in (x, y)]
+        nodes = [
+            look(v)[0] if isinstance(v, Tensor) else scalar(name, float(v), float64, (), where)
+            for v in (x, y)
+        ]
         node = make(REGISTRY[op](), *nodes, where=where)
         return RuntimeScalar.of(node) if node.aval.dtype is float64 else wrap(node, CONSTANT)
     other = y if weak[0] else x

@@ -17,7 +17,9 @@ def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ..
     """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value is needed now."""
     t = as_tensor(x, "nonzero")
     if against is not None and t.shape != tuple(against):
-        raise IndexOutOfRangeError("index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}")
+        raise IndexOutOfRangeError(
+            "index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}"
+        )
     if MODE.trace is not None:
         raise CaptureError(
             "index: the shape of a masked selection is data, which a captured graph does not have", got=str(t.type),

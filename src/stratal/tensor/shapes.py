@@ -7,18 +7,18 @@ from typing import Any
 
 from stratal.base.dims import known_equal, product
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
 from stratal.tensor.build import (
     apply,
     as_tensor,
     broadcast_shapes,
     common_dtype,
+    finish,
     full,
     nodes_and_track,
-    finish,
     where_now,
 )
-from stratal.graph.node import make
 from stratal.tensor.elementwise import cast
 from stratal.tensor.naming import two_names
 from stratal.tensor.tensor import Tensor, check_axis
@@ -103,7 +103,9 @@ def moveaxis(x: Any, source: Axis, destination: Axis, /) -> Tensor:
     t = as_tensor(x, "moveaxis")
     old, new = as_axes("moveaxis", source, t.ndim), as_axes("moveaxis", destination, t.ndim)
     if len(old) != len(new):
-        raise AttributeValueError("moveaxis: needs as many targets as sources", got=f"{source} to {destination}")
+        raise AttributeValueError(
+            "moveaxis: needs as many targets as sources", got=f"{source} to {destination}"
+        )
     perm = [a for a in range(t.ndim) if a not in old]
     for to, a in sorted(zip(new, old, strict=True)):
         perm.insert(to, a)
@@ -158,7 +160,9 @@ def broadcast_to(x: Any, /, shape: Sequence[int]) -> Tensor:
     t = as_tensor(x, "broadcast_to")
     target = as_shape("broadcast_to", (shape,))
     if broadcast_shapes("broadcast_to", t.shape, target) != target:
-        raise ShapeError("broadcast_to: the shape does not stretch to the target", got=f"{t.type} to {list(target)}")
+        raise ShapeError(
+            "broadcast_to: the shape does not stretch to the target", got=f"{t.type} to {list(target)}"
+        )
     if t.shape == target:
         return t
     return _op("broadcast", t, shape=target, axes=tuple(range(len(target) - t.ndim, len(target))))
@@ -225,7 +229,9 @@ def narrow(x: Any, dim: int, start: int, length: int) -> Tensor:
     n = t.shape[a]
     begin = start + n if start < 0 else start
     if not 0 <= begin <= begin + length <= n:
-        raise AttributeValueError("narrow: the range leaves the axis", got=f"[{start}, {start + length}) of {n}")
+        raise AttributeValueError(
+            "narrow: the range leaves the axis", got=f"[{start}, {start + length}) of {n}"
+        )
     low, high = [0] * t.ndim, list(t.shape)
     low[a], high[a] = begin, begin + length
     return slice_op(t, low, high, [1] * t.ndim)
@@ -297,7 +303,11 @@ def roll(x: Any, /, shift: Any, axis: Axis = None) -> Tensor:
 def tile(x: Any, repetitions: Any, /, *more: int) -> Tensor:
     """Return `x` repeated as a whole along each axis."""
     t = as_tensor(x, "tile")
-    counts = as_shape("tile", (repetitions, *more)) if more or not hasattr(repetitions, "__index__") else (repetitions,)
+    counts = (
+        as_shape("tile", (repetitions, *more))
+        if more or not hasattr(repetitions, "__index__")
+        else (repetitions,)
+    )
     rank = max(t.ndim, len(counts))
     shape = (1,) * (rank - t.ndim) + t.shape
     counts = (1,) * (rank - len(counts)) + tuple(counts)

@@ -27,7 +27,8 @@ from stratal.base.types import TensorType
 from stratal.graph.node import Input, Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
-from stratal.tensor.state import MODE, no_grad as no_grad
+from stratal.tensor.state import MODE
+from stratal.tensor.state import no_grad as no_grad
 
 if TYPE_CHECKING:
     from stratal.tensor.trace import Trace
@@ -83,7 +84,18 @@ class _Size(int):
 class Tensor:
     """An n-dimensional array of one dtype. `Tensor(data)` copies its data; `st.tensor` and friends make one too."""
 
-    __slots__ = ("__weakref__", "_grad", "_home", "_leaf", "_node", "_retains", "_storage", "_trace", "_track", "type")
+    __slots__ = (
+        "__weakref__",
+        "_grad",
+        "_home",
+        "_leaf",
+        "_node",
+        "_retains",
+        "_storage",
+        "_trace",
+        "_track",
+        "type",
+    )
 
     type: TensorType
     _node: Node | None  # None only where `_storage` is known and nobody asked for a node yet
@@ -91,17 +103,25 @@ class Tensor:
     _track: int
     _leaf: bool  # takes gradients itself: derivatives end here
     _grad: Tensor | None
-    _home: tuple[Storage, Node | None] | None  # where the value stood before in-place operators rebound this handle
+    _home: (
+        tuple[Storage, Node | None] | None
+    )  # where the value stood before in-place operators rebound this handle
     _trace: Trace | None  # the capture this tensor was made in
     _retains: bool  # keep the gradient although this is no leaf
 
     __array_priority__ = 1000
 
-    if TYPE_CHECKING:  # given by `lazy`, `display` and `gradients`, which are built on tensors, through `methods`
+    if (
+        TYPE_CHECKING
+    ):  # given by `lazy`, `display` and `gradients`, which are built on tensors, through `methods`
 
         def _compute(self) -> None: ...
         def backward(
-            self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+            self,
+            gradient: Any = None,
+            retain_graph: bool | None = None,
+            create_graph: bool = False,
+            inputs: Any = None,
         ) -> None: ...
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
@@ -190,7 +210,9 @@ class Tensor:
         array = self._value("np.asarray").export()
         if dtype is not None and array.dtype != np.dtype(dtype):
             if copy is False:
-                raise AttributeValueError("np.asarray: another dtype needs a copy", got=f"{array.dtype} to {dtype}")
+                raise AttributeValueError(
+                    "np.asarray: another dtype needs a copy", got=f"{array.dtype} to {dtype}"
+                )
             return array.astype(dtype)
         return array.copy() if copy else array
 
@@ -205,7 +227,11 @@ class Tensor:
         if self.numel() != 1:
             raise ShapeError("item: the tensor must have exactly one element", got=str(self.type))
         value = self._value("item()").array.reshape(()).item()
-        return value if self.dtype.kind != "V" and isinstance(value, (bool, int, float, complex)) else float(value)
+        return (
+            value
+            if self.dtype.kind != "V" and isinstance(value, (bool, int, float, complex))
+            else float(value)
+        )
 
     def tolist(self) -> Any:
         """Return nested lists of Python numbers."""
@@ -215,7 +241,9 @@ class Tensor:
     def __bool__(self) -> bool:
         if self.numel() != 1:
             raise AttributeValueError(
-                "bool: only a tensor with one element is true or false", got=str(self.type), hint="use .any() or .all()"
+                "bool: only a tensor with one element is true or false",
+                got=str(self.type),
+                hint="use .any() or .all()",
             )
         return bool(self._value("bool").array.reshape(()).item())
 
@@ -256,12 +284,16 @@ class Tensor:
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Take gradients from now on, or no longer, and return self."""
         if requires_grad and not self.dtype.is_inexact:
-            raise DTypeError("requires_grad: only floats and complex numbers take gradients", got=str(self.type))
+            raise DTypeError(
+                "requires_grad: only floats and complex numbers take gradients", got=str(self.type)
+            )
         if requires_grad == (track_of(self) == TRACKED):
             return self
         if not requires_grad and not is_leaf(self):
             raise NotDifferentiableError(
-                "requires_grad: only a leaf can stop taking gradients", got=str(self.type), hint="use detach()"
+                "requires_grad: only a leaf can stop taking gradients",
+                got=str(self.type),
+                hint="use detach()",
             )
         own_value(self, leaf=requires_grad)
         return self
@@ -330,7 +362,9 @@ class Tensor:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.requires_grad and not self.is_leaf:
-            raise NotDifferentiableError("deepcopy: only leaves can be copied with their history", got=str(self.type))
+            raise NotDifferentiableError(
+                "deepcopy: only leaves can be copied with their history", got=str(self.type)
+            )
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
         take_value(made, self.detach(), leaf=self._leaf)
@@ -402,7 +436,9 @@ def hold(storage: Storage) -> Tensor:
 
 def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
     """Make `made`, new or not, hold the value of another tensor."""
-    node, track = look(source) if source._storage is None or MODE.trace is not None else (source._node, source._track)
+    node, track = (
+        look(source) if source._storage is None or MODE.trace is not None else (source._node, source._track)
+    )
     if not hasattr(made, "_node"):
         _blank(made, source.type)
     else:
@@ -448,7 +484,9 @@ def share(tensor: Tensor) -> None:
 
 def _tidy() -> None:
     for key, handles in list(_SHARED.items()):
-        if not any((t := r()) is not None and t._storage is not None and id(t._storage) == key for r in handles):
+        if not any(
+            (t := r()) is not None and t._storage is not None and id(t._storage) == key for r in handles
+        ):
             del _SHARED[key]
 
 
@@ -587,7 +625,9 @@ def to_array(data: Any, dtype: DType | None) -> Array:
     except ValueError as error:
         raise ShapeError("tensor: nested lists must be rectangular", got=str(error)) from None
     if array.dtype == object or array.dtype.kind in "SUMm":
-        raise DTypeError("tensor: the data must be numbers", got=f"{type(data).__name__} of dtype {array.dtype}")
+        raise DTypeError(
+            "tensor: the data must be numbers", got=f"{type(data).__name__} of dtype {array.dtype}"
+        )
     if dtype is None:
         dtype = _default_dtype(data, array)
     if array.dtype == dtype.np:
@@ -597,7 +637,10 @@ def to_array(data: Any, dtype: DType | None) -> Array:
 
 
 def _plain(data: Any) -> Any:
-    return [_plain(x) if isinstance(x, (list, tuple)) else np.asarray(x) if isinstance(x, Tensor) else x for x in data]
+    return [
+        _plain(x) if isinstance(x, (list, tuple)) else np.asarray(x) if isinstance(x, Tensor) else x
+        for x in data
+    ]
 
 
 def _default_dtype(data: Any, array: Array) -> DType:
@@ -609,7 +652,10 @@ def _default_dtype(data: Any, array: Array) -> DType:
 
 
 def _holds_arrays(data: Any) -> bool:
-    return any(_holds_arrays(x) if isinstance(x, (list, tuple)) else isinstance(x, (np.ndarray, np.generic)) for x in data)
+    return any(
+        _holds_arrays(x) if isinstance(x, (list, tuple)) else isinstance(x, (np.ndarray, np.generic))
+        for x in data
+    )
 
 
 def _from_array(array: Array) -> Tensor:
@@ -624,4 +670,6 @@ def _from_array(array: Array) -> Tensor:
 def check_device(device: Any) -> None:
     """There is one device today; another name is an error rather than a silent change of place."""
     if device is not None and str(device) not in ("cpu", "cpu:0"):
-        raise StratalError("device: only the CPU is here", got=str(device), hint='leave device out, or pass "cpu"')
+        raise StratalError(
+            "device: only the CPU is here", got=str(device), hint='leave device out, or pass "cpu"'
+        )

@@ -7,6 +7,7 @@ trace stands in cells here. A region (a branch or a loop body) is a trace within
 from __future__ import annotations
 
 import weakref
+
 from stratal.base.errors import CaptureError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
@@ -45,7 +46,9 @@ class Trace:
         self.created: list[weakref.ref[Tensor]] = []
         self.differentiated = False
         self.closed = False
-        self.tokens: list[Node] = []  # values that stand for effects, which must happen though nobody reads them
+        self.tokens: list[
+            Node
+        ] = []  # values that stand for effects, which must happen though nobody reads them
         self.num_leaves = 0
 
     # -- tensors ---------------------------------------------------------------------------------------------
