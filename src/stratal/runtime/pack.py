@@ -19,6 +19,7 @@ from stratal.base.artifact import (
     Copy,
     Executable,
     Host,
+    KernelObject,
     Launch,
     Loop,
     Value,
@@ -83,7 +84,7 @@ def _unpack(data: bytes, calls: list[object]) -> Executable:
         raise FormatError("program file: needs other host calls", got=got)
     symbols = header["kernels"]
     codes = zip(symbols, blobs, strict=False)
-    kernels = {s: artifact.KernelObject(s, code, key) for (s, key, _), code in codes}
+    kernels = {s: KernelObject(s, code, key) for (s, key, _), code in codes}
     arena, scratch, threads = header["sizes"]
     return Executable(
         header["name"], kernels, [_to_value(v) for v in header["values"]],
