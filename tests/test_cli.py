@@ -12,7 +12,6 @@ import pytest
 
 from stratal.base import settings
 from stratal.cli import COMMANDS, main
-from stratal.cli.doctor import cache_state
 from stratal.graph.op import REGISTRY
 
 
@@ -95,23 +94,16 @@ def test_doctor_measures_memory_and_arithmetic(tmp_path: Path) -> None:
     assert all(c["rate"] > 1e8 for c in ceilings)
 
 
-def test_doctor_says_what_is_wrong_with_a_cache(tmp_path: Path) -> None:
-    open_to_all = tmp_path / "open"
-    open_to_all.mkdir(mode=0o755)
-    open_to_all.chmod(0o755)
+def test_doctor_says_what_the_cache_holds_or_why_it_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
-    assert "others may enter" in cache_state(open_to_all)["problem"]
-    assert "not a folder" in cache_state(tmp_path / "file")["problem"]
-    assert cache_state(tmp_path / "absent")["problem"] == ""
-    open_to_all.chmod(0o700)
-    (open_to_all / "entry").write_bytes(b"123")
-    assert (cache_state(open_to_all)["files"], cache_state(open_to_all)["bytes"]) == (1, 3)
-
-
-def test_a_cache_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(0o700)
-    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    assert "another user" in cache_state(tmp_path)["problem"]
+    expected = {"fresh": (0, "0 entries"), "file": (1, "not a directory"), "off": (0, "kernel cache: off")}
+    for name, (status, says) in expected.items():
+        with settings.cache_dir(None if name == "off" else tmp_path / name):
+            assert main(["doctor", "--no-measure", "--json", str(tmp_path / "d.json")]) == status
+        assert says in capsys.readouterr().out
+        assert json.loads((tmp_path / "d.json").read_text())["cache"]["usable"] is (name == "fresh")
 
 
 def test_an_error_is_four_lines_on_stderr_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import platform
-import stat
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +18,7 @@ from stratal.base.target import Target, current_target
 from stratal.base.version import VERSION
 from stratal.cli.report import add_json_option, cell, console, table, write_json
 from stratal.memory.render import format_bytes
+from stratal.runtime.cache import CacheState, object_cache
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +27,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    target = current_target()
+    target, cache = current_target(), object_cache().state()
     report: dict[str, Any] = {
         "versions": versions(),
         "machine": machine(),
         "target": {**target.to_json(), "digest": target.digest},
         "settings": settings_in_force(),
-        "cache": cache_state(settings.cache_dir.value),
+        "cache": dataclasses.asdict(cache),
     }
     if not args.no_measure:
         from stratal.cli.ceilings import (
@@ -41,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
         report["ceilings"] = [ceiling._asdict() for ceiling in measure()]
     write_json(args.json, report)
-    show(console(), report, target)
-    return 1 if report["cache"]["problem"] else 0
+    show(console(), report, target, cache)
+    return 0 if cache.usable or cache.directory is None else 1
 
 
 def versions() -> dict[str, str]:
@@ -101,27 +102,7 @@ def settings_in_force() -> list[dict[str, Any]]:
     ]
 
 
-def cache_state(folder: Path | None) -> dict[str, Any]:
-    """Return what the cache holds and, as `problem`, why it cannot be used; nothing is created or changed."""
-    state: dict[str, Any] = {"folder": str(folder) if folder else None, "files": 0, "bytes": 0, "problem": ""}
-    if folder is None or not folder.exists():
-        return state
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        state["problem"] = "is not a folder"
-    elif hasattr(os, "getuid") and status.st_uid != os.getuid():
-        state["problem"] = f"belongs to another user (uid {status.st_uid})"
-    elif status.st_mode & 0o077:
-        state["problem"] = f"others may enter it (mode {stat.S_IMODE(status.st_mode):o}, should be 700)"
-    elif not os.access(folder, os.W_OK):
-        state["problem"] = "cannot be written to"
-    else:
-        sizes = [f.stat().st_size for f in folder.rglob("*") if f.is_file()]
-        state["files"], state["bytes"] = len(sizes), sum(sizes)
-    return state
-
-
-def show(out: Console, report: dict[str, Any], target: Target) -> None:
+def show(out: Console, report: dict[str, Any], target: Target, cache: CacheState) -> None:
     """Print the report."""
     found, box = report["versions"], report["machine"]
     out.print(", ".join(f"{name} {version}" for name, version in found.items()))
@@ -142,7 +123,7 @@ def show(out: Console, report: dict[str, Any], target: Target) -> None:
         rows.add_row(row["variable"], cell(value), row["origin"], cell(row["doc"], "dim"))
     out.print(rows)
     out.print()
-    _show_cache(out, report["cache"])
+    _show_cache(out, cache)
 
 
 def _show_ceilings(out: Console, ceilings: list[dict[str, Any]], target: Target) -> None:
@@ -169,12 +150,11 @@ def _nominal(ceiling: dict[str, Any], target: Target) -> float:
     return target.peak_flops(threads) / 1e9
 
 
-def _show_cache(out: Console, cache: dict[str, Any]) -> None:
-    if cache["folder"] is None:
+def _show_cache(out: Console, cache: CacheState) -> None:
+    if cache.directory is None:
         out.print("kernel cache: off")
-    elif cache["problem"]:
-        out.print(
-            f"kernel cache: {cache['folder']} [red]{cache['problem']}[/red]; kernels are compiled every time"
-        )
+    elif not cache.usable:
+        out.print(f"kernel cache: [red]{cache.reason}[/red]; kernels are compiled every time", soft_wrap=True)
     else:
-        out.print(f"kernel cache: {cache['folder']}, {cache['files']} files, {format_bytes(cache['bytes'])}")
+        held = f"{cache.entries} entries, {format_bytes(cache.bytes)} of {format_bytes(cache.limit)}"
+        out.print(f"kernel cache: {cache.directory}, {held}", soft_wrap=True)
