@@ -70,8 +70,8 @@ class Target:
     def function_attributes(self) -> tuple[tuple[str, str], ...]:
         """LLVM function attributes every kernel carries.
 
-        x86 models that prefer 256-bit vectors split wider ones unless both widths are stated: 3x slower. Narrower
-        targets have nothing to split and state none.
+        x86 models that prefer 256-bit vectors split wider ones unless both widths are stated: 3x slower.
+        Narrower targets have nothing to split and state none.
         """
         if self.arch != "x86_64" or self.vector_bits < 512:
             return ()
