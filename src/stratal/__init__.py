@@ -53,13 +53,13 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOMES[wanted]), wanted)
     else:
         functions = importlib.import_module("stratal.tensor.functions")
-        if name not in functions.NAMES:
+        if name not in functions.FUNCTIONS:
             raise AttributeError(f"module 'stratal' has no attribute {name!r}")
-        value = getattr(functions, name)
+        value = functions.FUNCTIONS[name]
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     functions = importlib.import_module("stratal.tensor.functions")
-    return sorted({*globals(), *_HOMES, *_MODULES, *_RENAMED, *functions.NAMES})
+    return sorted({*globals(), *_HOMES, *_MODULES, *_RENAMED, *functions.FUNCTIONS})

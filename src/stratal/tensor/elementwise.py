@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import ml_dtypes
+
 from stratal.base.dtypes import DType, as_dtype, bool_, int64
 from stratal.base.errors import DTypeError
 from stratal.graph.node import make
@@ -322,6 +324,24 @@ def logaddexp(x: Any, y: Any, /) -> Tensor:
     return high + FUNCTIONS["log1p"](FUNCTIONS["exp"](gap))
 
 
+def relu(x: Any, /) -> Tensor:
+    """Return max(x, 0) of each element."""
+    result: Tensor = call("relu", as_tensor(x, "relu"))
+    return result
+
+
+def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """Return `x` with NaN and infinities replaced; infinities by the largest finite numbers, unless told."""
+    t = as_tensor(x, "nan_to_num")
+    if not t.dtype.is_float:
+        return t
+    limit = float(ml_dtypes.finfo(t.dtype.np).max)
+    t = where(FUNCTIONS["isnan"](t), nan, t)
+    infinite = FUNCTIONS["isinf"](t)
+    result: Tensor = where(infinite & (t > 0), limit if posinf is None else posinf, t)
+    return where(infinite & (t < 0), -limit if neginf is None else neginf, result)  # type: ignore[no-any-return]
+
+
 def composite(name: str, *tensors: Any, **attributes: Any) -> Any:
     """Apply the composite called `name`, integer operands as floats."""
     given = [as_tensor(t, name) for t in tensors]
@@ -329,6 +349,6 @@ def composite(name: str, *tensors: Any, **attributes: Any) -> Any:
 
 
 __all__ = [
-    *FUNCTIONS, "astype", "cast", "clip", "hypot", "lerp", "log10", "logaddexp", "positive", "pow", "reciprocal",
+    *FUNCTIONS, "astype", "cast", "clip", "hypot", "lerp", "nan_to_num", "relu", "log10", "logaddexp", "positive", "pow", "reciprocal",
     "sinc", "square", "stop_gradient", "where",
 ]  # fmt: skip

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratal.tensor import creation, elementwise, indexing, linear, methods, reductions, shapes
-from stratal.tensor.creation import *  # noqa: F403
-from stratal.tensor.elementwise import *  # noqa: F403
-from stratal.tensor.indexing import *  # noqa: F403
-from stratal.tensor.linear import *  # noqa: F403
-from stratal.tensor.reductions import *  # noqa: F403
-from stratal.tensor.shapes import *  # noqa: F403
+from stratal.tensor import (
+    creation,
+    elementwise,
+    indexing,
+    linear,
+    methods,
+    reductions,
+    selection,
+    shapes,
+    sorting,
+    tensor as cells,
+)
 
-ALIASES: dict[str, Any] = {
+_ALIASES: dict[str, Any] = {
     "as_tensor": creation.asarray,
     "cat": shapes.concat,
     "clamp": elementwise.clip,
     "concatenate": shapes.concat,
     "movedim": shapes.moveaxis,
     "permute": shapes.permute_dims,
+    "repeat": shapes.repeat_interleave,
     "swapaxes": shapes.transpose,
     "swapdims": shapes.transpose,
-    "t": methods._t,
+    "t": methods.t,
+    "tensor": cells.tensor,
     "unbind": shapes.unstack,
     "unsqueeze": shapes.expand_dims,
-    "repeat": shapes.repeat_interleave,
 }
-globals().update(ALIASES)
 
-NAMES = sorted({
-    *creation.__all__, *elementwise.__all__, *indexing.__all__, *linear.__all__, *reductions.__all__, *shapes.__all__,
-    *ALIASES, "tensor",
-})  # fmt: skip
-__all__ = NAMES
+FUNCTIONS: dict[str, Any] = {
+    name: getattr(module, name)
+    for module in (creation, elementwise, indexing, linear, reductions, selection, shapes, sorting)
+    for name in module.__all__
+} | _ALIASES
+
+
+def __getattr__(name: str) -> Any:
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

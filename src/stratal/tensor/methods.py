@@ -8,7 +8,7 @@ from typing import Any
 
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
-from stratal.tensor import creation, elementwise, indexing, linear, reductions, shapes
+from stratal.tensor import creation, elementwise, indexing, linear, reductions, shapes, sorting
 from stratal.tensor.build import Scalar, as_tensor, call, full
 from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
@@ -20,16 +20,18 @@ from stratal.tensor.tensor import tensor as make_tensor
 # -- the same function under its own name -------------------------------------------------------------------------------
 _PLAIN: dict[Any, tuple[str, ...]] = {
     elementwise: (
-        *FUNCTIONS, "clip", "hypot", "lerp", "log10", "logaddexp", "positive", "pow", "reciprocal", "sinc", "square",
+        *FUNCTIONS, "clip", "hypot", "lerp", "log10", "logaddexp", "positive", "pow", "reciprocal", "relu", "sinc",
+        "square",
     ),
     shapes: (
         "chunk", "expand", "flatten", "flip", "moveaxis", "narrow", "ravel", "repeat_interleave", "roll", "split",
         "squeeze", "tile", "transpose", "unflatten",
     ),
     reductions: (
-        "all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "logsumexp", "max", "mean",
-        "min", "norm", "prod", "sum",
+        "all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "log_softmax",
+        "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "sum",
     ),
+    sorting: ("argsort", "median", "topk"),
     linear: ("addmm", "bmm", "diagonal", "dot", "matmul", "mm", "mv", "outer", "trace"),
     indexing: (
         "gather", "index_add", "index_select", "masked_fill", "masked_select", "scatter", "scatter_add", "scatter_reduce",
@@ -46,7 +48,7 @@ _COMPARISONS = {
 }  # fmt: skip
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
 _IN_PLACE_UNARY = (
-    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "round", "rsqrt", "sigmoid",
+    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "relu", "round", "rsqrt", "sigmoid",
     "sign", "sin", "sqrt", "square", "tanh", "trunc",
 )  # fmt: skip
 _CASTS = {
@@ -270,7 +272,7 @@ def view_as(self: Tensor, other: Tensor) -> Tensor:
     return shapes.reshape(self, other.shape)
 
 
-def _t(self: Tensor) -> Tensor:
+def t(self: Tensor) -> Tensor:
     """Return a matrix with its axes exchanged; a vector as it is."""
     if self.ndim > 2:
         raise ShapeError(
@@ -329,7 +331,7 @@ def _install() -> None:
         masked_fill_=_in_place("masked_fill_", indexing.masked_fill), scatter_=_in_place("scatter_", indexing.scatter),
         scatter_add_=_in_place("scatter_add_", indexing.scatter_add), index_add_=_in_place("index_add_", indexing.index_add),
         nonzero=lambda self, as_tuple=False: _nonzero(self, as_tuple), astype=lambda self, dtype, copy=True: cast(self, dtype),
-        swapaxes=shapes.transpose, swapdims=shapes.transpose, movedim=shapes.moveaxis, t=_t, std=_spread(reductions.std),
+        swapaxes=shapes.transpose, swapdims=shapes.transpose, movedim=shapes.moveaxis, t=t, std=_spread(reductions.std),
         var=_spread(reductions.var), unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
         broadcast_to=shapes.broadcast_to, T=property(_reversed), mT=property(shapes.matrix_transpose),
         __getitem__=indexing.getitem, __setitem__=indexing.setitem, __contains__=_contains,
@@ -339,6 +341,7 @@ def _install() -> None:
     for name, dtype in _CASTS.items():
         methods[name] = functools.partialmethod(cast, as_dtype(dtype))
     methods.update({function.__name__: function for function in _OWN})
+    methods.update(sort=sorting.sort_method)
     methods.update(_compute=compute, __repr__=show, backward=backward)
     for name, method in methods.items():
         setattr(Tensor, name, method)

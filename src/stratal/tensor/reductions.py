@@ -13,7 +13,7 @@ from stratal.base.dtypes import as_dtype, bool_, int64, uint64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.build import apply, as_tensor, call, default_float
-from stratal.tensor.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.elementwise import FUNCTIONS, cast, composite, where
 from stratal.tensor.naming import two_names
 from stratal.tensor.shapes import as_axes, expand_dims, flip, pad_constant, ravel, reshape
 from stratal.tensor.tensor import Tensor, check_axis
@@ -243,6 +243,23 @@ def norm(x: Any, /, p: Any = 2, axis: Axis = None, keepdims: bool = False) -> Te
     return result
 
 
+@two_names
+def softmax(x: Any, /, axis: int = -1, *, dtype: Any = None) -> Tensor:
+    """Return exp(x) over its sum along an axis."""
+    return composite("softmax", _as(x, dtype), axis=axis)  # type: ignore[no-any-return]
+
+
+@two_names
+def log_softmax(x: Any, /, axis: int = -1, *, dtype: Any = None) -> Tensor:
+    """Return the logarithm of the softmax along an axis."""
+    return composite("log_softmax", _as(x, dtype), axis=axis)  # type: ignore[no-any-return]
+
+
+def _as(x: Any, dtype: Any) -> Tensor:
+    t = as_tensor(x, "softmax")
+    return t if dtype is None else cast(t, dtype)
+
+
 # -- running ------------------------------------------------------------------------------------------------------
 def _running(op: str, x: Any, axis: int | None, dtype: Any, reverse: bool = False) -> Tensor:
     t = _summable(as_tensor(x, op), dtype)
@@ -291,5 +308,5 @@ def _with_initial(result: Tensor, axis: int | None, value: int, include_initial:
 
 __all__ = [
     "all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_prod",
-    "cumulative_sum", "logsumexp", "max", "mean", "min", "norm", "prod", "std", "sum", "var",
+    "cumulative_sum", "log_softmax", "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "std", "sum", "var",
 ]  # fmt: skip

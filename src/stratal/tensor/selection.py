@@ -27,3 +27,6 @@ def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ..
         )  # fmt: skip
     found = np.nonzero(t._value("nonzero").array)
     return tuple(tensor(part.astype(np.int64)) for part in found)
+
+
+__all__ = ["nonzero"]
