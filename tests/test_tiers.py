@@ -14,6 +14,7 @@ TIERS = [
     {"ops"},
     {"autodiff", "optimize", "schedule", "memory", "parallel"},
     {"codegen", "runtime"},
+    {"plan"},
     {"compiler"},
     {"tensor"},
     {"nn", "optim", "data", "formats"},

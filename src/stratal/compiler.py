@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from stratal.base import settings
 from stratal.base.artifact import Branch, Command, Copy, Executable, KernelObject, Loop, Value, While
@@ -23,6 +23,8 @@ from stratal.optimize.canonical import pad_convolutions
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
 from stratal.optimize.simplify import simplify
+from stratal.plan.build import Compilation, make_plan
+from stratal.plan.record import Plan
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.program import Draft, Planned, ProgramLowering
 
@@ -30,13 +32,24 @@ from stratal.schedule.program import Draft, Planned, ProgramLowering
 class Program:
     """A compiled graph. `run` takes one Storage per graph input and returns one per output; states are written in place."""
 
-    def __init__(self, graph: Graph, loaded: LoadedProgram, draft: Draft, log: DecisionLog, seconds: float) -> None:
+    def __init__(
+        self, graph: Graph, loaded: LoadedProgram, draft: Draft, log: DecisionLog, made: Compilation
+    ) -> None:
         self.graph = graph
         self.loaded = loaded
         self.draft = draft
         self.log = log
-        self.compile_seconds = seconds
+        self.made = made
         self.run = loaded.run
+
+    @property
+    def compile_seconds(self) -> float:
+        return self.made.seconds
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What a run does: kernels, memory and cost; made when first asked for."""
+        return make_plan(self.graph, self.draft, self.executable, self.made)
 
     @property
     def executable(self) -> Executable:
@@ -54,7 +67,7 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
         kernels = generate(draft, target)
         executable = link(graph, draft, kernels)
         loaded = LoadedProgram(executable, driver_object(target))
-    return Program(graph, loaded, draft, log, time.perf_counter() - started)
+    return Program(graph, loaded, draft, log, Compilation(target, time.perf_counter() - started))
 
 
 def prepare(graph: Graph) -> Graph:

@@ -1,0 +1,84 @@
+"""What each command does: operations, bytes it touches, and the time a roofline gives it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from stratal.base.artifact import Command, Copy, Host, Launch, Value
+from stratal.base.cost import Cost
+from stratal.base.types import TupleType
+from stratal.graph.node import Node
+from stratal.graph.partition import Group
+from stratal.loops.expr import Buffer, Expr, Load, Var, walk
+from stratal.loops.stmt import Kernel, Store, expressions, statements
+from stratal.schedule.program import Draft
+
+Touched = Mapping[Buffer, int]
+
+
+class Work:
+    """The cost of the commands of one program; kernels are looked into once each."""
+
+    def __init__(self, draft: Draft, values: Sequence[Value]) -> None:
+        self.draft = draft
+        self.values = values
+        self._touched: dict[str, tuple[Touched, Touched]] = {}
+
+    def of(self, command: Command) -> Cost:
+        """Return what one run of a command costs, commands nested in it left out."""
+        if isinstance(command, Launch):
+            return self._launch(command)
+        if isinstance(command, (Copy, Host)):
+            read = sum(self.values[v].nbytes for v in dict.fromkeys(command.reads))
+            written = sum(self.values[v].nbytes for v in command.writes)
+            group = self.draft.groups.get(id(command))
+            return Cost(sum(map(flops, group.members)) if group else 0.0, float(read), float(written))
+        return Cost()
+
+    def _launch(self, launch: Launch) -> Cost:
+        scheduled = self.draft.kernels[launch.kernel]
+        if launch.kernel not in self._touched:
+            self._touched[launch.kernel] = touched(scheduled.kernel)
+        read, written = (_bytes(sizes) for sizes in self._touched[launch.kernel])
+        return Cost(
+            sum(map(flops, anchored(self.draft.groups.get(id(launch)), scheduled.tactic))), read, written
+        )
+
+
+def anchored(group: Group | None, tactic: str) -> Sequence[Node]:
+    """Return the nodes a kernel computes: those of its group, unless it only packs an operand for it."""
+    return () if group is None or tactic == "pack" else group.members
+
+
+def flops(node: Node) -> float:
+    """Return the operations of one node, as its record estimates them."""
+    types = [i.type for i in node.inputs]
+    if any(isinstance(t, TupleType) for t in types):
+        return 0.0
+    return float(node.op.cost(*types).flops)  # type: ignore[arg-type]
+
+
+def touched(kernel: Kernel) -> tuple[Touched, Touched]:
+    """Return how many elements of each parameter a kernel reads and writes, each element counted once.
+
+    An access in loops of extents m and n that its index depends on touches at most m*n elements, and no more
+    than the buffer has.
+    """
+    parameters = frozenset(kernel.parameters)
+    reads = {(e.buffer, e.indices) for e in walk(expressions(kernel.body)) if isinstance(e, Load)}
+    writes = {(s.buffer, s.indices) for s in statements(kernel.body) if isinstance(s, Store)}
+
+    def counted(accesses: set[tuple[Buffer, tuple[Expr, ...]]]) -> Touched:
+        found: dict[Buffer, int] = {}
+        for buffer, indices in accesses:
+            if buffer in parameters:
+                axes = {e for e in walk(indices) if isinstance(e, Var)}
+                found[buffer] = found.get(buffer, 0) + math.prod(v.extent for v in axes)
+        return {b: min(n, math.prod(b.shape)) for b, n in found.items()}
+
+    return counted(reads), counted(writes)
+
+
+def _bytes(sizes: Touched) -> float:
+    return float(sum(n * b.dtype.itemsize for b, n in sizes.items()))
