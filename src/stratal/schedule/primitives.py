@@ -92,7 +92,7 @@ class Schedule:
         self._log(f"fuse({outer}, {inner}) -> {fused}")
         return fused
 
-    def merge(self, *loops: Var) -> Var:
+    def merge(self, *loops: Var, staged: Buffer | None = None) -> Var:
         """Run neighbouring loops of equal extent as one. Legal when iteration k of a later one needs only iterations k of earlier ones."""
         first = loops[0]
         if any(v.extent != first.extent for v in loops):
@@ -108,7 +108,7 @@ class Schedule:
                 raise VerifyError("merge: something stands between the loops", got=", ".join(map(str, loops)))
             parts = [stmt.body[k] for k in at]
             bodies = [substitute_stmt(p.body, {p.var: first}) for p in parts if isinstance(p, For)]
-            _check_merge(first, bodies)
+            _check_merge(first, bodies, staged)
             kind = parts[0].kind if isinstance(parts[0], For) else "serial"
             joined = For(first, sequence(*bodies), kind)
             return sequence(*stmt.body[: at[0]], joined, *stmt.body[at[-1] + 1 :])
@@ -116,6 +116,27 @@ class Schedule:
         self.body = rewrite(self.body, join)
         self._log(f"merge({', '.join(v.name for v in loops)})")
         return first
+
+    def merge_nests(self, chains: Sequence[Sequence[Var]]) -> None:
+        """Merge neighbouring nests over all their leading loops, outermost first."""
+        for level in zip(*chains, strict=True):
+            self.merge(*level)
+
+    def stage(self, temporary: Buffer, held: Buffer, chains: Sequence[Sequence[Var]]) -> None:
+        """Update `held` through a temporary: three nests t = held; update t; held = t become one.
+
+        Their loops may include some that neither buffer is indexed by (blocks of a reduction): the temporary is then
+        fetched and put back in each. Legal when the outer two nests only copy and the middle one leaves `held` alone.
+        """
+        nests = [n for n in (self.body.body if isinstance(self.body, Seq) else ()) if isinstance(n, For) and n.var in
+                 {c[0] for c in chains}]  # fmt: skip
+        first, *middle, last = [[s for s in statements(n) if isinstance(s, Store)] for n in nests]
+        copies = all(s.buffer is temporary and _is_copy(s, held) for s in first)
+        copies = copies and all(s.buffer is held and _is_copy(s, temporary) for s in last)
+        if not copies or any(s.buffer is held for part in middle for s in part):
+            raise VerifyError("stage: the outer nests must copy and the inner one must not touch what is staged")
+        for level in zip(*chains, strict=True):
+            self.merge(*level, staged=temporary)
 
     # -- how loops run ---------------------------------------------------------------------------------------
     def unroll(self, var: Var) -> None:
@@ -379,12 +400,17 @@ def _outer_part(expr: Expr, fixed: set[Var]) -> tuple[Expr, Expr]:
     return index.from_linear(outer, outer_constant), index.from_linear(inner, inner_constant)
 
 
-def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:
+def _is_copy(store: Store, source: Buffer) -> bool:
+    value = store.value
+    return isinstance(value, Load) and value.buffer is source and value.indices == store.indices
+
+
+def _check_merge(var: Var, bodies: Sequence[Stmt], staged: Buffer | None = None) -> None:
     """Every buffer that one body writes and a later one reads must be read at an index the same iteration wrote."""
     written: dict[Buffer, list[tuple[Expr, ...]]] = {}
     for body in bodies:
         for e in walk(expressions(body)):
-            if isinstance(e, Load) and e.buffer in written:
+            if isinstance(e, Load) and e.buffer in written and e.buffer is not staged:
                 for stored_at in written[e.buffer]:
                     _same_slice(var, e.buffer, stored_at, e.indices)
         for s in statements(body):

@@ -24,6 +24,7 @@ from stratal.schedule.result import Pack, Tactic
 from stratal.schedule.tactics.common import (
     CHUNK_WORK,
     MAX_CHUNKS,
+    cut_tails,
     distribute,
     finished,
     in_place_pairs,
@@ -31,7 +32,7 @@ from stratal.schedule.tactics.common import (
 )
 
 UNROLL_K = 4
-FAR = 1024  # elements between rows of B beyond which they crowd into few cache sets and pages
+MANY_ROWS = 256  # rows of A that repay copying B
 DIRECT_WORK = 6  # epilogues up to this many operations are repeated in the unrolled tile
 
 
@@ -53,8 +54,8 @@ class Tile(NamedTuple):
 
 def choose_roles(terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Var], out: Buffer) -> Roles:
     """Choose the vector axis: contiguous in one operand and in the result if there is one, else in the operand."""
-    loads = [strip_cast(t) for t in terms]
-    offsets = [index.offset(e) for e in loads if isinstance(e, Load)]
+    operands = [strip_cast(t) for t in terms]
+    offsets = [index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands]  # else a constant
     best: tuple[tuple[int, ...], int, Var] | None = None
     for v, step_out in zip(axes, out.strides, strict=True):
         mine = [index.depends(o, v) for o in offsets]
@@ -80,17 +81,18 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
     """Choose the register tile with the least estimated time per element of the reduction.
 
     A tile needs rows x vectors accumulators, its vectors of B and one broadcast of A in registers. Two fused multiply-adds and two
-    loads start each cycle; fewer than eight accumulators cannot hide the latency of a multiply-add.
+    loads start each cycle; fewer than eight accumulators cannot hide the latency of a multiply-add; beyond eight rows
+    their addresses no longer fit the integer registers.
     """
     best, cost = Tile(1, 1), math.inf
-    for vectors in range(1, 5):
+    for vectors in (4, 3, 2, 1):  # of equal tiles the wider: fewer rows to keep addresses of
         for rows in range(1, 17):
             if rows * vectors + vectors + 1 > target.num_vector_registers or rows > num_rows:
                 continue
             if (vectors - 1) * lanes >= num_columns:
                 continue
             tiles = -(-num_rows // rows) * -(-num_columns // (vectors * lanes))
-            cycles = max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.25
+            cycles = max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.25 + max(0, rows - 8) / 8
             if tiles * cycles < cost * 0.999:
                 best, cost = Tile(rows, vectors), tiles * cycles
     return best
@@ -124,48 +126,72 @@ class ContractNest:
         self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
         self.where = tuple(substitute(self.axes, self.row_index))
         self.tile = choose_tile(self.m.extent, self.roles.vector.extent, self.lanes, target)
+        self.depth = math.prod(v.extent for v in reduce)
         self.packs: list[Pack] = []
         self.in_place: list[tuple[Buffer, Buffer]] = []
-        if self._wants_packing(terms[self.roles.b]):
-            terms[self.roles.b] = self._pack(terms[self.roles.b])
+        wants_a, wants_b = self._wants_rows(terms[self.roles.a]), self._wants_panels(terms[self.roles.b])
+        if wants_b:
+            terms[self.roles.b] = self._panels(terms[self.roles.b])
         self.terms = substitute(terms, self.row_index)
+        if wants_a:
+            self.terms[self.roles.a] = self._packed_rows(self.terms[self.roles.a])
 
-    def _wants_packing(self, term: Expr) -> bool:
-        """Return whether B is better copied into panels: it is not contiguous along the vectors, or its rows lie far apart."""
+    def _wants_panels(self, term: Expr) -> bool:
+        """Return whether B is better copied into panels: it is not contiguous along the vectors, or is read often and lies scattered."""
         operand = strip_cast(term)
         if not isinstance(operand, Load):
             return True
         offset = index.offset(operand)
         if index.stride_of(offset, self.roles.vector) != 1:
             return self.roles.vector.extent > 1
+        width = self.tile.vectors * self.lanes
         far = max((abs(index.stride_of(offset, v) or 0) for v in self.roles.reduce), default=0)
-        return far >= FAR and self.m.extent >= 8 * self.tile.rows
+        read = math.prod(v.extent for v in self._used(term)) * self.roles.vector.extent
+        repeats = read > operand.buffer.size  # windows overlap: panels would hold elements several times
+        return far > width and not repeats and self.m.extent >= MANY_ROWS and self.depth * far * 4 > self.target.l1d_bytes
 
-    def _pack(self, term: Expr) -> Expr:
+    def _used(self, term: Expr) -> list[Var]:
+        return [v for v in (*self.roles.outer, *self.roles.reduce) if index.depends(term, v)]
+
+    def _panels(self, term: Expr) -> Expr:
         """Copy B into panels as wide as a tile, each contiguous over the whole reduction; return the term that reads them."""
-        vector = self.roles.vector
-        width = min(self.tile.vectors * self.lanes, vector.extent)
-        used = [v for v in (*self.roles.outer, *self.roles.reduce) if index.depends(term, v)]
+        width = min(self.tile.vectors * self.lanes, self.roles.vector.extent)
+        return self._pack(term, self.roles.vector, width)
+
+    def _wants_rows(self, term: Expr) -> bool:
+        """Return whether A is better copied tile by tile: its rows are contiguous, but each step of the reduction is far away."""
+        operand = strip_cast(term)
+        if not isinstance(operand, Load) or not self.roles.reduce or len(self.roles.rows) != 1:
+            return False
+        offset = index.offset(operand)
+        near = index.stride_of(offset, self.roles.rows[0]) == 1
+        far = min(abs(index.stride_of(offset, v) or 0) for v in self.roles.reduce) > 4 * self.lanes
+        return near and far and self.roles.vector.extent >= 2 * self.lanes and self.m.extent > self.tile.rows
+
+    def _packed_rows(self, term: Expr) -> Expr:
+        return self._pack(term, self.m, min(self.tile.rows, self.m.extent))
+
+    def _pack(self, term: Expr, along: Var, width: int) -> Expr:
+        """Copy an operand so that `width` steps of `along` lie together, then the reduction; return the term that reads the copy."""
+        used = self._used(term)
         outer = [v for v in used if v in self.roles.outer]
         inner = [v for v in used if v in self.roles.reduce]
-        panels = -(-vector.extent // width)
+        panels = -(-along.extent // width)
         shape = (*(v.extent for v in outer), panels, *(v.extent for v in inner), width)
-        workspace = Buffer("packed", term.dtype, shape)
+        workspace = Buffer(f"packed{len(self.packs)}", term.dtype, shape)
         panel, column = Var("p", panels), Var("c", width)
         position = index.add(index.mul(panel, width), column)
-        (value,) = substitute((term,), {vector: position})
-        value = guard(index.less(position, vector.extent), value, const(0, term.dtype))
-        loops = [*outer, panel, *inner]
-        body = Store(workspace, (*outer, panel, *inner, column), value)
-        s = Schedule(nest([*loops, column], body))
+        (value,) = substitute((term,), {along: position})
+        value = guard(index.less(position, along.extent), value, const(0, term.dtype))
+        s = Schedule(nest([*outer, panel, *inner, column], Store(workspace, (*outer, panel, *inner, column), value)))
         many, lane = s.split(column, self.lanes)
         s.vectorize(lane)
-        s.reorder(*outer, panel, many, *inner)
-        total = math.prod(shape)
-        distribute(s, [*outer, panel], max(1.0, 2.0 * total / math.prod(v.extent for v in [*outer, panel])))
+        if index.stride_of(index.offset(strip_cast(term)), along) != 1:  # type: ignore[arg-type]
+            s.reorder(*outer, panel, many, *inner)  # stay in the same lines from one step of the reduction to the next
+        loops = [*outer, panel]
+        distribute(s, loops, max(1.0, 2.0 * math.prod(shape) / math.prod(v.extent for v in loops)))
         self.packs.append(Pack(workspace, s.body, tuple(s.steps)))
-        at = (*outer, index.floordiv(vector, width), *inner, index.mod(vector, width))
-        return workspace[at]
+        return workspace[(*outer, index.floordiv(along, width), *inner, index.mod(along, width))]
 
     def schedule(self) -> Schedule:
         r = self.roles
@@ -188,6 +214,8 @@ class ContractNest:
         stages.append(((), results))
         if any(v.extent == 0 for v in r.reduce):
             del stages[1]
+        elif self.depth > self._block_depth():
+            return self._blocked(loops, zero)
         s, heads = self._tiles(stages, loops, unrolled=len(stages) - (0 if direct else 1))
         s.local = [acc] if direct else [acc, tile]
         s.shrink(acc, heads, "register")
@@ -206,9 +234,98 @@ class ContractNest:
 
     def _rows_first(self) -> bool:
         """Return whether neighbouring tiles should follow C's rows: right once all of B stays in the cache."""
-        depth = math.prod(v.extent for v in self.roles.reduce)
-        b_bytes = depth * self.roles.vector.extent * self.dtype.itemsize
+        b_bytes = self.depth * self.roles.vector.extent * self.dtype.itemsize
         return b_bytes <= self.target.l2_bytes // 4
+
+    def _block_depth(self) -> int:
+        """Return how much of the reduction one pass may cover: a panel of B then stays in the cache for all its readers."""
+        width = self.tile.vectors * self.lanes * self.dtype.itemsize
+        return max(256, self.target.l2_bytes // 4 // width)
+
+    def _blocked(self, loops: Sequence[Var], zero: Expr) -> Schedule:
+        """Run the reduction in blocks; sums of a run of tiles wait in scratch between them."""
+        shape = tuple(v.extent for v in loops)
+        here: tuple[Expr, ...] = tuple(loops)
+        sums = Buffer("sums", self.dtype, shape)
+        acc = Buffer("acc", self.dtype, shape)
+        combiner = self.compute.combiner
+        assert combiner is not None
+        blocks, inner = self._split_reduction()
+        update = combiner.combine((acc[here],), self.terms)[0]
+        results = self._results(sums[here])
+        self.in_place = self._in_place(results)
+        parts = [
+            self._part(loops, (), (), Store(sums, here, zero)),
+            self._part(loops, blocks, (), Store(acc, here, sums[here]), unroll=True),
+            self._part(loops, blocks, inner, Store(acc, here, update), unroll=True),
+            self._part(loops, blocks, (), Store(sums, here, acc[here]), unroll=True),
+            self._part(loops, (), (), results),
+        ]
+        s = Schedule(sequence(*(p.body for p, _, _, _ in parts)), [acc, sums])
+        s.steps += [*parts[2][0].steps]
+        # within a block, tile by tile: load the sums, add this block's products, put them back
+        heads, blocked, tiles = parts[1][1], parts[1][2], parts[1][3]
+        chains = [[*h, *k, *t] for _, h, k, t in parts[1:4]]
+        s.stage(acc, sums, chains)
+        s.shrink(acc, [*heads, *blocked, *tiles], "register")
+        outer = [parts[0][1], heads, parts[4][1]]
+        s.merge_nests(outer)
+        s.shrink(sums, outer[0], "scratch")
+        for var in reversed(outer[0]):
+            s.branch(var, below=outer[0][-1])
+        cut_tails(s)
+        self._distribute(s, outer[0], blocks_of_tiles=True)
+        return s
+
+    def _split_reduction(self) -> tuple[list[Var], list[Var]]:
+        """Divide the reduction loops into those over blocks and those within one; a loop in between is split."""
+        inner: list[Var] = []
+        room = self._block_depth()
+        for k in reversed(range(len(self.roles.reduce))):
+            v = self.roles.reduce[k]
+            if v.extent <= room:
+                inner.insert(0, v)
+                room //= v.extent
+                continue
+            blocks = list(self.roles.reduce[:k])
+            factor = next((f for f in range(room, room // 2, -1) if v.extent % f == 0), 0)
+            if room > 1 and factor:
+                o, i = Var(f"{v.name}b", v.extent // factor), Var(v.name, factor)
+                self.terms = substitute(self.terms, {v: index.add(index.mul(o, factor), i)})
+                return [*blocks, o], [i, *inner]
+            return [*blocks, v], inner
+        return [], inner
+
+    def _part(
+        self, loops: Sequence[Var], blocks: Sequence[Var], reduce: Sequence[Var], stmt: Stmt, *, unroll: bool = False
+    ) -> tuple[Schedule, list[Var], list[Var], list[Var]]:
+        """Return one stage split into runs of tiles: its nest, the loops over runs, over blocks, and over tiles of a run."""
+        fresh = [Var(v.name, v.extent) for v in loops]
+        again = [Var(v.name, v.extent) for v in blocks]
+        values: dict[Var, Expr] = {**dict(zip(loops, fresh, strict=True)), **dict(zip(blocks, again, strict=True))}
+        part = Schedule(nest([*fresh, *again, *reduce], substitute_stmt(stmt, values)))
+        place = dict(zip(loops, fresh, strict=True))
+        n, m = place[self.roles.vector], place[self.m]
+        no, ni = part.split(n, self.tile.vectors * self.lanes)
+        nj, nl = part.split(ni, self.lanes)
+        mo, mi = part.split(m, self.tile.rows)
+        mb, mt = part.split(mo, self._run_length())
+        outer = [v for v in fresh if v is not n and v is not m]
+        part.reorder(*outer, no, mb, *again, mt, *reduce, mi, nj, nl)
+        if unroll:
+            part.unroll(mi)
+            part.unroll(nj)
+        part.vectorize(nl)
+        if reduce:
+            self._unroll_reduction(part, list(reduce))
+        return part, [*outer, no, mb], again, [mt]
+
+    def _run_length(self) -> int:
+        """Return how many tiles of rows share a block of B, leaving enough runs for all threads."""
+        rows = -(-self.m.extent // self.tile.rows)
+        columns = -(-self.roles.vector.extent // (self.tile.vectors * self.lanes))
+        runs = max(1, -(-8 // (columns * math.prod(v.extent for v in self.roles.outer))))
+        return max(1, min(16, -(-rows // runs)))
 
     def _tiles(
         self, stages: Sequence[tuple[tuple[Var, ...], Stmt]], loops: Sequence[Var], unrolled: int
@@ -272,11 +389,12 @@ class ContractNest:
             parts.append(Store(self.x.buffer(r), self.where, expr))
         return sequence(*parts)
 
-    def _distribute(self, s: Schedule, loops: list[Var]) -> None:
+    def _distribute(self, s: Schedule, loops: list[Var], *, blocks_of_tiles: bool = False) -> None:
         """Make runs of tiles the chunks: neighbours share their panel of B."""
-        depth = math.prod(v.extent for v in self.roles.reduce)
         tiles = math.prod(v.extent for v in loops)
-        per_tile = 2.0 * depth * self.tile.rows * self.tile.vectors * self.lanes / 8
+        per_tile = 2.0 * self.depth * self.tile.rows * self.tile.vectors * self.lanes / 8
+        if blocks_of_tiles:
+            per_tile *= self._run_length()
         p = loops[0]
         for v in loops[1:]:
             p = s.fuse(p, v)
