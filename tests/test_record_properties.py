@@ -87,7 +87,7 @@ def compare(op: Op, arrays: Sequence[Array], types: tuple[TensorType, ...]) -> N
 
 
 @pytest.mark.parametrize("name", POINTWISE)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_the_lowered_form_equals_the_reference_on_special_values(name: str, data: st.DataObject) -> None:
     record = REGISTRY[name]
