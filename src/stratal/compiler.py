@@ -25,6 +25,7 @@ from stratal.optimize.layout import choose_orders, strides
 from stratal.optimize.simplify import simplify
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.record import Plan
+from stratal.plan.stages import recording, stage
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.program import Draft, Planned, ProgramLowering
 
@@ -60,14 +61,15 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     """Compile a graph for the current target and settings. `fused=False` gives every op a kernel of its own."""
     started = time.perf_counter()
     target = current_target()
-    with collect() as log:
-        prepared = prepare(graph)
-        draft = lower(prepared, target, fused=fused)
+    with collect() as log, recording(graph) as record:
+        prepared = stage("simplified", prepare(stage("captured", graph)))
+        draft = stage("commands", lower(prepared, target, fused=fused))
         share_memory(draft)
         kernels = generate(draft, target)
-        executable = link(graph, draft, kernels)
+        executable = stage("linked", link(graph, draft, kernels))
         loaded = LoadedProgram(executable, driver_object(target))
-    return Program(graph, loaded, draft, log, Compilation(target, time.perf_counter() - started))
+    made = Compilation(target, time.perf_counter() - started, overrides=tuple(record.overrides))
+    return record.finished(Program(graph, loaded, draft, log, made))
 
 
 def prepare(graph: Graph) -> Graph:
@@ -81,7 +83,7 @@ def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
 
     def plan(part: Graph) -> Planned:
         part = pad_convolutions(part)
-        partition = fuse(part, lower_of, enabled=fused)
+        partition = stage("partition", fuse(part, lower_of, enabled=fused))
         orders = choose_orders(part, partition)
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
 
@@ -143,7 +145,7 @@ def generate(draft: Draft, target: Target) -> dict[str, KernelObject]:
     texts = {
         name: header + kernel_to_llvm(scheduled.kernel, attributes) for name, scheduled in draft.kernels.items()
     }
-    objects = compile_all(texts.items(), target)
+    objects = compile_all(stage("llvm", texts).items(), target)
     return {name: KernelObject(name, code, name) for name, code in objects.items()}
 
 

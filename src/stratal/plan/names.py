@@ -44,7 +44,7 @@ def _updates(updated: Sequence[Value]) -> str:
 
 
 def tactic_name(scheduled: Scheduled, members: Sequence[Node]) -> str:
-    """Return the tactic with the parameters that tell two kernels of it apart; contractions by their anchor op."""
+    """Return the tactic with its parameters; of a contraction, the anchor op and the register tile."""
     kernel = scheduled.kernel
     if scheduled.tactic == "contract":
         tile = next((b for b in kernel.local if b.name == "acc"), None)
