@@ -112,6 +112,26 @@ def test_a_cell_nobody_looks_at_is_written_where_it_stands():
     assert alias.tolist() == [2.0, 3.0]
 
 
+def test_every_alias_can_be_changed_without_changing_the_others():
+    for make in (lambda x: x.detach(), lambda x: x.clone(), lambda x: st.asarray(x[:]), lambda x: x.reshape(2)):
+        x = st.tensor([1.0, 2.0])
+        a = make(x)
+        b = make(a)
+        a += 1.0
+        assert a.tolist() == [2.0, 3.0]
+        b *= 10.0
+        assert b.tolist() == [10.0, 20.0]
+        x -= 1.0
+        assert (x.tolist(), a.tolist(), b.tolist()) == ([0.0, 1.0], [2.0, 3.0], [10.0, 20.0])
+    key = st.random.default_generator().next_key()
+    before = key.item()
+    st.rand(2).numpy()
+    assert key.item() == before
+    key += 1
+    st.rand(2).numpy()
+    assert key.item() == before + 1
+
+
 def test_aliases_of_a_parameter_hold_the_documented_values_after_a_step():
     net, x, y = small_model()
     opt = optim.SGD(net.parameters(), lr=0.5)

@@ -391,3 +391,74 @@ def test_public_names_resolve():
     for name in dir(st):
         if name not in ("data", "formats", "inspect", "train", "load", "save"):
             getattr(st, name)
+
+
+def test_sorting_agrees_with_numpy():
+    x = st.tensor(A)
+    same(st.sort(x), np.sort(A))
+    same(st.sort(x, axis=0, descending=True), -np.sort(-A, 0))
+    values, indices = x.sort(0)
+    same(values, np.sort(A, 0))
+    same(indices, np.argsort(A, 0))
+    values, indices = x.topk(2, dim=1)
+    same(values, -np.sort(-A, 1)[:, :2])
+    same(indices, np.argsort(-A, 1)[:, :2])
+    assert st.tensor([3.0, 1.0, 2.0, 4.0]).median().item() == 2.0
+    same(st.searchsorted(st.tensor([1.0, 2.0, 3.0]), st.tensor([0.5, 2.0, 9.0])), [0, 1, 3])
+
+
+def test_running_functions_and_softmax_agree_with_numpy():
+    x = st.tensor(A)
+    same(x.cumsum(1), A.cumsum(1), 1e-5)
+    same(st.cumulative_sum(x, axis=0, include_initial=True), np.vstack([np.zeros((1, 4)), A.cumsum(0)]), 1e-5)
+    same(x.cumprod(0), A.cumprod(0), 1e-5)
+    e = np.exp(A - A.max(1, keepdims=True))
+    same(x.softmax(dim=1), e / e.sum(1, keepdims=True), 1e-5)
+    same(st.log_softmax(x, axis=1), np.log(e / e.sum(1, keepdims=True)), 1e-5)
+
+
+def test_functional_derivatives_nest():
+    def f(x, y):
+        return (x**3 * y).sum()
+
+    x, y = st.tensor([1.0, 2.0]), st.tensor([3.0, 4.0])
+    value, (gx, gy) = st.value_and_grad(f, argnums=(0, 1))(x, y)
+    assert value.item() == 35.0
+    assert gx.tolist() == [9.0, 48.0]
+    assert gy.tolist() == [1.0, 8.0]
+    second = st.grad(lambda v: st.grad(f)(v, y).sum())(x)
+    assert second.tolist() == [18.0, 48.0]
+    out, tangent = st.jvp(lambda v: v * v, (x,), (st.ones(2),))
+    assert tangent.tolist() == [2.0, 4.0]
+    out, pullback = st.vjp(lambda p: {"a": p["w"] * 2.0, "b": p["w"].sum()}, {"w": x})
+    assert out["b"].item() == 3.0
+    assert pullback({"a": st.ones(2), "b": st.tensor(1.0)})[0]["w"].tolist() == [3.0, 3.0]
+
+
+def test_functional_derivatives_treat_equal_arguments_apart_and_see_printing():
+    x = st.tensor([2.0])
+
+    def f(a, b):
+        repr(a * 1.0)
+        return (a * b * x).sum()
+
+    assert st.grad(f)(x, x).item() == 4.0
+    assert st.grad(f, argnums=1)(x, x).item() == 4.0
+    w = st.tensor([3.0], requires_grad=True)
+    inner = st.grad(lambda v: (v * v * w).sum())(x)
+    inner.sum().backward()
+    assert w.grad.item() == 4.0
+
+
+def test_functional_derivatives_work_inside_a_compiled_function():
+    f = st.compile(lambda x: st.grad(lambda v: (v**3).sum())(x))
+    assert f(st.tensor([2.0])).tolist() == [12.0]
+
+
+@pytest.mark.row("A6")
+def test_check_grad_accepts_right_and_refuses_wrong_derivatives():
+    w = st.tensor(A)
+    st.check_grad(lambda x: (x @ w.T.double()).tanh().sum(), [A.astype(np.float64)])
+    st.check_grad(lambda x, y: x * y.exp(), [A.astype(np.float64), B.astype(np.float64)], order=2)
+    with pytest.raises(st.StratalError, match="finite differences"):
+        st.check_grad(lambda x: x * x.detach(), [A.astype(np.float64)])

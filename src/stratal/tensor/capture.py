@@ -25,9 +25,9 @@ from stratal.graph.node import Input, Node
 from stratal.runtime.storage import Storage
 from stratal.tensor import lazy, programs, values
 from stratal.tensor.guards import Guard, Guards, Source, collect
-from stratal.tensor.guards import note_mutation as note_mutation
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.state import LOCK, MODE, tracing
+from stratal.tensor.state import note_mutation as note_mutation
 from stratal.tensor.tensor import CONSTANT, TRACKED, Tensor, hold, look, rebind, shared, tensor, wrap
 from stratal.tensor.trace import Cell, Trace
 
@@ -193,7 +193,7 @@ class Compiled:
         if MODE.trace is not None or MODE.eager is not None:
             return self._function(*args, **kwargs)
         with LOCK:
-            leaves, structure = tree.flatten((args, kwargs) if kwargs else args)
+            leaves, structure = _flatten(args, kwargs)
             key = self._signature(leaves, structure, bool(kwargs))
             entry, reason = self._find(key)
             if entry is None:
@@ -304,6 +304,19 @@ class Compiled:
             return key, _Capture(self, leaves, structure, has_kwargs, key).run(self._varying)
 
 
+@functools.lru_cache(maxsize=64)
+def _flat(count: int) -> tree.Structure:
+    return tree.flatten((0,) * count)[1]
+
+
+def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tree.Structure]:
+    """Take arguments apart; in one step where they are tensors, arrays and numbers only."""
+    if not kwargs and all(isinstance(x, _LEAVES) for x in args):
+        return list(args), _flat(len(args))
+    return tree.flatten((args, kwargs) if kwargs else args)
+
+
+_LEAVES = (Tensor, np.ndarray, bool, int, float, str)
 _HASHED = (bool, int, float, complex, str, bytes, type(None), type)
 
 
@@ -355,8 +368,9 @@ class _Capture:
                         guard.source.write(guard.expected)
                 self.trace.closed = True
         del arguments, args, kwargs, tree_of_arguments
-        guards = guards.without({id(g.source) for g in swapped}).refreshed()
-        return self._entry(result, guards)
+        own = {id(x) for x in self.leaves}
+        read = [c.tensor for c in self.trace.cells.values() if id(c.tensor) not in own]
+        return self._entry(result, guards.after_call({id(g.source) for g in swapped}, read))
 
     def _argument(self, k: int, x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -572,6 +586,8 @@ def _adopt(made: Tensor | None, storage: Storage) -> None:
 
 
 def _results(entry: Entry, outputs: list[Storage]) -> Any:
+    if entry.structure is tree.LEAF and entry.outs[0].index >= 0:
+        return hold(outputs[entry.outs[0].index])
     made: dict[int, Tensor] = {}
     results = []
     for out in entry.outs:

@@ -32,7 +32,7 @@ from stratal.tensor.build import (
 )
 from stratal.tensor.scalars import RuntimeScalar, met
 from stratal.tensor.selection import nonzero
-from stratal.tensor.tensor import CONSTANT, Tensor, wrap
+from stratal.tensor.tensor import CONSTANT, Tensor, fresh, wrap
 
 
 class Entry(NamedTuple):
@@ -133,7 +133,7 @@ def _unary(name: str, entry: Entry) -> Callable[..., Tensor]:
         dtype = t.dtype
         if wanted == "whole":
             if not dtype.is_inexact:
-                return t
+                return fresh(t)
         else:
             target = operand_dtype(name, dtype, wanted)
             if target is not dtype:
@@ -220,7 +220,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> T
 
 def positive(x: Any, /) -> Tensor:
     """Return `x`."""
-    return as_tensor(x, "positive")
+    return fresh(as_tensor(x, "positive"))
 
 
 def square(x: Any, /) -> Tensor:
@@ -241,7 +241,7 @@ def pow(x: Any, y: Any, /) -> Tensor:
         if y == 2 and (x.dtype.is_inexact or isinstance(y, int)):
             return square(x)
         if y == 1 and (x.dtype.is_inexact or isinstance(y, int)):
-            return x
+            return fresh(x)
         if y == 0.5:
             return FUNCTIONS["sqrt"](x)
         if isinstance(y, int) and y < 0 and x.dtype.is_integer:
@@ -270,7 +270,7 @@ def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
     """Return each element moved into [min, max]; None leaves that side open."""
-    result = as_tensor(x, "clip")
+    result = fresh(as_tensor(x, "clip"))
     if min is not None:
         result = FUNCTIONS["maximum"](result, min)
     if max is not None:

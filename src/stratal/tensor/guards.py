@@ -13,7 +13,7 @@ import functools
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +21,9 @@ import numpy as np
 from stratal.base.dtypes import DType
 from stratal.base.source import PACKAGE
 from stratal.base.types import TensorType
+from stratal.tensor.state import EPOCH
 from stratal.tensor.tensor import Tensor
 
-EPOCH = [0]
 _LIBRARIES = tuple(
     path for key in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_paths().get(key))
 )
@@ -45,11 +45,6 @@ _PLAIN = (
 )
 _MOST_ITEMS = 4096
 _GONE = object()
-
-
-def note_mutation() -> None:
-    """Tell compiled functions that a Python value they froze may have changed."""
-    EPOCH[0] += 1
 
 
 class Source:
@@ -172,21 +167,50 @@ class Guards:
     def __init__(self) -> None:
         self.announced: list[Guard] = []
         self.always: list[Guard] = []
+        self.tensors: list[
+            tuple[Tensor, TensorType, bool]
+        ] = []  # types of tensors read, whether they take gradients
         self.names: dict[int, str] = {}  # of tensors, by id: labels for the graph's inputs
         self.epoch = -1
+        self._entries: list[
+            tuple[dict[Any, Any], Any, Guard]
+        ] = []  # guards on dict entries, laid out for speed
+        self._others: list[Guard] = []
+
+    def settle(self) -> Guards:
+        """Lay out the guards that every call compares, and return self."""
+        plain = [g for g in self.always if type(g.source) is DictSource]
+        self._entries = [(g.source.mapping, g.source.key, g) for g in plain]  # type: ignore[attr-defined]
+        self._others = [g for g in self.always if type(g.source) is not DictSource]
+        self.epoch = EPOCH[0]
+        return self
 
     def failed(self) -> str | None:
         """Return what changed, or None."""
-        for guard in self.always:
+        for mapping, key, guard in self._entries:
+            if mapping.get(key, _GONE) is not guard.expected and not guard.holds():
+                return guard.complaint()
+        for guard in self._others:
             if not guard.holds():
                 return guard.complaint()
-        if self.epoch != EPOCH[0]:
-            epoch = EPOCH[0]
-            for guard in self.announced:
-                if not guard.holds():
-                    return guard.complaint()
-            self.epoch = epoch
+        return None if self.epoch == EPOCH[0] else self._failed_since()
+
+    def _failed_since(self) -> str | None:
+        epoch = EPOCH[0]
+        for guard in self.announced:
+            if not guard.holds():
+                return guard.complaint()
+        for tensor, type_, leaf in self.tensors:
+            if tensor.type != type_:
+                return f"{self.name_of(tensor)} changed from {type_} to {tensor.type}"
+            if tensor._leaf is not leaf:
+                return f"{self.name_of(tensor)} {'no longer takes' if leaf else 'now takes'} a gradient"
+        self.epoch = epoch
         return None
+
+    def name_of(self, tensor: Tensor) -> str:
+        """Return where the walk found a tensor."""
+        return self.names.get(id(tensor), "a tensor")
 
     def floats(self) -> Iterator[Guard]:
         """Yield guards on Python floats."""
@@ -194,22 +218,18 @@ class Guards:
             if type(guard.expected) is float and not isinstance(guard.source, KeysSource):
                 yield guard
 
-    def refreshed(self) -> Guards:
-        """Return these guards, told the values that stand there now."""
+    def after_call(self, without: set[int], read: Iterable[Tensor]) -> Guards:
+        """Return the guards told the values that stand there now, less those on some sources (by id), with tensors read."""
         made = Guards()
         made.names = self.names
         for old, new in ((self.always, made.always), (self.announced, made.announced)):
-            new += [Guard(g.source, g.source.read(), g.same_object) for g in old]
-        made.epoch = EPOCH[0]
-        return made
-
-    def without(self, sources: set[int]) -> Guards:
-        """Return these guards without those on some sources, given by id."""
-        made = Guards()
-        made.names, made.epoch = self.names, self.epoch
-        made.always = [g for g in self.always if id(g.source) not in sources]
-        made.announced = [g for g in self.announced if id(g.source) not in sources]
-        return made
+            new += [
+                Guard(g.source, g.source.read(), g.same_object) for g in old if id(g.source) not in without
+            ]
+        for tensor in read:
+            tensor._guarded = True
+            made.tensors.append((tensor, tensor.type, tensor._leaf))
+        return made.settle()
 
 
 class _Walk:
@@ -327,10 +347,9 @@ class _Walk:
         if not isinstance(fields, dict):
             return
         tables = ("_parameters", "_buffers", "_modules")
+        ours = type(value).__module__.startswith("stratal.")  # announces changes inside its containers too
         for key, field in list(fields.items()):
-            inner = announced and (
-                key in tables or key.startswith("_") or not isinstance(field, (list, dict))
-            )
+            inner = announced and (ours or key.startswith("_") or not isinstance(field, (list, dict)))
             if key in tables and isinstance(field, dict) and announced:
                 self.guard(KeysSource(field, f"the {key[1:]} of {name}"), tuple(field), True, False)
                 for child, part in field.items():
@@ -373,5 +392,4 @@ def collect(function: Any, name: str, arguments: Any = ()) -> Guards:
     walk.visit(function, None, name)
     for label, value in arguments:
         walk.visit(value, None, label)
-    walk.guards.epoch = EPOCH[0]
     return walk.guards

@@ -14,7 +14,7 @@ from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.gradients import backward
 from stratal.tensor.lazy import compute
-from stratal.tensor.tensor import Tensor, check_device, look, rebind, wrap
+from stratal.tensor.tensor import Tensor, check_device, fresh, look, rebind
 from stratal.tensor.tensor import tensor as make_tensor
 
 # -- the same function under its own name -------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 
 def clone(self: Tensor, **_: Any) -> Tensor:
     """Return the value as a tensor of its own, through which gradients flow."""
-    return wrap(*look(self))
+    return fresh(self)
 
 
 def contiguous(self: Tensor, **_: Any) -> Tensor:

@@ -20,7 +20,7 @@ from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.reductions import argmax
 from stratal.tensor.shapes import as_shape, narrow, reshape
 from stratal.tensor.state import tracing
-from stratal.tensor.tensor import CONSTANT, Tensor, check_device, look, rebind, tensor, wrap
+from stratal.tensor.tensor import CONSTANT, Tensor, check_device, look, rebind, same_leaf, tensor
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that adding it visits every uint64
 _HOST = 0x5851F42D4C957F2D  # keys drawn for the host come from a sequence of their own
@@ -57,10 +57,11 @@ class Generator:
 
     def next_key(self) -> Tensor:
         """Return a key that was not handed out before."""
+        key = same_leaf(self._state)
         node, _ = look(self._state)
         b = Builder(where_now())
         rebind(self._state, b.add(node, full("random", _STRIDE, uint64, ())), CONSTANT)
-        return wrap(node, CONSTANT)
+        return key
 
     def next_host_key(self) -> int:
         """Return a key for NumPy's generators, from a sequence of its own."""

@@ -21,7 +21,7 @@ from stratal.tensor.build import (
 )
 from stratal.tensor.elementwise import cast
 from stratal.tensor.naming import two_names
-from stratal.tensor.tensor import Tensor, check_axis
+from stratal.tensor.tensor import Tensor, check_axis, fresh
 
 Axis = Any  # an int, or a sequence of them
 
@@ -59,7 +59,7 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     target = as_shape("reshape", (shape,) if not hasattr(shape, "__index__") else ((shape,),))
     if -1 in target:
         target = _resolve(t, target)
-    return t if t.shape == target else _op("reshape", t, shape=target)
+    return fresh(t) if t.shape == target else _op("reshape", t, shape=target)
 
 
 def _resolve(t: Tensor, target: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Tensor:
     perm = as_axes("permute_dims", tuple(axes), t.ndim)
     if len(perm) != t.ndim:
         raise AttributeValueError("permute_dims: needs every axis once", got=f"{tuple(axes)} for {t.type}")
-    return t if perm == tuple(range(t.ndim)) else _op("permute", t, perm=perm)
+    return fresh(t) if perm == tuple(range(t.ndim)) else _op("permute", t, perm=perm)
 
 
 def transpose(x: Any, dim0: int, dim1: int) -> Tensor:
@@ -164,7 +164,7 @@ def broadcast_to(x: Any, /, shape: Sequence[int]) -> Tensor:
             "broadcast_to: the shape does not stretch to the target", got=f"{t.type} to {list(target)}"
         )
     if t.shape == target:
-        return t
+        return fresh(t)
     return _op("broadcast", t, shape=target, axes=tuple(range(len(target) - t.ndim, len(target))))
 
 
@@ -201,7 +201,7 @@ def concat(arrays: Sequence[Any], /, *args: int | None, axis: int | None = 0) ->
     dtype = common_dtype("concat", given)
     at = check_axis("concat", axis, given[0].ndim)
     if len(given) == 1:
-        return given[0]
+        return fresh(given[0])
     result: Tensor = apply(REGISTRY["concatenate"](at), *[cast(t, dtype) for t in given])  # type: ignore[call-arg]
     return result
 
@@ -281,7 +281,7 @@ def flip(x: Any, /, axis: Axis = None) -> Tensor:
     """Return `x` in reverse order along axes, along all for None."""
     t = as_tensor(x, "flip")
     axes = as_axes("flip", axis, t.ndim)
-    return _op("flip", t, axes=tuple(sorted(axes))) if axes else t
+    return _op("flip", t, axes=tuple(sorted(axes))) if axes else fresh(t)
 
 
 @two_names
@@ -340,7 +340,7 @@ def pad_constant(x: Any, pads: Sequence[tuple[int, int]], value: Any = 0) -> Ten
         t = slice_op(t, low, high, [1] * t.ndim)
         pads = [(max(a, 0), max(b, 0)) for a, b in pads]
     if not any(n for pair in pads for n in pair):
-        return t
+        return fresh(t)
     (node,), track = nodes_and_track([t])
     op = REGISTRY["pad"](tuple(a for a, _ in pads), tuple(b for _, b in pads), (0,) * t.ndim)  # type: ignore[call-arg]
     result: Tensor = finish(make(op, node, full("pad", value, t.dtype, ()), where=where_now()), track)

@@ -19,7 +19,13 @@ class _Mode(threading.local):
 
 
 MODE = _Mode()
+EPOCH = [0]  # counts changes of Python values that compiled functions may have frozen
 LOCK = threading.RLock()  # one flush or capture at a time
+
+
+def note_mutation() -> None:
+    """Tell compiled functions that a Python value they froze may have changed."""
+    EPOCH[0] += 1
 
 
 class _GradMode(ContextDecorator):

@@ -24,10 +24,10 @@ from stratal.base.errors import (
     StratalError,
 )
 from stratal.base.types import TensorType
-from stratal.graph.node import Input, Node, constant
+from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
-from stratal.tensor.state import MODE
+from stratal.tensor.state import MODE, note_mutation
 from stratal.tensor.state import no_grad as no_grad
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Tensor:
     __slots__ = (
         "__weakref__",
         "_grad",
+        "_guarded",
         "_home",
         "_leaf",
         "_node",
@@ -107,6 +108,7 @@ class Tensor:
         tuple[Storage, Node | None] | None
     )  # where the value stood before in-place operators rebound this handle
     _trace: Trace | None  # the capture this tensor was made in
+    _guarded: bool  # a compiled function reads this handle, and must hear of a change of its type
     _retains: bool  # keep the gradient although this is no leaf
 
     __array_priority__ = 1000
@@ -391,7 +393,7 @@ def _blank(made: Tensor, type_: TensorType) -> Tensor:
     made.type = type_
     made._node = made._storage = made._home = made._grad = made._trace = None
     made._track = CONSTANT
-    made._leaf = made._retains = False
+    made._leaf = made._retains = made._guarded = False
     return made
 
 
@@ -419,8 +421,8 @@ def _place(made: Tensor) -> None:
         share(made)
         if made._track == TRACKED:
             enlist(made)
-        elif made._track == STOPPED or not isinstance(node.op, Input):
-            made._node, made._track = None, CONSTANT
+        else:
+            made._node, made._track = None, CONSTANT  # a leaf of its own, so that writing one spares the other
         return
     enlist(made)
     if MODE.eager is not None:
@@ -434,6 +436,21 @@ def hold(storage: Storage) -> Tensor:
     return made
 
 
+def fresh(tensor: Tensor) -> Tensor:
+    """Return another handle on the same value, so that changing one in place leaves the other alone."""
+    return wrap(*look(tensor))
+
+
+def same_leaf(tensor: Tensor) -> Tensor:
+    """Return a tensor that stands on the very node of another: what is drawn from it and its next value go together."""
+    node, _ = look(tensor)
+    made = wrap(node, CONSTANT)
+    if made._storage is not None and made._trace is None:
+        made._node = node
+        share(tensor)
+    return made
+
+
 def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
     """Make `made`, new or not, hold the value of another tensor."""
     node, track = (
@@ -443,6 +460,8 @@ def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
         _blank(made, source.type)
     else:
         made.type, made._home, made._storage = source.type, None, None
+        if made._guarded:
+            note_mutation()
     made._node, made._track = node, track
     if node is None:
         made._storage = source._storage
@@ -463,6 +482,8 @@ def own_value(made: Tensor, leaf: bool) -> None:
         return
     made._leaf = leaf
     made._track = TRACKED if leaf else CONSTANT
+    if made._guarded:
+        note_mutation()
     if made._storage is not None:
         made._node = None
     elif made._node is not None and values.pending(made._node) is None:
@@ -495,7 +516,11 @@ def shared(storage: Storage, owner: Tensor) -> bool:
     handles = _SHARED.get(id(storage))
     if not handles:
         return False
-    return any((t := r()) is not None and t is not owner and t._storage is storage for r in handles)
+    holders = [r for r in handles if (t := r()) is not None and t._storage is storage]
+    if any(r() is not owner for r in holders):
+        return True
+    del _SHARED[id(storage)]
+    return False
 
 
 # -- reading and writing handles ------------------------------------------------------------------------------------
