@@ -16,7 +16,7 @@ from stratal.codegen.scalar import ScalarEmitter, mangled, splat, vector_of
 from stratal.codegen.types import immediate, memory_type, register_type
 from stratal.loops import index
 from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, substitute
-from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store, loaded, stored
+from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store, loaded, store_groups, stored
 
 FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"
 _ALGEBRA: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
@@ -137,7 +137,7 @@ class KernelEmitter:
     # -- statements ------------------------------------------------------------------------------------------
     def _statement(self, stmt: Stmt) -> None:
         if isinstance(stmt, Seq):
-            for group in _store_groups(stmt.body):
+            for group in store_groups(stmt.body):
                 if isinstance(group, list):
                     self._stores(group)
                 else:
@@ -465,7 +465,9 @@ class KernelEmitter:
         dtype = self._form(e, value_arg)
         if e.fn == "cast" and dtype is int32 and e.dtype is int32:
             return args[0]
-        return self.scalars.call(e.fn, args, dtype, self._narrow(e) if info.vector else e.dtype, lanes)
+        have = dtype if e.dtype is int64 and e.fn in _ALGEBRA else e.dtype
+        value = self.scalars.call(e.fn, args, dtype, have, lanes)
+        return self.scalars.cast(value, have, self._narrow(e), lanes) if info.vector else value
 
     def _lane_numbers(self, var: Var) -> str:
         return "<" + ", ".join(f"i32 {k}" for k in range(lane_count(var.extent))) + ">"
@@ -736,21 +738,6 @@ def _inputs(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Guard):
         return (e.condition, e.value, e.otherwise)
     return ()
-
-
-def _store_groups(body: Sequence[Stmt]) -> list[list[Store] | Stmt]:
-    """Group consecutive stores none of which reads what an earlier one of the group wrote; everything else stays alone."""
-    groups: list[list[Store] | Stmt] = []
-    for stmt in body:
-        if isinstance(stmt, Store):
-            last = groups[-1] if groups else None
-            if isinstance(last, list) and not {s.buffer for s in last} & set(loaded(stmt)):
-                last.append(stmt)
-            else:
-                groups.append([stmt])
-        else:
-            groups.append(stmt)
-    return groups
 
 
 def kernel_to_llvm(kernel: Kernel, attributes: str = "nounwind") -> str:

@@ -163,6 +163,24 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     return Seq(substitute_stmt(s, values) for s in stmt.body)
 
 
+def store_groups(body: Sequence[Stmt]) -> list[list[Store] | Stmt]:
+    """Group consecutive stores none of which reads what an earlier one of the group wrote; everything else stays alone.
+
+    Generated code computes all values of a group before it writes any: what a group reads may lie where it writes.
+    """
+    groups: list[list[Store] | Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Store):
+            last = groups[-1] if groups else None
+            if isinstance(last, list) and not {s.buffer for s in last} & set(loaded(stmt)):
+                last.append(stmt)
+            else:
+                groups.append([stmt])
+        else:
+            groups.append(stmt)
+    return groups
+
+
 def stmt_to_text(stmt: Stmt, indent: str = "", names: Mapping[Var, str] | None = None) -> str:
     """Print a statement; `names` are those of the loop variables around it.
 

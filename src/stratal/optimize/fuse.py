@@ -65,6 +65,7 @@ class Fusion:
         for root in dict.fromkeys(self.graph.roots):
             if isinstance(root.op, (Input, Const)):
                 self._open("alias", root)
+        self._drop_unread()
         stored = self._stored()
         if self.enabled:
             stored = self._absorb(stored)
@@ -261,6 +262,18 @@ class Fusion:
         self.work[group] += self._work(node)
 
     # -- what is stored --------------------------------------------------------------------------------------
+    def _drop_unread(self) -> None:
+        """Drop nodes no element of a result depends on, such as what a dynamic update replaces entirely."""
+        needed = set(self.graph.roots)
+        for node in reversed(self.graph.nodes):
+            if node.op.effects:
+                needed.add(node)
+            if node in needed:
+                needed.update((a.value for a in self.reads[node]) if node in self.reads else node.inputs)
+        for node in [n for n in self.group_of if n not in needed]:
+            self.group_of.pop(node).members.remove(node)
+            self.reads.pop(node, None)
+
     def _stored(self) -> dict[Node, None]:
         """Return values with a buffer: results, values read by another group, values read whole."""
         stored: dict[Node, None] = {}

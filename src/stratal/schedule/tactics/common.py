@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from stratal.base.dtypes import DType
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Load, Var, walk
-from stratal.loops.stmt import For, If, Seq, Stmt, Store, expressions, statements
+from stratal.loops.stmt import For, If, Seq, Stmt, Store, store_groups
 from stratal.schedule.primitives import Schedule, guarded_by, sequence, simplify
 from stratal.schedule.result import Pack, Tactic
 
@@ -97,18 +97,46 @@ def unit_axis(buffer: Buffer, indices: Sequence[Expr], axes: Iterable[Var]) -> V
 
 
 def in_place_pairs(body: Stmt, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
-    """Return (read, write) pairs that may share memory: every access to both is at one and the same place per iteration."""
+    """Return (read, write) pairs that may share memory: every access to both is at one and the same place per iteration.
+
+    Within an iteration nothing reads there after the write.
+    """
     places: dict[Buffer, set[tuple[Expr, ...]]] = {}
-    for e in walk(expressions(body)):
-        if isinstance(e, Load):
-            places.setdefault(e.buffer, set()).add(e.indices)
-    for s in statements(body):
-        if isinstance(s, Store):
+    first_write: dict[Buffer, int] = {}
+    last_read: dict[Buffer, int] = {}
+    for moment, (roots, stores) in enumerate(_moments(body)):
+        for e in walk(roots):
+            if isinstance(e, Load):
+                places.setdefault(e.buffer, set()).add(e.indices)
+                last_read[e.buffer] = moment
+        for s in stores:
             places.setdefault(s.buffer, set()).add(s.indices)
+            first_write.setdefault(s.buffer, moment)
     pairs = []
     for w in writes:
         for r in reads:
             same = len(places.get(r, ())) == 1 and places[r] == places.get(w)
-            if same and r.dtype is w.dtype and r.shape == w.shape and r.strides == w.strides:
+            in_time = last_read.get(r, -1) <= first_write.get(w, -1)
+            if same and in_time and r.dtype is w.dtype and r.shape == w.shape and r.strides == w.strides:
                 pairs.append((r, w))
     return pairs
+
+
+def _moments(body: Stmt) -> Iterator[tuple[list[Expr], list[Store]]]:
+    """Yield, in program order, expressions that are computed together and the stores that follow them."""
+    if isinstance(body, For):
+        yield from _moments(body.body)
+    elif isinstance(body, Seq):
+        for group in store_groups(body.body):
+            if isinstance(group, list):
+                yield [e for s in group for e in (*s.indices, s.value)], group
+            else:
+                yield from _moments(group)
+    elif isinstance(body, Store):
+        yield [*body.indices, body.value], [body]
+    else:
+        yield [body.condition], []
+        if isinstance(body, If):
+            yield from _moments(body.then)
+            if body.otherwise is not None:
+                yield from _moments(body.otherwise)

@@ -162,11 +162,9 @@ class RowNest:
         position = index.add(index.add(index.mul(outer, step), index.mul(copy, self.width)), lane)
         inside = index.less(position, self.size)
         element = self._element(position)
+        kept = {m: x.buffer(m) if x.stored(m) else self._temporary(m, self.rows) for m in keep}
+        stores = sequence(*(Store(b, element, x.at(m, element)) for m, b in kept.items()))
         body: list[Stmt] = []
-        kept: dict[Node, Buffer] = {}
-        for m in keep:
-            kept[m] = x.buffer(m) if x.stored(m) else self._temporary(m, self.rows)
-            body.append(guard_leaves(Store(kept[m], element, x.at(m, element)), inside))
         before: list[Stmt] = []
         after: list[Stmt] = []
         for m in reductions:
@@ -181,6 +179,8 @@ class RowNest:
             terms = [guard(inside, t, neutral) for t in x.terms(m, self.where, element[len(self.where) :])]
             body.append(Store(acc, (copy, lane), combiner.combine((acc[copy, lane],), terms)[0]))
             after.append(self._finish(m, acc, l1))
+        if kept:  # together and last: they may overwrite what the element is computed from
+            body.append(guard_leaves(stores, inside))
         loop = Schedule(For(outer, For(copy, For(lane, sequence(*body), "vector"), "unroll")))
         if self.size % step:
             loop.peel(outer)
