@@ -101,8 +101,8 @@ def test_explain_runs_a_script_and_shows_what_it_compiled(
     assert "script.py:7" in out
     assert "arena" in out
     rows = json.loads((tmp_path / "e.json").read_text())
-    mine = next(r for r in rows if any("script.py:7" in k["where"] for k in r["kernels"]))
-    assert {"kernels", "decisions", "memory", "loops", "graph"} <= set(mine)
+    mine = next(r for r in rows if "script.py:7" in r["graph"])
+    assert {"plan", "decisions", "arena", "loops", "graph"} <= set(mine)
 
 
 def test_explain_tells_what_is_wrong_with_a_script(

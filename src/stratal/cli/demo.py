@@ -25,10 +25,8 @@ from stratal.base import settings
 from stratal.base.errors import StratalError
 from stratal.cli import plans
 from stratal.cli.examples import digits as example
-from stratal.cli.explain import compiled_here
 from stratal.cli.fresh_process import score_digest
 from stratal.cli.report import add_json_option, console, write_json
-from stratal.compiler import Program
 from stratal.data.digits import ATTRIBUTION, SPLIT
 
 REFERENCE_SECONDS: Final = 2.0  # how long the reference interpreter is timed
@@ -76,14 +74,14 @@ def run(args: argparse.Namespace) -> int:
         out.print(f"[dim]{ATTRIBUTION}[/dim]\n")
         results = [train(seed, args.epochs, out, alone=args.seeds == 1) for seed in range(args.seeds)]
         first = results[0]
+        program = first.training.step.program
         report = figures(results)
         out.print(f"\nHeld-out accuracy [bold]{report['test_accuracy']:.4f}[/bold]" + _spread(results))
         report["reference_steps_per_second"] = reference_rate(first.training)
         _show_speed(out, report)
         out.print()
-        plans.show_head(out, training_program())
-        plans.show_kernels(out, training_program(), limit=6)
-        plans.show_memory_map(out, training_program())
+        plans.show_brief(out, program)
+        plans.show_memory_map(out, program)
         model = args.save or work / "model"
         report.update(saved_and_loaded(out, first.training, model))
         out.print(f"Model kept in {model}" if args.save else "[dim]--save PATH keeps the model.[/dim]")
@@ -152,8 +150,7 @@ def _epochs(result: Result, progress: Progress, task: Any) -> Iterator[tuple[int
 def figures(results: list[Result]) -> dict[str, Any]:
     """Return the figures of the runs; speeds and memory are those of the first."""
     first = results[0]
-    program = training_program()
-    memory = plans.memory_figures(program)
+    program = first.training.step.program
     return {
         "split": SPLIT,
         "seeds": len(results),
@@ -165,15 +162,11 @@ def figures(results: list[Result]) -> dict[str, Any]:
         "steps_per_second": first.steps_per_second,
         "cold_compile_seconds": first.first_step_seconds,
         "threads": settings.threads.value,
-        "kernels": sum(1 for _ in plans.launches(program)),
-        "planned_peak_bytes": memory["planned_bytes"],
-        "observed_peak_bytes": memory["observed_bytes"],
+        "plan": program.plan.hash,
+        "kernels": len(program.plan.kernels),
+        "planned_peak_bytes": program.plan.planned_peak_bytes,
+        "observed_peak_bytes": plans.observed_peak_bytes(program),
     }
-
-
-def training_program() -> Program:
-    """Return the program of the training step: of all compiled here, the one that updates most states."""
-    return max(compiled_here(), key=lambda program: len(program.graph.updates))
 
 
 def reference_rate(training: Any) -> float:

@@ -16,7 +16,7 @@ from stratal.compiler import Program
 from stratal.tensor import programs
 
 SECTIONS: Final = {
-    "kernels": plans.show_kernels,
+    "plan": plans.show_plan,
     "decisions": plans.show_decisions,
     "memory": plans.show_memory,
     "loops": plans.show_loops,
@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("script", type=Path, metavar="FILE.py", help="the script to run")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     add("--only", metavar="NAME", default="", help="show only programs whose name contains NAME")
-    add("--show", metavar="SECTIONS", type=_sections, default=["kernels", "decisions", "memory"],
-        help=f"which of {','.join(SECTIONS)}, or all; kernels,decisions,memory where left out")  # fmt: skip
+    add("--show", metavar="SECTIONS", type=_sections, default=["plan", "decisions", "memory"],
+        help=f"which of {','.join(SECTIONS)}, or all; plan,decisions,memory where left out")  # fmt: skip
 
 
 def _sections(text: str) -> list[str]:
@@ -47,8 +47,6 @@ def run(args: argparse.Namespace) -> int:
     shown = [p for p in compiled_here() if args.only in p.graph.name]
     write_json(args.json, [plans.program_json(p) for p in shown])
     for program in shown:
-        out.print()
-        plans.show_head(out, program)
         for section in args.show:
             out.print()
             SECTIONS[section](out, program)

@@ -1,154 +1,50 @@
-"""A compiled program in print: kernels with their costs, decisions, memory, loops, graph."""
+"""A compiled program in print: its plan, its decisions, its memory, its loops, its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from stratal.base.artifact import Command, Host, Launch, flat
-from stratal.base.cost import Cost
 from stratal.base.log import duration
-from stratal.base.target import Bound, current_target
-from stratal.base.types import TupleType
 from stratal.cli.report import cell, table
 from stratal.compiler import Program
-from stratal.graph.node import Node
-from stratal.memory.plan import arrange, round_up
+from stratal.memory.plan import ArenaPlan, arrange
 from stratal.memory.render import format_bytes, render, to_json
 
 
-class KernelRow(NamedTuple):
-    """One command that does work: a kernel launch, or a host call where `tactic` is `host`."""
-
-    label: str
-    tactic: str
-    where: tuple[str, ...]
-    chunks: int
-    flops: float
-    bytes: float
-    seconds: float
-    bound: Bound
+def show_plan(out: Console, program: Program) -> None:
+    """Print the plan: every kernel with its tactic, source lines, estimated cost and bound."""
+    out.print(Text(str(program.plan)), soft_wrap=True)
 
 
-def launches(program: Program) -> Iterator[Launch | Host]:
-    """Yield the commands that do work, those of loops and branches included."""
-    for command in flat(program.draft.commands):
-        if isinstance(command, (Launch, Host)):
-            yield command
-
-
-def kernel_rows(program: Program) -> list[KernelRow]:
-    """Return what each command does and what it should cost."""
-    target, threads = current_target(), program.executable.threads
-    rows = []
-    for command in launches(program):
-        cost = _cost(program, command)
-        estimate = target.estimate(cost, threads)
-        tactic = "host" if isinstance(command, Host) else program.draft.kernels[command.kernel].tactic
-        rows.append(
-            KernelRow(
-                command.label or "kernel",
-                tactic,
-                tuple(dict.fromkeys(map(str, command.where))),
-                command.chunks if isinstance(command, Launch) else 1,
-                cost.flops,
-                cost.bytes,
-                estimate.seconds,
-                estimate.bound,
-            )
-        )
-    return rows
-
-
-def _cost(program: Program, command: Command) -> Cost:
-    """Estimate a command: the operations of its ops, the bytes of what it reads and writes."""
-    assert isinstance(command, (Launch, Host))
-    values = program.executable.values
-    read = float(sum(values[v].type.nbytes for v in dict.fromkeys(command.reads)))
-    written = float(sum(values[v].type.nbytes for v in dict.fromkeys(command.writes)))
-    group = program.draft.groups.get(id(command))
-    packing = isinstance(command, Launch) and program.draft.kernels[command.kernel].tactic == "pack"
-    nodes: tuple[Node, ...] = () if group is None or packing else tuple(group.members)
-    return Cost(sum(_flops(node) for node in nodes), read, written)
-
-
-def _flops(node: Node) -> float:
-    types = [i.type for i in node.inputs]
-    if any(isinstance(t, TupleType) for t in types):
-        return 0.0
-    return node.op.cost(*types).flops  # type: ignore[arg-type]
-
-
-def memory_figures(program: Program) -> dict[str, int]:
-    """Return the bytes a program plans for, by what they are for, and what it holds once loaded.
-
-    `observed_bytes` counts the arena, scratch and constants that were in fact allocated. Inputs and one set
-    of outputs belong to the caller and are counted by type in both sums.
-    """
-    made, held = program.executable, program.loaded.memory.nbytes
-    inputs = sum(made.values[i].nbytes for i in made.inputs)
-    outputs = sum(made.values[o].nbytes for o in made.outputs)
-    parts = {
-        "arena_bytes": made.arena_bytes,
-        "scratch_bytes": round_up(made.scratch_bytes) * made.threads,
-        "constant_bytes": sum(round_up(len(c)) for c in made.constants),
-        "output_bytes": outputs,
-        "state_and_input_bytes": inputs,
-    }
-    arena = arrange(made.values, made.commands, outputs=made.outputs)
-    return {
-        **parts,
-        "planned_bytes": sum(parts.values()),
-        "observed_bytes": inputs + outputs + sum(held.values()),
-        "live_minimum_bytes": arena.live_minimum,
-    }
-
-
-def show_head(out: Console, program: Program) -> None:
-    """Print the one line that says what a program is."""
-    graph, made = program.graph, program.executable
-    inputs = ", ".join(map(str, graph.input_types[:4])) + (", ..." if len(graph.inputs) > 4 else "")
-    outputs = ", ".join(map(str, graph.output_types)) or "nothing"
-    memory = memory_figures(program)
-    count = sum(1 for _ in launches(program))
-    out.print(Text(f"{graph.name}({inputs}) -> {outputs}", "bold"))
+def show_brief(out: Console, program: Program, limit: int = 6) -> None:
+    """Print what matters first: size, memory, and the kernels estimated to take longest."""
+    plan, memory = program.plan, program.plan.memory
     out.print(
-        f"  {count} kernels in 1 native call, {made.threads} threads; {len(graph.nodes)} ops, "
-        f"graph {graph.digest[:8]}; compiled in {duration(program.compile_seconds)}"
+        Text(f"{plan.name}: {len(plan.kernels)} kernels in one native call, plan {plan.hash[:8]}", "bold")
     )
     out.print(
-        f"  arena {format_bytes(made.arena_bytes)} "
+        f"  planned memory {format_bytes(plan.planned_peak_bytes)}: "
+        f"arena {format_bytes(memory['arena_bytes'])} "
         f"(live minimum {format_bytes(memory['live_minimum_bytes'])}), "
-        f"inputs and state {format_bytes(memory['state_and_input_bytes'])}, "
-        f"outputs {format_bytes(memory['output_bytes'])}"
+        f"state {format_bytes(memory['state_bytes'])}, input {format_bytes(memory['input_bytes'])}"
     )
-
-
-def show_kernels(out: Console, program: Program, limit: int | None = None) -> None:
-    """Print the kernels in order, or only the `limit` that should take longest."""
-    rows = kernel_rows(program)
-    total = sum(r.seconds for r in rows) or 1.0
-    shown = sorted(range(len(rows)), key=lambda k: -rows[k].seconds)[:limit] if limit else range(len(rows))
-    title = f"the {limit} kernels estimated to take longest" if limit and limit < len(rows) else "kernels"
-    columns = ("#", "ops", "tactic", "from", "work", "bytes", "estimated", "share", "bound")
-    made = table(title, *columns, right=(0, 4, 5, 6, 7))
-    for k in sorted(shown):
-        row = rows[k]
-        made.add_row(
-            str(k + 1),
-            cell(row.label),
-            cell(row.tactic),
-            cell(", ".join(row.where[:2]), "dim"),
-            f"{row.flops / 1e6:.2f} MF" if row.flops else "-",
-            format_bytes(int(row.bytes)),
-            duration(row.seconds),
-            f"{row.seconds / total:.0%}",
-            cell(row.bound),
+    longest = sorted(plan.kernels, key=lambda k: -k["seconds"] * k["times"])[:limit]
+    rows = table("the kernels estimated to take longest", "#", "kernel", "tactic", "from", "est.", "bound",
+                 right=(0, 4))  # fmt: skip
+    for kernel in sorted(longest, key=lambda k: k["number"]):
+        lines = ", ".join(kernel.get("from", [])[:2])
+        rows.add_row(
+            str(kernel["number"]),
+            cell(kernel["name"]),
+            cell(kernel["tactic"]),
+            cell(lines, "dim"),
+            duration(kernel["seconds"]),
+            cell(kernel["bound"]),
         )
-    out.print(made)
+    out.print(rows)
 
 
 def show_decisions(out: Console, program: Program) -> None:
@@ -159,20 +55,33 @@ def show_decisions(out: Console, program: Program) -> None:
 
 def show_memory(out: Console, program: Program) -> None:
     """Print the arena as a map of offsets over time, and what lies where."""
-    made = program.executable
     out.print(Text("memory", "bold"))
-    arena = arrange(made.values, made.commands, outputs=made.outputs)
-    out.print(Text(render(arena, made.values)), soft_wrap=True)
+    out.print(Text(render(arena_of(program), program.executable.values)), soft_wrap=True)
 
 
 def show_memory_map(out: Console, program: Program, height: int = 8) -> None:
     """Print the map alone, in a few rows."""
-    made = program.executable
-    arena = arrange(made.values, made.commands, outputs=made.outputs)
+    arena = arena_of(program)
     if arena.blocks:
         out.print(Text("the arena: time runs right, offsets run down, one mark is one buffer", "bold"))
-        drawn = render(arena, made.values, width=72, height=height).split("\n")
+        drawn = render(arena, program.executable.values, width=72, height=height).split("\n")
         out.print(Text("\n".join(line for line in drawn[1:] if line.startswith(("  +", "  |")))))
+
+
+def arena_of(program: Program) -> ArenaPlan:
+    """Return where each buffer of a program lies and when it lives."""
+    made = program.executable
+    return arrange(made.values, made.commands, outputs=made.outputs)
+
+
+def observed_peak_bytes(program: Program) -> int:
+    """Return the bytes in fact allocated for the arena, scratch and constants, with the caller's own.
+
+    Inputs, states and one set of outputs belong to the caller and are counted by type, as the plan does.
+    """
+    memory = program.plan.memory
+    callers = sum(memory[part] for part in ("state_bytes", "input_bytes", "output_bytes"))
+    return callers + sum(program.loaded.memory.nbytes.values())
 
 
 def show_loops(out: Console, program: Program) -> None:
@@ -192,16 +101,11 @@ def show_graph(out: Console, program: Program) -> None:
 
 def program_json(program: Program) -> dict[str, Any]:
     """Return all of it as JSON values."""
-    made = program.executable
-    arena = arrange(made.values, made.commands, outputs=made.outputs)
     return {
-        "name": program.graph.name,
-        "digest": program.graph.digest,
+        "name": program.plan.name,
+        "plan": program.plan.to_json(),
         "graph": str(program.graph),
-        "compile_seconds": program.compile_seconds,
-        "threads": made.threads,
-        "kernels": [row._asdict() for row in kernel_rows(program)],
         "loops": {name: str(s.kernel) for name, s in program.draft.kernels.items()},
         "decisions": program.log.to_json(),
-        "memory": {**memory_figures(program), "arena": to_json(arena, made.values)},
+        "arena": to_json(arena_of(program), program.executable.values),
     }
