@@ -14,7 +14,7 @@ from typing import Union
 
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import VerifyError
-from stratal.loops.expr import Call, Const, Expr, Load, Var, _intern, call, children, const, index_const
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, _intern, call, children, const, index_const
 
 Index = Union[Expr, int]
 Linear = dict[Expr, int]
@@ -305,7 +305,12 @@ def unflatten(position: Index, shape: tuple[int, ...]) -> tuple[Expr, ...]:
 
 def offset(load: Load) -> Expr:
     """Return the element offset of a load from the start of its buffer."""
+    return place(load.buffer, load.indices)
+
+
+def place(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+    """Return the element offset of an access from the start of its buffer."""
     position: Expr = index_const(0)
-    for i, s in zip(load.indices, load.buffer.strides, strict=True):
+    for i, s in zip(indices, buffer.strides, strict=True):
         position = add(position, mul(i, s))
     return position

@@ -93,11 +93,6 @@ def work(roots: list[Expr]) -> int:
     return sum(1 for e in walk(roots) if isinstance(e, Call) and e.dtype.name != "int64" or isinstance(e, Guard))
 
 
-def divides_anywhere(roots: list[Expr]) -> bool:
-    """Return whether some index still needs a division: its loops were better not collapsed."""
-    return any(isinstance(e, Call) and e.fn in ("floordiv", "mod") for e in walk(roots))
-
-
 def by_stride(axes: list[Var], buffer: Buffer) -> list[Var]:
     """Return loop variables ordered so that the buffer is walked through memory in order."""
     place = {v: k for k, v in enumerate(axes)}

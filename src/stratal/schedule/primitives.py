@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 
 from stratal.base.errors import VerifyError
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, load, transform, walk
-from stratal.loops.stmt import For, If, LoopKind, Seq, Stmt, Store, expressions, statements, substitute_stmt
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, children, load, transform, walk
+from stratal.loops.stmt import Fail, For, If, LoopKind, Seq, Stmt, Store, expressions, statements, substitute_stmt
 
 
 class Schedule:
@@ -193,9 +193,9 @@ class Schedule:
     def try_fuse(self, outer: Var, inner: Var) -> Var | None:
         """Fuse two loops if no index then needs a division; otherwise leave them alone."""
         body, steps = self.body, list(self.steps)
-        before = _num_divisions(self.body)
+        before = num_divisions(self.body)
         fused = self.fuse(outer, inner)
-        if _num_divisions(self.body) > before:
+        if num_divisions(self.body) > before:
             self.body, self.steps = body, steps
             return None
         return fused
@@ -253,8 +253,27 @@ def guarded_by(stmt: Stmt, var: Var) -> bool:
     return any(isinstance(s, If) and s.otherwise is None and index.depends(s.condition, var) for s in statements(stmt))
 
 
-def _num_divisions(stmt: Stmt) -> int:
-    return sum(1 for e in walk(expressions(stmt)) if isinstance(e, Call) and e.fn in ("floordiv", "mod"))
+def num_divisions(stmt: Stmt) -> int:
+    """Count the divisions that addresses and conditions need, accesses counted by their place in memory."""
+    seen: set[Expr] = set()
+    stack: list[Expr] = []
+    for s in statements(stmt):
+        if isinstance(s, Store):
+            stack += [s.value, index.place(s.buffer, s.indices)]
+        elif isinstance(s, (If, Fail)):
+            stack.append(s.condition)
+    count = 0
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if isinstance(e, Load):
+            stack.append(index.place(e.buffer, e.indices))
+            continue
+        count += isinstance(e, Call) and e.fn in ("floordiv", "mod")
+        stack.extend(children(e))
+    return count
 
 
 def sequence(*stmts: Stmt) -> Stmt:

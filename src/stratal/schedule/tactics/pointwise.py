@@ -8,8 +8,8 @@ from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Load, Var, walk
 from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
-from stratal.schedule.expressions import GroupExpressions, by_stride, divides_anywhere, work
-from stratal.schedule.primitives import Schedule, sequence
+from stratal.schedule.expressions import GroupExpressions, by_stride, work
+from stratal.schedule.primitives import Schedule, num_divisions, sequence
 from stratal.schedule.result import Tactic
 from stratal.schedule.tactics.common import (
     distribute,
@@ -28,7 +28,7 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     shape = results[0].aval.ints
     flat = Var("i", _product(shape))
     stores = _stores(x, results, index.unflatten(flat, shape))
-    if _row_major(x, results) and not divides_anywhere(list(expressions(sequence(*stores)))):
+    if _row_major(x, results) and not num_divisions(sequence(*stores)):
         loops = [flat]
     else:
         axes = fresh_axes(shape)
@@ -46,17 +46,31 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         return finished(schedule, "scalar", pairs)
     cost = 1 + work(roots)
     lanes = vector_lanes(target, roots)
-    across = _transposed(roots, loops)
+    loops = _collapse(schedule, loops)
+    across = _transposed(list(expressions(schedule.body)), loops)
     vector = loops.pop()
     outer = vectorize_inner(schedule, vector, lanes)
-    if across is not None:  # read along another axis: stay in the same cache lines from one vector to the next
+    if across is not None:  # read along another axis: blocks of it, so that both sides stay in their cache lines and pages
+        many, few = schedule.split(across, lanes)
         rest = [v for v in loops if v is not across]
-        schedule.reorder(*rest, outer, across)
-        loops = [*rest, outer]
-        distribute(schedule, loops, cost * lanes * across.extent)
+        schedule.reorder(*rest, many, outer, few)
+        loops = [*rest, many, outer]
+        distribute(schedule, loops, cost * lanes * lanes)
         return finished(schedule, "transpose", pairs)
     distribute(schedule, [*loops, outer], cost * lanes / 4)
     return finished(schedule, "sweep", pairs)
+
+
+def _collapse(schedule: Schedule, loops: list[Var]) -> list[Var]:
+    """Make one loop of neighbours that every operand walks as one."""
+    kept = [loops[0]]
+    for var in loops[1:]:
+        fused = schedule.try_fuse(kept[-1], var)
+        if fused is None:
+            kept.append(var)
+        else:
+            kept[-1] = fused
+    return kept
 
 
 def _stores(x: GroupExpressions, results: list[Node], where: tuple[Expr, ...]) -> list[Stmt]:
