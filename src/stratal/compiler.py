@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from typing import Any
 
 from stratal.base import settings
 from stratal.base.artifact import Branch, Command, Copy, Executable, KernelObject, Loop, Value, While
@@ -24,6 +25,7 @@ from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
 from stratal.optimize.simplify import simplify
 from stratal.plan.build import Compilation, make_plan
+from stratal.plan.explain import Text, explain
 from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage
 from stratal.runtime.program import LoadedProgram
@@ -51,6 +53,10 @@ class Program:
     def plan(self) -> Plan:
         """What a run does: kernels, memory and cost; made when first asked for."""
         return make_plan(self.graph, self.draft, self.executable, self.made)
+
+    def explain(self, about: str = "", **options: Any) -> Text:
+        """Say why it is what it is: see `plan.explain` for topics and options."""
+        return explain(self, about, **options)
 
     @property
     def executable(self) -> Executable:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from stratal.base import settings
 from stratal.base.errors import CompilerError
-from stratal.codegen.assemble_worker import emit_object
+from stratal.codegen.assemble_worker import assembly_of, emit_object
 from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError
 
 WORKER_START_S: Final = 0.35  # a Python process that imports llvmlite
@@ -54,6 +54,14 @@ def assemble(llvm_text: str, target: MachineTarget) -> bytes:
     """Return the object code of one LLVM module. Raises: CompilerError with the reason LLVM gave."""
     try:
         return emit_object(target.triple, target.cpu, target.features, llvm_text)
+    except (RuntimeError, ValueError) as error:
+        raise _rejected(str(error)) from None
+
+
+def emit_assembly(llvm_text: str, target: MachineTarget) -> str:
+    """Return the assembly of one LLVM module, for people to read. Raises: CompilerError."""
+    try:
+        return assembly_of(target.triple, target.cpu, target.features, llvm_text)
     except (RuntimeError, ValueError) as error:
         raise _rejected(str(error)) from None
 

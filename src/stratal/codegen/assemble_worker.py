@@ -13,6 +13,8 @@ import re
 import signal
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 LENGTH = struct.Struct("<I")
@@ -27,6 +29,20 @@ def emit_object(triple: str, cpu: str, features: str, text: str) -> bytes:
     Raises: RuntimeError with LLVM's message for text it rejects; ValueError for attributes that would split
     512-bit vectors.
     """
+    with _module(triple, cpu, features, text) as (machine, module):
+        code: bytes = machine.emit_object(module)
+        return code
+
+
+def assembly_of(triple: str, cpu: str, features: str, text: str) -> str:
+    """Return the assembly of the same code. Raises: as `emit_object`."""
+    with _module(triple, cpu, features, text) as (machine, module):
+        return str(machine.emit_assembly(module))
+
+
+@contextmanager
+def _module(triple: str, cpu: str, features: str, text: str) -> Iterator[tuple[Any, Any]]:
+    """Parse and verify a module; yield the machine to emit it for, and the module."""
     import llvmlite.binding as llvm
 
     for width in _NARROW.findall(text):
@@ -37,8 +53,7 @@ def emit_object(triple: str, cpu: str, features: str, text: str) -> bytes:
         module.triple = triple
         module.data_layout = str(machine.target_data)
         module.verify()
-        code: bytes = machine.emit_object(module)
-        return code
+        yield machine, module
 
 
 def _machine(triple: str, cpu: str, features: str) -> Any:
