@@ -142,38 +142,66 @@ def _starters(first: Sequence[Node]) -> list[Tensor]:
 
 # -- one run --------------------------------------------------------------------------------------------------------
 class _Run:
-    """The tensors of one run and what they need."""
+    """The tensors of one run and what they need, chosen among everything that waits."""
 
     def __init__(self, goal: Sequence[Node | Tensor]) -> None:
         self.tensors = [g for g in goal if isinstance(g, Tensor)]
         self.orphans = [g for g in goal if isinstance(g, Node)]  # pending leaves; a tensor may hold them
-        self.order: list[Node] = []
-        self.leaves: list[Node] = []
-        self.measure()
+        taken = set(map(id, self.tensors))
+        self.others = [t for t in _waiting() if id(t) not in taken]
+        roots = self.roots() + [_wanted(t) for t in self.others]
+        self.scope, leaves = programs.walk(roots, _is_leaf)  # all that waits
+        self.leaves = set(leaves)
+        self.late = self.reach({n for n in leaves if values.finished(n) is None})
 
-    def measure(self) -> None:
-        roots = [_wanted(t) for t in self.tensors] + [values.pending(n) or n for n in self.orphans]
-        self.order, self.leaves = programs.walk(roots, _is_leaf)
+    def roots(self) -> list[Node]:
+        return [_wanted(t) for t in self.tensors] + [values.pending(n) or n for n in self.orphans]
+
+    def reach(self, start: set[Node]) -> set[Node]:
+        """Return the nodes in scope that are, or depend on, some nodes."""
+        found = set(start)
+        if found:
+            leaves = self.leaves
+            for node in self.scope:
+                if node not in leaves and not found.isdisjoint(node.inputs):
+                    found.add(node)
+        return found
+
+    def needed(self) -> set[Node]:
+        """Return the nodes this run computes or reads."""
+        found = set(self.roots())
+        leaves = self.leaves
+        for node in reversed(self.scope):
+            if node in found and node not in leaves:
+                found.update(node.inputs)
+        return found
 
     def written(self) -> set[Node]:
         """Return the leaves whose storage this run overwrites."""
         return {t._home[1] for t in self.tensors if t._home is not None and t._home[1] is not None}
 
-    def companions(self, others: Sequence[Tensor], order: Sequence[Node]) -> list[Tensor]:
-        """Return the tensors among others to be computed in this run."""
-        shared_work = {n for n in self.order if not _is_leaf(n) and not _trivial(n)}
-        leaves = set(self.leaves)
-        written = self.written()
-        touching: set[Node] = set()
-        for node in order:
-            if node in shared_work or node in written or any(i in touching for i in node.inputs):
-                touching.add(node)
-        found = []
-        for tensor in others:
-            cell = tensor._home is not None and tensor._home[1] in leaves
-            if cell or _wanted(tensor) in touching:
-                found.append(tensor)
-        return found
+    def grow(self) -> list[Tensor]:
+        """Take in every tensor to be computed in this run; return those that must be but wait for another run first."""
+        while self.others:
+            needed, written = self.needed(), self.written()
+            touching = self.reach({n for n in needed if n not in self.leaves and not _trivial(n)} | written)
+            chosen = [
+                t for t in self.others
+                if _wanted(t) in touching or (t._home is not None and t._home[1] in needed)
+            ]  # fmt: skip
+            late = [t for t in chosen if _wanted(t) in self.late]
+            if late and (overwritten := self.reach(written)):
+                must = [t for t in late if _wanted(t) in overwritten]
+                if must:
+                    return must
+            postponed = set(map(id, late))
+            chosen = [t for t in chosen if id(t) not in postponed]
+            if not chosen:
+                break
+            taken = set(map(id, chosen))
+            self.tensors += chosen
+            self.others = [t for t in self.others if id(t) not in taken]
+        return []
 
 
 def _trivial(node: Node) -> bool:
@@ -186,34 +214,19 @@ def _trivial(node: Node) -> bool:
 def _run(goal: Sequence[Node | Tensor]) -> list[Node]:
     """Compute a goal and its companions; or return leaves that must be computed before."""
     work = _Run(goal)
-    taken = set(work.tensors)
-    others = [t for t in _waiting() if t not in taken]
-    if others:
-        order = topological([_wanted(t) for t in others], stop=_is_leaf)
-        while more := [t for t in work.companions(others, order) if t not in taken]:
-            late = [t for t in more if any(values.finished(n) is None for n in _leaves_of(t))]
-            postponed = set(map(id, late))
-            if late and (must := _depending(work.written(), late)):
-                return _blockers([_wanted(t) for t in must])
-            more = [t for t in more if id(t) not in postponed]
-            if not more:
-                break
-            taken.update(more)
-            work.tensors += more
-            work.measure()
+    must = work.grow()
+    if must:
+        return _blockers([_wanted(t) for t in must])
     _execute(work)
     return []
-
-
-def _leaves_of(tensor: Tensor) -> list[Node]:
-    return programs.walk([_wanted(tensor)], _is_leaf)[1]
 
 
 def _depending(leaves: set[Node], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the waiting tensors that depend on some leaves."""
     reached: set[Node] = set()
-    for node in topological([_wanted(t) for t in tensors], stop=_is_leaf):
-        if node in leaves or any(i in reached for i in node.inputs):
+    order, _ = programs.walk([_wanted(t) for t in tensors], _is_leaf)
+    for node in order:
+        if node in leaves or not reached.isdisjoint(node.inputs):
             reached.add(node)
     return [t for t in tensors if _wanted(t) in reached]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Input, Node, graph_input, topological
+from stratal.graph.node import Input, Node, graph_input
 from stratal.runtime.storage import Storage
 
 Key = tuple[Any, ...]
@@ -58,9 +58,32 @@ class Work(NamedTuple):
 
 
 def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[Node], list[Node]]:
-    """Return every node the roots need, and those of them that are leaves, inputs before users."""
-    order = topological(roots, stop=is_leaf)
-    return order, [n for n in order if is_leaf(n)]
+    """Return every node the roots need, inputs before users, and those of them that are leaves; iterative, any depth.
+
+    The order depends on the roots and their structure alone, so that equal work gets an equal key.
+    """
+    order: list[Node] = []
+    leaves: list[Node] = []
+    done: dict[Node, bool] = {}
+    stack = list(roots)[::-1]
+    while stack:
+        node = stack[-1]
+        state = done.get(node)
+        if state is None:
+            if is_leaf(node):
+                leaves.append(node)
+                done[node] = True
+                order.append(node)
+                stack.pop()
+            else:
+                done[node] = False
+                stack += [i for i in node.inputs[::-1] if i not in done]
+        else:
+            stack.pop()
+            if not state:
+                done[node] = True
+                order.append(node)
+    return order, leaves
 
 
 def program_for(work: Work, name: str) -> Program:
