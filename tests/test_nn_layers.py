@@ -98,8 +98,7 @@ def test_embedding_agrees_and_the_padding_row_gets_no_gradient():
     compare(nn.Embedding(5, 3, padding_idx=1), torch.nn.Embedding(5, 3, padding_idx=1), tokens)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("layers", "reverse"), [(1, False), (2, True)])
 def test_the_lstm_agrees_with_pytorch(layers, reverse):
     def make(nn):
         return nn.LSTM(3, 4, num_layers=layers, bidirectional=reverse, batch_first=reverse)
@@ -108,8 +107,9 @@ def test_the_lstm_agrees_with_pytorch(layers, reverse):
         y, (h, c) = module(x)
         return y.sum() + (h * 2.0).sum() + (c * 3.0).sum()
 
-    compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=forward)
     compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=lambda m, x: m(x)[0])
+    with st.eager():
+        compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=forward)
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
@@ -119,8 +119,9 @@ def test_multihead_attention_agrees_with_its_masks(batch_first):
 
     x = draw(3, 3, 8, dtype=np.float64)
     compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x)[0])
-    compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x)[1])
-    compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x, average_attn_weights=False)[1])
+    with st.eager():
+        compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x)[1])
+        compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x, average_attn_weights=False)[1])
     causal = np.triu(np.ones((3, 3), bool), 1)
     padding = np.array([[False, False, True]] * 3)
 

@@ -49,10 +49,11 @@ def compare(ours, theirs, *arrays, forward=None, tolerance=None):
             x.requires_grad_()
     ts = [to_torch(a) for a in arrays]
     y, t = forward(ours, *xs), forward(theirs, *ts)
-    assert_close(y.detach(), t.detach(), "output", tolerance)
     weights = np.random.default_rng(9).standard_normal(tuple(t.shape)).astype(_float_of(arrays))
     (y * st.tensor(weights)).sum().backward()
     (t * to_torch(weights).detach()).sum().backward()
+    # Read only now, so that output and gradients are one program.
+    assert_close(y.detach(), t.detach(), "output", tolerance)
     for k, (x, s) in enumerate(zip(xs, ts, strict=True)):
         if x.dtype.is_float:
             assert_close(x.grad, s.grad, f"gradient of input {k}", tolerance)
