@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from stratal.base.dims import Dim
 from stratal.base.lowered import Lowered
 from stratal.base.log import decide
 from stratal.base.types import TensorType, TupleType
@@ -64,7 +65,7 @@ class Fusion:
         self._settle(list(self.waiting))
         for root in dict.fromkeys(self.graph.roots):
             if isinstance(root.op, (Input, Const)):
-                self._open("alias", root)
+                self._open("alias", root, "a result that is an input or a constant is copied")
         self._drop_unread()
         stored = self._stored()
         if self.enabled:
@@ -72,6 +73,8 @@ class Fusion:
         groups = [g for g in self.groups if g.members]
         for k, group in enumerate(groups):
             group.position = k
+            decide("fuse", _named(group), f"{group.kind} of {len(group.members)} ops", group.why,
+                   where=group.members[0].where)  # fmt: skip
         return Partition(groups, self.group_of, stored)
 
     def _scalars_first(self) -> list[Node]:
@@ -119,14 +122,14 @@ class Fusion:
         if not isinstance(lowered, Compute):
             self._settle([i for i in node.inputs if i in self.waiting])
         if lowered is None:
-            self._open("host", node)
+            self._open("host", node, "it has no lowering for these operands")
         elif isinstance(lowered, Region):
-            self._open("region", node)
+            self._open("region", node, "control flow nests commands of its own")
         elif isinstance(lowered, Compute):
             self.reads[node] = self.accesses(node, lowered)
             self._place_compute(node, lowered, self.reads[node])
         else:
-            self._open("body", node)
+            self._open("body", node, "its record writes its own loops")
 
     def _place_compute(self, node: Node, compute: Compute, accesses: list[Access]) -> None:
         waiting = [a.value for a in accesses if a.value in self.waiting]
@@ -150,13 +153,13 @@ class Fusion:
             owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
             latest = max(owners, key=lambda g: g.position, default=None)
         if is_contraction(compute):
-            self._open("contract", node)
+            self._open("contract", node, "a sum of products starts a kernel; what follows on its result joins")
         elif compute.combiner is not None:
             self._place_reduction(node, compute, accesses, latest)
         elif latest is not None and self._fits(latest, node, compute, accesses):
             self._join(latest, node)
         else:
-            self._open("pointwise", node)
+            self._open("pointwise", node, self._apart(latest, node.shape, accesses))
 
     def _waiting_for(self, values: Sequence[Node]) -> list[Node]:
         """Return waiting values with the waiting values they read, operands first, all read at their own elements."""
@@ -181,7 +184,7 @@ class Fusion:
             if latest is not None and self._fits(latest, v, compute, self.reads[v]):
                 self._join(latest, v)
             else:
-                self._open("pointwise", v)
+                self._open("pointwise", v, self._apart(latest, v.shape, self.reads[v]))
 
     def _fits(self, group: Group, node: Node, compute: Compute, accesses: Sequence[Access]) -> bool:
         """Return whether an element-wise node can run inside the group's loops."""
@@ -205,7 +208,7 @@ class Fusion:
         num_rows = len(compute.axes)
         if _reads_in_order(accesses, order):
             if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
-                latest = self._open("rows", node)
+                latest = self._open("rows", node, self._apart(latest, space, accesses, "its loops finish no whole row"))
                 latest.space, latest.num_rows = space, num_rows
             else:
                 self._join(latest, node)
@@ -215,7 +218,7 @@ class Fusion:
         if found is not None and not self._full(found) and (latest is None or latest.position < found.position):
             self._join(found, node)
             return
-        group = self._open("columns", node)
+        group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
         group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
         if key is not None:
             self.columns[key] = group
@@ -248,13 +251,33 @@ class Fusion:
             self.sizes[lowered] = 1 + sum(1 for e in walk(lowered.terms) if isinstance(e, Call))
         return self.sizes[lowered]
 
-    def _open(self, kind: str, node: Node) -> Group:
+    def _open(self, kind: str, node: Node, why: str) -> Group:
         space = node.aval.shape if isinstance(node.type, TensorType) else ()
         group = Group(kind, node, space, len(self.groups))
+        group.why = why
         self.groups.append(group)
         self.group_of[node] = group
         self.work[group] = self._work(node)
         return group
+
+    def _apart(
+        self, latest: Group | None, space: Sequence[Dim], accesses: Sequence[Access], otherwise: str = ""
+    ) -> str:
+        """Say why a node does not run in the loops of the latest kernel it reads."""
+        if not self.enabled:
+            return "fusion is off"
+        if latest is None:
+            return "it reads no other kernel's results"
+        name = _named(latest)
+        if latest.kind not in ("pointwise", "contract", "columns", "rows"):
+            return f"{name} is a {latest.kind} command, which takes nothing in"
+        if self._full(latest):
+            return f"{name} has as much work as one kernel may have"
+        if tuple(space) != latest.space:
+            return f"it runs over {_extents(space)}, {name} over {_extents(latest.space)}"
+        if any(self.owner(a.value) is latest for a in accesses):
+            return otherwise or f"it reads {name} elsewhere than at the element being computed"
+        return otherwise or f"the loops of {name} cannot hold it"
 
     def _join(self, group: Group, node: Node) -> None:
         group.members.append(node)
@@ -300,6 +323,8 @@ class Fusion:
             (value,) = kept
             users = readers.get(value, [])
             if len(users) != 1 or not self._repeats_nothing(users[0], value):
+                often = "it is read more than once" if len(users) > 1 else "its reader would compute elements again"
+                decide("fuse", value.op.name, "stored", often, where=value.where)
                 continue
             reader = self.group_of[users[0]]
             if reader is group or self.work[group] + self.work[reader] > MAX_WORK:
@@ -325,6 +350,15 @@ class Fusion:
         order = (*compute.axes, *compute.reduce)
         size = math.prod(v.extent for v in order)
         return axis_positions(found[0].indices, order) is not None and size <= math.prod(value.aval.ints)
+
+
+def _named(group: Group) -> str:
+    names = list(dict.fromkeys(m.op.name for m in group.members))
+    return "+".join(names[:3]) + ("+.." if len(names) > 3 else "")
+
+
+def _extents(space: Sequence[Dim]) -> str:
+    return "x".join(map(str, space)) or "a scalar"
 
 
 def _along_rows(group: Group, access: Access, axes: tuple[Expr, ...]) -> bool:

@@ -31,12 +31,14 @@ from stratal.schedule.result import Scheduled
 
 TOPICS: Final = ("kernels", "memory", "graph", "decisions")
 STAGES: Final = {
+    "fuse": "fused and kept apart",
     "simplify": "graph rewrites",
     "override": "overridden by hand",
     "layout": "layouts other than row-major",
     "pack": "operands packed for their readers",
     "in place": "memory shared, copies left",
 }
+_NOT_GROUPS: Final = ("stored", "computed in its only reader")  # kernels tell why they are apart themselves
 MOST_SHOWN: Final = 40
 
 
@@ -104,7 +106,7 @@ def _program(program: Explained) -> Iterator[str]:
         yield "run by Python"
         yield from (f"  {c['op']}: {c.get('why') or 'as asked'}{_from(c)}" for c in host)
     for stage, title in STAGES.items():
-        found = program.log.of(stage)
+        found = [d for d in program.log.of(stage) if stage != "fuse" or d.choice in _NOT_GROUPS]
         if found:
             yield ""
             yield title
@@ -148,7 +150,7 @@ def _kernel_lines(program: Explained, row: JSON, launch: Launch) -> Iterator[str
     if row["ops"]:
         yield f"       computes {_counted(row['ops'])}"
     if group is not None and group.why and row["ops"]:
-        yield f"       because {group.why}"
+        yield f"       apart because {group.why}"
     yield f"       {row['tactic']}, {plural(row['chunks'], 'chunk')}; {_traffic(row)}; {_steps(scheduled)}"
     over = _taken_over(program, launch)
     if over:
