@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratal.base.artifact import Command, Copy, Host, Launch, Value
+from stratal.base.log import decide
 from stratal.memory.liveness import Interval, Liveness, Path, analyse
 
 Candidates = Mapping[Path, Sequence[tuple[int, int]]]
@@ -83,28 +84,49 @@ class _Chooser:
     def consider_copy(self, moment: int, path: Path, copy: Copy, candidates: Candidates) -> None:
         """Make `source` where `target` lies if it is made once, for this copy, while that one rests."""
         source, target = copy.source, copy.target
-        made = self.live.writers.get(source, [])
-        if source == target or not self._equal(source, target) or not self._own(source) or len(made) != 1:
+        if source == target:
             return
-        home = self.values[target].home
-        if home == "const" or (home == "input" and target not in self.states):
+        refused = self._copy_refused(moment, path, copy, candidates)
+        if refused:
+            decide("in place", self._named(target), f"{self._named(source)} is copied there", refused,
+                   where=self.values[source].where)  # fmt: skip
             return
-        life = self.life(source)
-        leaf = self.live.leaves[made[0]]
-        if leaf is None or leaf[0][:-1] != path[:-1] or life != Interval(made[0], moment):
-            return
-        in_place = (target, source) in candidates.get(leaf[0], ()) and _once(leaf[1], target)
-        if source in self.outputs or target in self.group:
-            return
-        if not self._unseen(target, made[0], moment, in_place):
-            return
-        if any(other.meets(life) for other in self.sources.get(target, ())):
-            return
-        if home == "input" and self._outermost(made[0]) <= self.last_risk:
-            return
-        self.sources.setdefault(target, []).append(life)
+        self.sources.setdefault(target, []).append(self.life(source))
         self._join(source, target)
         self.decided.append(InPlace(source, target, path, "copy"))
+        decide("in place", self._named(target), f"{self._named(source)} is made there",
+               "nobody looks at the old value in between", where=self.values[source].where)  # fmt: skip
+
+    def _copy_refused(self, moment: int, path: Path, copy: Copy, candidates: Candidates) -> str:
+        """Say why a copy must stay; '' if its source may be made in its target."""
+        source, target = copy.source, copy.target
+        made = self.live.writers.get(source, [])
+        home = self.values[target].home
+        if not self._equal(source, target):
+            return "the two differ in size"
+        if not self._own(source):
+            return "the value has its place already"
+        if source in self.outputs or target in self.group:
+            return "one of them is also needed elsewhere"
+        if home == "const" or (home == "input" and target not in self.states):
+            return "inputs and constants are never written"
+        life = self.life(source)
+        leaf = self.live.leaves[made[0]] if len(made) == 1 else None
+        if leaf is None or leaf[0][:-1] != path[:-1]:
+            return "it is not made once beside the copy"
+        if life != Interval(made[0], moment):
+            return "it is still read after the copy"
+        in_place = (target, source) in candidates.get(leaf[0], ()) and _once(leaf[1], target)
+        if not self._unseen(target, made[0], moment, in_place):
+            return "the old value is read while the new one is made, or after"
+        if any(other.meets(life) for other in self.sources.get(target, ())):
+            return "another value is made there at that time"
+        if home == "input" and self._outermost(made[0]) <= self.last_risk:
+            return "an index check or a host call that may fail comes later"
+        return ""
+
+    def _named(self, id_: int) -> str:
+        return self.values[id_].label or f"%{id_}"
 
     def _unseen(self, target: int, made: int, copied: int, read_in_place: bool) -> bool:
         """Whether nobody accesses the target between the making of its next value and the copy."""
@@ -130,6 +152,8 @@ class _Chooser:
         else:
             return
         self.decided.append(InPlace(write, read, path, "launch"))
+        decide("in place", self._named(read), f"{self._named(write)} takes over its memory",
+               "the kernel is its last and only reader", where=launch.where)  # fmt: skip
 
     def _own(self, id_: int) -> bool:
         """Whether a value still lies in arena memory of its own that it shares with nobody."""

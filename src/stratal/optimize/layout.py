@@ -6,6 +6,7 @@ what is computed from a value element by element keeps its order. Results of the
 
 from __future__ import annotations
 
+from stratal.base.log import decide
 from stratal.graph.graph import Graph
 from stratal.graph.node import Item, Node
 from stratal.graph.partition import Partition
@@ -34,11 +35,17 @@ def choose_orders(graph: Graph, partition: Partition) -> dict[Node, Order]:
         rank = len(node.shape)
         if node.op.name == "conv" or (rank > 2 and node in convolved):
             orders[node] = channels_last(rank)
+            _note(node, orders[node], "convolutions read windows and write vectors along the channels")
             continue
         found = _inherited(node, partition, orders, rank)
         if found is not None:
             orders[node] = found
+            _note(node, found, "the order of the operand it is computed from")
     return orders
+
+
+def _note(node: Node, order: Order, why: str) -> None:
+    decide("layout", f"{node.op.name} {node.type}", f"axes in order {order}", why, where=node.where)
 
 
 def _sources(node: Node) -> list[Node]:
