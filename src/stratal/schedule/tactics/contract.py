@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratal.base.dtypes import DType
+from stratal.base.log import decide
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Compute, axes as fresh_axes
@@ -156,7 +157,12 @@ class ContractNest:
     def _panels(self, term: Expr) -> Expr:
         """Copy B into panels as wide as a tile, each contiguous over the whole reduction; return the term that reads them."""
         width = min(self.tile.vectors * self.lanes, self.roles.vector.extent)
+        self._note_pack("second operand", width, "it is read in vectors, and lies scattered along them or the reduction")
         return self._pack(term, self.roles.vector, width)
+
+    def _note_pack(self, operand: str, width: int, why: str) -> None:
+        choice = f"copied into panels of {width}"
+        decide("pack", f"{operand} of {self.anchor.op.name} {self.anchor.type}", choice, why, where=self.anchor.where)
 
     def _wants_rows(self, term: Expr) -> bool:
         """Return whether A is better copied tile by tile: its rows are contiguous, but each step of the reduction is far away."""
@@ -169,7 +175,9 @@ class ContractNest:
         return near and far and self.roles.vector.extent >= 2 * self.lanes and self.m.extent > self.tile.rows
 
     def _packed_rows(self, term: Expr) -> Expr:
-        return self._pack(term, self.m, min(self.tile.rows, self.m.extent))
+        width = min(self.tile.rows, self.m.extent)
+        self._note_pack("first operand", width, "each step of the reduction would be far from the last")
+        return self._pack(term, self.m, width)
 
     def _pack(self, term: Expr, along: Var, width: int) -> Expr:
         """Copy an operand so that `width` steps of `along` lie together, then the reduction; return the term that reads the copy."""
