@@ -78,6 +78,7 @@ class KernelEmitter:
         self.exec_mask: str | None = None  # lanes that run, where not all do
         self.some_lane = False  # whether at least one lane is known to run
         self.mask_depth: dict[str, int] = {}
+        self.known_masks: dict[str, tuple[bool, ...]] = {}  # masks whose lanes are known now
         self.statement_memo: dict[object, str] = {}
         self.info: dict[Expr, _Info] = {}
 
@@ -170,8 +171,9 @@ class KernelEmitter:
         self.lane, lanes = loop.var, lane_count(loop.var.extent)
         self.bound[loop.var] = ("", 0)
         if lanes != loop.var.extent:
-            bits = ", ".join(f"i1 {'true' if k < loop.var.extent else 'false'}" for k in range(lanes))
-            self.exec_mask = f"<{bits}>"
+            bits = tuple(k < loop.var.extent for k in range(lanes))
+            self.exec_mask = "<" + ", ".join(f"i1 {'true' if bit else 'false'}" for bit in bits) + ">"
+            self.known_masks[self.exec_mask] = bits
         elif outer is not None:
             self.exec_mask = None
         self._statement(loop.body)
@@ -257,8 +259,10 @@ class KernelEmitter:
         outer, sure = self.exec_mask, self.some_lane
         condition = self.value(stmt.condition, outer)
         self.mask_depth.setdefault(condition, self._under(stmt.condition, outer)[0].depth)
-        assert self.lane is not None
-        first = substitute((stmt.condition,), {self.lane: index.as_expr(0)})[0]
+        per_lane = self._per_lane(stmt.condition)
+        first = per_lane[0]
+        if all(isinstance(c, Const) for c in per_lane):
+            self.known_masks[condition] = tuple(bool(c.value) for c in per_lane if isinstance(c, Const))
         self.exec_mask = self._and(outer, condition)
         self.some_lane = isinstance(first, Const) and bool(first.value) and (outer is None or sure)
         self._statement(stmt.then)
@@ -268,6 +272,11 @@ class KernelEmitter:
             self.exec_mask, self.some_lane = self._and(outer, ones), False
             self._statement(stmt.otherwise)
         self.exec_mask, self.some_lane = outer, sure
+
+    def _per_lane(self, condition: Expr) -> list[Expr]:
+        """Return a condition for each lane."""
+        assert self.lane is not None
+        return [substitute((condition,), {self.lane: index.as_expr(k)})[0] for k in range(self.lanes)]
 
     def _emit_at_current(self, instruction: str) -> str:
         self.target = self.scopes[-1]
@@ -326,6 +335,13 @@ class KernelEmitter:
         align = dtype.itemsize
         if self.lane is None or (stride == 1 and self.exec_mask is None):
             self._line(f"  store {ty} {value}, ptr {pointer}, align {align}")
+            return
+        running = self.known_masks.get(self.exec_mask or "", ())
+        if stride == 1 and sum(running) == 1:  # LLVM 22 writes 4 bytes of a narrow one: it loses a truncation
+            k = running.index(True)
+            lane = self._append(f"extractelement {ty} {value}, i64 {k}")
+            pointer = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {k}")
+            self._line(f"  store {memory} {lane}, ptr {pointer}, align {align}")
             return
         kind = "store" if stride == 1 else "scatter"
         at = "ptr" if stride == 1 else f"<{self.lanes} x ptr>"
@@ -702,6 +718,9 @@ class KernelEmitter:
             self.target = self.scopes[-1]
             memo[key] = self._append(f"and {vector_of('i1', self.lanes)} {a}, {b}")
             self.mask_depth[memo[key]] = len(self.scopes) - 1
+            if a in self.known_masks and b in self.known_masks:
+                both = zip(self.known_masks[a], self.known_masks[b], strict=True)
+                self.known_masks[memo[key]] = tuple(x and y for x, y in both)
         return memo[key]
 
     def _across(self, e: Lanes) -> str:
