@@ -2,7 +2,9 @@
 
     file := MAGIC, u64 length of the header, header, blobs
 
-Host calls are Python functions of this process and are not written; who unpacks hands them in again.
+Host calls are Python functions of this process and are not written; who unpacks hands them in again. Source
+lines are numbers in a list. A list given to both `pack` and `unpack` is not written: one program serves every
+place in the user's files that computes the same.
 Unpacking builds nothing but the plain data of base.artifact, and anything malformed is a FormatError.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from stratal.base.artifact import (
@@ -30,20 +32,28 @@ from stratal.base.errors import FormatError
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 
-MAGIC: Final = b"stratal-program1"
+MAGIC: Final = b"stratal-program2"
 _LENGTH: Final = struct.Struct("<Q")
 Json = Any
+Numbers = dict[SourceLine, int]  # where each line stands in the list of lines
+Lines = Sequence[SourceLine]
 
 
-def pack(executable: Executable) -> bytes:
-    """Return an Executable as bytes, its host calls left out."""
+def pack(executable: Executable, lines: Iterable[SourceLine] = ()) -> bytes:
+    """Return an Executable as bytes, its host calls and the source lines in `lines` left out."""
     kernels = list(executable.kernels.values())
+    numbers = {line: k for k, line in enumerate(dict.fromkeys(lines))}
+    num_given = len(numbers)
+    values = [_value(v, numbers) for v in executable.values]
+    commands = _list(executable.commands, numbers)
     header = {
         "name": executable.name,
         "kernels": [[k.symbol, k.key, len(k.code)] for k in kernels],
         "constants": [len(c) for c in executable.constants],
-        "values": [_value(v) for v in executable.values],
-        "commands": [_command(c) for c in executable.commands],
+        "num_lines": num_given,
+        "lines": list(numbers)[num_given:],
+        "values": values,
+        "commands": commands,
         "inputs": executable.inputs,
         "outputs": executable.outputs,
         "states": executable.states,
@@ -56,17 +66,17 @@ def pack(executable: Executable) -> bytes:
     return b"".join([MAGIC, _LENGTH.pack(len(text)), text, *blobs])
 
 
-def unpack(data: bytes, calls: Sequence[object] = ()) -> Executable:
-    """Return the Executable that `pack` wrote. Raises: FormatError, also for another number of calls."""
+def unpack(data: bytes, calls: Sequence[object] = (), lines: Iterable[SourceLine] = ()) -> Executable:
+    """Return the Executable that `pack` wrote. Raises: FormatError, also for another number of calls or lines."""
     try:
-        return _unpack(data, list(calls))
+        return _unpack(data, list(calls), list(dict.fromkeys(lines)))
     except FormatError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError) as error:
         raise FormatError("program file: malformed", got=f"{type(error).__name__}: {error}"[:200]) from None
 
 
-def _unpack(data: bytes, calls: list[object]) -> Executable:
+def _unpack(data: bytes, calls: list[object], given: list[SourceLine]) -> Executable:
     start = len(MAGIC) + _LENGTH.size
     if data[: len(MAGIC)] != MAGIC:
         raise FormatError("program file: not one of this version")
@@ -82,94 +92,98 @@ def _unpack(data: bytes, calls: list[object]) -> Executable:
     if header["num_calls"] != len(calls):
         got = f"{len(calls)}, not {header['num_calls']}"
         raise FormatError("program file: needs other host calls", got=got)
+    if header["num_lines"] != len(given):
+        raise FormatError("program file: needs other source lines", got=f"{len(given)}, not {header['num_lines']}")
+    lines = [*given, *(SourceLine(f, n, function, tuple(scope)) for f, n, function, scope in header["lines"])]
     symbols = header["kernels"]
     codes = zip(symbols, blobs, strict=False)
     kernels = {s: KernelObject(s, code, key) for (s, key, _), code in codes}
     arena, scratch, threads = header["sizes"]
     return Executable(
-        header["name"], kernels, [_to_value(v) for v in header["values"]],
-        tuple(_to_command(c) for c in header["commands"]), tuple(header["inputs"]), tuple(header["outputs"]),
+        header["name"], kernels, [_to_value(v, lines) for v in header["values"]],
+        _to_list(header["commands"], lines), tuple(header["inputs"]), tuple(header["outputs"]),
         tuple(header["states"]), blobs[len(symbols) :], arena, scratch, threads, calls, header["plan"],
     )  # fmt: skip
 
 
-def _lines(where: tuple[SourceLine, ...]) -> Json:
-    return [[line.file, line.line, line.function, line.scope] for line in where]
+def _where(where: Iterable[SourceLine], numbers: Numbers) -> list[int]:
+    return [numbers.setdefault(line, len(numbers)) for line in where]
 
 
-def _to_lines(where: Json) -> tuple[SourceLine, ...]:
-    return tuple(SourceLine(file, line, function, tuple(scope)) for file, line, function, scope in where)
+def _to_where(where: Json, lines: Lines) -> tuple[SourceLine, ...]:
+    return tuple([lines[k] for k in where])
 
 
-def _value(v: Value) -> Json:
+def _value(v: Value, numbers: Numbers) -> Json:
     type_ = [v.type.dtype.name, v.type.ints]
-    return [v.id, type_, v.strides, v.home, v.index, v.offset, v.alias, v.label, _lines(v.where)]
+    return [v.id, type_, v.strides, v.home, v.index, v.offset, v.alias, v.label, _where(v.where, numbers)]
 
 
-def _to_value(fields: Json) -> Value:
+def _to_value(fields: Json, lines: Lines) -> Value:
     id_, (dtype, shape), strides, home, index, offset, alias, label, where = fields
     type_ = TensorType(as_dtype(dtype), shape)
-    return Value(id_, type_, tuple(strides), home, index, offset, alias, label, _to_lines(where))
+    return Value(id_, type_, tuple(strides), home, index, offset, alias, label, _to_where(where, lines))
 
 
-def _command(c: Command) -> Json:
+def _command(c: Command, numbers: Numbers) -> Json:
     if isinstance(c, Launch):
         floats = [number.hex() for number in map(float, c.floats)]
         shape = [c.kernel, c.reads, c.writes, c.chunks, c.ints, floats, c.scratch_bytes]
-        return ["launch", *shape, c.label, _lines(c.where), c.may_fail]
+        return ["launch", *shape, c.label, _where(c.where, numbers), c.may_fail]
     if isinstance(c, Copy):
         return ["copy", c.source, c.target, c.label]
     if isinstance(c, Host):
-        return ["host", c.call, c.reads, c.writes, c.label, _lines(c.where)]
+        return ["host", c.call, c.reads, c.writes, c.label, _where(c.where, numbers)]
     if isinstance(c, Loop):
-        return ["loop", _list(c.body), c.trips, c.counter, c.trips_value, c.reverse, c.label]
+        return ["loop", _list(c.body, numbers), c.trips, c.counter, c.trips_value, c.reverse, c.label]
     if isinstance(c, While):
-        return ["while", _list(c.condition), c.predicate, _list(c.body), c.label]
-    return ["branch", c.predicate, _list(c.then), _list(c.otherwise), c.label]
+        return ["while", _list(c.condition, numbers), c.predicate, _list(c.body, numbers), c.label]
+    return ["branch", c.predicate, _list(c.then, numbers), _list(c.otherwise, numbers), c.label]
 
 
-def _list(commands: tuple[Command, ...]) -> Json:
-    return [_command(c) for c in commands]
+def _list(commands: Iterable[Command], numbers: Numbers) -> Json:
+    return [_command(c, numbers) for c in commands]
 
 
-def _to_list(fields: Json) -> tuple[Command, ...]:
-    return tuple(_to_command(c) for c in fields)
+def _to_list(fields: Json, lines: Lines) -> tuple[Command, ...]:
+    return tuple([_READERS[kind](lines, *rest) for kind, *rest in fields])
 
 
 def _to_launch(
-    kernel: str, reads: Json, writes: Json, chunks: int, ints: Json, floats: Json, scratch: int, *rest: Json
+    lines: Lines, kernel: str, reads: Json, writes: Json, chunks: int, ints: Json, floats: Json, *rest: Json
 ) -> Launch:
-    label, where, may_fail = rest
+    scratch, label, where, may_fail = rest
     numbers = tuple(float.fromhex(text) for text in floats)
     buffers = tuple(reads), tuple(writes)
-    return Launch(kernel, *buffers, chunks, tuple(ints), numbers, scratch, label, _to_lines(where), may_fail)
+    found = _to_where(where, lines)
+    return Launch(kernel, *buffers, chunks, tuple(ints), numbers, scratch, label, found, may_fail)
 
 
-def _to_host(call: int, reads: Json, writes: Json, label: str, where: Json) -> Host:
-    return Host(call, tuple(reads), tuple(writes), label, _to_lines(where))
+def _to_copy(lines: Lines, source: int, target: int, label: str) -> Copy:
+    return Copy(source, target, label)
 
 
-def _to_loop(body: Json, *rest: Json) -> Loop:
-    return Loop(_to_list(body), *rest)
+def _to_host(lines: Lines, call: int, reads: Json, writes: Json, label: str, where: Json) -> Host:
+    return Host(call, tuple(reads), tuple(writes), label, _to_where(where, lines))
 
 
-def _to_while(condition: Json, predicate: int, body: Json, label: str) -> While:
-    return While(_to_list(condition), predicate, _to_list(body), label)
+def _to_loop(lines: Lines, body: Json, *rest: Json) -> Loop:
+    return Loop(_to_list(body, lines), *rest)
 
 
-def _to_branch(predicate: int, then: Json, otherwise: Json, label: str) -> Branch:
-    return Branch(predicate, _to_list(then), _to_list(otherwise), label)
+def _to_while(lines: Lines, condition: Json, predicate: int, body: Json, label: str) -> While:
+    return While(_to_list(condition, lines), predicate, _to_list(body, lines), label)
+
+
+def _to_branch(lines: Lines, predicate: int, then: Json, otherwise: Json, label: str) -> Branch:
+    return Branch(predicate, _to_list(then, lines), _to_list(otherwise, lines), label)
 
 
 _READERS: Final[dict[str, Callable[..., Command]]] = {
     "launch": _to_launch,
-    "copy": Copy,
+    "copy": _to_copy,
     "host": _to_host,
     "loop": _to_loop,
     "while": _to_while,
     "branch": _to_branch,
 }
-
-
-def _to_command(fields: Json) -> Command:
-    return _READERS[fields[0]](*fields[1:])
