@@ -19,7 +19,7 @@ from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Var, call, cast, const, guard
-from stratal.loops.index import flatten
+from stratal.loops.index import both, flatten, floordiv, less, mod
 from stratal.ops.families import check_kind, linear_jvp, refuse_host_only
 from stratal.ops.linear import family
 from stratal.ops.linear.family import Pairs
@@ -352,6 +352,8 @@ class WindowScatter(Windowed):
         values, index = arguments(*types)
         compute = types[0].dtype.compute
         elements = fresh_axes(self.infer(*types).ints)
+        if self.is_disjoint():
+            return self._lower_disjoint(types, elements)
         reduce, offsets = self.offsets()
         condition, places = family.window_writes(
             elements, offsets, types[0].ints, self.strides, self.padding, self.dilation
@@ -360,6 +362,25 @@ class WindowScatter(Windowed):
         zero = const(0, compute)
         term = guard(condition, call("select", here, cast(values[places], compute), zero), zero)
         return Compute((values, index), elements, types[0].dtype, term, reduce=reduce, combiner="sum")
+
+    def is_disjoint(self) -> bool:
+        """Return whether no element lies in two windows, and windows start at 0: the usual pooling."""
+        unpadded = all(p == (0, 0) for p in self.padding)
+        return unpadded and self.strides == self.window and all(d == 1 for d in self.dilation)
+
+    def _lower_disjoint(self, types: Sequence[TensorType], elements: Sequence[Var]) -> Lowered:
+        """Let each element ask the only window it can lie in."""
+        values, index = arguments(*types)
+        places = tuple(floordiv(e, w) for e, w in zip(elements, self.window, strict=True))
+        offset = flatten(tuple(mod(e, w) for e, w in zip(elements, self.window, strict=True)), self.window)
+        covered: Expr = const(True, bool_)
+        for place, count in zip(places, types[0].ints, strict=True):
+            covered = both(covered, less(place, count))
+        zero = const(0, types[0].dtype)
+        here = call("eq", index[places], cast(offset, int32))
+        return Compute(
+            (values, index), elements, types[0].dtype, guard(covered, call("select", here, values[places], zero), zero)
+        )
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.window_gather(ct, inputs[1], **self.geometry), None]
