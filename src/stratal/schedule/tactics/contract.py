@@ -33,6 +33,7 @@ from stratal.schedule.tactics.common import (
 )
 
 UNROLL_K = 4
+PANELS_AT_ONCE = 16  # written side by side while packing what is contiguous across them
 MANY_ROWS = 256  # rows of A that repay copying B
 DIRECT_WORK = 6  # epilogues up to this many operations are repeated in the unrolled tile
 
@@ -141,7 +142,7 @@ class ContractNest:
         """Return whether B is better copied into panels: it is not contiguous along the vectors, or is read often and lies scattered."""
         operand = strip_cast(term)
         if not isinstance(operand, Load):
-            return True
+            return False  # a constant
         offset = index.offset(operand)
         if index.stride_of(offset, self.roles.vector) != 1:
             return self.roles.vector.extent > 1
@@ -194,9 +195,13 @@ class ContractNest:
         s = Schedule(nest([*outer, panel, *inner, column], Store(workspace, (*outer, panel, *inner, column), value)))
         many, lane = s.split(column, self.lanes)
         s.vectorize(lane)
+        loops = [*outer, panel]
         if index.stride_of(index.offset(strip_cast(term)), along) != 1:  # type: ignore[arg-type]
             s.reorder(*outer, panel, many, *inner)  # stay in the same lines from one step of the reduction to the next
-        loops = [*outer, panel]
+        else:
+            block, one = s.split(panel, PANELS_AT_ONCE)  # read whole lines, and each page once
+            s.reorder(*outer, block, *inner, one, many)
+            loops = [*outer, block]
         distribute(s, loops, max(1.0, 2.0 * math.prod(shape) / math.prod(v.extent for v in loops)))
         self.packs.append(Pack(workspace, s.body, tuple(s.steps)))
         return workspace[(*outer, index.floordiv(along, width), *inner, index.mod(along, width))]
