@@ -30,6 +30,7 @@ from stratal.schedule.tactics.common import (
     finished,
     in_place_pairs,
     nest,
+    reduction_order,
 )
 
 UNROLL_K = 4
@@ -104,6 +105,7 @@ def schedule_contract(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of a contraction and its epilogue, its name, and pairs that may share memory."""
     nest_ = ContractNest(x, target)
     schedule = nest_.schedule()
+    schedule.steps.append(reduction_order(nest_.roles.reduce))
     return finished(schedule, "contract", nest_.in_place, nest_.packs)
 
 
@@ -199,7 +201,7 @@ class ContractNest:
         if index.stride_of(index.offset(strip_cast(term)), along) != 1:  # type: ignore[arg-type]
             s.reorder(*outer, panel, many, *inner)  # stay in the same lines from one step of the reduction to the next
         else:
-            block, one = s.split(panel, PANELS_AT_ONCE)  # read whole lines, and each page once
+            block, one = s.split(panel, min(PANELS_AT_ONCE, -(-panels // 4)))  # read whole lines, and each page once
             s.reorder(*outer, block, *inner, one, many)
             loops = [*outer, block]
         distribute(s, loops, max(1.0, 2.0 * math.prod(shape) / math.prod(v.extent for v in loops)))
