@@ -18,12 +18,12 @@ from stratal.base.dtypes import complex64, complex128, float64
 from stratal.base.errors import NotDifferentiableError, ShapeError, StratalError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
-from stratal.graph.graph import Graph, verify
+from stratal.graph.graph import Graph, graph_to_text, verify
 from stratal.graph.interpret import apply, interpret
 from stratal.graph.json_form import graph_from_json, graph_to_json
 from stratal.graph.node import graph_input, items, make
 from stratal.graph.op import REGISTRY, Op, Sample
-from stratal.graph.text import graph_to_text, parse_graph
+from stratal.graph.text import parse_graph
 from stratal.loops.compute import Region
 from stratal.loops.interpret import evaluate_lowered
 

@@ -25,7 +25,6 @@ TIERS = [
     {"__main__"},
 ]
 OWED_CYCLES = [  # to be untied; may only shrink
-    ["stratal.graph.graph", "stratal.graph.text"],
     ["stratal.loops.expr", "stratal.loops.index"],
 ]
 TIER = {folder: tier for tier, folders in enumerate(TIERS) for folder in folders}

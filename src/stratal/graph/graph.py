@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Final, final
+from typing import Any, Final, final
 
 from stratal.base.errors import VerifyError
 from stratal.base.source import SourceLine
@@ -86,12 +86,46 @@ class Graph:
         return hash(self.digest)
 
     def __str__(self) -> str:
-        from stratal.graph.text import graph_to_text  # the printer needs Graph; only printing needs the printer
-
         return graph_to_text(self)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
+
+
+def graph_to_text(graph: Graph, *, lines: bool = True, indent: str = "", limit: int | None = None) -> str:
+    """Print a graph. `lines` adds source lines as comments; `limit` cuts long constants (the text then no longer parses)."""
+    number: dict[Node, int] = {}
+    head = []
+    for node in graph.inputs:
+        number[node] = len(number)
+        label = node.op.label if isinstance(node.op, Input) else ""
+        head.append(f"%{number[node]}: {node.type}" + (f" = {show(label)}" if label else ""))
+    rows = []
+    for node in graph.nodes:
+        if node in number:
+            continue
+        number[node] = len(number)
+        operands = ", ".join(f"%{number[i]}" for i in node.inputs)
+        attributes = " ".join(f"{k}={_show(v, indent + '    ', limit)}" for k, v in node.op.attributes.items())
+        row = f"%{number[node]} = {node.op.name}({operands}) {attributes}".rstrip() + f" : {node.type}"
+        if lines and node.where:
+            row = f"{row:<72}  # {', '.join(map(str, node.where[:2]))}"
+        rows.append(row)
+    rows.append("return " + ", ".join(f"%{number[o]}" for o in graph.outputs))
+    rows += [f"update %{number[s]} <- %{number[v]}" for s, v in graph.updates]
+    body = "\n".join(f"{indent}  {row}" for row in rows)
+    return f"graph {show(graph.name)}({', '.join(head)}) {{\n{body}\n{indent}}}"
+
+
+def _show(value: Any, indent: str, limit: int | None) -> str:
+    if isinstance(value, Graph):
+        return graph_to_text(value, lines=False, indent=indent, limit=limit)
+    if isinstance(value, tuple) and any(isinstance(v, Graph) for v in value):
+        return "(" + ", ".join(_show(v, indent, limit) for v in value) + ",)"
+    text = show(value)
+    if limit is not None and isinstance(value, Literal) and len(text) > limit:
+        return f"{text[:limit]}...}}"
+    return text
 
 
 def _digest_of(value: object) -> str:

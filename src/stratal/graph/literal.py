@@ -16,8 +16,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from stratal.base.dtypes import ALL, DType, as_dtype
 from stratal.base.dims import Sym
+from stratal.base.dtypes import ALL, DType, as_dtype
 from stratal.base.errors import FormatError
 from stratal.base.types import TensorType
 

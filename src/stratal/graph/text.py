@@ -1,4 +1,4 @@
-"""The text form of graphs; what it prints, it parses back, source lines aside.
+"""Parsing the text form of graphs, which `graph.graph_to_text` prints.
 
     graph NAME(%0: f32[2,3], %1: f32[3]) {
       %2 = sum(%0) axes=(0,) : f32[3]          # train.py:12
@@ -10,49 +10,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stratal.base.errors import FormatError
 from stratal.graph.graph import Graph, verify
-from stratal.graph.literal import Literal, Tokens, parse_type, parse_value, show
-from stratal.graph.node import Input, Node, graph_input, make, take_item
+from stratal.graph.literal import Tokens, parse_type, parse_value
+from stratal.graph.node import Node, graph_input, make, take_item
 from stratal.graph.op import REGISTRY
-
-
-def graph_to_text(graph: Graph, *, lines: bool = True, indent: str = "", limit: int | None = None) -> str:
-    """Print a graph. `lines` adds source lines as comments; `limit` cuts long constants (the text then no longer parses)."""
-    number: dict[Node, int] = {}
-    head = []
-    for node in graph.inputs:
-        number[node] = len(number)
-        label = node.op.label if isinstance(node.op, Input) else ""
-        head.append(f"%{number[node]}: {node.type}" + (f" = {show(label)}" if label else ""))
-    rows = []
-    for node in graph.nodes:
-        if node in number:
-            continue
-        number[node] = len(number)
-        operands = ", ".join(f"%{number[i]}" for i in node.inputs)
-        attributes = " ".join(f"{k}={_show(v, indent + '    ', limit)}" for k, v in node.op.attributes.items())
-        row = f"%{number[node]} = {node.op.name}({operands}) {attributes}".rstrip() + f" : {node.type}"
-        if lines and node.where:
-            row = f"{row:<72}  # {', '.join(map(str, node.where[:2]))}"
-        rows.append(row)
-    rows.append("return " + ", ".join(f"%{number[o]}" for o in graph.outputs))
-    rows += [f"update %{number[s]} <- %{number[v]}" for s, v in graph.updates]
-    body = "\n".join(f"{indent}  {row}" for row in rows)
-    return f"graph {show(graph.name)}({', '.join(head)}) {{\n{body}\n{indent}}}"
-
-
-def _show(value: Any, indent: str, limit: int | None) -> str:
-    if isinstance(value, Graph):
-        return graph_to_text(value, lines=False, indent=indent, limit=limit)
-    if isinstance(value, tuple) and any(isinstance(v, Graph) for v in value):
-        return "(" + ", ".join(_show(v, indent, limit) for v in value) + ",)"
-    text = show(value)
-    if limit is not None and isinstance(value, Literal) and len(text) > limit:
-        return f"{text[:limit]}...}}"
-    return text
 
 
 def parse_graph(text: str) -> Graph:

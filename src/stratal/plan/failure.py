@@ -10,8 +10,7 @@ from stratal.base.errors import CompilerError
 from stratal.base.target import current_target
 from stratal.codegen.assemble import assemble
 from stratal.codegen.kernel import kernel_to_llvm
-from stratal.graph.graph import Graph
-from stratal.graph.text import graph_to_text
+from stratal.graph.graph import Graph, graph_to_text
 from stratal.loops.stmt import Kernel, kernel_to_text
 from stratal.loops.verify import verify_kernel
 from stratal.schedule.program import Draft

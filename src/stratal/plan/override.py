@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stratal.base.artifact import Launch, flat
 from stratal.base.errors import FormatError, StratalError
-from stratal.graph.graph import Graph
-from stratal.graph.text import graph_to_text, parse_graph
+from stratal.graph.graph import Graph, graph_to_text
+from stratal.graph.text import parse_graph
 from stratal.loops.parse import parse_kernel
 from stratal.loops.stmt import Kernel, kernel_to_text
 from stratal.loops.verify import verify_kernel

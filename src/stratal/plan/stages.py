@@ -28,9 +28,8 @@ from stratal.base import settings
 from stratal.base.artifact import Executable
 from stratal.base.errors import CompilerError, StratalError, VerifyError
 from stratal.base.log import DecisionLog, decide
-from stratal.graph.graph import Graph, verify
+from stratal.graph.graph import Graph, graph_to_text, verify
 from stratal.graph.partition import Partition
-from stratal.graph.text import graph_to_text
 from stratal.loops.stmt import kernel_to_text
 from stratal.memory.plan import arrange
 from stratal.memory.render import render
