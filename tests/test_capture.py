@@ -341,7 +341,8 @@ def use_mask(x):
 
 @pytest.mark.parametrize(
     ("function", "hint"),
-    [(use_if, "st.where or st.cond"), (use_item, "st.host_call"), (use_index, "gathers"), (use_numpy, "host_call"),
+    [(use_if, "st.where or st.cond"), (use_item, "st.host_call"), (use_index, "gathers"),
+    (use_numpy, "host_call"),
      (use_mask, "st.where")],
 )  # fmt: skip
 def test_python_that_needs_a_value_is_refused_in_four_lines(function, hint):

@@ -1,4 +1,6 @@
-"""Laziness: what runs when, what a flush computes together, what in-place updates leave alone, what compiles again."""
+"""Laziness: what runs when, what a flush computes together, what in-place updates leave alone, what compiles
+again.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,8 @@ def test_a_cell_nobody_looks_at_is_written_where_it_stands():
 
 
 def test_every_alias_can_be_changed_without_changing_the_others():
-    for make in (lambda x: x.detach(), lambda x: x.clone(), lambda x: st.asarray(x[:]), lambda x: x.reshape(2)):
+    makers = (lambda x: x.detach(), lambda x: x.clone(), lambda x: st.asarray(x[:]), lambda x: x.reshape(2))
+    for make in makers:
         x = st.tensor([1.0, 2.0])
         a = make(x)
         b = make(a)

@@ -14,7 +14,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, NotDifferentiab
 RNG = np.random.default_rng(0)
 A = RNG.standard_normal((3, 4)).astype(np.float32)
 B = RNG.standard_normal((3, 4)).astype(np.float32)
-I = RNG.integers(-5, 6, (3, 4))
+INTS = RNG.integers(-5, 6, (3, 4))
 
 
 def same(got: st.Tensor, want: object, rtol: float = 2e-6) -> None:
@@ -63,18 +63,18 @@ def test_binary_functions_agree_with_numpy_and_broadcast(name):
 
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_comparisons_agree_with_numpy(name):
-    got = getattr(st, name)(st.tensor(I), st.tensor(I[::-1].copy()))
+    got = getattr(st, name)(st.tensor(INTS), st.tensor(INTS[::-1].copy()))
     assert got.dtype is st.bool_
-    same(got, getattr(np, name)(I, I[::-1]))
+    same(got, getattr(np, name)(INTS, INTS[::-1]))
 
 
 def test_integer_arithmetic_follows_python():
-    x, y = st.tensor(I), st.tensor(np.where(I == 0, 1, I)[::-1].copy())
+    x, y = st.tensor(INTS), st.tensor(np.where(INTS == 0, 1, INTS)[::-1].copy())
     same(x // y, np.asarray(x) // np.asarray(y))
     same(x % y, np.asarray(x) % np.asarray(y))
     assert (x / y).dtype is st.float32
     assert (x & 3).dtype is st.int64
-    same((x << 2) ^ (x | 1), (I << 2) ^ (I | 1))
+    same((x << 2) ^ (x | 1), (INTS << 2) ^ (INTS | 1))
 
 
 def test_a_python_scalar_gives_way_to_the_tensor():
@@ -132,7 +132,8 @@ def test_integers_sum_in_int64_and_bools_count():
 
 @pytest.mark.parametrize(
     ("x", "y"),
-    [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
+    [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)),
+    ((5, 2, 3), (5, 3, 4)),
      ((5, 1, 2, 3), (7, 3, 4)), ((2, 3), (5, 3, 4)), ((1, 2, 3), (5, 3, 4)), ((4, 2, 3), (3,))],
 )  # fmt: skip
 def test_matmul_agrees_with_numpy(x, y):
@@ -142,9 +143,12 @@ def test_matmul_agrees_with_numpy(x, y):
 
 @pytest.mark.parametrize(
     ("spec", "shapes"),
-    [("ij,jk->ik", [(2, 3), (3, 4)]), ("ij->ji", [(2, 3)]), ("ii->i", [(3, 3)]), ("ii", [(3, 3)]), ("ij->", [(2, 3)]),
-     ("bij,bjk->bik", [(2, 2, 3), (2, 3, 4)]), ("...ij,...jk->...ik", [(2, 2, 3), (2, 3, 4)]), ("i,j->ij", [(2,), (3,)]),
-     ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("ij,kj->ik", [(2, 3), (4, 3)]), ("ij,ij->j", [(2, 3), (2, 3)]),
+    [("ij,jk->ik", [(2, 3), (3, 4)]), ("ij->ji", [(2, 3)]), ("ii->i", [(3, 3)]), ("ii", [(3, 3)]),
+    ("ij->", [(2, 3)]),
+     ("bij,bjk->bik", [(2, 2, 3), (2, 3, 4)]), ("...ij,...jk->...ik", [(2, 2, 3), (2, 3, 4)]),
+     ("i,j->ij", [(2,), (3,)]),
+     ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("ij,kj->ik", [(2, 3), (4, 3)]),
+     ("ij,ij->j", [(2, 3), (2, 3)]),
      ("ijk,k", [(2, 3, 4), (4,)])],
 )  # fmt: skip
 def test_einsum_agrees_with_numpy(spec, shapes):
@@ -201,7 +205,7 @@ def test_creation_functions_agree_with_numpy():
     same(st.full((2, 2), 7), np.full((2, 2), 7))
     assert st.zeros(2, 3).dtype is st.float32
     assert st.full((2,), True).dtype is st.bool_
-    assert st.ones_like(st.tensor(I)).dtype is st.int64
+    assert st.ones_like(st.tensor(INTS)).dtype is st.int64
     for got, want in zip(
         st.meshgrid(st.arange(2), st.arange(3)), np.meshgrid(range(2), range(3)), strict=True
     ):
@@ -307,7 +311,7 @@ def test_fill_zero_copy_and_friends():
 
 def test_tensors_copy_and_pickle():
     x = st.tensor(A, requires_grad=True)
-    for other in (copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+    for other in (copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x))):  # noqa: S301
         same(other, A)
         assert other.requires_grad
         assert other.is_leaf
@@ -382,7 +386,8 @@ def test_importing_the_package_loads_almost_nothing():
     import subprocess
     import sys
 
-    code = "import sys, stratal; print(sum(m.startswith('stratal.') for m in sys.modules), 'numpy' in sys.modules)"
+    loaded = "sum(m.startswith('stratal.') for m in sys.modules)"
+    code = f"import sys, stratal; print({loaded}, 'numpy' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["0", "False"]
 

@@ -1,4 +1,6 @@
-"""Thirty-odd things people write in PyTorch, run by PyTorch and by Stratal from the same source: equal results."""
+"""Thirty-odd things people write in PyTorch, run by PyTorch and by Stratal from the same source: equal
+results.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def exponential_moving_average_of_weights(lib):
         loss_of(lib, net, x, y).backward()
         opt.step()
         with lib.no_grad():
-            for a, p in zip(average.parameters(), net.parameters()):
+            for a, p in zip(average.parameters(), net.parameters(), strict=True):
                 a.mul_(0.9).add_(p, alpha=0.1)
     return weights(average), average(x)
 

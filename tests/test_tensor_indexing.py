@@ -13,11 +13,16 @@ NEGATIVE = np.array([-1, 0, -3])
 GRID = np.array([[0, 1], [2, 0]])
 
 READS = [
-    0, -1, slice(None), slice(1, None), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2), slice(5, 1), ...,
-    None, (0, 1), (0, 1, 2), (slice(None), 1), (..., 1), (1, ...), (None, 0), (0, None), (..., None), (slice(None), None, 2),
-    (slice(0, 2), slice(1, 4, 2), slice(None, None, -1)), (slice(0, 0),), (-1, slice(-2, None)), (slice(4, 1, -1), 0),
-    ROWS, NEGATIVE, GRID, (slice(None), ROWS), (..., ROWS), (ROWS, ROWS), (ROWS, slice(None), ROWS), (slice(None), ROWS, ROWS),
-    (ROWS, 1), (1, ROWS), (0, slice(None), ROWS), (ROWS, slice(1, 3)), (GRID, ROWS[:2]), (None, ROWS), (ROWS, None),
+    0, -1, slice(None), slice(1, None), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2),
+    slice(5, 1), ...,
+    None, (0, 1), (0, 1, 2), (slice(None), 1), (..., 1), (1, ...), (None, 0), (0, None), (..., None),
+    (slice(None), None, 2),
+    (slice(0, 2), slice(1, 4, 2), slice(None, None, -1)), (slice(0, 0),), (-1, slice(-2, None)),
+    (slice(4, 1, -1), 0),
+    ROWS, NEGATIVE, GRID, (slice(None), ROWS), (..., ROWS), (ROWS, ROWS), (ROWS, slice(None), ROWS),
+    (slice(None), ROWS, ROWS),
+    (ROWS, 1), (1, ROWS), (0, slice(None), ROWS), (ROWS, slice(1, 3)), (GRID, ROWS[:2]), (None, ROWS),
+    (ROWS, None),
     (slice(None), ROWS, None), (ROWS[:, None], ROWS), ([0, 2],), (slice(None), [1, 1]),
 ]  # fmt: skip
 

@@ -12,26 +12,22 @@ __version__ = "0.1.0"
 
 _MODULES = ("autodiff", "data", "formats", "inspect", "nn", "optim", "random", "train")
 _PLACES = {"random": "stratal.tensor.random"}
-_NAMES: dict[str, tuple[str, ...]] = {
-    "stratal.base.dtypes": (
-        "bfloat16", "bool_", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32", "int64", "int8",
-        "uint16", "uint32", "uint64", "uint8",
-    ),
-    "stratal.base.errors": ("StratalError",),
-    "stratal.tensor.lazy": ("eager",),
-    "stratal.tensor.state": ("enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"),
-    "stratal.tensor.tensor": ("Tensor",),
-    "stratal.tensor.gradients": ("check_grad", "grad", "gradients", "jvp", "value_and_grad", "vjp"),
-    "stratal.tensor.capture": ("compile",),
-    "stratal.tensor.control": ("cond", "fori_loop", "host_call", "scan", "spec", "while_loop"),
-    "stratal.tensor.random": (
-        "Generator", "bernoulli", "initial_seed", "manual_seed", "multinomial", "normal", "rand", "rand_like", "randint",
-        "randn", "randn_like", "randperm",
-    ),
-    "stratal.tensor.info": ("can_cast", "finfo", "iinfo", "isdtype", "result_type", "e", "inf", "nan", "newaxis", "pi"),
-    "stratal.formats": ("load", "save"),
-}  # fmt: skip
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_NAMES: dict[str, str] = {
+    "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "
+    "int16 int32 int64 int8 uint16 uint32 uint64 uint8",
+    "stratal.base.errors": "StratalError",
+    "stratal.tensor.capture": "compile",
+    "stratal.tensor.control": "cond fori_loop host_call scan spec while_loop",
+    "stratal.tensor.gradients": "check_grad grad gradients jvp value_and_grad vjp",
+    "stratal.tensor.info": "can_cast e finfo iinfo inf isdtype nan newaxis pi result_type",
+    "stratal.tensor.lazy": "eager",
+    "stratal.tensor.random": "Generator bernoulli initial_seed manual_seed multinomial normal "
+    "rand rand_like randint randn randn_like randperm",
+    "stratal.tensor.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
+    "stratal.tensor.tensor": "Tensor",
+    "stratal.formats": "load save",
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _RENAMED = {
     "bool": "bool_",
     "float": "float32",

@@ -1,4 +1,6 @@
-"""Building ops on tensors: promotion, broadcasting, Python scalars, source lines, and what gradients may flow."""
+"""Building ops on tensors: promotion, broadcasting, Python scalars, source lines, and what gradients may
+flow.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -49,7 +52,7 @@ def plain(name: str) -> Op:
     return found
 
 
-# -- gradients ----------------------------------------------------------------------------------------------------
+# -- gradients -----------------------------------------------------------------------------------------------
 def nodes_and_track(tensors: Sequence[Tensor]) -> tuple[list[Node], int]:
     """Return the nodes of the operands of one op, and what its result is to gradients."""
     nodes = []
@@ -78,7 +81,7 @@ def finish(node: Node, track: int) -> Any:
     return wrap(node, track if type_.dtype.is_inexact else CONSTANT)
 
 
-# -- applying ops ---------------------------------------------------------------------------------------------------
+# -- applying ops --------------------------------------------------------------------------------------------
 def apply(op: Op, *tensors: Tensor) -> Any:
     """Apply one op to tensors that already have the types it takes."""
     nodes, track = nodes_and_track(tensors)
@@ -110,7 +113,7 @@ def _broadcast_op(shape: Shape, rank: int) -> Op:
     return REGISTRY["broadcast"](shape, tuple(range(len(shape) - rank, len(shape))))  # type: ignore[call-arg]
 
 
-# -- operands ---------------------------------------------------------------------------------------------------------
+# -- operands ------------------------------------------------------------------------------------------------
 def as_tensor(value: Any, name: str = "op") -> Tensor:
     """Return a tensor as it is, anything else as a new one."""
     if isinstance(value, Tensor):
@@ -195,7 +198,9 @@ def to_shape(node: Node, shape: Shape, where: tuple[SourceLine, ...]) -> Node:
 def unify(
     name: str, *operands: Any, dtype: DType | None = None
 ) -> tuple[list[Node], int, tuple[SourceLine, ...]]:
-    """Return operands as nodes of one dtype and shape, what their result is to gradients, and the user's line."""
+    """Return operands as nodes of one dtype and shape, what their result is to gradients, and the user's
+    line.
+    """
     given = normalise(name, operands)
     tensors = [x for x in given if isinstance(x, Tensor)]
     where = where_now()
@@ -213,12 +218,12 @@ def unify(
     return result, track, where
 
 
-# -- Python scalars ------------------------------------------------------------------------------------------------------
+# -- Python scalars ------------------------------------------------------------------------------------------
 def scalar(name: str, value: Any, dtype: DType, shape: Shape, where: tuple[SourceLine, ...] = ()) -> Node:
     """Return a Python scalar as a node of a dtype and shape.
 
-    It is a constant of the graph, until the scalar at one place in the code is seen to change: from then on it is an
-    input, so that a value that changes every step is not compiled anew.
+    It is a constant of the graph, until the scalar at one place in the code is seen to change: from then on
+    it is an input, so that a value that changes every step is not compiled anew.
     """
     if not isinstance(value, bool) and MODE.trace is None and _changes(value):
         array = _scalar_array(name, value, dtype)
@@ -250,9 +255,9 @@ def _scalar_array(name: str, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def _changes(value: Any) -> bool:
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_FRONT_END):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     if frame is None:
         return False
     code = frame.f_code

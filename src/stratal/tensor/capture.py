@@ -34,12 +34,12 @@ from stratal.tensor.trace import Cell, Trace
 _MOST_CAPTURES = 64  # per function; the one used longest ago goes first
 
 
-# -- where the inputs of a program are read at each call --------------------------------------------------------------
+# -- where the inputs of a program are read at each call -----------------------------------------------------
 class _FromArgument(NamedTuple):
-    index: int
+    position: int
 
     def tensor(self, arguments: Sequence[Any]) -> Tensor:
-        found: Tensor = arguments[self.index]
+        found: Tensor = arguments[self.position]
         return found
 
 
@@ -61,11 +61,11 @@ class _FromGrad(NamedTuple):
 class _FromFloat(NamedTuple):
     """A Python float that varies: an argument, or a place a guard watched."""
 
-    index: int
+    position: int
     source: Source | None
 
     def storage(self, arguments: Sequence[Any]) -> Storage:
-        value = arguments[self.index] if self.source is None else self.source.read()
+        value = arguments[self.position] if self.source is None else self.source.read()
         return Storage.copy_of(np.array(float(value)), TensorType(float64))
 
 
@@ -83,9 +83,9 @@ _Fixed = _FromFloat | _Frozen
 
 
 class _Out(NamedTuple):
-    """A leaf of the function's result: output number `index`, or a value to return as it is."""
+    """A leaf of the function's result: output of that number, or a value to return as it is."""
 
-    index: int
+    number: int
     value: Any
     track: int
 
@@ -136,14 +136,14 @@ class Entry:
 class Compiled:
     """A function that is captured once per signature; what `st.compile` returns.
 
-    `captures` counts captures and `reasons` says why each was needed; `graph`, `program`, `plan` and `explain()` show the
-    capture used last.
+    `captures` counts captures and `reasons` says why each was needed; `graph`, `program`, `plan` and
+    `explain()` show the capture used last.
     """
 
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        self._name = name or getattr(function, "__name__", type(function).__name__)
+        self._name: str = name or getattr(function, "__name__", "") or type(function).__name__
         self._entries: dict[Any, list[Entry]] = {}
         self._last: Entry | None = None
         self._floats: dict[Any, set[int]] = {}  # positions of float arguments seen to vary
@@ -153,7 +153,7 @@ class Compiled:
         self.captures = 0
         self.reasons: list[str] = []
 
-    # -- looking at it -------------------------------------------------------------------------------------------
+    # -- looking at it ---------------------------------------------------------------------------------------
     def _shown(self) -> Entry:
         if self._last is None:
             raise CaptureError(f"{self._name}: nothing was captured yet", hint="call it once first")
@@ -188,7 +188,7 @@ class Compiled:
             self._bound[instance] = Compiled(self._function.__get__(instance, owner), self._name)
         return self._bound[instance]
 
-    # -- calling it ----------------------------------------------------------------------------------------------
+    # -- calling it ------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if MODE.trace is not None or MODE.eager is not None:
             return self._function(*args, **kwargs)
@@ -243,7 +243,7 @@ class Compiled:
             return f"gradients are {'on' if key[2] else 'off'}"
         return "first call" if not self._entries else "arguments of another structure"
 
-    # -- capturing -------------------------------------------------------------------------------------------------
+    # -- capturing -------------------------------------------------------------------------------------------
     def _capture(
         self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, reason: str
     ) -> tuple[Entry, Any]:
@@ -290,7 +290,9 @@ class Compiled:
     def _trace(
         self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool
     ) -> tuple[Any, Entry]:
-        """Return the capture and its key; where Python needs a number that was made an input, freeze that number after all."""
+        """Return the capture and its key; where Python needs a number that was made an input, freeze that
+        number after all.
+        """
         capture = _Capture(self, leaves, structure, has_kwargs, key)
         try:
             return key, capture.run(self._varying)
@@ -384,21 +386,21 @@ class _Capture:
         self.scalars[node] = place
         return RuntimeScalar.of(node)
 
-    # -- from trace to entry -----------------------------------------------------------------------------------------
+    # -- from trace to entry ---------------------------------------------------------------------------------
     def _entry(self, result: Any, guards: Guards) -> Entry:
         trace = self.trace
         leaves, structure = tree.flatten(result)
         outputs: dict[Node, int] = {}
         outs = [self._out(x, outputs) for x in leaves]
         grads = self._grads()
-        survivors = self._survivors([*leaves, *(g for _, g in grads)])
-        survivors = [(r, outputs.setdefault(t._node, len(outputs))) for r, t in survivors]  # type: ignore[arg-type]
+        outlived = self._survivors([*leaves, *(g for _, g in grads)])
+        survivors = [(r, outputs.setdefault(_node_in(t), len(outputs))) for r, t in outlived]
         for token in trace.tokens:
             outputs.setdefault(token, len(outputs))
         cells = [c for c in trace.cells.values() if c.written]
         spare = [values.placeholder("grad", g.type, self.name) for _, g in grads]
         updates = [(c.placeholder, c.node) for c in cells]
-        updates += [(s, g._node) for s, (_, g) in zip(spare, grads, strict=True)]  # type: ignore[misc]
+        updates += [(s, _node_in(g)) for s, (_, g) in zip(spare, grads, strict=True)]
         roots = [*outputs, *(v for _, v in updates)]
         order, used = programs.walk(roots, lambda n: isinstance(n.op, Input))
         inputs = list(dict.fromkeys([*self._in_order(set(used) | {c.placeholder for c in cells}), *used]))
@@ -414,15 +416,14 @@ class _Capture:
         entry.outs, entry.structure, entry.survivors = outs, structure, survivors
         entry.once = bool(survivors)
         leaf_written = any(c.leaf for c in cells)
-        tracked = any(o.track == TRACKED for o in outs if o.index >= 0)
+        tracked = any(o.track == TRACKED for o in outs if o.number >= 0)
         entry.lazily = tracked and not trace.differentiated and not leaf_written and not survivors
         return entry
 
     def _out(self, x: Any, outputs: dict[Node, int]) -> _Out:
         if not isinstance(x, Tensor) or x._trace is not self.trace:
             return _Out(-1, x, CONSTANT)
-        assert x._node is not None
-        return _Out(outputs.setdefault(x._node, len(outputs)), None, x._track)
+        return _Out(outputs.setdefault(_node_in(x), len(outputs)), None, x._track)
 
     def _grads(self) -> list[tuple[Tensor, Tensor]]:
         return [(p, g) for p, g in self.trace.grads.values() if g is not None and g._trace is self.trace]
@@ -472,6 +473,12 @@ class _Capture:
         return labels
 
 
+def _node_in(made: Tensor) -> Node:
+    """Return the node of a tensor made inside a trace."""
+    assert made._node is not None
+    return made._node
+
+
 def _labels(function: Any, structure: tree.Structure, leaves: list[Any], has_kwargs: bool) -> list[str]:
     """Return a name for each leaf of the arguments: `x`, `batch.0`."""
     try:
@@ -490,13 +497,15 @@ def _labels(function: Any, structure: tree.Structure, leaves: list[Any], has_kwa
     return labels
 
 
-# -- replaying ------------------------------------------------------------------------------------------------------
+# -- replaying -----------------------------------------------------------------------------------------------
 def _run(entry: Entry, arguments: list[Any]) -> Any:
     return _run_lazily(entry, arguments) if entry.lazily else _run_now(entry, arguments)
 
 
 def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
-    """Put the captured graph in the place of the call: gradients flow back through it, and one flush runs it all."""
+    """Put the captured graph in the place of the call: gradients flow back through it, and one flush runs it
+    all.
+    """
     nodes = []
     for read in entry.reads:
         if isinstance(read, (_FromFloat, _Frozen)):
@@ -511,7 +520,7 @@ def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
         read = entry.reads[position]
         assert not isinstance(read, (_FromFloat, _Frozen))
         rebind(read.tensor(arguments), node, track)
-    results = [wrap(outputs[o.index], o.track) if o.index >= 0 else o.value for o in entry.outs]
+    results = [wrap(outputs[o.number], o.track) if o.number >= 0 else o.value for o in entry.outs]
     return tree.unflatten(entry.structure, results)
 
 
@@ -586,21 +595,21 @@ def _adopt(made: Tensor | None, storage: Storage) -> None:
 
 
 def _results(entry: Entry, outputs: list[Storage]) -> Any:
-    if entry.structure is tree.LEAF and entry.outs[0].index >= 0:
-        return hold(outputs[entry.outs[0].index])
+    if entry.structure is tree.LEAF and entry.outs[0].number >= 0:
+        return hold(outputs[entry.outs[0].number])
     made: dict[int, Tensor] = {}
     results = []
     for out in entry.outs:
-        if out.index < 0:
+        if out.number < 0:
             results.append(out.value)
         else:
-            if out.index not in made:
-                made[out.index] = hold(outputs[out.index])
-            results.append(made[out.index])
+            if out.number not in made:
+                made[out.number] = hold(outputs[out.number])
+            results.append(made[out.number])
     return tree.unflatten(entry.structure, results)
 
 
-# -- the decorator ------------------------------------------------------------------------------------------------------
+# -- the decorator -------------------------------------------------------------------------------------------
 class CompiledModule:
     """A module whose call is compiled; every other attribute is the module's."""
 
@@ -624,11 +633,12 @@ class CompiledModule:
 
 
 def compile(function: Any = None, *, name: str | None = None) -> Any:
-    """Capture a function, or a module's call, once per signature and replay it with one program call. Also a decorator.
+    """Capture a function, or a module's call, once per signature and replay it with one program call. Also a
+    decorator.
 
-    The signature is the types of tensors, Python arguments, and whether gradients are on; Python values read through
-    closures, globals, modules and containers are frozen, and captured again when they change. Tensors read that way
-    are inputs, and those changed inside are written back.
+    The signature is the types of tensors, Python arguments, and whether gradients are on; Python values read
+    through closures, globals, modules and containers are frozen, and captured again when they change. Tensors
+    read that way are inputs, and those changed inside are written back.
     """
     if function is None:
         return functools.partial(compile, name=name)

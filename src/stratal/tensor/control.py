@@ -1,4 +1,6 @@
-"""Control flow on traced values: cond, while_loop, fori_loop, scan; and calls to Python in the middle of a program."""
+"""Control flow on traced values: cond, while_loop, fori_loop, scan; and calls to Python in the middle of a
+program.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def keep_effect(token: Node) -> None:
         wrap(token)._value("host_call")
 
 
-# -- branches -----------------------------------------------------------------------------------------------------
+# -- branches ------------------------------------------------------------------------------------------------
 def cond(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
     """Return true_fn(*operands) where the predicate holds, else false_fn(*operands); only one of them runs.
 
@@ -122,7 +124,7 @@ def cond(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., An
     graphs = [closed(r.name, r.all_inputs, outer, own) for r, own in zip(regions, roots, strict=True)]
     states = [look(t)[0] for t in then.threaded]
     ops = _Operands().tensors([flag, *given]).outer([*states, *outer], regions)
-    node = make(REGISTRY["cond"](*graphs), *ops.nodes, where=b.where)  # type: ignore[call-arg]
+    node = make(REGISTRY["cond"](*graphs), *ops.nodes, where=b.where)
     results = _finish(node, ops.track, regions, len(then.results), token)
     return tree.unflatten(then.extra, results[: len(then.results)])
 
@@ -151,7 +153,7 @@ def _joined(b: Builder, region: Region, before: Node | None = None) -> Node:
     return found
 
 
-# -- loops --------------------------------------------------------------------------------------------------------------
+# -- loops ---------------------------------------------------------------------------------------------------
 def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], init: Any) -> Any:
     """Return what is left of `init` after `body_fn`, applied for as long as `cond_fn` of it holds.
 
@@ -187,13 +189,14 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
 
 
 def scan(
-    f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: Any = None, reverse: bool = False,
+    f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: Any = None,
+    reverse: bool = False,
     *, max_length: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return (last carry, stacked y) of `carry, y = f(carry, x)` over the leading axis of `xs`.
 
-    `length` may be a tensor: then only the first rows are visited, and rows of y beyond them are 0; without `xs` it
-    needs a bound, `max_length`. Differentiable in both modes.
+    `length` may be a tensor: then only the first rows are visited, and rows of y beyond them are 0; without
+    `xs` it needs a bound, `max_length`. Differentiable in both modes.
     """
     carry, structure = _flatten("scan", init)
     rows, row_structure = _flatten("scan", xs)
@@ -230,7 +233,8 @@ def _scan_node(
     token_input = [graph_input("scan.token", TOKEN)] if token else []
     number = graph_input("scan.row", TensorType(int64, ()))
     inputs = [*body.inputs[:n], *body.threaded_inputs, *token_input, *body.inputs[n:]]
-    roots = [*body.results[:n], *body.threaded_results, *([_joined(b, body, token_input[0])] if token else []),
+    roots = [*body.results[:n], *body.threaded_results,
+    *([_joined(b, body, token_input[0])] if token else []),
              *body.results[n:]]  # fmt: skip
     outer = captured(roots, inputs)
     graph = closed(body.name, inputs, outer, roots, last=[number])
@@ -281,7 +285,7 @@ def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], ini
     return last
 
 
-# -- Python in the middle -------------------------------------------------------------------------------------------------
+# -- Python in the middle ------------------------------------------------------------------------------------
 def host_call(
     function: Callable[..., Any],
     result: Any,
@@ -291,8 +295,9 @@ def host_call(
 ) -> Any:
     """Call a Python function on NumPy arrays of `args` in the middle of a program.
 
-    `result` says what it returns: a container of tensors or of (shape, dtype) pairs made by `st.spec`; None for nothing.
-    An impure call happens exactly once per run. `vjp(*args, *results, *cotangents)` returns cotangents of float arguments.
+    `result` says what it returns: a container of tensors or of (shape, dtype) pairs made by `st.spec`; None
+    for nothing. An impure call happens exactly once per run. `vjp(*args, *results, *cotangents)` returns
+    cotangents of float arguments.
     """
     given = [as_tensor(x, "host_call") for x in args]
     specs, structure = tree.flatten(result)
@@ -318,7 +323,9 @@ _TOKEN_CALLS: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def _returning_token(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that calls `function` and returns a token; the same one each time, so programs repeat."""
+    """Return the function that calls `function` and returns a token; the same one each time, so programs
+    repeat.
+    """
 
     def called(*arrays: Any) -> Any:
         function(*arrays)

@@ -126,7 +126,7 @@ def arange(
     start, stop, step = (x.item() if isinstance(x, Tensor) else x for x in (start, stop, step))
     if step == 0:
         raise AttributeValueError("arange: the step must not be 0")
-    whole = all(isinstance(x, int) or isinstance(x, np.integer) for x in (start, stop, step))
+    whole = all(isinstance(x, (int, np.integer)) for x in (start, stop, step))
     target = as_dtype(dtype) if dtype is not None else int64 if whole else float32
     count = max(0, math.ceil((stop - start) / step))
     made = _ramp(count, start, step, target)
@@ -144,7 +144,8 @@ def _ramp(count: int, start: Any, step: Any, dtype: DType) -> Tensor:
 
 
 def linspace(
-    start: Any, stop: Any, /, num: int | None = None, *, steps: int | None = None, dtype: Any = None, device: Any = None,
+    start: Any, stop: Any, /, num: int | None = None, *, steps: int | None = None, dtype: Any = None,
+    device: Any = None,
     endpoint: bool = True,
 ) -> Tensor:  # fmt: skip
     """Return `num` values from start to stop at equal distance."""
@@ -213,6 +214,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
 
 
 __all__ = [
-    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
+    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like",
+    "linspace",
     "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
 ]  # fmt: skip

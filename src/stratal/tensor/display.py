@@ -10,7 +10,9 @@ from stratal.tensor.tensor import Tensor
 
 
 def show(tensor: Tensor) -> str:
-    """Return the value with dtype where it is not a default; a traced tensor shows its type and where it was made."""
+    """Return the value with dtype where it is not a default; a traced tensor shows its type and where it was
+    made.
+    """
     name = "Parameter containing:\n" if type(tensor).__name__ == "Parameter" else ""
     if tensor._trace is not None or (MODE.trace is not None and MODE.trace.reads(tensor)):
         node = tensor._node

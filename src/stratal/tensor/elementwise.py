@@ -147,39 +147,32 @@ def _unary(name: str, entry: Entry) -> Callable[..., Tensor]:
 def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
     wanted, op_name = entry.operands, entry.op
     truth = getattr(REGISTRY[op_name], "result", None) is bool_
-    integral = wanted in ("integral", "bool")
+    floats_as_they_are = wanted in ("same", "number", "float")
 
     def function(x: Any, y: Any, /) -> Tensor:
-        record = op_name
         if type(x) is RuntimeScalar or type(y) is RuntimeScalar:
             found = met(name, op_name, x, y)
             if isinstance(found, Tensor):
                 return found
             x, y = found or (x, y)
-        if isinstance(x, Tensor) and isinstance(y, Tensor) and x.type.dtype is y.type.dtype:
-            dtype = x.type.dtype
-            if (
-                dtype.kind == "f" and not integral and x.type == y.type
-            ):  # nothing to convert: the shortest way
-                (a, b), track = nodes_and_track((x, y))
-                result = wrap(make(plain(op_name), a, b, where=where_now()), CONSTANT if truth else track)
-                return result
-        elif isinstance(x, Tensor) and type(y) in (float, int) and x.type.dtype.kind == "f" and not integral:
-            (a,), track = nodes_and_track((x,))  # the other short way: a float tensor with a Python number
-            line = where_now()
-            b = scalar(name, y, x.type.dtype, x.type.shape, line)
-            return wrap(make(plain(op_name), a, b, where=line), CONSTANT if truth else track)
-        else:
-            x, y = normalise(name, (x, y))
-            dtype = common_dtype(name, (x, y))
-        target = None
-        if dtype.is_bool and op_name in _ON_BOOL:
-            record = _ON_BOOL[op_name]
-        else:
-            target = operand_dtype(name, dtype, wanted)
-            target = None if target is dtype else target
+        if floats_as_they_are and isinstance(x, Tensor) and x.type.dtype.kind == "f":
+            # The short ways: a tensor of the same type, or a Python number.
+            if isinstance(y, Tensor):
+                if x.type == y.type:
+                    (a, b), track = nodes_and_track((x, y))
+                    return wrap(make(plain(op_name), a, b, where=where_now()), CONSTANT if truth else track)
+            elif type(y) in (float, int):
+                (a,), track = nodes_and_track((x,))
+                line = where_now()
+                b = scalar(name, y, x.type.dtype, x.type.shape, line)
+                return wrap(make(plain(op_name), a, b, where=line), CONSTANT if truth else track)
+        x, y = normalise(name, (x, y))
+        dtype = common_dtype(name, (x, y))
+        on_bool = dtype.is_bool and op_name in _ON_BOOL
+        target = dtype if on_bool else operand_dtype(name, dtype, wanted)
         nodes, track, where = unify(name, x, y, dtype=target)
-        result: Tensor = finish(make(plain(record), *nodes, where=where), track)
+        record = plain(_ON_BOOL[op_name] if on_bool else op_name)
+        result: Tensor = finish(make(record, *nodes, where=where), track)
         return result
 
     return function
@@ -312,7 +305,8 @@ def hypot(x: Any, y: Any, /) -> Tensor:
     large, small = FUNCTIONS["maximum"](a, b), FUNCTIONS["minimum"](a, b)
     plain_case = (large == 0) | ~FUNCTIONS["isfinite"](large)
     ratio = small / where(plain_case, 1.0, large)
-    return where(plain_case, a + b, large * FUNCTIONS["sqrt"](1.0 + ratio * ratio))
+    result: Tensor = where(plain_case, a + b, large * FUNCTIONS["sqrt"](1.0 + ratio * ratio))
+    return result
 
 
 def logaddexp(x: Any, y: Any, /) -> Tensor:
@@ -335,7 +329,7 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
     t = as_tensor(x, "nan_to_num")
     if not t.dtype.is_float:
         return t
-    limit = float(ml_dtypes.finfo(t.dtype.np).max)
+    limit = float(ml_dtypes.finfo(t.dtype.np).max)  # type: ignore[no-untyped-call]
     t = where(FUNCTIONS["isnan"](t), nan, t)
     infinite = FUNCTIONS["isinf"](t)
     result: Tensor = where(infinite & (t > 0), limit if posinf is None else posinf, t)
@@ -349,6 +343,7 @@ def composite(name: str, *tensors: Any, **attributes: Any) -> Any:
 
 
 __all__ = [
-    *FUNCTIONS, "astype", "cast", "clip", "hypot", "lerp", "nan_to_num", "relu", "log10", "logaddexp", "positive", "pow", "reciprocal",
+    *FUNCTIONS, "astype", "cast", "clip", "hypot", "lerp", "nan_to_num", "relu", "log10", "logaddexp",
+    "positive", "pow", "reciprocal",
     "sinc", "square", "stop_gradient", "where",
 ]  # fmt: skip

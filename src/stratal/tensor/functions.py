@@ -14,6 +14,8 @@ from stratal.tensor import (
     selection,
     shapes,
     sorting,
+)
+from stratal.tensor import (
     tensor as cells,
 )
 

@@ -1,4 +1,6 @@
-"""Gradients of tensors and of functions of tensors, as graph nodes: they are lazy, and can be differentiated again."""
+"""Gradients of tensors and of functions of tensors, as graph nodes: they are lazy, and can be differentiated
+again.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def _seed(output: Tensor, gradient: Any, where: tuple[SourceLine, ...]) -> Node:
 def _check_tracked(output: Tensor) -> None:
     if output._track == USED_UP:
         raise NotDifferentiableError(
-            "backward: the history of this tensor is used up", got=f"{output.type}: an update overwrote what it needs",
+            "backward: the history of this tensor is used up",
+            got=f"{output.type}: an update overwrote what it needs",
             hint="call backward() before the step",
         )  # fmt: skip
     if track_of(output) != TRACKED:
@@ -129,9 +132,10 @@ def _accumulate(target: Tensor, node: Node, track: int) -> None:
         rebind(known, Builder(node.where).add(old, node), STOPPED)
 
 
-# -- of tensors -----------------------------------------------------------------------------------------------------
+# -- of tensors ----------------------------------------------------------------------------------------------
 def gradients(
-    outputs: Any, inputs: Any, grad_outputs: Any = None, *, create_graph: bool = False, allow_unused: bool = False,
+    outputs: Any, inputs: Any, grad_outputs: Any = None, *, create_graph: bool = False,
+    allow_unused: bool = False,
     retain_graph: bool | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the gradients of tensors with respect to tensors, leaving `.grad` alone."""
@@ -152,12 +156,12 @@ def gradients(
     return tuple(None if n is None else wrap(n, TRACKED if create_graph else STOPPED) for n in found)
 
 
-# -- of functions ----------------------------------------------------------------------------------------------------
+# -- of functions --------------------------------------------------------------------------------------------
 class _Point:
     """Where a user's function is differentiated: independent variables in place of some of its arguments.
 
-    The variables are nodes of their own, so that nothing else the function reads is taken for them; `back` puts the
-    arguments in their place again, which is what lets derivatives nest.
+    The variables are nodes of their own, so that nothing else the function reads is taken for them; `back`
+    puts the arguments in their place again, which is what lets derivatives nest.
     """
 
     def __init__(self, name: str, primals: Sequence[Any]) -> None:
@@ -266,7 +270,9 @@ def value_and_grad(
 
 
 def grad(function: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """Return a function that returns the gradient of a scalar function; with `has_aux` also what else it returned."""
+    """Return a function that returns the gradient of a scalar function; with `has_aux` also what else it
+    returned.
+    """
     both = value_and_grad(function, argnums, has_aux)
 
     @functools.wraps(function)
@@ -327,7 +333,8 @@ def check_grad(
     atol: float = 1e-8,
     seed: int = 0,
 ) -> autodiff.GradReport:
-    """Compare both derivatives of a function of tensors with finite differences in float64, and return the report.
+    """Compare both derivatives of a function of tensors with finite differences in float64, and return the
+    report.
 
     Inputs that are not floats stay as they are. `order=2` checks the derivative of the derivative too.
     Raises: GradientMismatchError naming the element that is wrong.

@@ -1,8 +1,9 @@
-"""Guards: the Python values a captured function froze, where they stand, and whether they still are what they were.
+"""Guards: the Python values a captured function froze, where they stand, and whether they still are what they
+were.
 
-Values are found by walking what the function can reach: closure cells, globals it names, modules, optimizers, plain
-containers and objects. Attributes of Stratal's own classes announce changes through `note_mutation`; everything else is
-compared at each call.
+Values are found by walking what the function can reach: closure cells, globals it names, modules, optimizers,
+plain containers and objects. Attributes of Stratal's own classes announce changes through `note_mutation`;
+everything else is compared at each call.
 """
 
 from __future__ import annotations
@@ -219,7 +220,9 @@ class Guards:
                 yield guard
 
     def after_call(self, without: set[int], read: Iterable[Tensor]) -> Guards:
-        """Return the guards told the values that stand there now, less those on some sources (by id), with tensors read."""
+        """Return the guards told the values that stand there now, less those on some sources (by id), with
+        tensors read.
+        """
         made = Guards()
         made.names = self.names
         for old, new in ((self.always, made.always), (self.announced, made.announced)):
@@ -252,7 +255,7 @@ class _Walk:
             target = self.guards.announced if announced else self.guards.always
             target.append(Guard(source, value, same_object))
 
-    # -- by kind -----------------------------------------------------------------------------------------------
+    # -- by kind ---------------------------------------------------------------------------------------------
     def visit(self, value: Any, source: Source | None, name: str, announced: bool = False) -> None:
         if isinstance(value, _PLAIN):
             self.guard(source, value, announced, False)
@@ -291,8 +294,8 @@ class _Walk:
             return
         code = function.__code__
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            source = CellSource(cell, free)
-            self.visit(source.read(), source, free)
+            free_cell = CellSource(cell, free)
+            self.visit(free_cell.read(), free_cell, free)
         scope = function.__globals__
         for global_name in _names(code):
             if global_name in scope:

@@ -1,4 +1,6 @@
-"""Indexing: reading and writing at ints, slices, new axes, integer arrays and masks. Every read is a value, not an alias."""
+"""Indexing: reading and writing at ints, slices, new axes, integer arrays and masks. Every read is a value,
+not an alias.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ class _Range(NamedTuple):
     """What a basic index takes along one axis: the elements start, start + step, ..., count of them."""
 
     start: int
-    count: int
+    length: int
     step: int
 
     @property
     def low(self) -> int:
-        return self.start if self.step > 0 or not self.count else self.start + (self.count - 1) * self.step
+        return self.start if self.step > 0 or not self.length else self.start + (self.length - 1) * self.step
 
 
 class _Plan(NamedTuple):
@@ -144,20 +146,20 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     taken = _take_ranges(x, plan.ranges)
     if plan.arrays:
         return _take_arrays(taken, plan)
-    shape = [1 if axis is None else plan.ranges[axis].count for axis in plan.layout]
+    shape = [1 if axis is None else plan.ranges[axis].length for axis in plan.layout]
     return reshape(taken, shape)
 
 
 def _take_ranges(x: Tensor, ranges: Sequence[_Range]) -> Tensor:
-    if any((r.start, r.count, r.step) != (0, n, 1) for r, n in zip(ranges, x.shape, strict=True)):
+    if any((r.start, r.length, r.step) != (0, n, 1) for r, n in zip(ranges, x.shape, strict=True)):
         steps = [abs(r.step) for r in ranges]
         stops = [
-            r.low + (r.count - 1) * s + 1 if r.count else r.low for r, s in zip(ranges, steps, strict=True)
+            r.low + (r.length - 1) * s + 1 if r.length else r.low for r, s in zip(ranges, steps, strict=True)
         ]
         lows = [min(r.low, stop) for r, stop in zip(ranges, stops, strict=True)]
         if (tuple(lows), tuple(stops)) != ((0,) * x.ndim, x.shape) or any(s != 1 for s in steps):
             x = slice_op(x, lows, stops, steps)
-    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.count > 1)
+    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.length > 1)
     return flip(x, turned) if turned else x
 
 
@@ -165,7 +167,7 @@ class _Gathered(NamedTuple):
     """Integer arrays merged into one: indices into the product of some adjacent axes."""
 
     source: Tensor  # the indexed axes in front, merged into one
-    index: Tensor
+    indices: Tensor
     rest: list[int]  # the other axes of the input, in order
     shape: tuple[Any, ...]  # of the broadcast integer arrays
 
@@ -195,7 +197,7 @@ def _take_arrays(x: Tensor, plan: _Plan) -> Tensor:
     found = _merge(x, plan.arrays)
     axes = list(plan.arrays)
     at = axes[0] if len(axes) == 1 else 0
-    result: Tensor = apply(REGISTRY["gather"](at), found.source, found.index)  # type: ignore[call-arg]
+    result: Tensor = apply(REGISTRY["gather"](at), found.source, found.indices)  # type: ignore[call-arg]
     rank = len(found.shape)
     if len(axes) == 1:
         place = {a: a if a < at else a + rank - 1 for a in found.rest}
@@ -221,13 +223,13 @@ def _order(
             shape += block_shape
         else:
             order.append(place[axis])
-            shape.append(plan.ranges[axis].count)
+            shape.append(plan.ranges[axis].length)
     return order + [
         place[a] for a in place if a not in plan.layout
     ], shape  # an int's axis has size 1 and vanishes
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------------------
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """Give this handle, and no other, the value it has with the elements an index names replaced."""
     if isinstance(index, Tensor) and index.dtype.is_bool and index.shape == x.shape:
@@ -252,7 +254,7 @@ def set_at(x: Tensor, index: Any, value: Any) -> Tensor:
     """Return `x` with the elements an index names replaced by a value."""
     plan = _plan(x, index)
     if not plan.arrays:
-        shape = tuple(1 if axis is None else plan.ranges[axis].count for axis in plan.layout)
+        shape = tuple(1 if axis is None else plan.ranges[axis].length for axis in plan.layout)
         return _set_ranges(x, plan.ranges, _fit(value, x, shape))
     where_to = getitem(_positions(x), index)
     update = _fit(value, x, where_to.shape)
@@ -278,14 +280,14 @@ def _set_ranges(x: Tensor, ranges: Sequence[_Range], update: Tensor) -> Tensor:
     """Spread the update over the axes it goes to, and choose between it and `x` by where it lies."""
     if not update.numel():
         return x
-    update = reshape(update, [r.count for r in ranges])
-    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.count > 1)
+    update = reshape(update, [r.length for r in ranges])
+    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.length > 1)
     update = flip(update, turned) if turned else update
     if update.shape == x.shape:
         return update
     low = tuple(r.low for r in ranges)
-    step = tuple(abs(r.step) if r.count > 1 else 1 for r in ranges)
-    used = [a + (r.count - 1) * s + 1 for a, r, s in zip(low, ranges, step, strict=True)]
+    step = tuple(abs(r.step) if r.length > 1 else 1 for r in ranges)
+    used = [a + (r.length - 1) * s + 1 for a, r, s in zip(low, ranges, step, strict=True)]
     high = tuple(n - u for n, u in zip(x.shape, used, strict=True))
     op = REGISTRY["pad"](low, high, tuple(s - 1 for s in step))  # type: ignore[call-arg]
     zero = wrap(full("x[i] = v", 0, x.dtype, ()))
@@ -299,7 +301,7 @@ def _positions(x: Tensor) -> Tensor:
     return reshape(flat, x.shape)
 
 
-# -- functions ------------------------------------------------------------------------------------------------------------
+# -- functions -----------------------------------------------------------------------------------------------
 @two_names
 def take(x: Any, indices: Any, /, axis: int | None = None) -> Tensor:
     """Return whole slices along an axis at indices."""
@@ -368,7 +370,9 @@ def _scatter(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
 
 
 def scatter(x: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Tensor:
-    """Return `x` with out[index[i][j]][j] = src[i][j], for dim 0 of two; `reduce` is "add", or None to replace."""
+    """Return `x` with out[index[i][j]][j] = src[i][j], for dim 0 of two; `reduce` is "add", or None to
+    replace.
+    """
     if reduce not in (None, "add"):
         raise AttributeValueError(
             "scatter: reduce is None or 'add'", got=repr(reduce), hint="scatter_reduce has more"
@@ -413,6 +417,7 @@ def masked_select(x: Any, mask: Any) -> Tensor:
 
 
 __all__ = [
-    "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter", "scatter_add",
+    "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter",
+    "scatter_add",
     "scatter_reduce", "take", "take_along_axis",
 ]  # fmt: skip

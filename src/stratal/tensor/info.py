@@ -56,7 +56,7 @@ def finfo(dtype: Any, /) -> FloatInfo:
     if not d.is_inexact:
         raise DTypeError("finfo: takes a float dtype", got=str(d))
     own = {"complex64": as_dtype("float32"), "complex128": as_dtype("float64")}.get(d.name, d)
-    found = ml_dtypes.finfo(own.np)
+    found: Any = ml_dtypes.finfo(own.np)  # type: ignore[no-untyped-call]
     parts = (float(found.eps), float(found.max), float(found.min), float(found.smallest_normal))
     return FloatInfo(own.bits, *parts, own)
 

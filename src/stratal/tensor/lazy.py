@@ -1,8 +1,8 @@
 """Flushing: compute what is needed now, with what is worth computing in the same run.
 
-A flush of some values also computes every live tensor that shares intermediate results with them, and every live
-tensor that depends on the old value of a cell the run overwrites. Cells are written where they stand, unless NumPy or
-another tensor still looks at that memory; then the cell moves.
+A flush of some values also computes every live tensor that shares intermediate results with them, and every
+live tensor that depends on the old value of a cell the run overwrites. Cells are written where they stand,
+unless NumPy or another tensor still looks at that memory; then the cell moves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def flush_all() -> None:
 
 
 def end_step() -> None:
-    """Write every cell that in-place operators gave a new value; an optimizer calls this when its step is complete.
+    """Write every cell that in-place operators gave a new value; an optimizer calls this when its step is
+    complete.
 
     Inside a compiled function the writes are part of the program instead.
     """
@@ -50,7 +51,9 @@ def end_step() -> None:
 
 
 def settle(nodes: Iterable[Node]) -> None:
-    """Compute what depends on leaves that are about to be overwritten from outside, and end histories through them."""
+    """Compute what depends on leaves that are about to be overwritten from outside, and end histories through
+    them.
+    """
     gone = [n for n in nodes if values.finished(n) is not None]
     if gone:
         _flush(_depending(set(gone), _waiting()))
@@ -74,9 +77,9 @@ def _wanted(tensor: Tensor) -> Node:
     return values.pending(tensor._node) or tensor._node
 
 
-def _flush(tensors: list[Tensor]) -> None:
-    """Compute tensors, in as many runs as values that must be finished first ask for."""
-    goals: list[list[Node | Tensor]] = [list(tensors)]
+def _flush(wanted: Sequence[Node | Tensor]) -> None:
+    """Compute tensors and pending leaves, in as many runs as values that must be finished first ask for."""
+    goals: list[list[Node | Tensor]] = [list(wanted)]
     while goals:
         goal = [g for g in goals[-1] if _unfinished(g)]
         if not goal:
@@ -118,7 +121,8 @@ def no_value(node: Node) -> Exception:
     why = values.gone(node) or "it belongs to another graph"
     if why.startswith("trace "):
         return CaptureError(
-            f"capture: a value made while {why[6:]} was being captured is used outside it", got=str(node.type),
+            f"capture: a value made while {why[6:]} was being captured is used outside it",
+            got=str(node.type),
             hint="return it from the compiled function",
         )  # fmt: skip
     return DonatedBufferError(
@@ -128,7 +132,9 @@ def no_value(node: Node) -> Exception:
 
 
 def _starters(first: Sequence[Node]) -> list[Tensor]:
-    """Return live tensors never computed before that derivatives end at, such as fresh parameters: one run makes all."""
+    """Return live tensors never computed before that derivatives end at, such as fresh parameters: one run
+    makes all.
+    """
     known = set(first)
     found = []
     for tensor in _waiting():
@@ -140,7 +146,7 @@ def _starters(first: Sequence[Node]) -> list[Tensor]:
     return found
 
 
-# -- one run --------------------------------------------------------------------------------------------------------
+# -- one run -------------------------------------------------------------------------------------------------
 class _Run:
     """The tensors of one run and what they need, chosen among everything that waits."""
 
@@ -181,7 +187,9 @@ class _Run:
         return {t._home[1] for t in self.tensors if t._home is not None and t._home[1] is not None}
 
     def grow(self) -> list[Tensor]:
-        """Take in every tensor to be computed in this run; return those that must be but wait for another run first."""
+        """Take in every tensor to be computed in this run; return those that must be but wait for another run
+        first.
+        """
         while self.others:
             needed, written = self.needed(), self.written()
             touching = self.reach({n for n in needed if n not in self.leaves and not _trivial(n)} | written)
@@ -239,10 +247,10 @@ def _execute(work: _Run) -> None:
     needed = _needed_by_histories(work)
     for tensor in work.tensors:
         value = _wanted(tensor)
-        if _writes_home(tensor, value, needed) and id(tensor._home[0]) not in homes:  # type: ignore[index]
-            state = tensor._home[1] or values.leaf(tensor._home[0])
-            homes.add(id(tensor._home[0]))
-            updates[state] = (value, tensor)
+        home = tensor._home
+        if home is not None and _writes_home(tensor, value, needed) and id(home[0]) not in homes:
+            homes.add(id(home[0]))
+            updates[home[1] or values.leaf(home[0])] = (value, tensor)
         else:
             outputs[value] = None
     for node in work.orphans:
@@ -257,7 +265,9 @@ def _execute(work: _Run) -> None:
 
 
 def _writes_home(tensor: Tensor, value: Node, needed: set[Node]) -> bool:
-    """Return whether a value goes where the tensor's old one stood: always for parameters, else unless a history needs it."""
+    """Return whether a value goes where the tensor's old one stood: always for parameters, else unless a
+    history needs it.
+    """
     if tensor._home is None or _is_leaf(value):
         return False
     return tensor._leaf or tensor._home[1] is None or tensor._home[1] not in needed
@@ -339,7 +349,9 @@ def _settle_in(tensor: Tensor, storage: Storage, taken: set[int]) -> None:
 
 
 def _end_histories(written: set[Node]) -> None:
-    """Cut the history of finished tensors that goes through overwritten leaves: no gradient can follow it any more."""
+    """Cut the history of finished tensors that goes through overwritten leaves: no gradient can follow it any
+    more.
+    """
     tracked = [
         t for h in list(LIVE.values()) if (t := h()) is not None and t._storage is not None and not t._leaf
     ]
@@ -367,14 +379,14 @@ def _fill(value: Node) -> Storage | None:
     return Storage.copy_of(array, value.aval)
 
 
-# -- eager --------------------------------------------------------------------------------------------------------------
+# -- eager ---------------------------------------------------------------------------------------------------
 def run_eagerly(tensor: Tensor) -> None:
     """Compute one tensor now with the reference interpreter."""
     with LOCK, tracing(None):
         node = _wanted(tensor)
         first = _blockers([node])
         if first:
-            _flush(list(first))
+            _flush(first)
         order, leaves = programs.walk([node], _is_leaf)
         graph = programs.Work(leaves, [node], [], order).graph("eager")
         inputs = [values.finished(n).array for n in leaves]  # type: ignore[union-attr]
@@ -387,7 +399,9 @@ def run_eagerly(tensor: Tensor) -> None:
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Run each op at once on the reference interpreter: for debuggers, and for finding the op that made the first NaN."""
+    """Run each op at once on the reference interpreter: for debuggers, and for finding the op that made the
+    first NaN.
+    """
     before = MODE.eager
     MODE.eager = run_eagerly
     try:

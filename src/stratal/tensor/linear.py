@@ -134,7 +134,9 @@ def _conjugate(t: Tensor) -> Tensor:
 
 
 def tensordot(x: Any, y: Any, /, axes: Any = 2) -> Tensor:
-    """Return the sum of products over the last `axes` of x and the first of y, or over two given lists of axes."""
+    """Return the sum of products over the last `axes` of x and the first of y, or over two given lists of
+    axes.
+    """
     a, b = _pair("tensordot", x, y)
     if isinstance(axes, int):
         over_a, over_b = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
@@ -153,9 +155,10 @@ def tensordot(x: Any, y: Any, /, axes: Any = 2) -> Tensor:
     return contract(f"{''.join(left)},{''.join(right)}->{''.join(out)}", a, b)
 
 
-# -- einsum -----------------------------------------------------------------------------------------------------------
+# -- einsum --------------------------------------------------------------------------------------------------
 def einsum(spec: str, *operands: Any) -> Tensor:
-    """Return the sum of products over the letters of `spec` that the result lacks. `...` stands for leading axes.
+    """Return the sum of products over the letters of `spec` that the result lacks. `...` stands for leading
+    axes.
 
     Several operands are contracted from left to right.
     """
@@ -260,5 +263,6 @@ def addmm(x: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) ->
 
 
 __all__ = [
-    "addmm", "bmm", "diagonal", "dot", "einsum", "matmul", "mm", "mv", "outer", "tensordot", "trace", "vecdot",
+    "addmm", "bmm", "diagonal", "dot", "einsum", "matmul", "mm", "mv", "outer", "tensordot", "trace",
+    "vecdot",
 ]  # fmt: skip

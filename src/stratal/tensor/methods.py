@@ -1,10 +1,14 @@
-"""Methods and operators of Tensor, installed from tables: a method is a function with the tensor as first argument."""
+"""Methods and operators of Tensor, installed from tables: a method is a function with the tensor as first
+argument.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
@@ -17,14 +21,16 @@ from stratal.tensor.lazy import compute
 from stratal.tensor.tensor import Tensor, check_device, fresh, look, rebind
 from stratal.tensor.tensor import tensor as make_tensor
 
-# -- the same function under its own name -------------------------------------------------------------------------------
+# -- the same function under its own name --------------------------------------------------------------------
 _PLAIN: dict[Any, tuple[str, ...]] = {
     elementwise: (
-        *FUNCTIONS, "clip", "hypot", "lerp", "log10", "logaddexp", "positive", "pow", "reciprocal", "relu", "sinc",
+        *FUNCTIONS, "clip", "hypot", "lerp", "log10", "logaddexp", "positive", "pow", "reciprocal", "relu",
+        "sinc",
         "square",
     ),
     shapes: (
-        "chunk", "expand", "flatten", "flip", "moveaxis", "narrow", "ravel", "repeat_interleave", "roll", "split",
+        "chunk", "expand", "flatten", "flip", "moveaxis", "narrow", "ravel", "repeat_interleave", "roll",
+        "split",
         "squeeze", "tile", "transpose", "unflatten",
     ),
     reductions: (
@@ -34,25 +40,30 @@ _PLAIN: dict[Any, tuple[str, ...]] = {
     sorting: ("argsort", "median", "topk"),
     linear: ("addmm", "bmm", "diagonal", "dot", "matmul", "mm", "mv", "outer", "trace"),
     indexing: (
-        "gather", "index_add", "index_select", "masked_fill", "masked_select", "scatter", "scatter_add", "scatter_reduce",
+        "gather", "index_add", "index_select", "masked_fill", "masked_select", "scatter", "scatter_add",
+        "scatter_reduce",
     ),
 }  # fmt: skip
 
 _OPERATORS = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
-    "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+    "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }  # fmt: skip
 _COMPARISONS = {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "ge": "greater_equal",
 }  # fmt: skip
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
 _IN_PLACE_UNARY = (
-    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "relu", "round", "rsqrt", "sigmoid",
+    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "relu",
+    "round", "rsqrt", "sigmoid",
     "sign", "sin", "sqrt", "square", "tanh", "trunc",
 )  # fmt: skip
 _CASTS = {
-    "bool": "bool", "byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64", "half": "float16",
+    "bool": "bool", "byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64",
+    "half": "float16",
     "bfloat16": "bfloat16", "float": "float32", "double": "float64",
 }  # fmt: skip
 
@@ -112,7 +123,7 @@ def _divided(self: Tensor, other: Any, *, rounding_mode: str | None = None) -> T
     return cast(FUNCTIONS["trunc"](FUNCTIONS["divide"](self, other)), self.dtype)
 
 
-# -- methods that differ from the function --------------------------------------------------------------------------------
+# -- methods that differ from the function -------------------------------------------------------------------
 def reshape(self: Tensor, *shape: Any) -> Tensor:
     """Return the elements in row-major order under another shape; one size may be -1."""
     return shapes.reshape(self, shapes.as_shape("reshape", shape))
@@ -148,7 +159,8 @@ def _spread(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def method(
-        self: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None,
+        self: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+        correction: float | None = None,
         axis: Any = None, keepdims: bool = False,
     ) -> Tensor:  # fmt: skip
         if isinstance(dim, bool):
@@ -226,7 +238,7 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Give every element of this tensor one value, and return it."""
     if isinstance(value, Scalar):
-        plain = value.item() if hasattr(value, "dtype") else value
+        plain = value.item() if isinstance(value, np.generic) else value
         rebind(self, full("fill_", plain, self.dtype, self.shape), 0)
         return self
     return copy_(self, value)
@@ -297,8 +309,10 @@ def _contains(self: Tensor, value: Any) -> bool:
 
 
 _OWN = (
-    clone, contiguous, copy_, cpu, expand_as, fill_, is_complex, is_contiguous, is_floating_point, new_full, new_ones,
-    new_tensor, new_zeros, permute, register_hook, repeat, reshape, to, type_as, unsqueeze, view, view_as, zero_,
+    clone, contiguous, copy_, cpu, expand_as, fill_, is_complex, is_contiguous, is_floating_point, new_full,
+    new_ones,
+    new_tensor, new_zeros, permute, register_hook, repeat, reshape, to, type_as, unsqueeze, view, view_as,
+    zero_,
 )  # fmt: skip
 
 
@@ -327,11 +341,16 @@ def _install() -> None:
     methods.update(
         addcmul=_addcmul, addcdiv=_addcdiv, addcmul_=_in_place("addcmul_", _addcmul),
         addcdiv_=_in_place("addcdiv_", _addcdiv), clamp=elementwise.clip, clamp_=clip_, clip_=clip_,
-        clamp_min=lambda x, min: elementwise.clip(x, min), clamp_max=lambda x, max: elementwise.clip(x, None, max),
-        masked_fill_=_in_place("masked_fill_", indexing.masked_fill), scatter_=_in_place("scatter_", indexing.scatter),
-        scatter_add_=_in_place("scatter_add_", indexing.scatter_add), index_add_=_in_place("index_add_", indexing.index_add),
-        nonzero=lambda self, as_tuple=False: _nonzero(self, as_tuple), astype=lambda self, dtype, copy=True: cast(self, dtype),
-        swapaxes=shapes.transpose, swapdims=shapes.transpose, movedim=shapes.moveaxis, t=t, std=_spread(reductions.std),
+        clamp_min=lambda x, min: elementwise.clip(x, min), clamp_max=lambda x,
+        max: elementwise.clip(x, None, max),
+        masked_fill_=_in_place("masked_fill_", indexing.masked_fill),
+        scatter_=_in_place("scatter_", indexing.scatter),
+        scatter_add_=_in_place("scatter_add_", indexing.scatter_add),
+        index_add_=_in_place("index_add_", indexing.index_add),
+        nonzero=lambda self, as_tuple=False: _nonzero(self, as_tuple), astype=lambda self, dtype,
+        copy=True: cast(self, dtype),
+        swapaxes=shapes.transpose, swapdims=shapes.transpose, movedim=shapes.moveaxis, t=t,
+        std=_spread(reductions.std),
         var=_spread(reductions.var), unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
         broadcast_to=shapes.broadcast_to, T=property(_reversed), mT=property(shapes.matrix_transpose),
         __getitem__=indexing.getitem, __setitem__=indexing.setitem, __contains__=_contains,
@@ -350,13 +369,15 @@ def _install() -> None:
 def _addcmul(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """Return self + value * tensor1 * tensor2."""
     product = tensor1 * tensor2
-    return self + (product if isinstance(value, (int, float)) and value == 1 else value * product)
+    result: Tensor = self + (product if isinstance(value, (int, float)) and value == 1 else value * product)
+    return result
 
 
 def _addcdiv(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """Return self + value * tensor1 / tensor2."""
     quotient = tensor1 / tensor2
-    return self + (quotient if isinstance(value, (int, float)) and value == 1 else value * quotient)
+    result: Tensor = self + (quotient if isinstance(value, (int, float)) and value == 1 else value * quotient)
+    return result
 
 
 def _nonzero(self: Tensor, as_tuple: bool) -> Any:

@@ -1,4 +1,6 @@
-"""From nodes to programs: number the nodes a set of values needs, and find or compile the program for that structure."""
+"""From nodes to programs: number the nodes a set of values needs, and find or compile the program for that
+structure.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class Work(NamedTuple):
 
 
 def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[Node], list[Node]]:
-    """Return every node the roots need, inputs before users, and those of them that are leaves; iterative, any depth.
+    """Return every node the roots need, inputs before users, and those of them that are leaves; iterative,
+    any depth.
 
     The order depends on the roots and their structure alone, so that equal work gets an equal key.
     """

@@ -1,7 +1,7 @@
 """Random tensors, from explicit keys or from the default generator, whose state is a cell like a parameter.
 
-A key is a uint64 scalar tensor; equal keys give equal numbers, on any machine and number of threads. The generator
-hands out a new key per draw by a Weyl sequence: its keys do not repeat within 2**64 draws.
+A key is a uint64 scalar tensor; equal keys give equal numbers, on any machine and number of threads. The
+generator hands out a new key per draw by a Weyl sequence: its keys do not repeat within 2**64 draws.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def next_host_key() -> int:
     return default_generator().next_host_key()
 
 
-# -- keys --------------------------------------------------------------------------------------------------------
+# -- keys ----------------------------------------------------------------------------------------------------
 def key(seed: int) -> Tensor:
     """Return the key of a seed."""
     return tensor(np.uint64(_mix(int(seed) & _MASK)))
@@ -144,7 +144,7 @@ def _key(source: Any) -> Tensor:
     return given
 
 
-# -- draws ---------------------------------------------------------------------------------------------------------
+# -- draws ---------------------------------------------------------------------------------------------------
 Source = Any  # a key, a Generator, or None for the default generator
 
 
@@ -166,7 +166,9 @@ def standard_normal(shape: Any = (), *, dtype: Any = None, key: Source = None) -
 def bernoulli(
     p: Any, shape: Any = None, *, key: Source = None, generator: Any = None, dtype: Any = None
 ) -> Tensor:
-    """Return bools that hold with probability `p`; for a tensor of probabilities, a tensor of zeros and ones like it."""
+    """Return bools that hold with probability `p`; for a tensor of probabilities, a tensor of zeros and ones
+    like it.
+    """
     source = key if key is not None else generator
     if isinstance(p, Tensor):
         drawn = uniform(p.shape if shape is None else shape, dtype=p.dtype, key=source) < p
@@ -197,7 +199,7 @@ def permutation(x: Any, *, key: Source = None) -> Tensor:
     """Return 0 .. x-1 in random order, or the rows of a tensor in random order."""
     if isinstance(x, Tensor):
         order = permutation(int(x.shape[0]), key=key)
-        return x[order]  # type: ignore[index, no-any-return]
+        return x[order]
     return call("random_permutation", _key(key), size=int(x))  # type: ignore[no-any-return]
 
 
@@ -209,12 +211,14 @@ def gumbel(shape: Any = (), *, dtype: Any = None, key: Source = None) -> Tensor:
 
 
 def categorical(logits: Any, *, axis: int = -1, key: Source = None) -> Tensor:
-    """Return one class per row, drawn with probability softmax(logits): where logits plus Gumbel noise are greatest."""
+    """Return one class per row, drawn with probability softmax(logits): where logits plus Gumbel noise are
+    greatest.
+    """
     t = as_tensor(logits, "categorical")
     return argmax(t + gumbel(t.shape, dtype=t.dtype, key=key), axis=axis)
 
 
-# -- PyTorch's names ---------------------------------------------------------------------------------------------------
+# -- PyTorch's names -----------------------------------------------------------------------------------------
 def _sized(name: str, size: Sequence[Any]) -> tuple[Any, ...]:
     return as_shape(name, size) if size else ()
 
@@ -263,7 +267,8 @@ def randn_like(x: Any, *, dtype: Any = None, key: Any = None) -> Tensor:
 
 
 def randint(
-    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, generator: Any = None, device: Any = None,
+    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, generator: Any = None,
+    device: Any = None,
     key: Any = None,
 ) -> Tensor:  # fmt: skip
     """Return integers uniform in [low, high), or, called with one bound, in [0, low)."""
@@ -293,8 +298,11 @@ def normal(
     source = key if key is not None else generator
     if size is None:
         spread = as_tensor(mean, "normal") * 0.0 + std
-        return standard_normal(spread.shape, dtype=spread.dtype, key=source) * std + mean
-    return standard_normal(size, dtype=dtype, key=source) * std + mean
+        made = standard_normal(spread.shape, dtype=spread.dtype, key=source)
+    else:
+        made = standard_normal(size, dtype=dtype, key=source)
+    result: Tensor = made * std + mean
+    return result
 
 
 def multinomial(
@@ -302,7 +310,8 @@ def multinomial(
 ) -> Tensor:
     """Return `num_samples` classes per row, drawn with probability in proportion to the weights.
 
-    Without replacement these are the classes of the greatest weights times exponential noise (Efraimidis and Spirakis, 2006).
+    Without replacement these are the classes of the greatest weights times exponential noise (Efraimidis and
+    Spirakis, 2006).
     """
     t = as_tensor(probabilities, "multinomial")
     source = key if key is not None else generator

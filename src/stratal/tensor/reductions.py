@@ -1,7 +1,7 @@
 """Functions that combine elements along axes.
 
-Functions called with `axis` follow the array API; called with `dim`, or positionally, they follow PyTorch where the two
-differ: `max(x, dim=1)` is a pair of values and indices, `max(x, axis=1)` the values.
+Functions called with `axis` follow the array API; called with `dim`, or positionally, they follow PyTorch
+where the two differ: `max(x, dim=1)` is a pair of values and indices, `max(x, axis=1)` the values.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _first(*names: str) -> str:
 
 
 def _count(t: Tensor, axes: tuple[int, ...]) -> int:
-    return int(product(t.shape[a] for a in axes))  # type: ignore[arg-type]
+    return int(product(t.shape[a] for a in axes))
 
 
 @two_names
@@ -91,7 +91,9 @@ def var(
     correction: float | None = None,
     unbiased: bool | None = None,
 ) -> Tensor:
-    """Return the variance over axes: squared distances over (n - correction); the array API's default correction is 0."""
+    """Return the variance over axes: squared distances over (n - correction); the array API's default
+    correction is 0.
+    """
     t = as_tensor(x, "var")
     t = cast(t, default_float(t.dtype))
     axes = as_axes("var", axis, t.ndim)
@@ -130,7 +132,7 @@ def any(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return _reduce("any", t, as_axes("any", axis, t.ndim), keepdims)
 
 
-# -- extremes ---------------------------------------------------------------------------------------------------
+# -- extremes ------------------------------------------------------------------------------------------------
 def _extreme(name: str, op: str, x: Any, axis: Axis, keepdims: bool) -> Tensor:
     t = as_tensor(x, name)
     axes = as_axes(name, axis, t.ndim)
@@ -171,12 +173,16 @@ def _torch_extreme(name: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def max(x: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return the greatest element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the larger of each pair."""
+    """Return the greatest element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the
+    larger of each pair.
+    """
     return _torch_extreme("max", x, args, kwargs)
 
 
 def min(x: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return the least element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the smaller of each pair."""
+    """Return the least element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the
+    smaller of each pair.
+    """
     return _torch_extreme("min", x, args, kwargs)
 
 
@@ -260,7 +266,7 @@ def _as(x: Any, dtype: Any) -> Tensor:
     return t if dtype is None else cast(t, dtype)
 
 
-# -- running ------------------------------------------------------------------------------------------------------
+# -- running -------------------------------------------------------------------------------------------------
 def _running(op: str, x: Any, axis: int | None, dtype: Any, reverse: bool = False) -> Tensor:
     t = _summable(as_tensor(x, op), dtype)
     if axis is None:
@@ -288,14 +294,18 @@ def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """Return the sums of all elements up to each along an axis; `include_initial` puts the empty sum in front."""
+    """Return the sums of all elements up to each along an axis; `include_initial` puts the empty sum in
+    front.
+    """
     return _with_initial(cumsum(x, axis, dtype=dtype), axis, 0, include_initial)
 
 
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
-    """Return the products of all elements up to each along an axis; `include_initial` puts the empty product in front."""
+    """Return the products of all elements up to each along an axis; `include_initial` puts the empty product
+    in front.
+    """
     return _with_initial(cumprod(x, axis, dtype=dtype), axis, 1, include_initial)
 
 
@@ -308,5 +318,6 @@ def _with_initial(result: Tensor, axis: int | None, value: int, include_initial:
 
 __all__ = [
     "all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_prod",
-    "cumulative_sum", "log_softmax", "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "std", "sum", "var",
+    "cumulative_sum", "log_softmax", "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "std",
+    "sum", "var",
 ]  # fmt: skip

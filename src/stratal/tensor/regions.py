@@ -1,7 +1,7 @@
 """Regions: the body of a branch or a loop, traced once and closed over nothing.
 
-What the body reads from around it becomes operands; tensors from around it that it changes, the state of the random
-generator among them, are threaded through as further values.
+What the body reads from around it becomes operands; tensors from around it that it changes, the state of the
+random generator among them, are threaded through as further values.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def trace_bodies(names: Sequence[str], types: Sequence[TensorType], bodies: Sequ
 
 
 def captured(roots: Sequence[Node], inputs: Iterable[Node]) -> list[Node]:
-    """Return the values from outside that roots need, besides some inputs: as late as possible, so that they are few."""
+    """Return the values from outside that roots need, besides some inputs: as late as possible, so that they
+    are few.
+    """
     inside = set(inputs)
     bare: set[Node] = set()  # depends on no input at all: remade inside rather than handed in
     order = topological(roots)

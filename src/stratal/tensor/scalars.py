@@ -1,4 +1,6 @@
-"""Runtime scalars: Python floats that became inputs of a captured graph, and behave as Python floats in promotion."""
+"""Runtime scalars: Python floats that became inputs of a captured graph, and behave as Python floats in
+promotion.
+"""
 
 from __future__ import annotations
 

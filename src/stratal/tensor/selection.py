@@ -14,7 +14,9 @@ from stratal.tensor.tensor import Tensor, tensor
 
 
 def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
-    """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value is needed now."""
+    """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value
+    is needed now.
+    """
     t = as_tensor(x, "nonzero")
     if against is not None and t.shape != tuple(against):
         raise IndexOutOfRangeError(
@@ -22,7 +24,8 @@ def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ..
         )
     if MODE.trace is not None:
         raise CaptureError(
-            "index: the shape of a masked selection is data, which a captured graph does not have", got=str(t.type),
+            "index: the shape of a masked selection is data, which a captured graph does not have",
+            got=str(t.type),
             hint="st.where(mask, x, 0) keeps the shape; x[mask] = v is fine",
         )  # fmt: skip
     found = np.nonzero(t._value("nonzero").array)

@@ -349,6 +349,7 @@ def pad_constant(x: Any, pads: Sequence[tuple[int, int]], value: Any = 0) -> Ten
 
 __all__ = [
     "broadcast_arrays", "broadcast_to", "chunk", "concat", "expand", "expand_dims", "flatten", "flip",
-    "matrix_transpose", "moveaxis", "narrow", "permute_dims", "ravel", "repeat_interleave", "reshape", "roll", "split",
+    "matrix_transpose", "moveaxis", "narrow", "permute_dims", "ravel", "repeat_interleave", "reshape",
+    "roll", "split",
     "squeeze", "stack", "tile", "transpose", "unflatten", "unstack",
 ]  # fmt: skip

@@ -25,7 +25,9 @@ def _sorted(name: str, t: Tensor, axis: int, descending: bool) -> ValuesIndices:
 
 
 def sort(x: Any, /, *args: Any, axis: int | None = None, dim: int | None = None, **options: Any) -> Any:
-    """Return the elements along an axis in order; called with `dim`, positionally or as a method, also where they stood."""
+    """Return the elements along an axis in order; called with `dim`, positionally or as a method, also where
+    they stood.
+    """
     descending = bool(options.pop("descending", False))
     options.pop("stable", None)
     if options:
@@ -84,13 +86,15 @@ def unique_values(x: Any, /) -> Tensor:
 
 
 def searchsorted(edges: Any, x: Any, /, *, side: str = "left") -> Tensor:
-    """Return where the elements of `x` go into a sorted vector to keep it sorted: how many edges lie before each."""
+    """Return where the elements of `x` go into a sorted vector to keep it sorted: how many edges lie before
+    each.
+    """
     e, v = as_tensor(edges, "searchsorted"), as_tensor(x, "searchsorted")
     if side not in ("left", "right"):
         raise AttributeValueError("searchsorted: side is 'left' or 'right'", got=repr(side))
     wide = reshape(v, (*v.shape, 1))
     before = e < wide if side == "left" else e <= wide
-    result: Tensor = before.sum(axis=-1)  # type: ignore[attr-defined]
+    result: Tensor = before.sum(axis=-1)
     return result
 
 

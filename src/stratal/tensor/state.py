@@ -56,7 +56,7 @@ class no_grad(_GradMode):
         made = super().__new__(cls)
         if function is None:
             return made
-        made.__init__()  # used as @no_grad without parentheses
+        _GradMode.__init__(made, False)  # used as @no_grad without parentheses
         return made(function)
 
 

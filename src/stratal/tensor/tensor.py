@@ -1,8 +1,8 @@
 """Tensor: a rebindable cell that holds a value, which is a graph node or finished storage.
 
-Building an op checks it at once and computes nothing; `lazy` computes what is needed when it is needed. A tensor
-never aliases another: indexing returns a value, and in-place operators give this handle, and no other, a new value.
-Operators and methods are installed from tables by `methods`.
+Building an op checks it at once and computes nothing; `lazy` computes what is needed when it is needed. A
+tensor never aliases another: indexing returns a value, and in-place operators give this handle, and no other,
+a new value. Operators and methods are installed from tables by `methods`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class _Size(int):
 
 
 class Tensor:
-    """An n-dimensional array of one dtype. `Tensor(data)` copies its data; `st.tensor` and friends make one too."""
+    """An n-dimensional array of one dtype. `Tensor(data)` copies its data; `st.tensor` and friends make one
+    too.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -113,9 +115,8 @@ class Tensor:
 
     __array_priority__ = 1000
 
-    if (
-        TYPE_CHECKING
-    ):  # given by `lazy`, `display` and `gradients`, which are built on tensors, through `methods`
+    # The rest is given by `methods`, from tables and from modules that are built on tensors.
+    if TYPE_CHECKING:
 
         def _compute(self) -> None: ...
         def backward(
@@ -125,6 +126,45 @@ class Tensor:
             create_graph: bool = False,
             inputs: Any = None,
         ) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __eq__(self, other: object) -> Tensor: ...  # type: ignore[override]
+        def __ne__(self, other: object) -> Tensor: ...  # type: ignore[override]
+        def __neg__(self) -> Tensor: ...
+        def __invert__(self) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def __pos__(self) -> Tensor: ...
+        def __lt__(self, other: Any) -> Tensor: ...
+        def __le__(self, other: Any) -> Tensor: ...
+        def __gt__(self, other: Any) -> Tensor: ...
+        def __ge__(self, other: Any) -> Tensor: ...
+        def __add__(self, other: Any) -> Tensor: ...
+        def __radd__(self, other: Any) -> Tensor: ...
+        def __sub__(self, other: Any) -> Tensor: ...
+        def __rsub__(self, other: Any) -> Tensor: ...
+        def __mul__(self, other: Any) -> Tensor: ...
+        def __rmul__(self, other: Any) -> Tensor: ...
+        def __truediv__(self, other: Any) -> Tensor: ...
+        def __rtruediv__(self, other: Any) -> Tensor: ...
+        def __floordiv__(self, other: Any) -> Tensor: ...
+        def __rfloordiv__(self, other: Any) -> Tensor: ...
+        def __mod__(self, other: Any) -> Tensor: ...
+        def __rmod__(self, other: Any) -> Tensor: ...
+        def __pow__(self, other: Any) -> Tensor: ...
+        def __rpow__(self, other: Any) -> Tensor: ...
+        def __matmul__(self, other: Any) -> Tensor: ...
+        def __rmatmul__(self, other: Any) -> Tensor: ...
+        def __and__(self, other: Any) -> Tensor: ...
+        def __rand__(self, other: Any) -> Tensor: ...
+        def __or__(self, other: Any) -> Tensor: ...
+        def __ror__(self, other: Any) -> Tensor: ...
+        def __xor__(self, other: Any) -> Tensor: ...
+        def __rxor__(self, other: Any) -> Tensor: ...
+        def __lshift__(self, other: Any) -> Tensor: ...
+        def __rlshift__(self, other: Any) -> Tensor: ...
+        def __rshift__(self, other: Any) -> Tensor: ...
+        def __rrshift__(self, other: Any) -> Tensor: ...
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         source = data if isinstance(data, Tensor) else tensor(data, dtype=dtype)
@@ -161,7 +201,9 @@ class Tensor:
 
     @property
     def size(self) -> _Size:
-        """The number of elements, as in the array API; called, the shape or the size of one axis, as in PyTorch."""
+        """The number of elements, as in the array API; called, the shape or the size of one axis, as in
+        PyTorch.
+        """
         made = _Size(self.numel())
         made.shape = self.shape
         return made
@@ -193,7 +235,7 @@ class Tensor:
     def __hash__(self) -> int:
         return id(self)
 
-    # -- its value ---------------------------------------------------------------------------------------------
+    # -- its value -------------------------------------------------------------------------------------------
     def _value(self, asked: str) -> Storage:
         """Return finished storage, computing it now if needed."""
         trace = MODE.trace
@@ -205,7 +247,9 @@ class Tensor:
         return self._storage
 
     def numpy(self) -> Array:
-        """Return a NumPy array of the value that shares its memory; a later in-place change here does not show in it."""
+        """Return a NumPy array of the value that shares its memory; a later in-place change here does not
+        show in it.
+        """
         return self._value("numpy()").export()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -229,11 +273,7 @@ class Tensor:
         if self.numel() != 1:
             raise ShapeError("item: the tensor must have exactly one element", got=str(self.type))
         value = self._value("item()").array.reshape(()).item()
-        return (
-            value
-            if self.dtype.kind != "V" and isinstance(value, (bool, int, float, complex))
-            else float(value)
-        )
+        return value if isinstance(value, (bool, int, float, complex)) else float(value)
 
     def tolist(self) -> Any:
         """Return nested lists of Python numbers."""
@@ -273,7 +313,7 @@ class Tensor:
             return format(self.item(), spec)
         return format(repr(self), spec)
 
-    # -- gradients ---------------------------------------------------------------------------------------------
+    # -- gradients -------------------------------------------------------------------------------------------
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient flows to or through this tensor."""
@@ -341,13 +381,17 @@ class Tensor:
             self.grad.zero_()
 
     def detach(self) -> Tensor:
-        """Return the value as of now, through which no gradient flows. Later changes of either do not show in the other."""
+        """Return the value as of now, through which no gradient flows. Later changes of either do not show in
+        the other.
+        """
         node, track = look(self)
         return wrap(node, STOPPED if track == TRACKED else CONSTANT if track == USED_UP else track)
 
     @property
     def data(self) -> Tensor:
-        """The value without history; assigning gives this handle another value and keeps whether it takes gradients."""
+        """The value without history; assigning gives this handle another value and keeps whether it takes
+        gradients.
+        """
         return self.detach()
 
     @data.setter
@@ -359,7 +403,7 @@ class Tensor:
             elif MODE.trace is None:
                 take_value(self, source.detach(), leaf=self._leaf)
             else:
-                raise CaptureError("data: a compiled function cannot change the type of a tensor it was given",
+                raise CaptureError("data: a compiled function cannot change the type of an argument",
                                    got=f"{source.type} for {self.type}")  # fmt: skip
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
@@ -388,7 +432,7 @@ def _from_parts(cls: type[Tensor], array: Array, dtype: str, leaf: bool) -> Tens
     return made
 
 
-# -- making handles -----------------------------------------------------------------------------------------------
+# -- making handles ------------------------------------------------------------------------------------------
 def _blank(made: Tensor, type_: TensorType) -> Tensor:
     made.type = type_
     made._node = made._storage = made._home = made._grad = made._trace = None
@@ -422,7 +466,10 @@ def _place(made: Tensor) -> None:
         if made._track == TRACKED:
             enlist(made)
         else:
-            made._node, made._track = None, CONSTANT  # a leaf of its own, so that writing one spares the other
+            made._node, made._track = (
+                None,
+                CONSTANT,
+            )  # a leaf of its own, so that writing one spares the other
         return
     enlist(made)
     if MODE.eager is not None:
@@ -442,7 +489,9 @@ def fresh(tensor: Tensor) -> Tensor:
 
 
 def same_leaf(tensor: Tensor) -> Tensor:
-    """Return a tensor that stands on the very node of another: what is drawn from it and its next value go together."""
+    """Return a tensor that stands on the very node of another: what is drawn from it and its next value go
+    together.
+    """
     node, _ = look(tensor)
     made = wrap(node, CONSTANT)
     if made._storage is not None and made._trace is None:
@@ -523,7 +572,7 @@ def shared(storage: Storage, owner: Tensor) -> bool:
     return False
 
 
-# -- reading and writing handles ------------------------------------------------------------------------------------
+# -- reading and writing handles -----------------------------------------------------------------------------
 def look(tensor: Tensor) -> tuple[Node, int]:
     """Return the node of a tensor, as this thread's trace sees it, and what it is to gradients."""
     trace = MODE.trace
@@ -622,7 +671,7 @@ def check_axis(name: str, axis: Any, ndim: int) -> int:
     return int(k % ndim)
 
 
-# -- data from outside ------------------------------------------------------------------------------------------------
+# -- data from outside ---------------------------------------------------------------------------------------
 _CONST_ELEMENTS = 256  # data up to this size becomes a constant of a captured graph, larger data an input
 
 

@@ -17,7 +17,9 @@ from stratal.tensor.tensor import Tensor, look, refuse_traced
 
 
 class Cell:
-    """What one earlier tensor holds inside a trace. `placeholder` is the input that stands for its value before."""
+    """What one earlier tensor holds inside a trace. `placeholder` is the input that stands for its value
+    before.
+    """
 
     __slots__ = ("leaf", "node", "placeholder", "tensor", "track")
 

@@ -1,7 +1,7 @@
 """What is known of a node's value: its finished storage, that it waits for another node, or that it is gone.
 
-Tables are keyed by node identity and forget a node when it dies. The storage of a leaf thus lives as long as any
-unfinished value still needs it.
+Tables are keyed by node identity and forget a node when it dies. The storage of a leaf thus lives as long as
+any unfinished value still needs it.
 """
 
 from __future__ import annotations
