@@ -322,6 +322,8 @@ def rewrite_expressions(
             return Store(s.buffer, indices, value)
         if isinstance(s, If):
             return If(transform((s.condition,), change)[0], s.then, s.otherwise)
+        if isinstance(s, Fail):
+            return Fail(transform((s.condition,), change)[0], s.code)
         return s
 
     return rewrite(stmt, visit)
