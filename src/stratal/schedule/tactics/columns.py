@@ -24,6 +24,7 @@ from stratal.schedule.tactics.common import (
     finished,
     in_place_pairs,
     nest,
+    reduction_order,
     unit_axis,
     vector_lanes,
 )
@@ -35,6 +36,7 @@ def schedule_columns(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of a column group, its name, and pairs that may share memory."""
     columns = ColumnNest(x, target)
     schedule = columns.schedule()
+    schedule.steps.append(reduction_order(columns.reduced))
     return finished(schedule, "columns", columns.in_place)
 
 
@@ -185,7 +187,7 @@ class ColumnNest:
             loop.peel(block)
         body = sequence(*start, nest(outer, loop.body), self._results(totals, {}))
         schedule = Schedule(nest(self.kept, body), self.states)
-        schedule.steps.append(f"reduced axis in {self.width} lanes")
+        schedule.steps.append(f"reduced axis {along} in {self.width} lanes")
         if self.kept:
             distribute(schedule, self.kept, max(1.0, math.prod(v.extent for v in self.reduced) * self.work / 4))
         else:

@@ -33,6 +33,11 @@ def finished(
     return Tactic(schedule.body, tuple(schedule.local), name, tuple(schedule.steps), tuple(in_place), tuple(packs))
 
 
+def reduction_order(axes: Sequence[Var]) -> str:
+    """Return the step that says in which order a reduction visits its axes, outermost first: its bits depend on that."""
+    return f"reduction in the order {', '.join(v.name for v in axes)}"
+
+
 def nest(axes: Sequence[Var], body: Stmt) -> Stmt:
     """Wrap a statement in loops, the first axis outermost."""
     for var in reversed(axes):
