@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratal.base import settings
 from stratal.base.artifact import Branch, Command, Copy, Executable, KernelObject, Loop, Value, While
@@ -20,34 +20,62 @@ from stratal.graph.node import Const, Input, Item, Node
 from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import analyse
 from stratal.memory.plan import plan_arena
-from stratal.optimize.canonical import pad_convolutions
+from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
 from stratal.optimize.simplify import simplify
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.explain import Text, explain
+from stratal.plan.kept import KeptKernels, KeptProgram
 from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.program import Draft, Planned, ProgramLowering
 
 
+class Drafted(NamedTuple):
+    """What is decided before code is generated, and the decisions."""
+
+    draft: Draft
+    log: DecisionLog
+
+
 class Program:
-    """A compiled graph. `run` takes one Storage per graph input and returns one per output; states are written in place."""
+    """A compiled graph. `run` takes one Storage per graph input and returns one per output; states are written in place.
+
+    One that came from the cache has made no decisions: they are made again, the same, when somebody asks.
+    """
 
     def __init__(
-        self, graph: Graph, loaded: LoadedProgram, draft: Draft, log: DecisionLog, made: Compilation
+        self, graph: Graph, loaded: LoadedProgram, made: Compilation, drafted: Drafted | None = None
     ) -> None:
         self.graph = graph
         self.loaded = loaded
-        self.draft = draft
-        self.log = log
         self.made = made
         self.run = loaded.run
+        if drafted is not None:
+            self._drafted = drafted
+
+    @cached_property
+    def _drafted(self) -> Drafted:
+        draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
+        return Drafted(draft.of_commands(self.executable.commands), log)
+
+    @property
+    def draft(self) -> Draft:
+        return self._drafted.draft
+
+    @property
+    def log(self) -> DecisionLog:
+        return self._drafted.log
 
     @property
     def compile_seconds(self) -> float:
         return self.made.seconds
+
+    @property
+    def kernels_from_cache(self) -> int:
+        return self.made.num_cached
 
     @cached_property
     def plan(self) -> Plan:
@@ -67,20 +95,33 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     """Compile a graph for the current target and settings. `fused=False` gives every op a kernel of its own."""
     started = time.perf_counter()
     target = current_target()
-    with collect() as log, recording(graph) as record:
+    with recording(graph) as record:
+        kept = KeptProgram(graph, target, fused=fused)
+        executable, drafted = kept.find(), None
+        num_cached = len(executable.kernels) if executable else 0
+        if executable is None:
+            drafted = decided(graph, target, fused=fused)
+            kernels, num_cached = generate(drafted.draft, target)
+            executable = stage("linked", link(graph, drafted.draft, kernels))
+            kept.keep(executable)
+        loaded = LoadedProgram(executable, driver_object(target))
+    seconds = time.perf_counter() - started
+    made = Compilation(target, seconds, num_cached, tuple(record.overrides), fused)
+    return record.finished(Program(graph, loaded, made, drafted))
+
+
+def decided(graph: Graph, target: Target, *, fused: bool = True) -> Drafted:
+    """Take every decision: rewrites, partition, layouts, schedules and shared memory."""
+    with collect() as log:
         prepared = stage("simplified", prepare(stage("captured", graph)))
         draft = stage("commands", lower(prepared, target, fused=fused))
         share_memory(draft)
-        kernels = generate(draft, target)
-        executable = stage("linked", link(graph, draft, kernels))
-        loaded = LoadedProgram(executable, driver_object(target))
-    made = Compilation(target, time.perf_counter() - started, overrides=tuple(record.overrides))
-    return record.finished(Program(graph, loaded, draft, log, made))
+    return Drafted(draft, log)
 
 
 def prepare(graph: Graph) -> Graph:
     """Simplify a graph by rules and make the algorithm choices that are graph rewrites."""
-    return verify(pad_convolutions(simplify(verify(graph))))
+    return verify(choose_algorithms(simplify(verify(graph))))
 
 
 def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
@@ -88,7 +129,7 @@ def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
     lower_of = Lowerings()
 
     def plan(part: Graph) -> Planned:
-        part = pad_convolutions(part)
+        part = choose_algorithms(part)
         partition = stage("partition", fuse(part, lower_of, enabled=fused))
         orders = choose_orders(part, partition)
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
@@ -144,15 +185,19 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
     return tuple(kept)
 
 
-def generate(draft: Draft, target: Target) -> dict[str, KernelObject]:
-    """Emit LLVM text for every distinct kernel and compile it."""
+def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int]:
+    """Compile every distinct kernel the cache does not have; return all, and how many it had."""
     attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
     header = f'target triple = "{target.triple}"\n'
+    kept = KeptKernels(target)
+    found = kept.find(draft.kernels)
     texts = {
-        name: header + kernel_to_llvm(scheduled.kernel, attributes) for name, scheduled in draft.kernels.items()
+        name: header + kernel_to_llvm(scheduled.kernel, attributes)
+        for name, scheduled in draft.kernels.items()
+        if name not in found
     }
-    objects = compile_all(stage("llvm", texts).items(), target)
-    return {name: KernelObject(name, code, name) for name, code in objects.items()}
+    made = kept.keep(compile_all(stage("llvm", texts).items(), target))
+    return {name: found.get(name) or made[name] for name in draft.kernels}, len(found)
 
 
 def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Executable:
@@ -168,6 +213,4 @@ def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Execut
 @lru_cache(maxsize=4)
 def driver_object(target: Target) -> bytes:
     """Return the native driver for a target."""
-    return assemble(driver_text(driver_target(target.triple)), target)
-
-
+    return KeptKernels(target).code("driver", lambda: assemble(driver_text(driver_target(target.triple)), target))

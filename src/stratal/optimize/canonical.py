@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
@@ -43,3 +45,50 @@ def _pad_convolution(node: Node) -> tuple[str, Node] | None:
         padded = b.pad(x, zero, low=low, high=high, interior=interior)
     attributes = op | {"padding": tuple((0, 0) for _ in padding), "lhs_dilation": tuple(1 for _ in dilation)}
     return "pad-convolution", b.conv(padded, w, **attributes)
+
+
+LONG = 1 << 16  # elements a reduction must have to be worth two kernels
+FEW = 256  # results beyond which threads find enough to do without splitting
+PARTS = 16
+
+
+def split_reductions(graph: Graph) -> Graph:
+    """Reduce a large tensor to a few elements in two steps, the first with something for every thread to do.
+
+        sum(x[n, c, h, w], axes=(0, 2, 3))  ->  sum(sum(x, axes=(2, 3)), axes=(0,))
+        sum(x[m, n], axes=(0,))             ->  sum(sum(reshape(x, [16, m/16, n]), axes=(1,)), axes=(0,))
+
+    Where the reduction is split depends on shapes alone, so equal graphs keep equal bits.
+    """
+    return rewrite_graph(graph, _split_reduction)
+
+
+def _split_reduction(node: Node) -> tuple[str, Node] | None:
+    if node.op.name not in ("sum", "reduce_max", "reduce_min"):
+        return None
+    (x,) = node.inputs
+    axes = node.op.attributes["axes"]
+    if not axes or math.prod(x.aval.ints) < LONG or math.prod(node.aval.ints) >= FEW:
+        return None
+    b, name = Builder(node.where), node.op.name
+    first, rest = axes[0], axes[1:]
+    if rest and 2 <= x.shape[first] and math.prod(node.aval.ints) * x.shape[first] < LONG:
+        partial = b.op(name, x, axes=rest)
+        place = first - sum(1 for a in rest if a < first)
+        return "split-reduction", b.op(name, partial, axes=(place,))
+    parts = next((p for p in range(PARTS, 3, -1) if x.shape[first] % p == 0), 0)
+    if rest or not parts or x.shape[first] <= 2 * PARTS or _is_last(x, first):
+        return None
+    shape = (*x.shape[:first], parts, x.shape[first] // parts, *x.shape[first + 1 :])
+    partial = b.op(name, b.reshape(x, shape=shape), axes=(first + 1,))
+    return "split-reduction", b.op(name, partial, axes=(first,))
+
+
+def _is_last(x: Node, axis: int) -> bool:
+    """Return whether an axis is the last of more than one: rows are reduced one by one anyway."""
+    return len(x.shape) > 1 and axis == len(x.shape) - 1
+
+
+def choose_algorithms(graph: Graph) -> Graph:
+    """Apply every choice of this file."""
+    return split_reductions(pad_convolutions(graph))
