@@ -50,7 +50,7 @@ def show_brief(out: Console, program: Program, limit: int = 6) -> None:
 def show_decisions(out: Console, program: Program) -> None:
     """Print what the passes chose and why."""
     out.print(Text("decisions", "bold"))
-    out.print(Text(str(program.log)), soft_wrap=True)
+    out.print(Text(program.explain()), soft_wrap=True)
 
 
 def show_memory(out: Console, program: Program) -> None:

@@ -46,10 +46,12 @@ class Explained(Protocol):
     """A compiled program."""
 
     graph: Graph
-    draft: Draft
-    log: DecisionLog
     made: Compilation
 
+    @property
+    def draft(self) -> Draft: ...
+    @property
+    def log(self) -> DecisionLog: ...
     @property
     def executable(self) -> Executable: ...
     @property
