@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 EXAMPLES = f"{PACKAGE}/cli/examples/"  # programs as a user would write them: their lines are the user's
-_INSIDE = (f"{PACKAGE}/", "<frozen ")  # this package, and the import machinery
+_INSIDE = (f"{PACKAGE}/", "<frozen ", contextlib.__file__, functools.__file__)  # never the user's own code
 _SCOPE: ContextVar[tuple[str, ...]] = ContextVar("stratal_scope", default=())
 
 

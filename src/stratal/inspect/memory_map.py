@@ -240,7 +240,7 @@ def _box(box: Box) -> str:
         KINDS[box.kind],
         f' class="b"><title>{escape(box.tip)}</title></rect>',
     )
-    fits = int((box.width - 8) / 6.5)
+    fits = int((box.width - 8) / 6.9)
     if box.height < 13 or fits < 3:
         return place
     name = box.name if len(box.name) <= fits else box.name[: fits - 1] + "…"
