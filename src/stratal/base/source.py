@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -47,13 +48,13 @@ def _line(file: str, line: int, function: str, scope_path: tuple[str, ...]) -> S
 
 def user_line() -> SourceLine | None:
     """Return the innermost frame outside the package, or None when the package runs itself."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         file = code.co_filename
         if not file.startswith(_INSIDE) or file.startswith(EXAMPLES):
             return _line(file, frame.f_lineno, code.co_qualname, _SCOPE.get())
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 
