@@ -8,7 +8,7 @@ group; readers look through them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from stratal.base.dims import Dim
@@ -40,9 +40,12 @@ class Access(NamedTuple):
 class Fusion:
     """One run of the pass; see `fuse`."""
 
-    def __init__(self, graph: Graph, lower_of: LowerOf, enabled: bool = True) -> None:
+    def __init__(
+        self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], enabled: bool = True
+    ) -> None:
         self.graph = graph
         self.lower_of = lower_of
+        self.orders = orders
         self.enabled = enabled
         self.groups: list[Group] = []
         self.group_of: dict[Node, Group] = {}
@@ -191,6 +194,8 @@ class Fusion:
         if self._full(group) or group.kind not in ("pointwise", "contract", "columns", "rows"):
             return False
         inside = [a for a in accesses if self.owner(a.value) is group]
+        if compute.checks and inside and group.kind != "pointwise":
+            return False  # an index out of a reduction is checked before it is used: it needs a buffer
         axes: tuple[Expr, ...] = tuple(compute.axes)
         if group.kind == "rows":
             fits = node.shape in (group.space, group.space[: group.num_rows])
@@ -206,7 +211,7 @@ class Fusion:
         order = (*compute.axes, *compute.reduce)
         space = tuple(v.extent for v in order)
         num_rows = len(compute.axes)
-        if _reads_in_order(accesses, order):
+        if _reads_in_order(accesses, order) and self._reduces_innermost(accesses, num_rows):
             if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
                 latest = self._open("rows", node, self._apart(latest, space, accesses, "its loops finish no whole row"))
                 latest.space, latest.num_rows = space, num_rows
@@ -222,6 +227,11 @@ class Fusion:
         group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
         if key is not None:
             self.columns[key] = group
+
+    def _reduces_innermost(self, accesses: Sequence[Access], num_rows: int) -> bool:
+        """Return whether the reduced axes are also the last ones in memory, so that rows are contiguous."""
+        found = [(self.orders.get(a.value), len(a.indices)) for a in accesses if len(a.indices) > num_rows]
+        return all(order is None or set(order[num_rows:]) == set(range(num_rows, rank)) for order, rank in found)
 
     def _joins_rows(
         self, group: Group, space: tuple[int, ...], num_rows: int, accesses: list[Access], order: Sequence[Var]
@@ -389,6 +399,11 @@ def _column_key(
     return None
 
 
-def fuse(graph: Graph, lower_of: LowerOf, *, enabled: bool = True) -> Partition:
-    """Partition a graph into kernels. With `enabled=False` every node that is not a view runs alone."""
-    return Fusion(graph, lower_of, enabled).run()
+def fuse(
+    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], *, enabled: bool = True
+) -> Partition:
+    """Partition a graph into kernels; `orders` says how values that are not row-major will lie in memory.
+
+    With `enabled=False` every node that is not a view runs alone.
+    """
+    return Fusion(graph, lower_of, orders, enabled).run()

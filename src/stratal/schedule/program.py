@@ -7,19 +7,21 @@ feed updates run last, so that a failing index check leaves states untouched.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import NamedTuple
 
-from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
+from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While, flat
 from stratal.base.dtypes import int64
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
-from stratal.graph.node import Const, Input, Node, items
+from stratal.graph.node import Const, Input, Item, Node, items
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
+from stratal.schedule.checks import IndexCheck, index_checks
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
 from stratal.schedule.select import KernelMemo
@@ -47,6 +49,23 @@ class Draft:
     calls: list[object] = field(default_factory=list)
     in_place: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # id(Launch) -> (read, write) values
     groups: dict[int, Group] = field(default_factory=dict)  # id(command) -> group, for explanations
+
+    def of_commands(self, commands: tuple[Command, ...]) -> Draft:
+        """Return this draft for commands that do the same. Raises: VerifyError where they do not."""
+        pairs = list(zip_longest(flat(self.commands), flat(commands)))
+        if any(_done(mine) != _done(theirs) for mine, theirs in pairs):
+            raise VerifyError("program: planned again, it came out otherwise")
+        moved = {id(mine): id(theirs) for mine, theirs in pairs}
+        groups = {moved[k]: group for k, group in self.groups.items() if k in moved}
+        in_place = {moved[k]: found for k, found in self.in_place.items() if k in moved}
+        return replace(self, commands=commands, groups=groups, in_place=in_place)
+
+
+def _done(command: Command | None) -> object:
+    """Return what a command does, its parts left out."""
+    if isinstance(command, Launch):
+        return command.kernel, command.reads, command.writes, command.chunks
+    return type(command), getattr(command, "reads", ()), getattr(command, "writes", ())
 
 
 class ProgramLowering:
@@ -152,19 +171,51 @@ class GraphLowering:
         return self.planned.strides(node)
 
     def run(self) -> list[Command]:
+        checks = self._index_checks()
+        groups = self._late_updates([read for check in checks for read in check.scheduled.reads])
+        due = self._due(checks, groups)
         commands: list[Command] = []
-        for group in self._late_updates(self.planned.partition.groups):
+        for k, group in enumerate(groups):
+            commands += due.get(k, ())
             commands += self._group(group)
         return commands
 
-    def _late_updates(self, groups: Sequence[Group]) -> list[Group]:
-        """Move groups that only feed state updates behind the others, keeping order otherwise."""
+    def _index_checks(self) -> list[IndexCheck]:
+        """Return the index checks of all groups, each different one once."""
+        stored = self.planned.partition.stored.__contains__
+        found: dict[object, IndexCheck] = {}
+        for group in self.planned.partition.groups:
+            for check in index_checks(group, self.owner.lower_of, self.strides, stored, self.owner.target):
+                found.setdefault((check.scheduled.kernel.name, check.scheduled.reads), check)
+        return list(found.values())
+
+    def _due(self, checks: Sequence[IndexCheck], groups: Sequence[Group]) -> dict[int, list[Command]]:
+        """Return the launches of checks, as early as they can be, by the position of the group they precede."""
+        group_of = self.planned.partition.group_of
+        position = {id(group): k for k, group in enumerate(groups)}
+        due: dict[int, list[Command]] = {}
+        for check in checks:
+            reads = [r for r in check.scheduled.reads if isinstance(r, Node)]
+            owners = [group_of.get(_owner(r)) for r in reads]
+            made = [position[id(g)] + 1 for g in owners if g is not None and g.kind != "alias"]
+            kernel = check.scheduled.kernel
+            self.owner.draft.kernels.setdefault(kernel.name, check.scheduled)
+            launch = Launch(
+                kernel.name, tuple(map(self.at, reads)), (), kernel.num_chunks,
+                label=f"index of {check.node.op.name}", where=check.node.where[:8], may_fail=check.message,
+            )  # fmt: skip
+            due.setdefault(max(made, default=0), []).append(launch)
+        return due
+
+    def _late_updates(self, checked: Sequence[Operand]) -> list[Group]:
+        """Return the groups, those last that only feed state updates and no index check; the order stays otherwise."""
+        groups = self.planned.partition.groups
         graph = self.planned.graph
         if not graph.updates:
             return list(groups)
         group_of = self.planned.partition.group_of
         needed: set[Node] = set()
-        stack = list(graph.outputs)
+        stack = [*graph.outputs, *(n for n in checked if isinstance(n, Node))]
         stack += [m for g in groups if g.kind in ("body", "host", "region") for m in g.members]
         while stack:
             node = stack.pop()
@@ -232,6 +283,11 @@ class GraphLowering:
         )
         draft.groups[id(made)] = group
         return made
+
+
+def _owner(node: Node) -> Node:
+    """Return the node whose group computes a value."""
+    return node.inputs[0] if isinstance(node.op, Item) else node
 
 
 class RegionLowering:

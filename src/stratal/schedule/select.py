@@ -123,7 +123,7 @@ def schedule_group(
     if group.kind == "body":
         return _body(group, lower_of, memory)
     x = GroupExpressions(group, lower_of, memory, is_stored)
-    return _finish(memory, TACTICS[group.kind](x, target))
+    return finish(memory, TACTICS[group.kind](x, target))
 
 
 def _body(group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memory) -> Scheduled:
@@ -132,11 +132,14 @@ def _body(group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memo
     if not isinstance(lowered, LoopBody):
         raise VerifyError(f"schedule: {node.op.name} has no loop body", where=node.where)
     stmt = lowered.build([memory(i) for i in node.inputs], [memory(r) for r in items(node)])
-    return _finish(memory, Tactic(stmt, (), "loop body", ()))  # type: ignore[arg-type]
+    return finish(memory, Tactic(stmt, (), "loop body", ()))  # type: ignore[arg-type]
 
 
-def _finish(memory: Memory, found: Tactic) -> Scheduled:
-    """Name parameters by position, so that equal kernels have equal text and one compiled form."""
+def finish(memory: Memory, found: Tactic) -> Scheduled:
+    """Return a tactic's result over values.
+
+    Parameters are named by position, so that equal kernels have equal text and one compiled form.
+    """
     values: dict[Buffer, Operand] = {b: n for n, b in memory.buffers.items()}
     values.update({p.workspace: p.workspace for p in found.packs})
     before = tuple(_parameters(values, Tactic(p.body, (), "pack", p.steps)) for p in found.packs)

@@ -1,0 +1,116 @@
+"""Index checks: small kernels that test computed indices before anything reads or writes there.
+
+Records declare what must hold (`loops.compute.Check`); what an index expression proves by itself is not checked
+again. Checks also come before any state is written: see `schedule.program`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stratal.base.dtypes import DType, bool_, int64
+from stratal.base.lowered import Lowered
+from stratal.base.target import Target
+from stratal.graph.node import Node
+from stratal.graph.partition import Group
+from stratal.loops import index
+from stratal.loops.compute import Check, Compute, LoopBody
+from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.expr import Call, Const, Expr, Guard, Load, Var, call, cast, index_const
+from stratal.loops.stmt import Fail
+from stratal.schedule.expressions import GroupExpressions
+from stratal.schedule.primitives import Schedule, num_divisions
+from stratal.schedule.result import Scheduled, Tactic
+from stratal.schedule.select import Memory, finish
+from stratal.schedule.tactics.common import distribute, finished, nest, vectorize_inner
+
+OUT_OF_RANGE = 1  # what the kernel writes to the error cell
+TACTIC = "index check"
+
+
+class IndexCheck(NamedTuple):
+    """A check of a node's operand: its kernel reads `scheduled.reads` and stops the run with `message`."""
+
+    node: Node
+    scheduled: Scheduled
+    message: str
+
+
+def index_checks(
+    group: Group,
+    lower_of: Callable[[Node], Lowered | None],
+    strides_of: Callable[[Node], tuple[int, ...]],
+    is_stored: Callable[[Node], bool],
+    target: Target,
+) -> list[IndexCheck]:
+    """Return the checks the members of a group ask for and the index does not pass by construction."""
+    found: list[IndexCheck] = []
+    for node in group.members:
+        lowered = lower_of(node)
+        for check in lowered.checks if isinstance(lowered, (Compute, LoopBody)) else ():
+            memory = Memory(strides_of)
+            x = GroupExpressions(group, lower_of, memory, is_stored)
+            tactic = _schedule(x, node.inputs[check.arg], check, target)
+            if tactic is not None:
+                found.append(IndexCheck(node, finish(memory, tactic), check.message))
+    return found
+
+
+def _schedule(x: GroupExpressions, operand: Node, check: Check, target: Target) -> Tactic | None:
+    """Return the loop over all indices of an operand; None where each is in range for sure."""
+    shape = operand.aval.ints
+    if 0 in shape:
+        return None
+    flat = Var("i", math.prod(shape))
+    loops = [flat] if flat.extent > 1 else []
+    at = cast(x.at(operand, index.unflatten(flat if loops else 0, shape)), int64)
+    if num_divisions(_fail(at, check.bound)):
+        axes = fresh_axes(shape)
+        loops = [v for v in axes if v.extent > 1]
+        at = cast(x.at(operand, tuple(v if v in loops else index.as_expr(0) for v in axes)), int64)
+    low, high = value_range(at)
+    if low >= 0 and high < check.bound:
+        return None
+    schedule = Schedule(nest(loops, _fail(at, check.bound)))
+    if loops:
+        lanes = max(1, target.vector_bits // int64.bits)
+        outer = vectorize_inner(schedule, loops[-1], lanes)
+        distribute(schedule, [*loops[:-1], outer], lanes)
+    return finished(schedule, TACTIC)
+
+
+def _fail(at: Expr, bound: int) -> Fail:
+    outside = call("or", call("lt", at, index_const(0)), call("ge", at, index_const(bound)))
+    return Fail(outside, OUT_OF_RANGE)
+
+
+def value_range(e: Expr) -> tuple[int, int]:
+    """Return bounds of an integer expression, those of its dtype where nothing better is known."""
+    widest = dtype_range(e.dtype)
+    if isinstance(e, Call) and e.fn == "cast" and (e.args[0].dtype.is_integer or e.args[0].dtype.is_bool):
+        low, high = value_range(e.args[0])
+    elif isinstance(e, Guard) or (isinstance(e, Call) and e.fn == "select"):
+        first, second = (e.value, e.otherwise) if isinstance(e, Guard) else e.args[1:]
+        (a, b), (c, d) = value_range(first), value_range(second)
+        low, high = min(a, c), max(b, d)
+    elif isinstance(e, Call) and e.fn in ("min", "max"):
+        (a, b), (c, d) = value_range(e.args[0]), value_range(e.args[1])
+        low, high = (min(a, c), min(b, d)) if e.fn == "min" else (max(a, c), max(b, d))
+    elif isinstance(e, Const):
+        low = high = int(e.value)
+    elif isinstance(e, Load) or e.dtype is not int64:
+        return widest
+    else:
+        low, high = index.bounds(e)
+    return (low, high) if widest[0] <= low and high <= widest[1] else widest  # outside of its dtype it wraps
+
+
+def dtype_range(dtype: DType) -> tuple[int, int]:
+    """Return the least and greatest value of an integer or bool dtype."""
+    if dtype is bool_:
+        return 0, 1
+    if dtype.kind == "u":
+        return 0, (1 << dtype.bits) - 1
+    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
