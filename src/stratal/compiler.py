@@ -130,8 +130,8 @@ def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
 
     def plan(part: Graph) -> Planned:
         part = choose_algorithms(part)
-        partition = stage("partition", fuse(part, lower_of, enabled=fused))
-        orders = choose_orders(part, partition)
+        orders = choose_orders(part, lower_of)
+        partition = stage("partition", fuse(part, lower_of, orders, enabled=fused))
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
 
     return ProgramLowering(plan, lower_of, target).program(graph)

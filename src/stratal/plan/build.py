@@ -27,6 +27,7 @@ class Compilation(NamedTuple):
     seconds: float
     num_cached: int = 0  # kernels that came from the cache
     overrides: tuple[str, ...] = ()
+    fused: bool = True
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:
