@@ -6,10 +6,13 @@ what is computed from a value element by element keeps its order. Results of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stratal.base.log import decide
+from stratal.base.lowered import Lowered
 from stratal.graph.graph import Graph
-from stratal.graph.node import Item, Node
-from stratal.graph.partition import Partition
+from stratal.graph.node import Const, Input, Item, Node
+from stratal.loops.compute import Compute
 
 Order = tuple[int, ...]
 
@@ -19,28 +22,26 @@ def channels_last(rank: int) -> Order:
     return (0, *range(2, rank), 1)
 
 
-def choose_orders(graph: Graph, partition: Partition) -> dict[Node, Order]:
-    """Return the axis order of every stored value that is not row-major, outermost axis first."""
+def choose_orders(graph: Graph, lower_of: Callable[[Node], Lowered | None]) -> dict[Node, Order]:
+    """Return the axis order of every value that is not row-major when stored, outermost axis first.
+
+    Fusion reads it too: which axes are contiguous decides which reductions run along rows.
+    """
     orders: dict[Node, Order] = {}
-    pinned = set(graph.roots)
-    convolved: set[Node] = set()
+    convolved = {source for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])}
     for node in graph.nodes:
-        if node.op.name == "conv":
-            convolved.update(_sources(node.inputs[0]))
-    for node in graph.nodes:
-        if node not in partition.stored or node in pinned or isinstance(node.op, Item):
-            continue
-        if partition.group_of[node].kind in ("host", "region", "body"):
+        if isinstance(node.op, (Input, Const, Item)) or not isinstance(lower_of(node), Compute):
             continue
         rank = len(node.shape)
         if node.op.name == "conv" or (rank > 2 and node in convolved):
             orders[node] = channels_last(rank)
             _note(node, orders[node], "convolutions read windows and write vectors along the channels")
             continue
-        found = _inherited(node, partition, orders, rank)
+        found = _inherited(node, orders, rank)
         if found is not None:
             orders[node] = found
-            _note(node, found, "the order of the operand it is computed from")
+    for root in graph.roots:
+        orders.pop(root, None)
     return orders
 
 
@@ -57,21 +58,15 @@ def _sources(node: Node) -> list[Node]:
     return found[-1:] if found[-1].op.name == "pad" else []
 
 
-def _inherited(node: Node, partition: Partition, orders: dict[Node, Order], rank: int) -> Order | None:
-    """Return the order of the first operand of equal rank that has one, looking through fused members."""
-    seen: set[Node] = set()
-    stack = list(reversed(node.inputs))
-    while stack:
-        v = stack.pop()
-        if v in seen or len(seen) > 64:
-            continue
-        seen.add(v)
-        if v in orders and len(v.shape) == rank:
-            return orders[v]
-        fused = v not in partition.stored and v.op.name not in ("permute", "reshape", "broadcast")
-        if fused and len(v.shape) == rank:
-            stack.extend(reversed(v.inputs))
-    return None
+def _inherited(node: Node, orders: dict[Node, Order], rank: int) -> Order | None:
+    """Return the order of the first operand of equal rank that has one; a permutation moves the axes of its operand's."""
+    if node.op.name == "permute":
+        given = orders.get(node.inputs[0])
+        perm: tuple[int, ...] = node.op.attributes["perm"]
+        return None if given is None else tuple(perm.index(axis) for axis in given)
+    if node.op.name in ("reshape", "broadcast", "contract"):
+        return None
+    return next((orders[v] for v in node.inputs if v in orders and len(v.shape) == rank), None)
 
 
 def strides(shape: tuple[int, ...], order: Order | None) -> tuple[int, ...]:
