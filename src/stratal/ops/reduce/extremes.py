@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from stratal.base.cost import Cost
 from stratal.base.dims import known_equal
 from stratal.base.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64, uint8
 from stratal.base.errors import ShapeError
@@ -45,6 +46,9 @@ class Extreme(Op):
     def ref(self, *arrays: Array) -> Array:
         function = np.max if self.combiner == "max" else np.min
         return np.asarray(function(family.widened(arrays[0]), axis=self.axes)).astype(arrays[0].dtype)
+
+    def cost(self, *types: TensorType) -> Cost:
+        return family.reduction_cost(types, self.infer(*types))
 
     def lower(self, *types: TensorType) -> Lowered:
         return family.reduction(self.combiner, types[0], self.axes)
@@ -109,6 +113,9 @@ class ArgExtreme(Op):
     def ref(self, *arrays: Array) -> Array:
         function = np.argmax if self.name == "argmax" else np.argmin
         return np.asarray(function(family.widened(arrays[0]), axis=self.axis)).astype(np.int64)
+
+    def cost(self, *types: TensorType) -> Cost:
+        return family.reduction_cost(types, self.infer(*types))
 
     def lower(self, *types: TensorType) -> Lowered:
         """Reduce (value, index) pairs, the index 32 bits wide so that its lanes pair up with float32."""

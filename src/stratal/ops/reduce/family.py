@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.cost import Cost
+from stratal.base.dims import upper_bound
 from stratal.base.dtypes import DType
 from stratal.base.errors import AttributeValueError
 from stratal.base.types import TensorType
@@ -54,6 +56,12 @@ def reduction(combiner: str, type_: TensorType, axes: Sequence[int]) -> Compute:
         reduce=[variables[a] for a in axes],
         combiner=combiner,
     )
+
+
+def reduction_cost(types: Sequence[TensorType], out: TensorType) -> Cost:
+    """Return one operation per element that is reduced."""
+    size = float(sum(upper_bound(t.size) for t in types))
+    return Cost(size, float(sum(t.nbytes for t in types)), float(out.nbytes))
 
 
 def reduction_samples(cls: type[Op], dtypes: Iterable[DType]) -> Iterable[Sample]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from stratal.base.cost import Cost
 from stratal.base.dtypes import bool_, float32
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -28,6 +29,9 @@ class Truth(Op):
     def ref(self, *arrays: Array) -> Array:
         function = np.any if self.name == "any" else np.all
         return np.asarray(function(arrays[0], axis=self.axes))
+
+    def cost(self, *types: TensorType) -> Cost:
+        return family.reduction_cost(types, self.infer(*types))
 
     def lower(self, *types: TensorType) -> Lowered:
         return family.reduction(self.name, types[0], self.axes)

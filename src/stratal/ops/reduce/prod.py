@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.cost import Cost
 from stratal.base.dims import product
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int64
 from stratal.base.lowered import Lowered
@@ -35,6 +36,9 @@ class Prod(Op):
         x = arrays[0]
         wide = family.widened(x)
         return np.asarray(np.prod(wide, axis=self.axes, dtype=wide.dtype)).astype(x.dtype)
+
+    def cost(self, *types: TensorType) -> Cost:
+        return family.reduction_cost(types, self.infer(*types))
 
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)

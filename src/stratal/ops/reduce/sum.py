@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.cost import Cost
 from stratal.base.dtypes import bool_, float32, float64, int64
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -30,6 +31,9 @@ class Sum(Op):
     def ref(self, *arrays: Array) -> Array:
         x = arrays[0]
         return np.asarray(np.sum(family.widened(x), axis=self.axes)).astype(x.dtype)
+
+    def cost(self, *types: TensorType) -> Cost:
+        return family.reduction_cost(types, self.infer(*types))
 
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)
