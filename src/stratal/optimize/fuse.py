@@ -50,7 +50,7 @@ class Fusion:
         self.groups: list[Group] = []
         self.group_of: dict[Node, Group] = {}
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
-        self.columns: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
+        self.columns: dict[tuple[tuple[int, ...], ...], Group] = {}
         self.reads: dict[Node, list[Access]] = {}
         self.little: set[Node] = set()
         self.work: dict[Group, int] = {}
@@ -219,14 +219,16 @@ class Fusion:
                 self._join(latest, node)
             return
         key = _column_key(compute, accesses)
-        found = self.columns.get(key) if key is not None and self.enabled else None
+        # Shared loops run over the reduced axes of the first reduction: the others' must have its extents, in its order.
+        slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
+        found = self.columns.get(slot) if slot is not None and self.enabled else None
         if found is not None and not self._full(found) and (latest is None or latest.position < found.position):
             self._join(found, node)
             return
         group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
         group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
-        if key is not None:
-            self.columns[key] = group
+        if slot is not None:
+            self.columns[slot] = group
 
     def _reduces_innermost(self, accesses: Sequence[Access], num_rows: int) -> bool:
         """Return whether the reduced axes are also the last ones in memory, so that rows are contiguous."""
