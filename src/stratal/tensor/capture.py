@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,117 +19,29 @@ from stratal.base import tree
 from stratal.base.dtypes import float64
 from stratal.base.errors import CaptureError
 from stratal.base.types import TensorType
-from stratal.graph.graph import Graph, substitute
+from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Node
-from stratal.runtime.storage import Storage
 from stratal.tensor import lazy, programs, values
-from stratal.tensor.guards import Guard, Guards, Source, collect
+from stratal.tensor.guards import Guard, Guards, collect
+from stratal.tensor.replay import (
+    Entry,
+    Fixed,
+    FromArgument,
+    FromFloat,
+    FromGrad,
+    FromHandle,
+    Frozen,
+    Out,
+    Place,
+    run,
+)
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.state import LOCK, MODE, tracing
 from stratal.tensor.state import note_mutation as note_mutation
-from stratal.tensor.tensor import CONSTANT, TRACKED, Tensor, hold, look, rebind, shared, tensor, wrap
+from stratal.tensor.tensor import CONSTANT, TRACKED, Tensor, tensor
 from stratal.tensor.trace import Cell, Trace
 
 _MOST_CAPTURES = 64  # per function; the one used longest ago goes first
-
-
-# -- where the inputs of a program are read at each call -----------------------------------------------------
-class _FromArgument(NamedTuple):
-    position: int
-
-    def tensor(self, arguments: Sequence[Any]) -> Tensor:
-        found: Tensor = arguments[self.position]
-        return found
-
-
-class _FromHandle(NamedTuple):
-    handle: Tensor
-
-    def tensor(self, arguments: Sequence[Any]) -> Tensor:
-        return self.handle
-
-
-class _FromGrad(NamedTuple):
-    owner: Tensor
-
-    def tensor(self, arguments: Sequence[Any]) -> Tensor:
-        assert self.owner._grad is not None
-        return self.owner._grad
-
-
-class _FromFloat(NamedTuple):
-    """A Python float that varies: an argument, or a place a guard watched."""
-
-    position: int
-    source: Source | None
-
-    def storage(self, arguments: Sequence[Any]) -> Storage:
-        value = arguments[self.position] if self.source is None else self.source.read()
-        return Storage.copy_of(np.array(float(value)), TensorType(float64))
-
-
-class _Frozen(NamedTuple):
-    """Data made while the function was captured, the same at each call."""
-
-    storage_: Storage
-
-    def storage(self, arguments: Sequence[Any]) -> Storage:
-        return self.storage_
-
-
-_Place = _FromArgument | _FromHandle | _FromGrad
-_Fixed = _FromFloat | _Frozen
-
-
-class _Out(NamedTuple):
-    """A leaf of the function's result: output of that number, or a value to return as it is."""
-
-    number: int
-    value: Any
-    track: int
-
-
-class Entry:
-    """One capture, ready to be replayed."""
-
-    def __init__(self, graph: Graph, guards: Guards) -> None:
-        self.graph = graph
-        self.guards = guards
-        self.reads: list[_Place | _Fixed] = []  # one per input of the graph, spare gradient buffers apart
-        self.written: list[int] = []  # positions among the inputs that are cells to be written
-        self.grads: list[
-            tuple[Tensor, int]
-        ] = []  # owners of gradients made inside, with their input position
-        self.grad_links: list[
-            tuple[Tensor, Tensor | None]
-        ] = []  # owners whose gradient becomes an earlier tensor
-        self.grads_before: list[
-            tuple[Tensor, bool]
-        ] = []  # owners whose gradient was read: whether there was one
-        self.outs: list[_Out] = []
-        self.structure: tree.Structure = tree.LEAF
-        self.survivors: list[tuple[weakref.ref[Tensor], int]] = []
-        self.lazily = False  # results carry gradients back into this call: its graph joins the caller's
-        self.tracks: list[int] = []  # of the values written
-        self.once = False  # made tensors that outlive the call: the next call finds them and captures again
-        self._program: Any = None
-
-    @property
-    def program(self) -> Any:
-        if self._program is None:
-            self._program = programs.compiled(self.graph)
-        return self._program
-
-    def failed(self) -> str | None:
-        """Return why this capture does not fit the state of things, or None."""
-        if self.once:
-            return "tensors made by the last call now exist before it"
-        for owner, had in self.grads_before:
-            if (owner._grad is not None) is not had:
-                return (
-                    f"a gradient is {'missing' if had else 'there'} that was {'there' if had else 'missing'}"
-                )
-        return self.guards.failed()
 
 
 class Compiled:
@@ -200,7 +111,7 @@ class Compiled:
                 entry, result = self._capture(key, leaves, structure, bool(kwargs), reason)
                 return result
             self._last = entry
-            return _run(entry, leaves)
+            return run(entry, leaves)
 
     def _signature(self, leaves: list[Any], structure: tree.Structure, has_kwargs: bool) -> Any:
         """Return what decides which capture fits; arrays among the leaves become tensors."""
@@ -257,7 +168,7 @@ class Compiled:
         entries.insert(0, entry)
         self._bound_size()
         self._last = entry
-        return entry, _run(entry, leaves)
+        return entry, run(entry, leaves)
 
     def _bound_size(self) -> None:
         while sum(map(len, self._entries.values())) > _MOST_CAPTURES:
@@ -346,7 +257,7 @@ class _Capture:
         self.float_arguments = {k for k, part in enumerate(key[3]) if part is float}
         self.trace = Trace(self.name)
         self.labels = _labels(self.function, structure, leaves, has_kwargs)
-        self.scalars: dict[Node, _FromFloat] = {}
+        self.scalars: dict[Node, FromFloat] = {}
         self.floats_used: list[str] = []
 
     def run(self, varying: dict[str, bool]) -> Entry:
@@ -359,7 +270,7 @@ class _Capture:
             arguments = [self._argument(k, x) for k, x in enumerate(self.leaves)]
             try:
                 for guard in swapped:
-                    guard.source.write(self._scalar(_FromFloat(-1, guard.source), guard.source.name))
+                    guard.source.write(self._scalar(FromFloat(-1, guard.source), guard.source.name))
                     self.floats_used.append(guard.source.name)
                 tree_of_arguments = tree.unflatten(self.structure, arguments)
                 args, kwargs = tree_of_arguments if self.has_kwargs else (tree_of_arguments, {})
@@ -378,10 +289,10 @@ class _Capture:
         if isinstance(x, Tensor):
             self.trace.enter(x, self.labels[k])
         elif k in self.float_arguments:
-            return self._scalar(_FromFloat(k, None), self.labels[k])
+            return self._scalar(FromFloat(k, None), self.labels[k])
         return x
 
-    def _scalar(self, place: _FromFloat, label: str) -> RuntimeScalar:
+    def _scalar(self, place: FromFloat, label: str) -> RuntimeScalar:
         node = values.placeholder(label, TensorType(float64), self.name)
         self.scalars[node] = place
         return RuntimeScalar.of(node)
@@ -420,10 +331,10 @@ class _Capture:
         entry.lazily = tracked and not trace.differentiated and not leaf_written and not survivors
         return entry
 
-    def _out(self, x: Any, outputs: dict[Node, int]) -> _Out:
+    def _out(self, x: Any, outputs: dict[Node, int]) -> Out:
         if not isinstance(x, Tensor) or x._trace is not self.trace:
-            return _Out(-1, x, CONSTANT)
-        return _Out(outputs.setdefault(_node_in(x), len(outputs)), None, x._track)
+            return Out(-1, x, CONSTANT)
+        return Out(outputs.setdefault(_node_in(x), len(outputs)), None, x._track)
 
     def _grads(self) -> list[tuple[Tensor, Tensor]]:
         return [(p, g) for p, g in self.trace.grads.values() if g is not None and g._trace is self.trace]
@@ -443,7 +354,7 @@ class _Capture:
     def _in_order(self, wanted: set[Node]) -> list[Node]:
         return [c.placeholder for c in self.trace.cells.values() if c.placeholder in wanted]
 
-    def _read(self, node: Node) -> _Place | _Fixed:
+    def _read(self, node: Node) -> Place | Fixed:
         if node in self.scalars:
             return self.scalars[node]
         cell = self._cell_of.get(node)
@@ -451,14 +362,14 @@ class _Capture:
             storage = values.finished(node)
             if storage is None:
                 raise lazy.no_value(node)
-            return _Frozen(storage)
+            return Frozen(storage)
         for k, x in enumerate(self.leaves):
             if x is cell.tensor:
-                return _FromArgument(k)
+                return FromArgument(k)
         for owner, before in self.trace.grads_read.values():
             if before is cell.tensor:
-                return _FromGrad(owner)
-        return _FromHandle(cell.tensor)
+                return FromGrad(owner)
+        return FromHandle(cell.tensor)
 
     @functools.cached_property
     def _cell_of(self) -> dict[Node, Cell]:
@@ -495,118 +406,6 @@ def _labels(function: Any, structure: tree.Structure, leaves: list[Any], has_kwa
         for path, index in tree.paths(part):
             labels[index] = tree.path_name((head, *path))
     return labels
-
-
-# -- replaying -----------------------------------------------------------------------------------------------
-def _run(entry: Entry, arguments: list[Any]) -> Any:
-    return _run_lazily(entry, arguments) if entry.lazily else _run_now(entry, arguments)
-
-
-def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
-    """Put the captured graph in the place of the call: gradients flow back through it, and one flush runs it
-    all.
-    """
-    nodes = []
-    for read in entry.reads:
-        if isinstance(read, (_FromFloat, _Frozen)):
-            nodes.append(values.leaf(read.storage(arguments)))
-        else:
-            nodes.append(look(read.tensor(arguments))[0])
-    graph = entry.graph
-    roots = [*graph.outputs, *(v for _, v in graph.updates)]
-    made = substitute(roots, dict(zip(graph.inputs, nodes, strict=True)))
-    outputs, states = made[: len(graph.outputs)], made[len(graph.outputs) :]
-    for position, node, track in zip(entry.written, states, entry.tracks, strict=True):
-        read = entry.reads[position]
-        assert not isinstance(read, (_FromFloat, _Frozen))
-        rebind(read.tensor(arguments), node, track)
-    results = [wrap(outputs[o.number], o.track) if o.number >= 0 else o.value for o in entry.outs]
-    return tree.unflatten(entry.structure, results)
-
-
-def _run_now(entry: Entry, arguments: list[Any]) -> Any:
-    tensors: list[Tensor | None] = []
-    inputs: list[Storage] = []
-    for read in entry.reads:
-        if isinstance(read, (_FromFloat, _Frozen)):
-            tensors.append(None)
-            inputs.append(read.storage(arguments))
-            continue
-        found = read.tensor(arguments)
-        storage = found._storage
-        if storage is None:
-            lazy.flush([found])
-            storage = found._storage
-            assert storage is not None
-        tensors.append(found)
-        inputs.append(storage)
-    written = [(k, tensors[k]) for k in entry.written]
-    _make_room(written, inputs)  # type: ignore[arg-type]
-    gradients = [_gradient_home(owner, entry.graph.inputs[k].aval) for owner, k in entry.grads]
-    inputs += [g._storage for g in gradients]  # type: ignore[misc]
-    outputs = programs.run(entry.program, inputs)
-    for k, cell in written:
-        assert cell is not None
-        cell._storage, cell._node, cell._home = inputs[k], None, None
-    for (owner, _), gradient in zip(entry.grads, gradients, strict=True):
-        owner._grad = gradient
-    for owner, link in entry.grad_links:
-        owner._grad = link
-    for handle, index in entry.survivors:
-        _adopt(handle(), outputs[index])
-    return _results(entry, outputs)
-
-
-def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage]) -> None:
-    """Finish what depends on the old value of cells, and move cells whose memory somebody still looks at."""
-    nodes = [t._node for _, t in written if t._node is not None]
-    if nodes:
-        lazy.settle(nodes)
-    taken: set[int] = set()
-    for k, t in written:
-        storage = inputs[k]
-        t._node = None
-        if storage.exported or shared(storage, t) or values.uses(storage) or id(storage) in taken:
-            inputs[k] = storage = Storage.copy_of(storage.array, storage.type)
-        taken.add(id(storage))
-
-
-def _gradient_home(owner: Tensor, type_: TensorType) -> Tensor:
-    """Return a tensor to write a gradient into: the owner's last one if nobody else holds it, or a new one."""
-    old = owner._grad
-    if (
-        old is not None
-        and sys.getrefcount(old) <= 3
-        and old.type == type_
-        and old._storage is not None
-        and old._node is None
-        and not old._storage.exported
-        and not shared(old._storage, old)
-        and not values.uses(old._storage)
-    ):
-        return old
-    return hold(Storage.empty(type_))
-
-
-def _adopt(made: Tensor | None, storage: Storage) -> None:
-    """Turn a tensor that was made inside and outlived the call into an ordinary one."""
-    if made is not None:
-        made._storage, made._node, made._trace, made._track = storage, None, None, CONSTANT
-
-
-def _results(entry: Entry, outputs: list[Storage]) -> Any:
-    if entry.structure is tree.LEAF and entry.outs[0].number >= 0:
-        return hold(outputs[entry.outs[0].number])
-    made: dict[int, Tensor] = {}
-    results = []
-    for out in entry.outs:
-        if out.number < 0:
-            results.append(out.value)
-        else:
-            if out.number not in made:
-                made[out.number] = hold(outputs[out.number])
-            results.append(made[out.number])
-    return tree.unflatten(entry.structure, results)
 
 
 # -- the decorator -------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def ravel(x: Any) -> Tensor:
 
 @two_names
 def squeeze(x: Any, /, axis: Axis = None) -> Tensor:
-    """Return `x` without axes of size 1: all of them, or the given ones (a given one of another size stays)."""
+    """Return `x` without axes of size 1: all of them, or the given ones; one of another size stays."""
     t = as_tensor(x, "squeeze")
     axes = as_axes("squeeze", axis, t.ndim)
     return reshape(t, [n for k, n in enumerate(t.shape) if not (k in axes and known_equal(n, 1))])

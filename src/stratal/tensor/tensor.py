@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stratal.base.dims import upper_bound
-from stratal.base.dtypes import DType, as_dtype, float32, int64
+from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import (
     AttributeValueError,
     CaptureError,
@@ -27,13 +27,12 @@ from stratal.base.types import TensorType
 from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
+from stratal.tensor.arrays import Array, to_array
 from stratal.tensor.state import MODE, note_mutation
 from stratal.tensor.state import no_grad as no_grad
 
 if TYPE_CHECKING:
     from stratal.tensor.trace import Trace
-
-Array = np.ndarray[Any, Any]
 
 # What a handle is to gradients.
 CONSTANT = 0  # depends on nothing that takes a gradient
@@ -524,7 +523,7 @@ def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
 
 
 def own_value(made: Tensor, leaf: bool) -> None:
-    """Give a tensor an input node of its own, so that no other value is the same node; derivatives end there."""
+    """Give a tensor an input node of its own, shared with no other value; derivatives end there."""
     trace = MODE.trace
     if trace is not None:
         trace.own_value(made, leaf)
@@ -686,50 +685,6 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, device:
     else:
         made = _from_array(to_array(data, None if dtype is None else as_dtype(dtype)))
     return made.requires_grad_() if requires_grad else made
-
-
-def to_array(data: Any, dtype: DType | None) -> Array:
-    """Return data as a NumPy array of a dtype Stratal has."""
-    if dtype is None and isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
-        dtype = as_dtype(type(data))
-    if isinstance(data, (list, tuple)):
-        data = _plain(data)
-    try:
-        array = np.asarray(data)
-    except ValueError as error:
-        raise ShapeError("tensor: nested lists must be rectangular", got=str(error)) from None
-    if array.dtype == object or array.dtype.kind in "SUMm":
-        raise DTypeError(
-            "tensor: the data must be numbers", got=f"{type(data).__name__} of dtype {array.dtype}"
-        )
-    if dtype is None:
-        dtype = _default_dtype(data, array)
-    if array.dtype == dtype.np:
-        return array
-    with np.errstate(all="ignore"):
-        return array.astype(dtype.np)
-
-
-def _plain(data: Any) -> Any:
-    return [
-        _plain(x) if isinstance(x, (list, tuple)) else np.asarray(x) if isinstance(x, Tensor) else x
-        for x in data
-    ]
-
-
-def _default_dtype(data: Any, array: Array) -> DType:
-    if isinstance(data, (list, tuple)) and array.dtype == np.float64 and not _holds_arrays(data):
-        return float32
-    if isinstance(data, (list, tuple)) and array.dtype.kind == "i":
-        return int64
-    return as_dtype(array.dtype)
-
-
-def _holds_arrays(data: Any) -> bool:
-    return any(
-        _holds_arrays(x) if isinstance(x, (list, tuple)) else isinstance(x, (np.ndarray, np.generic))
-        for x in data
-    )
 
 
 def _from_array(array: Array) -> Tensor:

@@ -129,7 +129,7 @@ class Trace:
         return found + made
 
     def reads(self, tensor: Tensor) -> bool:
-        """Return whether the value of an earlier tensor is an input of this trace, which Python cannot see."""
+        """Return whether an earlier tensor is an input of this trace, whose value Python cannot see."""
         return True
 
     # -- gradients -------------------------------------------------------------------------------------------
