@@ -40,10 +40,12 @@ def work(run: Run, start: int, stop: int, step: int) -> None:
     while seed < stop:
         command = [sys.executable, __file__, "--worker", str(seed), str(stop), str(step)]
         environment = {"STRATAL_COMPILE_WORKERS": "0", "STRATAL_CACHE_DIR": "off", **os.environ}
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        worker = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
         assert worker.stdout is not None and worker.stderr is not None
         errors: list[str] = []
-        reader = threading.Thread(target=lambda w=worker: errors.extend(w.stderr))  # type: ignore[misc]
+        reader = threading.Thread(target=errors.extend, args=(worker.stderr,))
         reader.start()
         faults: list[str] = []
         current: int | None = None
@@ -86,7 +88,8 @@ def fuzz(graphs: int, start: int, processes: int, limit_seconds: float) -> Run:
     """Check seeds from `start` on; print faults as they appear."""
     run = Run(limit_seconds)
     threads = [
-        threading.Thread(target=work, args=(run, start + k, start + graphs, processes)) for k in range(processes)
+        threading.Thread(target=work, args=(run, start + k, start + graphs, processes))
+        for k in range(processes)
     ]
     for thread in threads:
         thread.start()
@@ -109,7 +112,8 @@ def main(arguments: list[str]) -> int:
     run = fuzz(options.graphs, options.start, options.processes, options.limit_seconds)
     kinds = Counter(f.split(":")[0] for faults in run.faults.values() for f in faults)
     seconds = time.perf_counter() - started
-    print(f"{run.checked} graphs in {seconds:.0f} s, {len(run.faults)} with faults: {sorted(run.faults)} {dict(kinds)}")
+    found = f"{len(run.faults)} with faults: {sorted(run.faults)} {dict(kinds)}"
+    print(f"{run.checked} graphs in {seconds:.0f} s, {found}")
     return 1 if run.faults else 0
 
 

@@ -1,7 +1,7 @@
 """Runs programs between guard pages in this process; prints a line before each, so that a crash has a name.
 
-    python tests/guard_worker.py graphs START STOP        random graphs, unfused and fused
-    python tests/guard_worker.py records NAME...          the samples of op records
+python tests/guard_worker.py graphs START STOP        random graphs, unfused and fused
+python tests/guard_worker.py records NAME...          the samples of op records
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def record_cases(names: Sequence[str]) -> Iterator[Case]:
         for sample in samples(name):
             if not sample.op.host_reason(*sample.types):
                 operands = [graph_input(f"x{k}", t) for k, t in enumerate(sample.types)]
-                yield called(sample), Graph(operands, items(make(sample.op, *operands)), name=name), inputs(sample)
+                yield (
+                    called(sample),
+                    Graph(operands, items(make(sample.op, *operands)), name=name),
+                    inputs(sample),
+                )
 
 
 def check(case: Case, compare: bool) -> None:

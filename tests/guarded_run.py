@@ -1,7 +1,7 @@
 """Runs a compiled program one kernel at a time with every buffer against a page that cannot be touched.
 
-A kernel that reads or writes one byte beyond a buffer ends the process, so callers run this in a process of its
-own. Chunks run in reverse order: none may need what another one does.
+A kernel that reads or writes one byte beyond a buffer ends the process, so callers run this in a process of
+its own. Chunks run in reverse order: none may need what another one does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IndexCheckFailed(Exception):
 
 
 class GuardedRun:
-    """One program in guarded memory: values that share memory share a guarded block, each ends (or starts) flush."""
+    """One program in guarded memory: values that share memory share a block, flush with the page at its `flush`."""
 
     def __init__(self, executable: Executable, flush: Edge) -> None:
         self.executable = executable
@@ -46,7 +46,8 @@ class GuardedRun:
         self.addresses, self._libraries = load_kernels(executable.kernels.values())
         shared = roots(executable.values)
         blocks = {
-            r: guarded_array((self.values[r].nbytes,), np.dtype(np.uint8), flush=flush) for r in set(shared.values())
+            r: guarded_array((self.values[r].nbytes,), np.dtype(np.uint8), flush=flush)
+            for r in set(shared.values())
         }
         for block in blocks.values():
             block[:] = 0xFF  # a NaN in every float: what nobody wrote must not be read
