@@ -142,8 +142,8 @@ def main() -> None:
         row = compare(name)
         rows.append(row)
         print(
-            f"{name:9} float64 {row['float64']:.1e} ({row['float64_worst']})"
-            f"   float32 {row['float32']:.1e} ({row['float32_worst']}; torch itself {row['torch_itself']:.1e})"
+            f"{name:9} f64 {row['float64']:.1e} ({row['float64_worst']})"
+            f"   f32 {row['float32']:.1e} ({row['float32_worst']}; torch itself {row['torch_itself']:.1e})"
             f"   error ours {row['our_error']:.1e} torch {row['torch_error']:.1e}"
             f"   20 losses {row['losses']:.1e}   {'ok' if row['ok'] else 'MISSED'}",
             flush=True,

@@ -160,6 +160,14 @@ def test_tied_weights_receive_the_sum_of_both_gradients():
     np.testing.assert_allclose(net.tok.weight.grad.numpy(), expected, rtol=1e-12)
 
 
+def test_bias_gradients_of_permuted_and_plain_activations_in_one_program_are_right():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((4, 2, 8)), rng.standard_normal((4, 2, 8))
+    sums = st.compile(lambda a, b: (a.permute(1, 0, 2).sum(dim=(0, 1)), b.sum(dim=(0, 1))))
+    for got, want in zip(sums(st.tensor(a), st.tensor(b)), (a, b), strict=True):
+        np.testing.assert_allclose(got.numpy(), want.sum((0, 1)), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

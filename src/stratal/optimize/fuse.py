@@ -219,7 +219,7 @@ class Fusion:
                 self._join(latest, node)
             return
         key = _column_key(compute, accesses)
-        # Shared loops run over the reduced axes of the first reduction: the others' must have its extents, in its order.
+        # Shared loops run over the first reduction's reduced axes: the others' have its extents, in its order.
         slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
         found = self.columns.get(slot) if slot is not None and self.enabled else None
         if found is not None and not self._full(found) and (latest is None or latest.position < found.position):
