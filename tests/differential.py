@@ -1,4 +1,4 @@
-"""The differential check of a graph: interpreter = unfused = fused, to the bit where sums are ordered alike."""
+"""The differential check: interpreter = unfused = fused, and to the bit where sums are ordered alike."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 
 def native(program: Program, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-    """Return outputs, then new states, of a compiled graph. Inputs that are no states must stay as they are."""
+    """Return outputs, then new states, of a compiled graph. Only states may change among the inputs."""
     given = [Storage.copy_of(a, node.aval) for a, node in zip(inputs, graph.inputs, strict=True)]
     results = [np.array(s.array) for s in program.run(given)]
     place = {node: k for k, node in enumerate(graph.inputs)}

@@ -37,7 +37,7 @@ class IndexCheckFailed(Exception):
 
 
 class GuardedRun:
-    """One program in guarded memory: values that share memory share a block, flush with the page at its `flush`."""
+    """One program in guarded memory: values that share memory share a block between pages."""
 
     def __init__(self, executable: Executable, flush: Edge) -> None:
         self.executable = executable
