@@ -15,10 +15,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from stratal.base import settings
 from stratal.base.errors import FormatError
 from stratal.cli import plans
 from stratal.cli.report import add_json_option, console, write_json
-from stratal.compiler import Program
+from stratal.compiler import Program, compile_graph
 from stratal.formats.files import write_atomically
 from stratal.inspect import stage_file
 from stratal.inspect.graph_picture import kernels_to_dot
@@ -61,11 +62,12 @@ def run(args: argparse.Namespace) -> int:
         out.print(Text(stage_file.code_of_stage(args.script)), soft_wrap=True)
         return 0
     if args.script.suffix == ".graph":
-        programs.compiled(stage_file.parse_stage(args.script))
-        status = 0
+        with settings.verify(True):  # and so from the start, not from the cache
+            status, found = 0, [compile_graph(stage_file.parse_stage(args.script))]
     else:
         status = run_script(args.script, args.arguments)
-    shown = [p for p in compiled_here() if args.only in p.graph.name]
+        found = compiled_here()
+    shown = [p for p in found if args.only in p.graph.name]
     write_json(args.json, [plans.program_json(p) for p in shown])
     _draw(shown, args)
     for program in shown:

@@ -25,7 +25,7 @@ from stratal.memory.plan import arrange
 from stratal.memory.render import render
 from stratal.plan.build import Compilation
 from stratal.plan.record import JSON, Plan
-from stratal.plan.text import count, plural, signature, size
+from stratal.plan.text import count, plural, shorten, signature, size
 from stratal.schedule.program import Draft
 from stratal.schedule.result import Scheduled
 
@@ -40,6 +40,7 @@ STAGES: Final = {
 }
 _NOT_GROUPS: Final = ("stored", "computed in its only reader")  # kernels tell why they are apart themselves
 MOST_SHOWN: Final = 40
+LONG: Final = 200  # characters of an expression; its loops have all of it
 
 
 class Explained(Protocol):
@@ -229,7 +230,7 @@ def _expression(members: Sequence[Node]) -> Iterator[str]:
         yield f"  {number[m]} = {m.op}({operands}) : {m.type}{_at(m.where)}"
         expression = _computed(m)
         if expression:
-            yield f"      {expression}"
+            yield f"      {shorten(expression, LONG)}"
 
 
 def _scalar(node: Node) -> str:

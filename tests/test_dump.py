@@ -1,0 +1,188 @@
+"""Stages of a compilation: dumped, fed back edited, verified, and reported when a pass fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plan_programs import LOOP, compiled, dense, run
+
+from stratal import compiler
+from stratal.base import settings
+from stratal.base.errors import CompilerError, FormatError, StratalError, VerifyError
+from stratal.cli import main
+from stratal.graph.text import parse_graph
+from stratal.loops.parse import parse_kernel
+from stratal.memory.plan import arrange
+from stratal.plan import check
+
+
+@pytest.fixture
+def dumped(tmp_path: Path) -> Path:
+    """The folder of the stages of the dense program."""
+    with settings.dump(tmp_path / "dump"):
+        compiled(dense())
+    (folder,) = (tmp_path / "dump").iterdir()
+    return folder
+
+
+def test_every_stage_is_a_numbered_file(dumped: Path) -> None:
+    names = sorted(p.name for p in dumped.iterdir())
+    assert dumped.name.startswith("dense-")
+    assert names == [
+        "00-captured.graph", "01-simplified.graph", "02-partition.txt", "03-commands.txt", "04-kernels",
+        "05-llvm", "06-linked.txt", "07-memory.txt", "08-plan.json", "08-plan.txt", "09-decisions.txt",
+    ]  # fmt: skip
+    assert parse_graph((dumped / "00-captured.graph").read_text()).digest == dense().digest
+    kernels = sorted((dumped / "04-kernels").iterdir())
+    assert len(kernels) == 2
+    for path in kernels:
+        assert parse_kernel(path.read_text()).name == path.stem
+        assert f"@{path.stem}(" in (dumped / "05-llvm" / f"{path.stem}.ll").read_text()
+    assert (
+        "copy" in (dumped / "03-commands.txt").read_text()
+    )  # of the new state: it goes when memory is shared
+    assert "copy" not in (dumped / "06-linked.txt").read_text()
+    assert "fuse:" in (dumped / "09-decisions.txt").read_text()
+
+
+def test_the_regions_of_a_loop_are_dumped_too(tmp_path: Path) -> None:
+    with settings.dump(tmp_path):
+        compiled(parse_graph(LOOP))
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "02-partition.2.txt").is_file()
+    assert "loop 7 times" in (folder / "06-linked.txt").read_text()
+
+
+def test_stages_fed_back_unchanged_change_nothing(dumped: Path) -> None:
+    plain = compiled(dense())
+    with settings.override(dumped.parent):
+        again = compiled(dense())
+    assert again.plan.hash == plain.plan.hash
+    assert not again.plan["overrides"]
+
+
+def test_an_edited_graph_is_used_recorded_and_hashed(dumped: Path) -> None:
+    plain = compiled(dense())
+    stage = dumped / "01-simplified.graph"
+    stage.write_text(stage.read_text().replace("tanh(", "exp("))
+    with settings.override(dumped.parent):
+        edited = compiled(dense())
+    assert np.allclose(np.tanh(np.log(run(edited)[0])), run(plain)[0], atol=1e-5)
+    assert edited.plan["overrides"][0].startswith("simplified ")
+    assert "overridden by hand: simplified" in str(edited.plan)
+    assert edited.plan.hash != plain.plan.hash
+    assert "edited by hand in" in edited.explain()
+    assert compiled(dense()).plan.hash == plain.plan.hash  # and nowhere else
+
+
+def test_an_edited_kernel_is_verified_used_and_named_by_its_content(dumped: Path) -> None:
+    plain = compiled(dense())
+    (path,) = (p for p in (dumped / "04-kernels").iterdir() if "fma(" in p.read_text())
+    text = path.read_text()
+    line = next(row for row in text.splitlines() if "y0[" in row)
+    path.write_text(text.replace(line, line.split(" = ")[0] + " = 2.0:f32"))
+    with settings.override(dumped.parent), settings.verify(True):
+        edited = compiled(dense())
+        outputs, state = run(edited)
+    assert np.all(outputs == 2.0)
+    assert np.allclose(state, 16.0)
+    (override,) = edited.plan["overrides"]
+    assert override.startswith("kernel k_")
+    assert path.stem not in override
+    assert edited.plan.hash != plain.plan.hash
+    assert "edited by hand, was" in edited.explain(kernel=1)
+
+
+def test_an_edit_that_breaks_the_rules_is_refused_with_its_file(dumped: Path) -> None:
+    stage = dumped / "01-simplified.graph"
+    kernels = list((dumped / "04-kernels").iterdir())
+    whole = stage.read_text()
+    for broken, says in (
+        (whole.replace("tanh(", "tangent("), "no op has this name"),
+        (whole.replace("return %6", "return %6, %6"), "must keep its outputs"),
+        ("", "not valid"),
+    ):
+        stage.write_text(broken)
+        with settings.override(dumped.parent), pytest.raises(FormatError) as caught:
+            compiled(dense())
+        assert says in str(caught.value) or says in caught.value.got
+        assert "01-simplified.graph" in str(caught.value)
+    stage.write_text(whole)
+    text = kernels[0].read_text()
+    kernels[0].write_text(text.replace("  in  x0: f32[8,", "  in  x0: f32[9,"))
+    with settings.override(dumped.parent), pytest.raises(FormatError, match="parameters"):
+        compiled(dense())
+
+
+def test_a_dump_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with settings.dump(tmp_path / "file"), pytest.raises(StratalError, match="cannot be written"):
+        compiled(dense())
+
+
+def test_a_failing_pass_leaves_its_stage_in_a_file_that_reproduces_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("a pass went wrong")
+
+    monkeypatch.setattr(compiler, "share_memory", broken)
+    with settings.dump(tmp_path), pytest.raises(CompilerError) as caught:
+        compiled(dense())
+    error = caught.value
+    assert "a pass went wrong" in error.got
+    assert isinstance(error.__cause__, KeyError)
+    assert "`stratal explain " in error.hint
+    path = Path(error.hint.split("stratal explain ")[1].split("`")[0])
+    assert parse_graph(path.read_text()).digest
+    assert main(["explain", str(path)]) == 1
+    assert "a pass went wrong" in capsys.readouterr().err
+
+
+def test_llvm_text_that_is_rejected_is_kept_by_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = compiler.kernel_to_llvm
+
+    def spoiled(kernel: object, attributes: str) -> str:
+        text = original(kernel, attributes)  # type: ignore[arg-type]
+        return text.replace("ret void", "ret i1") if "llvm.fma" in text else text
+
+    monkeypatch.setattr(compiler, "kernel_to_llvm", spoiled)
+    with settings.dump(tmp_path), settings.cache_dir(None), pytest.raises(CompilerError) as caught:
+        compiled(dense())
+    path = Path(caught.value.hint.split("stratal explain ")[1].split("`")[0])
+    assert path.suffix == ".ll"
+    assert "ret i1" in path.read_text()
+    assert main(["explain", str(path)]) == 1
+    assert "LLVM rejected" in capsys.readouterr().err
+
+
+def test_verification_between_stages_finds_what_is_wrong() -> None:
+    program = compiled(parse_graph(LOOP))
+    draft, executable = program.draft, program.executable
+    check.draft(draft)
+    check.executable(executable)
+    plan = arrange(executable.values, executable.commands, outputs=executable.outputs)
+    first, second = (
+        (b for b in plan.blocks if b.life.meets(plan.blocks[0].life))
+        if len(plan.blocks) == 2
+        else plan.blocks[:2]
+    )
+    before = executable.values[second.root].offset
+    executable.values[second.root].offset = executable.values[first.root].offset
+    if first.life.meets(second.life):
+        with pytest.raises(VerifyError, match="overlap"):
+            check.executable(executable)
+    executable.values[second.root].offset = executable.arena_bytes
+    with pytest.raises(VerifyError, match="leaves the arena"):
+        check.executable(executable)
+    executable.values[second.root].offset = before
+
+
+def test_programs_compile_and_run_with_verification_on() -> None:
+    with settings.verify(True):
+        for graph in (dense(), parse_graph(LOOP)):
+            run(compiled(graph))
