@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.artifact import Command, Executable, Host
 from stratal.base.errors import CompilerError
+from stratal.base.interrupts import InterruptsHeld
 from stratal.runtime.encode import Memory, Places, address_of
 from stratal.runtime.storage import Array, Storage
 
@@ -45,7 +43,7 @@ class HostCalls:
         """Let host calls see this run's inputs and outputs; afterwards raise what one of them raised."""
         self._slots, self.raised = slots, None
         try:
-            with _interrupts_deferred():
+            with InterruptsHeld():  # one inside a host call would leave states half updated
                 yield
         finally:
             self._slots = ()
@@ -110,21 +108,3 @@ class HostCalls:
 def has_host_calls(commands: Sequence[Command | object]) -> bool:
     """Whether any of these flat commands calls back."""
     return any(isinstance(command, Host) for command in commands)
-
-
-@contextmanager
-def _interrupts_deferred() -> Iterator[None]:
-    """Keep Ctrl-C until the step is over: an interrupt inside a host call would leave states half updated."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    held: list[tuple[int, FrameType | None]] = []
-    previous: Callable[[int, FrameType | None], Any] = handler
-    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        if held:
-            previous(*held[0])

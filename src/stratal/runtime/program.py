@@ -211,7 +211,10 @@ class LoadedProgram:
         command = self.encoding.command_at[index]
         if isinstance(command, Launch) and command.may_fail:
             raise IndexOutOfRangeError(
-                command.may_fail, got=f"met by kernel {command.label or command.kernel}", where=command.where
+                command.may_fail,
+                got=f"an index that kernel {command.label or command.kernel!r} refused; nothing was updated",
+                where=command.where,
+                hint="`with st.eager():` runs op by op and shows the index",
             )
         got = f"code {code} from {command!r}"[:500]
         raise CompilerError("runtime: a command without a check failed", got=got)

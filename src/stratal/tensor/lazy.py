@@ -13,13 +13,14 @@ from contextlib import contextmanager
 import numpy as np
 
 from stratal.base.errors import CaptureError, DonatedBufferError
+from stratal.base.interrupts import InterruptsHeld
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Const, Input, Node, topological
 from stratal.runtime.storage import Storage
 from stratal.tensor import programs, values
 from stratal.tensor.state import LOCK, MODE, tracing
-from stratal.tensor.tensor import LIVE, TRACKED, USED_UP, Tensor, enlist, share, shared
+from stratal.tensor.tensor import CONSTANT, LIVE, TRACKED, USED_UP, Tensor, enlist, share, shared
 
 
 def flush(tensors: Iterable[Tensor]) -> None:
@@ -43,11 +44,17 @@ def end_step() -> None:
     """Write every cell that in-place operators gave a new value; an optimizer calls this when its step is
     complete.
 
-    Inside a compiled function the writes are part of the program instead.
+    If that fails, every cell keeps the value it had. Inside a compiled function the writes are part of the
+    program instead.
     """
     if MODE.trace is None:
         with LOCK:
-            _flush([t for t in _waiting() if t._home is not None])
+            cells = [t for t in _waiting() if t._home is not None]
+            try:
+                _flush(cells)
+            except Exception:
+                _undo(cells)
+                raise
 
 
 def settle(nodes: Iterable[Node]) -> None:
@@ -260,8 +267,29 @@ def _execute(work: _Run) -> None:
         if known is not None:
             results[value] = known
             del outputs[value]
-    _launch(work, list(outputs), updates, results)
-    _distribute(work, results, updates)
+    try:
+        prepared = _prepare(list(outputs), updates, results)
+        with InterruptsHeld():  # between the writing of cells and their handles knowing of it
+            if prepared is not None:
+                program, inputs = prepared
+                results.update(zip(outputs, programs.run(program, inputs), strict=True))
+            _distribute(work, results, updates)
+    except Exception:
+        _undo(work.tensors)
+        raise
+
+
+def _undo(cells: Iterable[Tensor]) -> None:
+    """Put waiting cells back to what they were before they were given a value that cannot be had."""
+    for tensor in cells:
+        if tensor._storage is not None:
+            continue
+        if tensor._home is not None:
+            (tensor._storage, tensor._node), tensor._home = tensor._home, None
+            tensor._track = TRACKED if tensor._leaf else CONSTANT
+            LIVE.pop(id(tensor), None)
+        elif tensor._before is not None:
+            (tensor._node, tensor._track), tensor._before = tensor._before, None
 
 
 def _writes_home(tensor: Tensor, value: Node, needed: set[Node]) -> bool:
@@ -286,11 +314,12 @@ def _needed_by_histories(work: _Run) -> set[Node]:
     return old.intersection(topological([t._node for t in tracked if t._node is not None]))
 
 
-def _launch(
-    work: _Run, outputs: list[Node], updates: dict[Node, tuple[Node, Tensor]], results: dict[Node, Storage]
-) -> None:
+def _prepare(
+    outputs: list[Node], updates: dict[Node, tuple[Node, Tensor]], results: dict[Node, Storage]
+) -> tuple[programs.Program, list[Storage]] | None:
+    """Return the program that computes some outputs and updates, and its inputs; note where updates go."""
     if not outputs and not updates:
-        return
+        return None
     roots = [*outputs, *(v for v, _ in updates.values())]
     order, leaves = programs.walk(roots, _is_leaf)
     leaves += [s for s in updates if s not in set(leaves)]
@@ -305,8 +334,7 @@ def _launch(
         if node in updates:
             results[node] = storage
         inputs.append(storage)
-    for node, storage in zip(outputs, programs.run(program, inputs), strict=True):
-        results[node] = storage
+    return program, inputs
 
 
 def _watched(storage: Storage, node: Node, owner: Tensor) -> bool:
@@ -334,7 +362,7 @@ def _distribute(work: _Run, results: dict[Node, Storage], updates: dict[Node, tu
 
 def _settle_in(tensor: Tensor, storage: Storage, taken: set[int]) -> None:
     tensor._storage = storage
-    tensor._home = None
+    tensor._home = tensor._before = None
     if id(storage) in taken or values.uses(storage):
         share(tensor)
     taken.add(id(storage))

@@ -11,6 +11,7 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.dtypes import float64
+from stratal.base.interrupts import InterruptsHeld
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
 from stratal.runtime.storage import Storage
@@ -165,16 +166,18 @@ def _run_now(entry: Entry, arguments: list[Any]) -> Any:
     _make_room(written, inputs)  # type: ignore[arg-type]
     gradients = [_gradient_home(owner, entry.graph.inputs[k].aval) for owner, k in entry.grads]
     inputs += [g._storage for g in gradients]  # type: ignore[misc]
-    outputs = programs.run(entry.program, inputs)
-    for k, cell in written:
-        assert cell is not None
-        cell._storage, cell._node, cell._home = inputs[k], None, None
-    for (owner, _), gradient in zip(entry.grads, gradients, strict=True):
-        owner._grad = gradient
-    for owner, link in entry.grad_links:
-        owner._grad = link
-    for handle, index in entry.survivors:
-        _adopt(handle(), outputs[index])
+    program = entry.program
+    with InterruptsHeld():  # between the writing of cells and their handles knowing of it
+        outputs = programs.run(program, inputs)
+        for k, cell in written:
+            assert cell is not None
+            cell._storage, cell._node, cell._home = inputs[k], None, None
+        for (owner, _), gradient in zip(entry.grads, gradients, strict=True):
+            owner._grad = gradient
+        for owner, link in entry.grad_links:
+            owner._grad = link
+        for handle, index in entry.survivors:
+            _adopt(handle(), outputs[index])
     return _results(entry, outputs)
 
 

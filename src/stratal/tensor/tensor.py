@@ -87,6 +87,7 @@ class Tensor:
 
     __slots__ = (
         "__weakref__",
+        "_before",
         "_grad",
         "_guarded",
         "_home",
@@ -108,6 +109,7 @@ class Tensor:
     _home: (
         tuple[Storage, Node | None] | None
     )  # where the value stood before in-place operators rebound this handle
+    _before: tuple[Node, int] | None  # what it was before, where it never had a value: for a flush that fails
     _trace: Trace | None  # the capture this tensor was made in
     _guarded: bool  # a compiled function reads this handle, and must hear of a change of its type
     _retains: bool  # keep the gradient although this is no leaf
@@ -434,7 +436,7 @@ def _from_parts(cls: type[Tensor], array: Array, dtype: str, leaf: bool) -> Tens
 # -- making handles ------------------------------------------------------------------------------------------
 def _blank(made: Tensor, type_: TensorType) -> Tensor:
     made.type = type_
-    made._node = made._storage = made._home = made._grad = made._trace = None
+    made._node = made._storage = made._home = made._before = made._grad = made._trace = None
     made._track = CONSTANT
     made._leaf = made._retains = made._guarded = False
     return made
@@ -507,7 +509,7 @@ def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
     if not hasattr(made, "_node"):
         _blank(made, source.type)
     else:
-        made.type, made._home, made._storage = source.type, None, None
+        made.type, made._home, made._before, made._storage = source.type, None, None, None
         if made._guarded:
             note_mutation()
     made._node, made._track = node, track
@@ -627,6 +629,8 @@ def rebind(tensor: Tensor, node: Node, track: int) -> None:
         if tensor._home is None and (tensor._track != TRACKED or tensor._leaf):
             tensor._home = (tensor._storage, tensor._node)
         tensor._storage = None
+    elif tensor._home is None and tensor._before is None and tensor._node is not None:
+        tensor._before = (tensor._node, tensor._track)
     tensor._node = values.pending_leaf(node) if tensor._leaf else node
     tensor._track = track
     tensor._retains = False

@@ -52,8 +52,9 @@ def check_in_range(name: str, index: Array, size: int) -> None:
     bad = (index < 0) | (index >= size)
     if bad.any():
         raise IndexOutOfRangeError(
-            f"{name}: index out of range", got=f"{index[bad].flat[0]} for an axis of {size}"
-        )
+            f"{name}: index out of range", got=f"{index[bad].flat[0]} for an axis of {size}",
+            hint=f"indices lie in [0, {size})",
+        )  # fmt: skip
 
 
 def message(name: str, size: int) -> str:
