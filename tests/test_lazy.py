@@ -312,3 +312,22 @@ def test_effects_happen_exactly_once():
     (y + 2.0).numpy()
     st.host_call(lambda a: calls.append("seen"), None, y)
     assert calls == [2.0, "seen"]
+
+
+def test_an_interrupt_during_a_run_loses_no_update(monkeypatch):
+    import signal
+
+    p = st.tensor([1.0])
+    run = programs.run
+
+    def interrupted(program, inputs):
+        found = run(program, inputs)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    p += 1.0
+    monkeypatch.setattr(programs, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        p.numpy()
+    monkeypatch.undo()
+    assert p.tolist() == [2.0]
