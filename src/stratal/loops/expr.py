@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, Union, final
 from weakref import WeakValueDictionary
 
@@ -52,6 +54,7 @@ INDEX_FUNCTIONS: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "lt"
 COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+_NONE: Final[frozenset[Any]] = frozenset()
 
 
 @final
@@ -107,6 +110,8 @@ class Const:
     """A scalar immediate."""
 
     __slots__ = ("__weakref__", "dtype", "value")
+    parts: Final[tuple[Expr, ...]] = ()
+    free: Final[frozenset[Var]] = _NONE
 
     def __init__(self, value: Any, dtype: DType) -> None:
         self.value: Final = value
@@ -123,6 +128,7 @@ class Var:
     """A loop variable: an int64 in [0, extent). Two variables are equal only if they are one object."""
 
     __slots__ = ("__weakref__", "extent", "name")
+    parts: Final[tuple[Expr, ...]] = ()
 
     def __init__(self, name: str, extent: int) -> None:
         self.name: Final = name
@@ -131,6 +137,10 @@ class Var:
     @property
     def dtype(self) -> DType:
         return int64
+
+    @property
+    def free(self) -> frozenset[Var]:
+        return frozenset((self,))
 
     def __str__(self) -> str:
         return self.name
@@ -142,11 +152,13 @@ class Var:
 class Load:
     """An element of a buffer; `indices` are logical, one per axis."""
 
-    __slots__ = ("__weakref__", "buffer", "indices")
+    __slots__ = ("__weakref__", "buffer", "free", "indices", "parts")
 
     def __init__(self, buffer: Buffer, indices: tuple[Expr, ...]) -> None:
         self.buffer: Final = buffer
         self.indices: Final = indices
+        self.parts: Final = indices
+        self.free: Final = _union(indices)
 
     @property
     def dtype(self) -> DType:
@@ -162,12 +174,14 @@ class Load:
 class Call:
     """A scalar function of `FUNCTIONS` applied to arguments."""
 
-    __slots__ = ("__weakref__", "args", "dtype", "fn")
+    __slots__ = ("__weakref__", "args", "dtype", "fn", "free", "parts")
 
     def __init__(self, fn: str, args: tuple[Expr, ...], dtype: DType) -> None:
         self.fn: Final = fn
         self.args: Final = args
         self.dtype: Final = dtype
+        self.parts: Final = args
+        self.free: Final = _union(args)
 
     def __str__(self) -> str:
         return to_text(self)
@@ -179,12 +193,14 @@ class Call:
 class Guard:
     """`value` where `condition` holds, else `otherwise`. Loads of `value` do not happen where it does not hold."""
 
-    __slots__ = ("__weakref__", "condition", "otherwise", "value")
+    __slots__ = ("__weakref__", "condition", "free", "otherwise", "parts", "value")
 
     def __init__(self, condition: Expr, value: Expr, otherwise: Expr) -> None:
         self.condition: Final = condition
         self.value: Final = value
         self.otherwise: Final = otherwise
+        self.parts: Final[tuple[Expr, ...]] = (condition, value, otherwise)
+        self.free: Final = _union(self.parts)
 
     @property
     def dtype(self) -> DType:
@@ -200,12 +216,14 @@ class Guard:
 class Lanes:
     """All lanes of a vector combined as a balanced tree: halves, quarters, ...; `fn` is a two-argument function."""
 
-    __slots__ = ("__weakref__", "fn", "value", "var")
+    __slots__ = ("__weakref__", "fn", "free", "parts", "value", "var")
 
     def __init__(self, fn: str, value: Expr, var: Var) -> None:
         self.fn: Final = fn
         self.value: Final = value  # mentions the lane variable `var`
         self.var: Final = var
+        self.parts: Final[tuple[Expr, ...]] = (value,)
+        self.free: Final = value.free
 
     @property
     def dtype(self) -> DType:
@@ -218,6 +236,19 @@ class Lanes:
 
 
 Expr = Union[Const, Var, Load, Call, Guard, Lanes]
+"""`parts` are the direct sub-expressions, `free` the loop variables an expression mentions anywhere."""
+
+
+def _union(parts: Iterable[Expr]) -> frozenset[Var]:
+    """Return the variables of several expressions; equal sets are one object, for there are many of them."""
+    union = _NONE
+    for part in parts:
+        free = part.free
+        if not union:
+            union = free
+        elif not free <= union:
+            union = free if union <= free else union | free
+    return union
 
 
 def _intern(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
@@ -246,6 +277,7 @@ def _rounded(value: float, dtype: DType) -> float:
         return float(np.asarray(value).astype(dtype.np))
 
 
+@lru_cache(maxsize=1 << 14)
 def index_const(value: int) -> Const:
     return const(value, int64)
 
@@ -302,15 +334,7 @@ def lanes(fn: str, value: Expr, var: Var) -> Lanes:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct sub-expressions, indices included."""
-    if isinstance(expr, Load):
-        return expr.indices
-    if isinstance(expr, Call):
-        return expr.args
-    if isinstance(expr, Guard):
-        return (expr.condition, expr.value, expr.otherwise)
-    if isinstance(expr, Lanes):
-        return (expr.value,)
-    return ()
+    return expr.parts
 
 
 def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
@@ -330,43 +354,69 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     return expr
 
 
-def walk(roots: Iterable[Expr]) -> list[Expr]:
-    """Return every sub-expression, operands before users, each once; iterative."""
+def walk(
+    roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrgetter("parts")
+) -> list[Expr]:
+    """Return every sub-expression, operands before users, each once; iterative. `below` says where to go on."""
     order: list[Expr] = []
-    seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(list(roots))]
+    seen: set[Expr] = set()
+    opened: list[Expr] = []
+    stack: list[Expr | None] = [*roots]
+    stack.reverse()
     while stack:
-        expr, done = stack.pop()
-        if done:
-            order.append(expr)
-            continue
-        if id(expr) in seen:
-            continue
-        seen.add(id(expr))
-        stack.append((expr, True))
-        stack.extend((c, False) for c in reversed(children(expr)) if id(c) not in seen)
+        expr = stack.pop()
+        if expr is None:  # the operands of the one opened last are done
+            order.append(opened.pop())
+        elif expr not in seen:
+            seen.add(expr)
+            parts = below(expr)
+            if parts:
+                opened.append(expr)
+                stack.append(None)
+                stack += parts[::-1]
+            else:
+                order.append(expr)
     return order
 
 
 def transform(roots: Iterable[Expr], change: Callable[[Expr], Expr | None]) -> list[Expr]:
     """Rebuild expressions bottom up; `change` sees each rebuilt node and returns its replacement, or None to keep it."""
     wanted = list(roots)
-    new: dict[int, Expr] = {}
+    new: dict[Expr, Expr] = {}
     for expr in walk(wanted):
-        old = children(expr)
-        made = tuple(new[id(c)] for c in old)
-        rebuilt = expr if all(a is b for a, b in zip(made, old, strict=True)) else with_children(expr, made)
-        new[id(expr)] = change(rebuilt) or rebuilt
-    return [new[id(r)] for r in wanted]
+        rebuilt = _rebuilt(expr, new)
+        new[expr] = change(rebuilt) or rebuilt
+    return [new[r] for r in wanted]
+
+
+def _rebuilt(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
+    parts = expr.parts
+    if not parts:
+        return expr
+    made = tuple([new.get(c, c) for c in parts])
+    return expr if made == parts else with_children(expr, made)  # equal only where identical
 
 
 def substitute(roots: Iterable[Expr], values: Mapping[Var, Expr]) -> list[Expr]:
-    """Replace loop variables by index expressions."""
-    return transform(roots, lambda e: values.get(e) if isinstance(e, Var) else None)
+    """Replace loop variables by index expressions. What does not mention them is not looked into."""
+    from stratal.loops import index  # the algebra is built on expressions
+
+    wanted = list(roots)
+    replaced = values.keys()
+    new: dict[Expr, Expr] = dict(values)
+
+    def below(expr: Expr) -> list[Expr]:
+        parts = index.atoms(expr) if index.is_linear(expr) else expr.parts
+        return [p for p in parts if not replaced.isdisjoint(p.free)]
+
+    for expr in walk([r for r in wanted if not replaced.isdisjoint(r.free)], below):
+        if expr not in new:
+            new[expr] = index.replace_atoms(expr, new) if index.is_linear(expr) else _rebuilt(expr, new)
+    return [new.get(r, r) for r in wanted]
 
 
 def variables(roots: Iterable[Expr]) -> set[Var]:
-    return {e for e in walk(roots) if isinstance(e, Var)}
+    return set(_union(roots))
 
 
 def loads(roots: Iterable[Expr]) -> list[Load]:

@@ -27,14 +27,35 @@ def as_expr(value: Index) -> Expr:
 
 def linear(expr: Index) -> tuple[Linear, int]:
     """Split a normal form into {atom: coefficient} and the constant."""
+    if isinstance(expr, int):
+        return {}, expr
+    if isinstance(expr, Const):
+        return {}, int(expr.value)
+    if not is_linear(expr):
+        return {expr: 1}, 0
+    terms, constant = _linear(expr)
+    return dict(terms), constant
+
+
+def is_linear(expr: Expr) -> bool:
+    """Return whether an expression is a sum or a product of int64: what `linear` may take apart."""
+    return isinstance(expr, Call) and expr.fn in ("add", "mul") and expr.dtype is int64
+
+
+def atoms(expr: Expr) -> tuple[Expr, ...]:
+    """Return the atoms of a sum; the factors of a product that is an atom itself."""
+    terms, _ = _linear(expr)
+    return expr.parts if expr in terms else tuple(terms)
+
+
+@lru_cache(maxsize=1 << 16)
+def _linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
     terms: Linear = {}
     constant = 0
-    stack: list[tuple[Index, int]] = [(expr, 1)]
+    stack: list[tuple[Expr, int]] = [(expr, 1)]
     while stack:
         part, c = stack.pop()
-        if isinstance(part, int):
-            constant += c * part
-        elif isinstance(part, Const):
+        if isinstance(part, Const):
             constant += c * int(part.value)
         elif isinstance(part, Call) and part.fn == "add":
             stack += ((part.args[1], c), (part.args[0], c))
@@ -66,6 +87,20 @@ def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
     if result is None:
         return index_const(constant)
     return result if constant == 0 else _raw("add", result, index_const(constant))
+
+
+def replace_atoms(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
+    """Return a sum with some of its atoms replaced, normalised once."""
+    terms, constant = linear(expr)
+    if expr in terms:  # a product of two indices: no sum, an atom itself
+        return rebuild("mul", tuple([new.get(a, a) for a in expr.parts]))
+    total: Linear = {}
+    for atom, c in terms.items():
+        inner, extra = linear(new.get(atom, atom))
+        constant += c * extra
+        for a, k in inner.items():
+            total[a] = total.get(a, 0) + c * k
+    return from_linear(total, constant)
 
 
 def _raw(fn: str, *args: Expr) -> Expr:
@@ -269,16 +304,9 @@ def stride_of(expr: Index, var: Var) -> int | None:
     return terms.get(var, 0)
 
 
-@lru_cache(maxsize=1 << 16)
-def _free(expr: Expr) -> frozenset[Var]:
-    from stratal.loops.expr import variables
-
-    return frozenset(variables((expr,)))
-
-
 def depends(expr: Expr, var: Var) -> bool:
     """Return whether an expression mentions a variable."""
-    return var in _free(expr)
+    return var in expr.free
 
 
 def flatten(indices: tuple[Expr, ...], shape: tuple[int, ...]) -> Expr:

@@ -412,7 +412,7 @@ def _outer_part(expr: Expr, fixed: set[Var]) -> tuple[Expr, Expr]:
     outer: dict[Expr, int] = {}
     inner: dict[Expr, int] = {}
     for atom, c in terms.items():
-        free = index._free(atom)
+        free = atom.free
         (outer if free and free <= fixed else inner)[atom] = c
     if outer and constant and not inner:
         outer_constant, inner_constant = constant, 0
