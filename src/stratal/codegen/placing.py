@@ -1,0 +1,191 @@
+"""Where an expression's instructions go: the outermost scope in which its variables are bound and its loads are safe."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratal.base.errors import VerifyError
+from stratal.codegen.scalar import ScalarEmitter
+from stratal.loops.expr import Buffer, Call, Expr, Guard, Lanes, Load, Var
+from stratal.loops.stmt import Kernel, loaded, stored
+
+
+class Info(NamedTuple):
+    """What placing an expression needs to know."""
+
+    depth: int  # index of the outermost scope it can be emitted in
+    vector: bool  # differs between lanes
+    loads: bool  # reads memory, so a mask matters
+    mutable: bool  # reads something this kernel writes: valid within one statement only
+    unrolled: tuple[Var, ...]  # variables of unrolled loops it mentions: its value depends on theirs
+
+
+class Place(NamedTuple):
+    """Where an access lies: base + constant + sum of coefficient * atom, plus a part that differs between lanes."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int
+    stride: int | None  # elements per lane; None where it is not a constant
+    varying: Expr  # the part that differs between lanes
+
+
+class Scope:
+    """Text of one loop body or branch under construction."""
+
+    def __init__(self, label: str, branch: bool = False) -> None:
+        self.lines: list[str] = []
+        self.label = label  # of the block that is being appended to
+        self.branch = branch
+        self.memo: dict[object, str] = {}
+
+
+def lane_count(extent: int) -> int:
+    """Return the vector width that holds `extent` lanes: the next power of two."""
+    return 1 << max(extent - 1, 0).bit_length()
+
+
+class Placing:
+    """Scopes under construction, and what is known of expressions in them.
+
+    `target` is where instructions are appended right now; a value is remembered in the scope it was emitted in.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.names = itertools.count()
+        self.scalars = ScalarEmitter(self._append)
+        written = set(stored(kernel.body))
+        self.mutable = frozenset(b for b in loaded(kernel.body) if b in written)
+        self.scopes = [Scope("entry")]
+        self.target = self.scopes[0]  # where instructions are appended right now
+        self.pointers: dict[Buffer, str] = {}  # element 0 of each parameter and scratch buffer
+        self.bound: dict[Var, tuple[str, int]] = {}
+        self.registers: dict[tuple[Buffer, tuple[int, ...]], str] = {}
+        self.slot_types: dict[tuple[Buffer, tuple[int, ...]], str] = {}
+        self.env: dict[Var, int] = {}  # iterations of the unrolled loops around
+        self.orders: dict[Expr, int] = {}
+        self.offsets: dict[object, Expr] = {}
+        self.places: dict[object, Place] = {}
+        self.lane: Var | None = None
+        self.exec_mask: str | None = None  # lanes that run, where not all do
+        self.some_lane = False  # whether at least one lane is known to run
+        self.mask_depth: dict[str, int] = {}
+        self.known_masks: dict[str, tuple[bool, ...]] = {}  # masks whose lanes are known now
+        self.statement_memo: dict[object, str] = {}
+        self.info: dict[Expr, Info] = {}
+
+    # -- text ------------------------------------------------------------------------------------------------
+    def _fresh(self, prefix: str = "v") -> str:
+        return f"%{prefix}{next(self.names)}"
+
+    def _append(self, instruction: str) -> str:
+        name = self._fresh()
+        self.target.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def _line(self, text: str) -> None:
+        self.target.lines.append(text)
+
+    def _block(self, label: str) -> None:
+        self.target.lines.append(f"{label}:")
+        self.target.label = label
+
+    @property
+    def lanes(self) -> int:
+        return lane_count(self.lane.extent) if self.lane is not None else 0
+
+    def _push(self, scope: Scope) -> Scope:
+        self.scopes.append(scope)
+        self._enter()
+        return scope
+
+    def _pop(self) -> None:
+        self.scopes.pop()
+        self._enter()
+
+    def _enter(self) -> None:
+        self.target = self.scopes[-1]
+        self.statement_memo.clear()
+        self.info.clear()  # depths speak of the scopes there were
+
+    # -- what is known of an expression ----------------------------------------------------------------------
+    def _known(self, expr: Expr) -> Info:
+        found = self.info.get(expr)
+        if found is not None:
+            return found
+        stack = [expr]
+        while stack:
+            e = stack[-1]
+            if e in self.info:
+                stack.pop()
+                continue
+            missing = [c for c in inputs(e) if c not in self.info]
+            if missing:
+                stack.extend(missing)
+                continue
+            self.info[e] = self._derive(e, [self.info[c] for c in inputs(e)])
+            stack.pop()
+        return self.info[expr]
+
+    def _derive(self, e: Expr, parts: Sequence[Info]) -> Info:
+        depth = max((p.depth for p in parts), default=0)
+        vector = any(p.vector for p in parts)
+        loads = any(p.loads for p in parts)
+        mutable = any(p.mutable for p in parts)
+        unrolled = tuple(dict.fromkeys(v for p in parts for v in p.unrolled))
+        if isinstance(e, Var):
+            if e is self.lane:
+                return Info(0, True, False, False, ())
+            if e in self.env:
+                return Info(0, False, False, False, (e,))
+            if e not in self.bound:
+                raise VerifyError(f"kernel {self.kernel.name}: variable {e} is used outside its loop")
+            return Info(self.bound[e][1], False, False, False, ())
+        if isinstance(e, Load):
+            if e.buffer in self.mutable:
+                return Info(len(self.scopes) - 1, vector, True, True, unrolled)
+            last_branch = max((k for k, s in enumerate(self.scopes) if s.branch), default=0)
+            return Info(max(depth, last_branch), vector, True, mutable, unrolled)
+        if (
+            isinstance(e, Guard) and self._known(e.value).loads
+        ):  # its mask may be joined with others right here
+            return Info(len(self.scopes) - 1, vector, True, mutable, unrolled)
+        if isinstance(e, Lanes):
+            return Info(len(self.scopes) - 1, False, True, True, tuple(self.env))
+        return Info(depth, vector, loads, mutable, unrolled)
+
+    def _under(self, e: Expr, mask: str | None) -> tuple[Info, str | None]:
+        """Return what is known of an expression under a mask, and the mask if it matters."""
+        info = self._known(e)
+        if mask is None or not info.loads:
+            return info, None
+        if not info.vector and mask == self.exec_mask and self.some_lane:
+            return info, None
+        return info._replace(depth=max(info.depth, self.mask_depth.get(mask, 0))), mask
+
+    def _home(self, info: Info) -> tuple[Scope, dict[object, str]]:
+        return self._at(info.depth, info.mutable)
+
+    def _at(self, depth: int, mutable: bool) -> tuple[Scope, dict[object, str]]:
+        if mutable:
+            return self.scopes[-1], self.statement_memo
+        scope = self.scopes[depth]
+        return scope, scope.memo
+
+    def _key(self, e: Expr, info: Info, mask: str | None) -> object:
+        """Return what the value of an expression depends on, besides the scope it lives in."""
+        if info.unrolled:
+            return (e, mask if info.loads else None, *[self.env[v] for v in info.unrolled])
+        return (e, mask) if info.loads else e
+
+
+def inputs(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Load):
+        return e.indices
+    if isinstance(e, Call):
+        return e.args
+    if isinstance(e, Guard):
+        return (e.condition, e.value, e.otherwise)
+    return ()
