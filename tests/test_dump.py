@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,16 @@ from plan_programs import LOOP, compiled, dense, run
 
 from stratal import compiler
 from stratal.base import settings
+from stratal.base.artifact import Launch
 from stratal.base.errors import CompilerError, FormatError, StratalError, VerifyError
+from stratal.base.target import Target
 from stratal.cli import main
+from stratal.compiler import Program
 from stratal.graph.text import parse_graph
 from stratal.loops.parse import parse_kernel
-from stratal.memory.plan import arrange
+from stratal.loops.stmt import Kernel
+from stratal.memory.liveness import analyse, roots
+from stratal.memory.plan import Block, arena_blocks
 from stratal.plan import check
 
 
@@ -144,13 +151,13 @@ def test_a_failing_pass_leaves_its_stage_in_a_file_that_reproduces_it(
 def test_llvm_text_that_is_rejected_is_kept_by_itself(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = compiler.kernel_to_llvm
+    original = compiler.kernel_module
 
-    def spoiled(kernel: object, attributes: str) -> str:
-        text = original(kernel, attributes)  # type: ignore[arg-type]
+    def spoiled(kernel: Kernel, target: Target) -> str:
+        text = original(kernel, target)
         return text.replace("ret void", "ret i1") if "llvm.fma" in text else text
 
-    monkeypatch.setattr(compiler, "kernel_to_llvm", spoiled)
+    monkeypatch.setattr(compiler, "kernel_module", spoiled)
     with settings.dump(tmp_path), settings.cache_dir(None), pytest.raises(CompilerError) as caught:
         compiled(dense())
     path = Path(caught.value.hint.split("stratal explain ")[1].split("`")[0])
@@ -160,26 +167,38 @@ def test_llvm_text_that_is_rejected_is_kept_by_itself(
     assert "LLVM rejected" in capsys.readouterr().err
 
 
-def test_verification_between_stages_finds_what_is_wrong() -> None:
+def blocks_alive_together(program: Program) -> tuple[Block, Block]:
+    made = program.executable
+    live = analyse(made.commands, roots(made.values))
+    blocks = arena_blocks(made.values, live, made.outputs)
+    return next((a, b) for a, b in combinations(blocks, 2) if a.life.meets(b.life))
+
+
+def test_verification_finds_buffers_that_overlap_or_leave_the_arena() -> None:
     program = compiled(parse_graph(LOOP))
-    draft, executable = program.draft, program.executable
-    check.draft(draft)
-    check.executable(executable)
-    plan = arrange(executable.values, executable.commands, outputs=executable.outputs)
-    first, second = (
-        (b for b in plan.blocks if b.life.meets(plan.blocks[0].life))
-        if len(plan.blocks) == 2
-        else plan.blocks[:2]
-    )
-    before = executable.values[second.root].offset
-    executable.values[second.root].offset = executable.values[first.root].offset
-    if first.life.meets(second.life):
-        with pytest.raises(VerifyError, match="overlap"):
-            check.executable(executable)
-    executable.values[second.root].offset = executable.arena_bytes
+    made = program.executable
+    check.executable(made)
+    first, second = blocks_alive_together(program)
+    made.values[second.root].offset = made.values[first.root].offset
+    with pytest.raises(VerifyError, match="overlap"):
+        check.executable(made)
+    made.values[second.root].offset = made.arena_bytes
     with pytest.raises(VerifyError, match="leaves the arena"):
-        check.executable(executable)
-    executable.values[second.root].offset = before
+        check.executable(made)
+
+
+def test_verification_finds_launches_that_do_not_fit_their_kernels() -> None:
+    draft = compiled(dense()).draft
+    check.draft(draft)
+    (launch, *_) = (c for c in draft.commands if isinstance(c, Launch))
+    short = dataclasses.replace(launch, reads=launch.reads[1:])
+    draft.commands = (short,)
+    with pytest.raises(VerifyError, match="too much or too little"):
+        check.draft(draft)
+    small = dataclasses.replace(launch, reads=(launch.reads[2], *launch.reads[1:]))
+    draft.commands = (small,)
+    with pytest.raises(VerifyError, match="does not fit"):
+        check.draft(draft)
 
 
 def test_programs_compile_and_run_with_verification_on() -> None:

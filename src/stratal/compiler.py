@@ -14,7 +14,7 @@ from stratal.base.lowered import Lowered
 from stratal.base.target import Target, current_target
 from stratal.codegen.assemble import assemble, compile_all
 from stratal.codegen.driver import driver_target, driver_text
-from stratal.codegen.kernel import kernel_to_llvm
+from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.memory.alias import choose_aliases
@@ -187,15 +187,10 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
 
 def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int]:
     """Compile every distinct kernel the cache does not have; return all, and how many it had."""
-    attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
-    header = f'target triple = "{target.triple}"\n'
     kept = KeptKernels(target)
     found = kept.find(draft.kernels)
-    texts = {
-        name: header + kernel_to_llvm(scheduled.kernel, attributes)
-        for name, scheduled in draft.kernels.items()
-        if name not in found
-    }
+    missing = {name: scheduled for name, scheduled in draft.kernels.items() if name not in found}
+    texts = {name: kernel_module(scheduled.kernel, target) for name, scheduled in missing.items()}
     made = kept.keep(compile_all(stage("llvm", texts).items(), target))
     return {name: found.get(name) or made[name] for name in draft.kernels}, len(found)
 

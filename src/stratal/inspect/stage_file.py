@@ -13,7 +13,7 @@ from typing import Final
 from stratal.base.errors import FormatError
 from stratal.base.target import current_target
 from stratal.codegen.assemble import assemble, emit_assembly
-from stratal.codegen.kernel import kernel_to_llvm
+from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph
 from stratal.graph.text import parse_graph
 from stratal.loops.parse import parse_kernel
@@ -44,8 +44,7 @@ def code_of_stage(path: Path) -> str:
     if path.suffix == ".kernel":
         kernel = parse_kernel(text)
         verify_kernel(kernel)
-        attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
-        text = f'target triple = "{target.triple}"\n' + kernel_to_llvm(kernel, attributes)
+        text = kernel_module(kernel, target)
         parts.append(text)
     parts += [
         emit_assembly(text, target),

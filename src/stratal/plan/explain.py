@@ -17,7 +17,7 @@ from stratal.base.errors import AttributeValueError, StratalError
 from stratal.base.log import Decision, DecisionLog
 from stratal.base.source import SourceLine
 from stratal.codegen.assemble import emit_assembly
-from stratal.codegen.kernel import kernel_to_llvm
+from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Node
 from stratal.loops.compute import Compute
@@ -203,8 +203,7 @@ def explain_kernel(program: Explained, number: int, *, llvm: bool = False, assem
     parts.append(f"loops\n{scheduled.kernel}")
     if llvm or assembly:
         target = program.made.target
-        attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
-        text = f'target triple = "{target.triple}"\n' + kernel_to_llvm(scheduled.kernel, attributes)
+        text = kernel_module(scheduled.kernel, target)
         if llvm:
             parts.append(f"LLVM text\n{text}")
         if assembly:

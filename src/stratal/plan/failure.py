@@ -9,7 +9,7 @@ from typing import NamedTuple
 from stratal.base.errors import CompilerError
 from stratal.base.target import current_target
 from stratal.codegen.assemble import assemble
-from stratal.codegen.kernel import kernel_to_llvm
+from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph, graph_to_text
 from stratal.loops.stmt import Kernel, kernel_to_text
 from stratal.loops.verify import verify_kernel
@@ -48,7 +48,7 @@ def offending(value: object, graph: Graph) -> Offender:
 def _generates(kernel: Kernel) -> bool:
     try:
         verify_kernel(kernel)
-        kernel_to_llvm(kernel, "nounwind")
+        kernel_module(kernel, current_target())
     except Exception:
         return False
     return True

@@ -13,7 +13,6 @@ When a pass fails, the stage it worked on is written to a file and the error tel
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tempfile
@@ -215,12 +214,3 @@ def in_force() -> bool:
     """Return whether stages are written or fed back: a program from a cache has none."""
     return settings.dump.value is not None or settings.override.value is not None
 
-
-def fingerprint() -> str:
-    """Return a digest of the names and contents of all files that override stages, for cache keys."""
-    folder = settings.override.value
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")) if folder is not None else ():
-        if path.is_file():
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:32]
