@@ -1,0 +1,229 @@
+"""What the documentation shows of graphs, loops, commands and schedules: printed by the code itself.
+
+    <!-- printed by NAME -->          in a page of docs/, before a fenced block: the block is what
+    ```text ... ```                   the function NAME of this module returns (or ```python)
+
+`python tests/doc_examples.py` renews the blocks; tests/test_docs.py fails where one is out of date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import stratal.ops  # noqa: F401  fills the registry
+from stratal.base import settings
+from stratal.base.dtypes import float32
+from stratal.base.target import current_target
+from stratal.base.types import TensorType
+from stratal.compiler import decided, link
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
+from stratal.graph.op import REGISTRY
+from stratal.loops import index
+from stratal.loops.expr import Buffer, Expr, Var, call, const
+from stratal.loops.stmt import For, Kernel, Seq, Stmt, Store, kernel_to_text, stmt_to_text
+from stratal.plan.commands import program_to_text
+from stratal.schedule.primitives import Schedule
+
+DOCS = Path(__file__).parent.parent / "docs"
+BLOCK = re.compile(r"<!-- printed by (\w+) -->\n```(text|python)\n(.*?)```\n", re.DOTALL)
+
+
+# -- one program through the pipeline -------------------------------------------------------------------
+def example() -> Graph:
+    """Return a graph with a view, a product, a reduction and a state."""
+    b = Builder()
+    x = graph_input("x", TensorType(float32, (2, 3)))
+    w = graph_input("w", TensorType(float32, (3,)))
+    scaled = b.mul(x, b.broadcast(w, shape=(2, 3), axes=(1,)))
+    return Graph((x, w), (b.sum(scaled, axes=(1,)),), ((w, b.mul(w, b.like(w, 0.5))),), "scaled")
+
+
+def graph_text() -> str:
+    return str(example())
+
+
+def expression_text() -> str:
+    graph = example()
+    rows = []
+    for node in graph.nodes:
+        if node.inputs:
+            types = [i.aval for i in node.inputs]
+            rows.append(f"{node.op.name:10} {node.op.lower(*types)}")
+    return "\n".join(rows)
+
+
+def _decided() -> tuple[str, str]:
+    with settings.using(target="avx512", threads=2):
+        graph = example()
+        draft = decided(graph, current_target()).draft
+        executable = link(graph, draft, {})
+        short = {name: f"k{k}" for k, name in enumerate(draft.kernels)}
+        commands = program_to_text(executable.values, executable.commands)
+        for name, brief in short.items():
+            commands = commands.replace(name, brief)
+        (first, *_) = draft.kernels.values()
+        kernel = first.kernel
+        renamed = Kernel(short[kernel.name], kernel.reads, kernel.writes, kernel.body, kernel.local)
+        return kernel_to_text(renamed), commands
+
+
+def kernel_text() -> str:
+    return _decided()[0]
+
+
+def command_text() -> str:
+    return _decided()[1]
+
+
+# -- schedule primitives, before and after --------------------------------------------------------------
+Made = tuple[Schedule, Callable[[], object]]
+
+
+def _shown(made: Made) -> str:
+    schedule, step = made
+    before = stmt_to_text(schedule.body)
+    step()
+    return f"{before}\n\n-- {schedule.steps[-1]}\n\n{stmt_to_text(schedule.body)}"
+
+
+def _buffers(*shape: int) -> tuple[Buffer, Buffer]:
+    return Buffer("x", float32, shape), Buffer("y", float32, shape)
+
+
+def _double(x: Buffer, y: Buffer, *where: Expr) -> Store:
+    return Store(y, where, call("add", x[where], x[where]))
+
+
+def _line(extent: int) -> tuple[Var, Stmt]:
+    i = Var("i", extent)
+    x, y = _buffers(extent)
+    return i, For(i, _double(x, y, i))
+
+
+def _square(rows: int, columns: int) -> tuple[Var, Var, Stmt]:
+    i, j = Var("i", rows), Var("j", columns)
+    x, y = _buffers(rows, columns)
+    return i, j, For(i, For(j, _double(x, y, i, j)))
+
+
+def split() -> str:
+    i, nest = _line(10)
+    schedule = Schedule(nest)
+    return _shown((schedule, lambda: schedule.split(i, 4)))
+
+
+def reorder() -> str:
+    i, j, nest = _square(3, 5)
+    schedule = Schedule(nest)
+    return _shown((schedule, lambda: schedule.reorder(j, i)))
+
+
+def fuse() -> str:
+    i, j, nest = _square(3, 5)
+    schedule = Schedule(nest)
+    return _shown((schedule, lambda: schedule.fuse(i, j)))
+
+
+def _stages() -> tuple[Buffer, Var, Var, Stmt]:
+    """Return two neighbouring loops, one of which reads what the other writes."""
+    x, y = _buffers(8)
+    t = Buffer("t", float32, (8,))
+    a, b = Var("a", 8), Var("b", 8)
+    first = For(a, Store(t, (a,), call("mul", x[a], x[a])))
+    return t, a, b, Seq((first, For(b, Store(y, (b,), call("add", t[b], const(1.0, float32))))))
+
+
+def merge() -> str:
+    t, a, b, nests = _stages()
+    schedule = Schedule(nests, [t])
+    return _shown((schedule, lambda: schedule.merge(a, b)))
+
+
+def shrink() -> str:
+    t, a, b, nests = _stages()
+    schedule = Schedule(nests, [t])
+    schedule.merge(a, b)
+    return _shown((schedule, lambda: schedule.shrink(t, [a], "register")))
+
+
+def unroll() -> str:
+    i, nest = _line(4)
+    schedule = Schedule(nest)
+    return _shown((schedule, lambda: schedule.unroll(i)))
+
+
+def vectorize() -> str:
+    i, nest = _line(8)
+    schedule = Schedule(nest)
+    return _shown((schedule, lambda: schedule.vectorize(i)))
+
+
+def parallel() -> str:
+    i, _, nest = _square(3, 5)
+    schedule = Schedule(nest)
+    return _shown((schedule, lambda: schedule.parallel(i)))
+
+
+def _with_tail() -> tuple[Schedule, Var]:
+    i, nest = _line(10)
+    schedule = Schedule(nest)
+    outer, _ = schedule.split(i, 4)
+    return schedule, outer
+
+
+def peel() -> str:
+    schedule, outer = _with_tail()
+    return _shown((schedule, lambda: schedule.peel(outer)))
+
+
+def branch() -> str:
+    schedule, outer = _with_tail()
+    return _shown((schedule, lambda: schedule.branch(outer)))
+
+
+def index_text() -> str:
+    """Show what the index algebra makes of a few indices."""
+    i, j = Var("i", 8), Var("j", 16)
+    flat = index.add(index.mul(i, 16), j)
+    rows = {
+        "(i * 16 + j) // 16": index.floordiv(flat, 16),
+        "(i * 16 + j) % 16": index.mod(flat, 16),
+        "(i * 16 + j) // 32": index.floordiv(flat, 32),
+        "i * 16 + j < 128": index.less(flat, 128),
+        "i * 16 + j < 100": index.less(flat, 100),
+    }
+    return "\n".join(f"{text:18}  ->  {found}" for text, found in rows.items())
+
+
+def sum_record() -> str:
+    """Show a record as its file has it."""
+    return inspect.getsource(REGISTRY["sum"])
+
+
+# -- pages ----------------------------------------------------------------------------------------------
+def blocks() -> list[tuple[Path, str, str]]:
+    """Return every printed block of the documentation: page, function, text."""
+    pages = sorted(DOCS.glob("*.md"))
+    return [(p, m[1], m[3]) for p in pages for m in BLOCK.finditer(p.read_text(encoding="utf-8"))]
+
+
+def printed(name: str) -> str:
+    made: Callable[[], str] = globals()[name]
+    return made().rstrip() + "\n"
+
+
+def renew() -> None:
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        new = BLOCK.sub(lambda m: f"<!-- printed by {m[1]} -->\n```{m[2]}\n{printed(m[1])}```\n", text)
+        if new != text:
+            page.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()
