@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from stratal.base.source import SourceLine, user_line
 
@@ -11,8 +12,11 @@ class StratalError(Exception):
     """Any error Stratal raises on purpose.
 
     `rule` says what must hold, `got` what was met instead, `where` the user's line and `hint` what
-    to do about it. Code that has no line to offer leaves `where` out: the user's frame is looked up.
+    to do about it. Code that has no line to offer leaves `where` out: the user's frame is looked up. Where it
+    has no better hint, the class gives its own.
     """
+
+    advice: ClassVar[str] = ""
 
     def __init__(
         self, rule: str, *, got: str = "", where: Iterable[SourceLine] = (), hint: str = ""
@@ -22,7 +26,7 @@ class StratalError(Exception):
         lines = tuple(where)
         self._placed = bool(lines)
         self.where = lines or tuple(filter(None, (user_line(),)))
-        self.hint = hint
+        self.hint = hint or self.advice
         super().__init__(rule)
 
     def at(self, where: Iterable[SourceLine]) -> StratalError:
@@ -46,17 +50,25 @@ class StratalError(Exception):
 class ShapeError(StratalError, ValueError):
     """Shapes, axes or sizes that do not fit together."""
 
+    advice = "shapes are known before anything runs: print(x.shape) shows them, inside compiled functions too"
+
 
 class DTypeError(StratalError, TypeError):
     """A dtype an op does not take, or dtypes that do not promote."""
+
+    advice = "x.dtype says what a tensor holds, x.astype(dtype) converts it"
 
 
 class AttributeValueError(StratalError, ValueError):
     """An op attribute or a function argument out of its range."""
 
+    advice = "help() on the function named above says what it takes"
+
 
 class IndexOutOfRangeError(StratalError, IndexError):
     """An index outside the axis it selects from, found while checking or inside a kernel."""
+
+    advice = "indices lie in [0, n); in x[i] negative ones count from the end"
 
 
 class CaptureError(StratalError, RuntimeError):
@@ -73,6 +85,8 @@ class NotDifferentiableError(StratalError, RuntimeError):
 
 class SettingError(StratalError, ValueError):
     """An unknown `STRATAL_*` name or a value a setting does not take."""
+
+    advice = "`stratal doctor` lists every setting, what it takes and where its value came from"
 
 
 class CacheError(StratalError, OSError):
