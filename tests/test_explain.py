@@ -50,6 +50,14 @@ def test_every_kernel_is_explained_with_what_it_computes_why_and_where(step: Any
     assert repr(text) == str(text)
 
 
+def test_what_takes_longest_is_named_first(step: Any) -> None:
+    lines = step.explain().splitlines()
+    assert lines[2].startswith("takes longest")
+    longest = max(step.plan.kernels, key=lambda k: k["seconds"] * k["times"])
+    assert f"{longest['number']} {longest['name']}" in lines[3]
+    assert "bound by" in lines[3]
+
+
 def test_decisions_name_what_was_shared_kept_apart_and_laid_out(step: Any) -> None:
     text = step.explain()
     assert "memory shared, copies left" in text
@@ -121,7 +129,8 @@ def test_the_memory_map_is_a_picture_of_every_block(step: Any, tmp_path: Path) -
 
 def test_an_empty_arena_and_a_loop_are_drawn_too() -> None:
     assert "nothing lives in the arena" in memory_svg(compiled(dense()))
-    assert "carried by a loop" in memory_svg(compiled(parse_graph(LOOP)))
+    looped = memory_svg(compiled(parse_graph(LOOP)))
+    assert "carried by a loop" in looped and "repeated" in looped
 
 
 def test_a_png_needs_the_extra_and_says_so(

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from stratal.base.artifact import Launch, Value
 from stratal.base.errors import MissingExtraError, StratalError
-from stratal.memory.liveness import analyse, roots
+from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import ArenaPlan, Block, arrange
 from stratal.memory.render import format_bytes
 from stratal.plan.explain import Explained
@@ -79,6 +79,7 @@ def memory_svg(program: Explained) -> str:
     numbers = kernel_numbers(program)
     boxes = list(_boxes(arena, made.values, scale, numbers))
     height = TOP + STRIP + GAP + MAP + 64
+    loops = analyse(made.commands).loops
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}">',
@@ -87,6 +88,7 @@ def memory_svg(program: Explained) -> str:
         *_head(program, arena),
         *_live(arena, scale),
         *_axes(scale, numbers),
+        *_loops(scale, loops),
         *map(_box, boxes),
         *_legend(boxes, height),
         "</svg>",
@@ -228,6 +230,14 @@ def _axes(scale: Scale, numbers: Sequence[int | None]) -> Iterator[str]:
         if number is not None and (number - 1) % every == 0:
             yield _text(scale.x(moment + 0.5), bottom + 15, str(number), "dim", "middle")
     yield _text(LEFT - 8, bottom + 15, "kernel", "dim", "end")
+
+
+def _loops(scale: Scale, loops: Sequence[Interval]) -> Iterator[str]:
+    """Shade the moments that are repeated."""
+    for loop in loops:
+        x, right = scale.x(loop.first), scale.x(loop.last + 1)
+        yield _rect(x, scale.y(scale.arena_bytes), right - x, MAP, "#e3ecd9", "/>")
+        yield _text(x + 3, scale.y(scale.arena_bytes) - 5, "repeated", "dim")
 
 
 def _box(box: Box) -> str:

@@ -1,6 +1,6 @@
 """Why a program is what it is: decisions by subject, one kernel in depth, memory over time, the graph.
 
-explain()              kernels with what they compute and why; what was refused; memory; layouts; host calls
+explain()              what takes longest; kernels, what they compute and why; memory; layouts; host calls
 explain(kernel=3)      its expression, schedule steps and loops; llvm=True, assembly=True for what follows
 explain("memory")      the arena as a map of offsets over time
 explain("graph")       the graph with the user's lines
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from stratal.base.artifact import Executable, Launch, flat
 from stratal.base.errors import AttributeValueError, StratalError
-from stratal.base.log import Decision, DecisionLog
+from stratal.base.log import Decision, DecisionLog, duration
 from stratal.base.source import SourceLine
 from stratal.codegen.assemble import emit_assembly
 from stratal.codegen.module import kernel_module
@@ -40,6 +40,8 @@ STAGES: Final = {
 }
 _NOT_GROUPS: Final = ("stored", "computed in its only reader")  # kernels tell why they are apart themselves
 MOST_SHOWN: Final = 40
+MOST_BOTTLENECKS: Final = 3
+BOUNDS: Final = {"compute": "arithmetic", "memory": "memory traffic", "latency": "the launch itself"}
 LONG: Final = 200  # characters of an expression; its loops have all of it
 
 
@@ -100,6 +102,9 @@ def _program(program: Explained) -> Iterator[str]:
     plan = program.plan
     yield f"{signature(plan.to_json())}   plan {plan.hash[:8]}"
     yield ""
+    yield "takes longest, estimated"
+    yield from _bottlenecks(plan)
+    yield ""
     yield "kernels"
     for row, launch in zip(plan.kernels, launches(program), strict=True):
         yield from _kernel_lines(program, row, launch)
@@ -114,6 +119,16 @@ def _program(program: Explained) -> Iterator[str]:
             yield ""
             yield title
             yield from _decisions(found)
+
+
+def _bottlenecks(plan: Plan) -> Iterator[str]:
+    """Yield the kernels that should take longest, and what bounds them."""
+    whole = plan.estimated_seconds or 1.0
+    longest = sorted(plan.kernels, key=lambda row: -row["seconds"] * row["times"])[:MOST_BOTTLENECKS]
+    for row in longest:
+        seconds = row["seconds"] * row["times"]
+        head = f"  {seconds / whole:>4.0%}  {row['number']} {row['name']}, {duration(seconds)}"
+        yield f"{head}: bound by {BOUNDS[row['bound']]}{_from(row)}"
 
 
 def _decisions(found: Sequence[Decision]) -> Iterator[str]:

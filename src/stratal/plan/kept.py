@@ -68,7 +68,7 @@ class KeptProgram:
     def __init__(self, graph: Graph, target: Target, *, fused: bool) -> None:
         self._graph: Final = graph
         self._usable: Final = object_cache().directory is not None and not in_force() and not settings.verify.value
-        self._lines: Final[list[SourceLine]] = []
+        self._lines: list[SourceLine] = []
         self._key = ""
         if self._usable:
             self._lines, shared = _lines_of(graph)
