@@ -92,7 +92,7 @@ class Schedule:
         self._log(f"fuse({outer}, {inner}) -> {fused}")
         return fused
 
-    def merge(self, *loops: Var, staged: Buffer | None = None) -> Var:
+    def merge(self, *loops: Var) -> Var:
         """Run neighbouring loops of equal extent as one. Legal when iteration k of a later one needs only iterations k of earlier ones."""
         first = loops[0]
         if any(v.extent != first.extent for v in loops):
@@ -108,7 +108,7 @@ class Schedule:
                 raise VerifyError("merge: something stands between the loops", got=", ".join(map(str, loops)))
             parts = [stmt.body[k] for k in at]
             bodies = [substitute_stmt(p.body, {p.var: first}) for p in parts if isinstance(p, For)]
-            _check_merge(first, bodies, staged)
+            _check_merge(first, bodies)
             kind = parts[0].kind if isinstance(parts[0], For) else "serial"
             joined = For(first, sequence(*bodies), kind)
             return sequence(*stmt.body[: at[0]], joined, *stmt.body[at[-1] + 1 :])
@@ -121,22 +121,6 @@ class Schedule:
         """Merge neighbouring nests over all their leading loops, outermost first."""
         for level in zip(*chains, strict=True):
             self.merge(*level)
-
-    def stage(self, temporary: Buffer, held: Buffer, chains: Sequence[Sequence[Var]]) -> None:
-        """Update `held` through a temporary: three nests t = held; update t; held = t become one.
-
-        Their loops may include some that neither buffer is indexed by (blocks of a reduction): the temporary is then
-        fetched and put back in each. Legal when the outer two nests only copy and the middle one leaves `held` alone.
-        """
-        nests = [n for n in (self.body.body if isinstance(self.body, Seq) else ()) if isinstance(n, For) and n.var in
-                 {c[0] for c in chains}]  # fmt: skip
-        first, *middle, last = [[s for s in statements(n) if isinstance(s, Store)] for n in nests]
-        copies = all(s.buffer is temporary and _is_copy(s, held) for s in first)
-        copies = copies and all(s.buffer is held and _is_copy(s, temporary) for s in last)
-        if not copies or any(s.buffer is held for part in middle for s in part):
-            raise VerifyError("stage: the outer nests must copy and the inner one must not touch what is staged")
-        for level in zip(*chains, strict=True):
-            self.merge(*level, staged=temporary)
 
     # -- how loops run ---------------------------------------------------------------------------------------
     def unroll(self, var: Var) -> None:
@@ -421,22 +405,23 @@ def _outer_part(expr: Expr, fixed: set[Var]) -> tuple[Expr, Expr]:
     return index.from_linear(outer, outer_constant), index.from_linear(inner, inner_constant)
 
 
-def _is_copy(store: Store, source: Buffer) -> bool:
-    value = store.value
-    return isinstance(value, Load) and value.buffer is source and value.indices == store.indices
-
-
-def _check_merge(var: Var, bodies: Sequence[Stmt], staged: Buffer | None = None) -> None:
+def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:
     """Every buffer that one body writes and a later one reads must be read at an index the same iteration wrote."""
     written: dict[Buffer, list[tuple[Expr, ...]]] = {}
     for body in bodies:
         for e in walk(expressions(body)):
-            if isinstance(e, Load) and e.buffer in written and e.buffer is not staged:
+            if isinstance(e, Load) and e.buffer in written:
                 for stored_at in written[e.buffer]:
                     _same_slice(var, e.buffer, stored_at, e.indices)
         for s in statements(body):
             if isinstance(s, Store):
                 written.setdefault(s.buffer, []).append(s.indices)
+
+
+def _shared(a: Expr, b: Expr, var: Var) -> Expr:
+    """Return what two indices have in common besides `var`: loops around both, at one iteration for both."""
+    (left, _), (right, _) = index.linear(a), index.linear(b)
+    return index.from_linear({atom: c for atom, c in left.items() if right.get(atom) == c and atom is not var}, 0)
 
 
 def _same_slice(var: Var, buffer: Buffer, stored_at: Sequence[Expr], read_at: Sequence[Expr]) -> None:
@@ -446,7 +431,7 @@ def _same_slice(var: Var, buffer: Buffer, stored_at: Sequence[Expr], read_at: Se
     for s, r in zip(stored_at, read_at, strict=True):
         step = index.stride_of(s, var)
         if step and index.stride_of(r, var) == step:
-            rest = [index.bounds(index.sub(e, index.mul(var, step))) for e in (s, r)]
+            rest = [index.bounds(index.sub(e, index.add(index.mul(var, step), _shared(s, r, var)))) for e in (s, r)]
             low, high = min(b[0] for b in rest), max(b[1] for b in rest)
             if high - low < step:
                 return

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stratal.base.dtypes import DType
+from stratal.base.dtypes import DType, bool_
 from stratal.base.log import decide
 from stratal.base.target import Target
 from stratal.loops import index
@@ -20,7 +20,7 @@ from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, load
 from stratal.loops.lowering import strip_cast
 from stratal.loops.stmt import Stmt, Store, loaded, stored, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, work
-from stratal.schedule.primitives import Schedule, sequence
+from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Pack, Tactic
 from stratal.schedule.tactics.common import (
     CHUNK_WORK,
@@ -35,6 +35,7 @@ from stratal.schedule.tactics.common import (
 
 UNROLL_K = 4
 PANELS_AT_ONCE = 16  # written side by side while packing what is contiguous across them
+BLOCK = 512  # products summed in one run
 MANY_ROWS = 256  # rows of A that repay copying B
 DIRECT_WORK = 6  # epilogues up to this many operations are repeated in the unrolled tile
 
@@ -132,6 +133,7 @@ class ContractNest:
         self.tile = choose_tile(self.m.extent, self.roles.vector.extent, self.lanes, target)
         self.depth = math.prod(v.extent for v in reduce)
         self.packs: list[Pack] = []
+        self.inside: Expr = const(True, bool_)  # where a step of the last, shorter block still counts
         self.in_place: list[tuple[Buffer, Buffer]] = []
         wants_a, wants_b = self._wants_rows(terms[self.roles.a]), self._wants_panels(terms[self.roles.b])
         if wants_b:
@@ -229,7 +231,7 @@ class ContractNest:
         stages.append(((), results))
         if any(v.extent == 0 for v in r.reduce):
             del stages[1]
-        elif self.depth > self._block_depth():
+        elif self.depth > 2 * self._block_depth():
             return self._blocked(loops, zero)
         s, heads = self._tiles(stages, loops, unrolled=len(stages) - (0 if direct else 1))
         s.local = [acc] if direct else [acc, tile]
@@ -253,44 +255,53 @@ class ContractNest:
         return b_bytes <= self.target.l2_bytes // 4
 
     def _block_depth(self) -> int:
-        """Return how much of the reduction one pass may cover: a panel of B then stays in the cache for all its readers."""
+        """Return how much of the reduction one block covers: a panel of B stays in the cache, and rounding errors stay small."""
         width = self.tile.vectors * self.lanes * self.dtype.itemsize
-        return max(256, self.target.l2_bytes // 4 // width)
+        return min(BLOCK, max(256, self.target.l2_bytes // 4 // width))
 
     def _blocked(self, loops: Sequence[Var], zero: Expr) -> Schedule:
-        """Run the reduction in blocks; sums of a run of tiles wait in scratch between them."""
-        shape = tuple(v.extent for v in loops)
-        here: tuple[Expr, ...] = tuple(loops)
-        sums = Buffer("sums", self.dtype, shape)
-        acc = Buffer("acc", self.dtype, shape)
+        """Sum blocks of the reduction in registers and add them up in scratch, a run of tiles at a time.
+
+        Two levels of summation: the error grows with the longer of the two, not with the whole depth (Higham, 1993).
+        """
         combiner = self.compute.combiner
         assert combiner is not None
         blocks, inner = self._split_reduction()
-        update = combiner.combine((acc[here],), self.terms)[0]
+        here: tuple[Expr, ...] = tuple(loops)
+        there: tuple[Expr, ...] = (*blocks, *loops)
+        sums = Buffer("sums", self.dtype, tuple(v.extent for v in loops))
+        acc = Buffer("acc", self.dtype, tuple(v.extent for v in (*blocks, *loops)))
         results = self._results(sums[here])
         self.in_place = self._in_place(results)
+        (added,) = combiner.merge((sums[here],), (acc[there],))
         parts = [
             self._part(loops, (), (), Store(sums, here, zero)),
-            self._part(loops, blocks, (), Store(acc, here, sums[here]), unroll=True),
-            self._part(loops, blocks, inner, Store(acc, here, update), unroll=True),
-            self._part(loops, blocks, (), Store(sums, here, acc[here]), unroll=True),
+            self._part(loops, blocks, (), Store(acc, there, zero), unroll=True),
+            self._part(loops, blocks, inner, self._update(acc, there), unroll=True),
+            self._part(loops, blocks, (), Store(sums, here, added), unroll=True),
             self._part(loops, (), (), results),
         ]
         s = Schedule(sequence(*(p.body for p, _, _, _ in parts)), [acc, sums])
         s.steps += [*parts[2][0].steps]
-        # within a block, tile by tile: load the sums, add this block's products, put them back
         heads, blocked, tiles = parts[1][1], parts[1][2], parts[1][3]
-        chains = [[*h, *k, *t] for _, h, k, t in parts[1:4]]
-        s.stage(acc, sums, chains)
+        s.merge_nests([[*h, *k, *t] for _, h, k, t in parts[1:4]])
         s.shrink(acc, [*heads, *blocked, *tiles], "register")
         outer = [parts[0][1], heads, parts[4][1]]
         s.merge_nests(outer)
         s.shrink(sums, outer[0], "scratch")
+        for var in blocked:
+            s.branch(var, below=tiles[-1])
         for var in reversed(outer[0]):
             s.branch(var, below=outer[0][-1])
         cut_tails(s)
         self._distribute(s, outer[0], blocks_of_tiles=True)
         return s
+
+    def _update(self, acc: Buffer, at: tuple[Expr, ...]) -> Stmt:
+        """Add one product to its accumulator, where the last block reaches that far."""
+        combiner = self.compute.combiner
+        assert combiner is not None
+        return guard_leaves(Store(acc, at, combiner.combine((acc[at],), self.terms)[0]), self.inside)
 
     def _split_reduction(self) -> tuple[list[Var], list[Var]]:
         """Divide the reduction loops into those over blocks and those within one; a loop in between is split."""
@@ -303,10 +314,14 @@ class ContractNest:
                 room //= v.extent
                 continue
             blocks = list(self.roles.reduce[:k])
-            factor = next((f for f in range(room, room // 2, -1) if v.extent % f == 0), 0)
-            if room > 1 and factor:
-                o, i = Var(f"{v.name}b", v.extent // factor), Var(v.name, factor)
-                self.terms = substitute(self.terms, {v: index.add(index.mul(o, factor), i)})
+            factor = next(f for f in range(min(room, v.extent), 0, -1) if v.extent % f == 0)
+            if not inner and factor < self._block_depth() // 8:
+                factor = room  # the last block is shorter
+            if factor > 1:
+                o, i = Var(f"{v.name}b", -(-v.extent // factor)), Var(v.name, factor)
+                position = index.add(index.mul(o, factor), i)
+                self.inside = index.less(position, v.extent)
+                self.terms = substitute(self.terms, {v: position})
                 return [*blocks, o], [i, *inner]
             return [*blocks, v], inner
         return [], inner
