@@ -40,7 +40,8 @@ def kernel(name: str, steps: int = 40) -> str:
 @pytest.fixture
 def eager_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let worker processes take part in any batch, and start them before the test."""
-    monkeypatch.setattr(assemble_module, "_workers_pay", lambda texts: True)
+    monkeypatch.setattr(assemble_module, "WORKER_START_S", 0.0)
+    monkeypatch.setattr(assemble_module, "WORKER_READY_S", 0.0)
     (worker,) = WORKERS.take(1)
     assert worker.wait_until_ready(lambda: True)
     WORKERS.give_back([worker])

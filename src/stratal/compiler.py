@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from stratal.base import settings
 from stratal.base.artifact import Branch, Command, Copy, Executable, KernelObject, Loop, Value, While
+from stratal.base.collector import collector_paused
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target, current_target
@@ -28,7 +29,7 @@ from stratal.plan.build import Compilation, make_plan
 from stratal.plan.explain import Text, explain
 from stratal.plan.kept import KeptKernels, KeptProgram
 from stratal.plan.record import Plan
-from stratal.plan.stages import recording, stage
+from stratal.plan.stages import in_force, recording, stage
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.program import Draft, Planned, ProgramLowering
 
@@ -95,7 +96,7 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     """Compile a graph for the current target and settings. `fused=False` gives every op a kernel of its own."""
     started = time.perf_counter()
     target = current_target()
-    with recording(graph) as record:
+    with collector_paused(), recording(graph) as record:
         kept = KeptProgram(graph, target, fused=fused)
         executable, drafted = kept.find(), None
         num_cached = len(executable.kernels) if executable else 0
@@ -189,9 +190,9 @@ def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int
     """Compile every distinct kernel the cache does not have; return all, and how many it had."""
     kept = KeptKernels(target)
     found = kept.find(draft.kernels)
-    missing = {name: scheduled for name, scheduled in draft.kernels.items() if name not in found}
-    texts = {name: kernel_module(scheduled.kernel, target) for name, scheduled in missing.items()}
-    made = kept.keep(compile_all(stage("llvm", texts).items(), target))
+    missing = [scheduled.kernel for name, scheduled in draft.kernels.items() if name not in found]
+    texts = ((kernel.name, kernel_module(kernel, target)) for kernel in missing)  # made while others compile
+    made = kept.keep(compile_all(stage("llvm", dict(texts)).items() if in_force() else texts, target))
     return {name: found.get(name) or made[name] for name in draft.kernels}, len(found)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import threading
-from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from stratal.codegen.assemble_worker import assembly_of, emit_object
 from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError
 
 WORKER_START_S: Final = 0.35  # a Python process that imports llvmlite
+WORKER_READY_S: Final = 0.01  # one that runs already
 SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
 SECONDS_PER_KERNEL: Final = 2.0e-3
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
@@ -77,86 +78,112 @@ def compile_all(
 ) -> dict[str, bytes]:
     """Return key -> object code for (key, LLVM text) jobs; a key that comes twice is compiled once.
 
-    Worker processes take part where they pay; `num_workers` (default: the setting `compile_workers`) bounds
-    all that compile at once, this process included. The code does not depend on who compiled it. Raises:
-    CompilerError.
+    Jobs are taken as they come: while the caller makes the next text, worker processes compile the ones before.
+    They take part where they pay; `num_workers` (default: the setting `compile_workers`) bounds all that compile
+    at once, this process included. The code does not depend on who compiled it. Raises: CompilerError.
     """
-    texts = dict(jobs)
     wanted = settings.compile_workers.value if num_workers is None else num_workers
-    helpers = min(wanted - 1, len(texts) - 1)
-    if helpers < 1 or not _workers_pay(list(texts.values())):
-        return {key: assemble(text, target) for key, text in texts.items()}
-    taken = WORKERS.take(helpers)
-    try:
-        return _Compilation(texts, target).run(taken)
-    finally:
-        WORKERS.give_back(taken)
+    return _Compilation(target, wanted - 1).run(jobs)
 
 
-def estimated_seconds(texts: list[str]) -> float:
-    """Return about how long one process needs to compile these modules."""
-    return sum(SECONDS_PER_KERNEL + SECONDS_PER_BYTE * len(text) for text in texts)
-
-
-def _workers_pay(texts: list[str]) -> bool:
-    """Whether helping processes finish early enough: the work must outlast their start by some margin."""
-    start = 0.01 if WORKERS.any_ready() else WORKER_START_S
-    return estimated_seconds(texts) > 1.5 * start
+def estimated_seconds(text: str) -> float:
+    """Return about how long one process needs to compile a module."""
+    return SECONDS_PER_KERNEL + SECONDS_PER_BYTE * len(text)
 
 
 class _Compilation:
     """One batch of modules shared between this thread and one thread per worker process, largest first."""
 
-    def __init__(self, texts: dict[str, str], target: MachineTarget) -> None:
-        self.texts = texts
+    def __init__(self, target: MachineTarget, most_helpers: int) -> None:
         self.target = target
-        self.pending = deque(sorted(texts, key=lambda key: (-len(texts[key]), key)))
+        self.most_helpers = most_helpers
+        self.texts: dict[str, str] = {}
+        self.pending: list[tuple[int, str]] = []  # a heap: (-size, key)
+        self.pending_seconds = 0.0
+        self.complete = False  # no job will follow
+        self.changed = threading.Condition()
         self.done: dict[str, bytes] = {}
         self.rejected: dict[str, str] = {}
+        self.helpers: list[tuple[Worker, threading.Thread]] = []
 
-    def run(self, helpers: list[Worker]) -> dict[str, bytes]:
-        threads = [threading.Thread(target=self._feed, args=(h,), daemon=True) for h in helpers]
+    def run(self, jobs: Iterable[tuple[str, str]]) -> dict[str, bytes]:
+        """Compile all jobs, with as many helpers as the backlog keeps busy."""
         try:
-            for thread in threads:
-                thread.start()
+            for key, text in jobs:
+                if key not in self.texts:
+                    self.texts[key] = text
+                    self._put(key)
+                    self._take_helper()
+            self._complete()
             self._take_part()
-            for thread in threads:
+            for _, thread in self.helpers:
                 thread.join()
         except BaseException:
-            self.pending.clear()
-            for helper in helpers:  # what they would answer has no reader any more
-                helper.kill()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join(timeout=1.0)
+            self._abandon()
             raise
+        finally:
+            WORKERS.give_back([worker for worker, _ in self.helpers])
         self._take_part()  # what a lost worker left behind
         if self.rejected:
             raise _rejected(self.rejected[min(self.rejected)])
         return {key: self.done[key] for key in self.texts}
 
+    def _put(self, key: str) -> None:
+        with self.changed:
+            heapq.heappush(self.pending, (-len(self.texts[key]), key))
+            self.pending_seconds += estimated_seconds(self.texts[key])
+            self.changed.notify()
+
+    def _next(self, *, wait: bool) -> str | None:
+        """Take the largest pending job; None where there is none and, waiting, none will come."""
+        with self.changed:
+            while wait and not self.pending and not self.complete and not self.rejected:
+                self.changed.wait()
+            if not self.pending or self.rejected:
+                return None
+            _, key = heapq.heappop(self.pending)
+            self.pending_seconds -= estimated_seconds(self.texts[key])
+            return key
+
+    def _complete(self) -> None:
+        with self.changed:
+            self.complete = True
+            self.changed.notify_all()
+
+    def _abandon(self) -> None:
+        with self.changed:
+            self.pending.clear()
+        self._complete()
+        for worker, _ in self.helpers:  # what they would answer has no reader any more
+            worker.kill()
+        for _, thread in self.helpers:
+            if thread.ident is not None:
+                thread.join(timeout=1.0)
+
+    def _take_helper(self) -> None:
+        """Start another helper where the backlog outlasts its start by some margin."""
+        start = WORKER_READY_S if WORKERS.any_ready() else WORKER_START_S
+        if len(self.helpers) >= self.most_helpers or self.pending_seconds < 1.5 * start * (len(self.helpers) + 1):
+            return
+        for worker in WORKERS.take(1):
+            thread = threading.Thread(target=self._feed, args=(worker,), daemon=True)
+            self.helpers.append((worker, thread))
+            thread.start()
+
     def _take_part(self) -> None:
-        while self.pending and not self.rejected:
-            try:
-                key = self.pending.popleft()
-            except IndexError:
-                return
+        while (key := self._next(wait=False)) is not None:
             self.done[key] = assemble(self.texts[key], self.target)
 
     def _feed(self, worker: Worker) -> None:
         """Give a worker jobs until none is left; a job whose worker died goes back to the queue."""
         target = self.target
-        if not worker.wait_until_ready(lambda: bool(self.pending)):
+        if not worker.wait_until_ready(lambda: bool(self.pending) or not self.complete):
             return
-        while not self.rejected:
-            try:
-                key = self.pending.popleft()
-            except IndexError:
-                return
+        while (key := self._next(wait=True)) is not None:
             try:
                 worked, answer = worker.compile(target.triple, target.cpu, target.features, self.texts[key])
             except WorkerLostError:
-                self.pending.append(key)
+                self._put(key)
                 return
             if worked:
                 self.done[key] = answer
