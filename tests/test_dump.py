@@ -205,3 +205,10 @@ def test_programs_compile_and_run_with_verification_on() -> None:
     with settings.verify(True):
         for graph in (dense(), parse_graph(LOOP)):
             run(compiled(graph))
+
+
+def test_a_result_that_is_an_input_passes_verification() -> None:
+    text = 'graph "alias"(%0: f32[8] = "x") {\n  %1 = exp(%0) : f32[8]\n  return %1, %0\n}'
+    with settings.verify(True):
+        outputs = run(compiled(parse_graph(text)))
+    assert np.allclose(outputs[0], np.exp(outputs[1]), rtol=1e-5)
