@@ -1,7 +1,7 @@
 """Index checks: small kernels that test computed indices before anything reads or writes there.
 
-Records declare what must hold (`loops.compute.Check`); what an index expression proves by itself is not checked
-again. Checks also come before any state is written: see `schedule.program`.
+Records declare what must hold (`loops.compute.Check`); what an index expression proves by itself is not
+checked again. Checks also come before any state is written: see `schedule.program`.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def value_range(e: Expr) -> tuple[int, int]:
     if isinstance(e, Call) and e.fn == "cast" and (e.args[0].dtype.is_integer or e.args[0].dtype.is_bool):
         low, high = value_range(e.args[0])
     elif isinstance(e, Guard) or (isinstance(e, Call) and e.fn == "select"):
-        first, second = (e.value, e.otherwise) if isinstance(e, Guard) else e.args[1:]
-        (a, b), (c, d) = value_range(first), value_range(second)
-        low, high = min(a, c), max(b, d)
+        condition, *arms = (e.condition, e.value, e.otherwise) if isinstance(e, Guard) else e.args
+        ranges = [value_range(arm) for arm, taken in zip(arms, _possible(condition), strict=True) if taken]
+        low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
     elif isinstance(e, Call) and e.fn in ("min", "max"):
         (a, b), (c, d) = value_range(e.args[0]), value_range(e.args[1])
         low, high = (min(a, c), min(b, d)) if e.fn == "min" else (max(a, c), max(b, d))
@@ -105,6 +105,16 @@ def value_range(e: Expr) -> tuple[int, int]:
     else:
         low, high = index.bounds(e)
     return (low, high) if widest[0] <= low and high <= widest[1] else widest  # outside of its dtype it wraps
+
+
+def _possible(condition: Expr) -> tuple[bool, bool]:
+    """Return whether a condition can hold, and whether it can fail."""
+    if isinstance(condition, Const):
+        return bool(condition.value), not condition.value
+    if not (isinstance(condition, Call) and condition.fn == "lt" and condition.args[0].dtype.is_integer):
+        return True, True
+    (a, b), (c, d) = map(value_range, condition.args)
+    return a < d, b >= c
 
 
 def dtype_range(dtype: DType) -> tuple[int, int]:

@@ -8,7 +8,7 @@ unless NumPy or another tensor still looks at that memory; then the cell moves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -155,9 +155,13 @@ def _starters(first: Sequence[Node]) -> list[Tensor]:
 
 # -- one run -------------------------------------------------------------------------------------------------
 class _Run:
-    """The tensors of one run and what they need, chosen among everything that waits."""
+    """The tensors of one run and what they need, chosen among everything that waits.
 
-    def __init__(self, goal: Sequence[Node | Tensor]) -> None:
+    A run apart takes in only those that could not be computed after it.
+    """
+
+    def __init__(self, goal: Sequence[Node | Tensor], apart: bool = False) -> None:
+        self.apart = apart
         self.tensors = [g for g in goal if isinstance(g, Tensor)]
         self.orphans = [g for g in goal if isinstance(g, Node)]  # pending leaves; a tensor may hold them
         taken = set(map(id, self.tensors))
@@ -193,17 +197,23 @@ class _Run:
         """Return the leaves whose storage this run overwrites."""
         return {t._home[1] for t in self.tensors if t._home is not None and t._home[1] is not None}
 
+    def touching(self, needed: set[Node], written: set[Node]) -> list[Tensor]:
+        """Return the others that share work with this run, or depend on what it overwrites."""
+        if self.apart:
+            lost = self.reach(written)
+            return [t for t in self.others if _wanted(t) in lost]
+        shares = self.reach({n for n in needed if n not in self.leaves and not _trivial(n)} | written)
+        return [
+            t for t in self.others if _wanted(t) in shares or (t._home is not None and t._home[1] in needed)
+        ]
+
     def grow(self) -> list[Tensor]:
         """Take in every tensor to be computed in this run; return those that must be but wait for another run
         first.
         """
         while self.others:
             needed, written = self.needed(), self.written()
-            touching = self.reach({n for n in needed if n not in self.leaves and not _trivial(n)} | written)
-            chosen = [
-                t for t in self.others
-                if _wanted(t) in touching or (t._home is not None and t._home[1] in needed)
-            ]  # fmt: skip
+            chosen = self.touching(needed, written)
             late = [t for t in chosen if _wanted(t) in self.late]
             if late and (overwritten := self.reach(written)):
                 must = [t for t in late if _wanted(t) in overwritten]
@@ -232,8 +242,42 @@ def _run(goal: Sequence[Node | Tensor]) -> list[Node]:
     must = work.grow()
     if must:
         return _blockers([_wanted(t) for t in must])
-    _execute(work)
+    try:
+        _execute(work)
+    except Exception:
+        asked = set(map(id, goal))
+        companions = [t for t in work.tensors if id(t) not in asked]
+        if not companions or any(n.op.effects for n in work.needed()):
+            _give_up(work.tensors)
+            raise
+        return _run_apart(goal, companions)
     return []
+
+
+def _run_apart(goal: Sequence[Node | Tensor], companions: Sequence[Tensor]) -> list[Node]:
+    """Compute a goal whose run with companions failed, then each of these: one of them is at fault."""
+    work = _Run(goal, apart=True)
+    must = work.grow()
+    if must:
+        return _blockers([_wanted(t) for t in must])
+    try:
+        _execute(work)
+    except Exception:
+        _give_up(work.tensors)
+        raise
+    for tensor in companions:
+        if tensor._storage is None:
+            with suppress(Exception):  # it is raised again when somebody asks for this tensor
+                _flush([tensor])
+    return []
+
+
+def _give_up(tensors: Iterable[Tensor]) -> None:
+    """Undo what cannot be computed, and let no later run compute it unless somebody asks for it."""
+    _undo(tensors)
+    for tensor in tensors:
+        if tensor._storage is None:
+            LIVE.pop(id(tensor), None)
 
 
 def _depending(leaves: set[Node], tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -267,16 +311,12 @@ def _execute(work: _Run) -> None:
         if known is not None:
             results[value] = known
             del outputs[value]
-    try:
-        prepared = _prepare(list(outputs), updates, results)
-        with InterruptsHeld():  # between the writing of cells and their handles knowing of it
-            if prepared is not None:
-                program, inputs = prepared
-                results.update(zip(outputs, programs.run(program, inputs), strict=True))
-            _distribute(work, results, updates)
-    except Exception:
-        _undo(work.tensors)
-        raise
+    prepared = _prepare(list(outputs), updates, results)
+    with InterruptsHeld():  # between the writing of cells and their handles knowing of it
+        if prepared is not None:
+            program, inputs = prepared
+            results.update(zip(outputs, programs.run(program, inputs), strict=True))
+        _distribute(work, results, updates)
 
 
 def _undo(cells: Iterable[Tensor]) -> None:
@@ -418,7 +458,11 @@ def run_eagerly(tensor: Tensor) -> None:
         order, leaves = programs.walk([node], _is_leaf)
         graph = programs.Work(leaves, [node], [], order).graph("eager")
         inputs = [values.finished(n).array for n in leaves]  # type: ignore[union-attr]
-        (array,), _ = interpret(Graph(graph.inputs, graph.outputs), inputs)
+        try:
+            (array,), _ = interpret(Graph(graph.inputs, graph.outputs), inputs)
+        except Exception:
+            _give_up([tensor])
+            raise
         storage = Storage.copy_of(array, node.aval)
         _settle_in(tensor, storage, set())
         if tensor._track == TRACKED:
