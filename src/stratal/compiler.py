@@ -143,8 +143,16 @@ class Lowerings:
 
     def __init__(self) -> None:
         self._found: dict[object, Lowered | None] = {}
+        self._of: dict[Node, Lowered | None] = {}
 
     def __call__(self, node: Node) -> Lowered | None:
+        try:
+            return self._of[node]
+        except KeyError:
+            self._of[node] = found = self._lowered(node)
+            return found
+
+    def _lowered(self, node: Node) -> Lowered | None:
         if isinstance(node.op, (Input, Const, Item)):
             return None
         types = tuple(i.aval for i in node.inputs)

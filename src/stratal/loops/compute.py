@@ -13,7 +13,7 @@ from stratal.base.dtypes import DType, int64
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
-from stratal.loops.expr import Buffer, Const, Expr, Var, call, const
+from stratal.loops.expr import Buffer, Const, Expr, Var, call, const, loads
 
 States = Sequence[Expr]
 
@@ -123,7 +123,7 @@ class Compute(Lowered):
     `states[result]` cast to `dtype`.
     """
 
-    __slots__ = ("args", "axes", "checks", "combiner", "dtype", "reduce", "result", "terms")
+    __slots__ = ("args", "axes", "checks", "combiner", "dtype", "loads", "reduce", "result", "terms")
 
     def __init__(
         self,
@@ -145,6 +145,7 @@ class Compute(Lowered):
         self.combiner: Final = COMBINERS[combiner] if combiner is not None else None
         self.result: Final = result
         self.checks: Final = tuple(checks)
+        self.loads: Final = tuple(loads(self.terms))  # read often, and the terms of a function are long
         expected = self.combiner.num_terms if self.combiner else 1
         if len(self.terms) != expected:
             raise VerifyError(f"compute: {combiner or 'an element-wise body'} takes {expected} terms",

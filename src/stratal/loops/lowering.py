@@ -15,7 +15,7 @@ def is_view(compute: Compute) -> bool:
 
 def is_generator(compute: Compute) -> bool:
     """Return whether a compute reads nothing (iota)."""
-    return compute.combiner is None and not loads(compute.terms)
+    return compute.combiner is None and not compute.loads
 
 
 def is_contraction(compute: Compute) -> bool:
@@ -35,7 +35,7 @@ def strip_cast(expr: Expr) -> Expr:
 def is_elementwise(compute: Compute) -> bool:
     """Return whether every operand is read exactly at the output's index."""
     axes: tuple[Expr, ...] = tuple(compute.axes)
-    return compute.combiner is None and all(load.indices == axes for load in loads(compute.terms))
+    return compute.combiner is None and all(load.indices == axes for load in compute.loads)
 
 
 def axis_positions(indices: tuple[Expr, ...], axes: tuple[Var, ...]) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops.compute import Compute, Region
-from stratal.loops.expr import Call, Expr, Var, loads, substitute, walk
+from stratal.loops.expr import Call, Expr, Var, substitute, walk
 from stratal.loops.lowering import axis_positions, is_contraction, is_view
 
 LowerOf = Callable[[Node], Lowered | None]
@@ -97,7 +97,7 @@ class Fusion:
         lowered = self.lower_of(node)
         if node in self.whole or not isinstance(lowered, Compute) or not is_view(lowered):
             return False
-        (load,) = loads(lowered.terms)
+        (load,) = lowered.loads
         k = next(i for i, a in enumerate(lowered.args) if a is load.buffer)
         self.views[node] = (lowered.axes, self.resolve(node.inputs[k], load.indices))
         return True
@@ -113,7 +113,7 @@ class Fusion:
     def accesses(self, node: Node, compute: Compute) -> list[Access]:
         """Return every read of an operand value, in the node's axes."""
         place = {buffer: k for k, buffer in enumerate(compute.args)}
-        return [self.resolve(node.inputs[place[e.buffer]], e.indices) for e in loads(compute.terms)]
+        return [self.resolve(node.inputs[place[e.buffer]], e.indices) for e in compute.loads]
 
     def owner(self, value: Node) -> Group | None:
         """Return the group that computes a value; None for inputs and constants."""

@@ -80,17 +80,14 @@ def structure(
     members = set(group.members)
     number: dict[Node, int] = {}
     rows: list[object] = [group.kind, group.space, group.num_rows, group.reduced]
-    for member in group.members:
-        for node in topological((member,), stop=lambda n: n not in members and _is_outside(n, is_stored)):
-            if node in number:
-                continue
-            number[node] = len(number)
-            if node not in members and _is_outside(node, is_stored):
-                scalar = node.op if isinstance(node.op, Const) and node.shape == () else None
-                rows.append((scalar, node.type, strides_of(node)))
-                continue
-            kept = tuple(strides_of(r) for r in items(node)) if node in members and is_stored(node) else None
-            rows.append((node.op, tuple(number[i] for i in node.inputs), node in members, kept))
+    for node in topological(group.members, stop=lambda n: n not in members and _is_outside(n, is_stored)):
+        number[node] = len(number)
+        if node not in members and _is_outside(node, is_stored):
+            scalar = node.op if isinstance(node.op, Const) and node.shape == () else None
+            rows.append((scalar, node.type, strides_of(node)))
+            continue
+        kept = tuple(strides_of(r) for r in items(node)) if node in members and is_stored(node) else None
+        rows.append((node.op, tuple(number[i] for i in node.inputs), node in members, kept))
     nodes = list(number)
     for member in group.members:
         nodes += [r for r in items(member) if r not in number]
