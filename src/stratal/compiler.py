@@ -183,7 +183,9 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
         if isinstance(c, Copy) and root(c.source) == root(c.target):
             continue
         if isinstance(c, Loop):
-            c = Loop(without_empty_copies(c.body, values), c.trips, c.counter, c.trips_value, c.reverse, c.label)
+            c = Loop(
+                without_empty_copies(c.body, values), c.trips, c.counter, c.trips_value, c.reverse, c.label
+            )
         elif isinstance(c, While):
             body = without_empty_copies(c.body, values)
             c = While(without_empty_copies(c.condition, values), c.predicate, body, c.label)
@@ -217,4 +219,6 @@ def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Execut
 @lru_cache(maxsize=4)
 def driver_object(target: Target) -> bytes:
     """Return the native driver for a target."""
-    return KeptKernels(target).code("driver", lambda: assemble(driver_text(driver_target(target.triple)), target))
+    return KeptKernels(target).code(
+        "driver", lambda: assemble(driver_text(driver_target(target.triple)), target)
+    )

@@ -163,7 +163,9 @@ class _Compilation:
     def _take_helper(self) -> None:
         """Start another helper where the backlog outlasts its start by some margin."""
         start = WORKER_READY_S if WORKERS.any_ready() else WORKER_START_S
-        if len(self.helpers) >= self.most_helpers or self.pending_seconds < 1.5 * start * (len(self.helpers) + 1):
+        if len(self.helpers) >= self.most_helpers or self.pending_seconds < 1.5 * start * (
+            len(self.helpers) + 1
+        ):
             return
         for worker in WORKERS.take(1):
             thread = threading.Thread(target=self._feed, args=(worker,), daemon=True)

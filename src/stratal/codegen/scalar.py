@@ -33,7 +33,14 @@ def splat(text: str, scalar: str, lanes: int) -> str:
 
 _INTEGER: Final = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _FLOAT: Final = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_ROUND: Final = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "abs": "fabs"}
+_ROUND: Final = {
+    "sqrt": "sqrt",
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "rint": "rint",
+    "abs": "fabs",
+}
 _ORDERED: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -79,7 +86,10 @@ class ScalarEmitter:
             return self.intrinsic(f"llvm.fma.{mangled(scalar, lanes)}", ty, [(ty, a) for a in args])
         if fn in _ROUND:
             return self.intrinsic(f"llvm.{_ROUND[fn]}.{mangled(scalar, lanes)}", ty, [(ty, args[0])])
-        if fn in ("min", "max"):  # x86 min and max give the second operand on NaN: repair when the first is NaN
+        if fn in (
+            "min",
+            "max",
+        ):  # x86 min and max give the second operand on NaN: repair when the first is NaN
             a, b = args
             mask = vector_of("i1", lanes)
             wins = self.emit(f"fcmp {'olt' if fn == 'min' else 'ogt'} {ty} {a}, {b}")
@@ -178,7 +188,9 @@ class ScalarEmitter:
         if source.is_float and target.is_float:
             return self.emit(f"{'fpext' if target.bits > source.bits else 'fptrunc'} {st} {value} to {tt}")
         if source.is_float:
-            name = f"llvm.fpto{'s' if target.kind == 'i' else 'u'}i.sat.{mangled(t, lanes)}.{mangled(s, lanes)}"
+            name = (
+                f"llvm.fpto{'s' if target.kind == 'i' else 'u'}i.sat.{mangled(t, lanes)}.{mangled(s, lanes)}"
+            )
             return self.intrinsic(name, tt, [(st, value)])
         if target.is_float:
             return self.emit(f"{'sitofp' if source.kind == 'i' else 'uitofp'} {st} {value} to {tt}")
@@ -203,7 +215,9 @@ class ScalarEmitter:
             half = self.emit(f"fptrunc {f32} {value} to {vector_of('half', lanes)}")
             return self.emit(f"bitcast {vector_of('half', lanes)} {half} to {i16}")
         bits = self.emit(f"bitcast {f32} {value} to {i32}")  # round to nearest even on the upper half
-        odd = self.emit(f"and {i32} {self.emit(f'lshr {i32} {bits}, ' + splat('16', 'i32', lanes))}, {splat('1', 'i32', lanes)}")
+        odd = self.emit(
+            f"and {i32} {self.emit(f'lshr {i32} {bits}, ' + splat('16', 'i32', lanes))}, {splat('1', 'i32', lanes)}"
+        )
         bias = self.emit(f"add {i32} {odd}, {splat('32767', 'i32', lanes)}")
         high = self.emit(f"lshr {i32} {self.emit(f'add {i32} {bits}, {bias}')}, {splat('16', 'i32', lanes)}")
         nan = self.emit(f"fcmp uno {f32} {value}, {value}")

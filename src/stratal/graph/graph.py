@@ -106,7 +106,9 @@ def graph_to_text(graph: Graph, *, lines: bool = True, indent: str = "", limit: 
             continue
         number[node] = len(number)
         operands = ", ".join(f"%{number[i]}" for i in node.inputs)
-        attributes = " ".join(f"{k}={_show(v, indent + '    ', limit)}" for k, v in node.op.attributes.items())
+        attributes = " ".join(
+            f"{k}={_show(v, indent + '    ', limit)}" for k, v in node.op.attributes.items()
+        )
         row = f"%{number[node]} = {node.op.name}({operands}) {attributes}".rstrip() + f" : {node.type}"
         if lines and node.where:
             row = f"{row:<72}  # {', '.join(map(str, node.where[:2]))}"
@@ -156,17 +158,23 @@ def verify(graph: Graph) -> Graph:
     known = set(graph.inputs)
     for node in graph.inputs:
         if not isinstance(node.op, Input):
-            raise VerifyError(f"graph {graph.name}: an input must be an input node", got=repr(node), where=node.where)
+            raise VerifyError(
+                f"graph {graph.name}: an input must be an input node", got=repr(node), where=node.where
+            )
     if len(known) != len(graph.inputs):
         raise VerifyError(f"graph {graph.name}: the same input is listed twice")
     for node in graph.nodes:
         if isinstance(node.op, Input) and node not in known:
             raise VerifyError(
-                f"graph {graph.name}: closed over an input it does not list", got=node.op.label, where=node.where
+                f"graph {graph.name}: closed over an input it does not list",
+                got=node.op.label,
+                where=node.where,
             )
         for child in node.inputs:
             if child not in known:
-                raise VerifyError(f"graph {graph.name}: {node!r} before its operand {child!r}", where=node.where)
+                raise VerifyError(
+                    f"graph {graph.name}: {node!r} before its operand {child!r}", where=node.where
+                )
         known.add(node)
         if isinstance(node.op, (Input, Const)) or node.op.name == "item":
             continue

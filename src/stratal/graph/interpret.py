@@ -26,8 +26,12 @@ def _checked(node: Node, value: Value) -> Value:
     values = value if isinstance(value, tuple) else (value,)
     for array, type_ in zip(values, types, strict=True):
         if not isinstance(array, np.ndarray) or array.dtype != type_.dtype.np or array.shape != type_.shape:
-            got = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise VerifyError(f"{node.op.name}: reference returned {got}", got=f"promised {type_}", where=node.where)
+            got = (
+                f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+            )
+            raise VerifyError(
+                f"{node.op.name}: reference returned {got}", got=f"promised {type_}", where=node.where
+            )
     return value
 
 

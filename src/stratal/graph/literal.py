@@ -1,7 +1,7 @@
 """Attribute values as text: printed so that they parse back to the same value.
 
-    value := int | float | true | false | none | "string" | dtype | (value, ...) | literal | { graph }
-    literal := dtype[dims]{value, ...} | dtype[dims]{base64:...}
+value := int | float | true | false | none | "string" | dtype | (value, ...) | literal | { graph }
+literal := dtype[dims]{value, ...} | dtype[dims]{base64:...}
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Tokens:
             while position < len(line.rstrip()):
                 match = _TOKEN.match(line, position)
                 if match is None or match.lastgroup is None:
-                    raise FormatError("text form: unexpected text", got=f"line {number}: {line[position:position + 40]!r}")
+                    raise FormatError(
+                        "text form: unexpected text", got=f"line {number}: {line[position : position + 40]!r}"
+                    )
                 self.items.append((match.lastgroup, match.group(match.lastgroup), number))
                 position = match.end()
 

@@ -1,7 +1,7 @@
 """Tensor expressions: what an op or a fused group computes, with no word on how.
 
-    out[axes] = body                                          no reduction
-    out[axes] = result of combining term(axes, reduce) ...    with a named combiner over a tuple of states
+out[axes] = body                                          no reduction
+out[axes] = result of combining term(axes, reduce) ...    with a named combiner over a tuple of states
 """
 
 from __future__ import annotations

@@ -47,10 +47,15 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "gt": (2, "bool; false if either is NaN"),
     "ge": (2, "bool; false if either is NaN"),
     "select": (3, "b where bool a, else c; both are evaluated; dtype of b"),
-    "cast": (1, "to the call's dtype; float to integer truncates and saturates, NaN gives 0; to bool: a != 0"),
+    "cast": (
+        1,
+        "to the call's dtype; float to integer truncates and saturates, NaN gives 0; to bool: a != 0",
+    ),
     "bitcast": (1, "the same bits as the call's dtype of equal width"),
 }
-INDEX_FUNCTIONS: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "lt"))  # normalised by loops.index
+INDEX_FUNCTIONS: Final = frozenset(
+    ("add", "sub", "mul", "floordiv", "mod", "lt")
+)  # normalised by loops.index
 COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
@@ -346,7 +351,9 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     if isinstance(expr, Lanes):
         return lanes(expr.fn, new[0], expr.var)
     if isinstance(expr, Call):
-        if (new[0].dtype is int64 and expr.fn in INDEX_FUNCTIONS) or (expr.dtype is bool_ and expr.fn == "and"):
+        if (new[0].dtype is int64 and expr.fn in INDEX_FUNCTIONS) or (
+            expr.dtype is bool_ and expr.fn == "and"
+        ):
             from stratal.loops import index  # the algebra is built on expressions
 
             return index.rebuild(expr.fn, new)
@@ -354,9 +361,7 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
     return expr
 
 
-def walk(
-    roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrgetter("parts")
-) -> list[Expr]:
+def walk(roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrgetter("parts")) -> list[Expr]:
     """Return every sub-expression, operands before users, each once; iterative. `below` says where to go on."""
     order: list[Expr] = []
     seen: set[Expr] = set()

@@ -14,7 +14,19 @@ from typing import Union
 
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import VerifyError
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, _intern, call, children, const, index_const
+from stratal.loops.expr import (
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Load,
+    Var,
+    _intern,
+    call,
+    children,
+    const,
+    index_const,
+)
 
 Index = Union[Expr, int]
 Linear = dict[Expr, int]

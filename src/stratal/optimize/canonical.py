@@ -13,8 +13,8 @@ from stratal.optimize.rewrite import rewrite_graph
 def pad_convolutions(graph: Graph) -> Graph:
     """Make padding and dilation of a convolution's operand a value of its own, so that the inner loop needs no conditions.
 
-        conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
-        conv(permute(x), ...)                  ->  conv(permute(pad(x, ...)), w)      one padded copy serves both directions
+    conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
+    conv(permute(x), ...)                  ->  conv(permute(pad(x, ...)), w)      one padded copy serves both directions
     """
     return rewrite_graph(graph, _pad_convolution)
 
@@ -72,7 +72,7 @@ def _split_reduction(node: Node) -> tuple[str, Node] | None:
         return None
     b, name = Builder(node.where), node.op.name
     first, rest = axes[0], axes[1:]
-    if rest and 2 <= x.shape[first] and math.prod(node.aval.ints) * x.shape[first] < LONG:
+    if rest and x.shape[first] >= 2 and math.prod(node.aval.ints) * x.shape[first] < LONG:
         partial = b.op(name, x, axes=rest)
         place = first - sum(1 for a in rest if a < first)
         return "split-reduction", b.op(name, partial, axes=(place,))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from stratal.base.dims import Dim
-from stratal.base.lowered import Lowered
 from stratal.base.log import decide
+from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
@@ -24,7 +24,9 @@ from stratal.loops.lowering import axis_positions, is_contraction, is_view
 
 LowerOf = Callable[[Node], Lowered | None]
 
-MAX_WORK = 480  # operations per element, expanded, beyond which compile time grows faster than what fusing saves
+MAX_WORK = (
+    480  # operations per element, expanded, beyond which compile time grows faster than what fusing saves
+)
 FEW_ROWS = 8
 SMALL_SPACE = 1 << 14
 LITTLE = 16  # elements
@@ -145,7 +147,9 @@ class Fusion:
         if latest is not None and plain and self._fits(latest, node, compute, accesses):
             needed = self._waiting_for(waiting)
             straight = all(a.indices == tuple(compute.axes) for a in accesses if a.value in self.waiting)
-            if straight and all(v.shape == latest.space and self._fits(latest, v, self.waiting[v], ()) for v in needed):
+            if straight and all(
+                v.shape == latest.space and self._fits(latest, v, self.waiting[v], ()) for v in needed
+            ):
                 for v in needed:
                     del self.waiting[v]
                     self._join(latest, v)
@@ -156,7 +160,9 @@ class Fusion:
             owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
             latest = max(owners, key=lambda g: g.position, default=None)
         if is_contraction(compute):
-            self._open("contract", node, "a sum of products starts a kernel; what follows on its result joins")
+            self._open(
+                "contract", node, "a sum of products starts a kernel; what follows on its result joins"
+            )
         elif compute.combiner is not None:
             self._place_reduction(node, compute, accesses, latest)
         elif latest is not None and self._fits(latest, node, compute, accesses):
@@ -213,7 +219,9 @@ class Fusion:
         num_rows = len(compute.axes)
         if _reads_in_order(accesses, order) and self._reduces_innermost(accesses, num_rows):
             if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
-                latest = self._open("rows", node, self._apart(latest, space, accesses, "its loops finish no whole row"))
+                latest = self._open(
+                    "rows", node, self._apart(latest, space, accesses, "its loops finish no whole row")
+                )
                 latest.space, latest.num_rows = space, num_rows
             else:
                 self._join(latest, node)
@@ -222,7 +230,11 @@ class Fusion:
         # Shared loops run over the first reduction's reduced axes: the others' have its extents, in its order.
         slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
         found = self.columns.get(slot) if slot is not None and self.enabled else None
-        if found is not None and not self._full(found) and (latest is None or latest.position < found.position):
+        if (
+            found is not None
+            and not self._full(found)
+            and (latest is None or latest.position < found.position)
+        ):
             self._join(found, node)
             return
         group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
@@ -233,10 +245,17 @@ class Fusion:
     def _reduces_innermost(self, accesses: Sequence[Access], num_rows: int) -> bool:
         """Return whether the reduced axes are also the last ones in memory, so that rows are contiguous."""
         found = [(self.orders.get(a.value), len(a.indices)) for a in accesses if len(a.indices) > num_rows]
-        return all(order is None or set(order[num_rows:]) == set(range(num_rows, rank)) for order, rank in found)
+        return all(
+            order is None or set(order[num_rows:]) == set(range(num_rows, rank)) for order, rank in found
+        )
 
     def _joins_rows(
-        self, group: Group, space: tuple[int, ...], num_rows: int, accesses: list[Access], order: Sequence[Var]
+        self,
+        group: Group,
+        space: tuple[int, ...],
+        num_rows: int,
+        accesses: list[Access],
+        order: Sequence[Var],
     ) -> bool:
         """Return whether a reduction over the trailing axes of `space` can run in the group's row loop."""
         inside = [a for a in accesses if self.owner(a.value) is group]
@@ -335,7 +354,11 @@ class Fusion:
             (value,) = kept
             users = readers.get(value, [])
             if len(users) != 1 or not self._repeats_nothing(users[0], value):
-                often = "it is read more than once" if len(users) > 1 else "its reader would compute elements again"
+                often = (
+                    "it is read more than once"
+                    if len(users) > 1
+                    else "its reader would compute elements again"
+                )
                 decide("fuse", value.op.name, "stored", often, where=value.where)
                 continue
             reader = self.group_of[users[0]]
@@ -384,7 +407,9 @@ def _along_rows(group: Group, access: Access, axes: tuple[Expr, ...]) -> bool:
 def _reads_in_order(accesses: Sequence[Access], order: Sequence[Var]) -> bool:
     """Return whether a reduction reads its operands with kept axes first and reduced axes last."""
     full = [a for a in accesses if len(a.indices) == len(order)]
-    return bool(full) and all(axis_positions(a.indices, tuple(order)) == tuple(range(len(order))) for a in full)
+    return bool(full) and all(
+        axis_positions(a.indices, tuple(order)) == tuple(range(len(order))) for a in full
+    )
 
 
 def _column_key(

@@ -28,7 +28,9 @@ def choose_orders(graph: Graph, lower_of: Callable[[Node], Lowered | None]) -> d
     Fusion reads it too: which axes are contiguous decides which reductions run along rows.
     """
     orders: dict[Node, Order] = {}
-    convolved = {source for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])}
+    convolved = {
+        source for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])
+    }
     for node in graph.nodes:
         if isinstance(node.op, (Input, Const, Item)) or not isinstance(lower_of(node), Compute):
             continue

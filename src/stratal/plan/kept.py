@@ -67,7 +67,9 @@ class KeptProgram:
 
     def __init__(self, graph: Graph, target: Target, *, fused: bool) -> None:
         self._graph: Final = graph
-        self._usable: Final = object_cache().directory is not None and not in_force() and not settings.verify.value
+        self._usable: Final = (
+            object_cache().directory is not None and not in_force() and not settings.verify.value
+        )
         self._lines: list[SourceLine] = []
         self._key = ""
         if self._usable:

@@ -93,7 +93,9 @@ def _unpack(data: bytes, calls: list[object], given: list[SourceLine]) -> Execut
         got = f"{len(calls)}, not {header['num_calls']}"
         raise FormatError("program file: needs other host calls", got=got)
     if header["num_lines"] != len(given):
-        raise FormatError("program file: needs other source lines", got=f"{len(given)}, not {header['num_lines']}")
+        raise FormatError(
+            "program file: needs other source lines", got=f"{len(given)}, not {header['num_lines']}"
+        )
     lines = [*given, *(SourceLine(f, n, function, tuple(scope)) for f, n, function, scope in header["lines"])]
     symbols = header["kernels"]
     codes = zip(symbols, blobs, strict=False)

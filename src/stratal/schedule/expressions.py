@@ -90,7 +90,9 @@ class GroupExpressions:
 
 def work(roots: list[Expr]) -> int:
     """Return the number of arithmetic operations in expressions, index arithmetic left out."""
-    return sum(1 for e in walk(roots) if isinstance(e, Call) and e.dtype.name != "int64" or isinstance(e, Guard))
+    return sum(
+        1 for e in walk(roots) if (isinstance(e, Call) and e.dtype.name != "int64") or isinstance(e, Guard)
+    )
 
 
 def by_stride(axes: list[Var], buffer: Buffer) -> list[Var]:

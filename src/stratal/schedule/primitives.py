@@ -20,7 +20,18 @@ from collections.abc import Callable, Sequence
 from stratal.base.errors import VerifyError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, children, load, transform, walk
-from stratal.loops.stmt import Fail, For, If, LoopKind, Seq, Stmt, Store, expressions, statements, substitute_stmt
+from stratal.loops.stmt import (
+    Fail,
+    For,
+    If,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    statements,
+    substitute_stmt,
+)
 
 
 class Schedule:
@@ -96,7 +107,9 @@ class Schedule:
         """Run neighbouring loops of equal extent as one. Legal when iteration k of a later one needs only iterations k of earlier ones."""
         first = loops[0]
         if any(v.extent != first.extent for v in loops):
-            raise VerifyError("merge: loops differ in extent", got=", ".join(f"{v}<{v.extent}" for v in loops))
+            raise VerifyError(
+                "merge: loops differ in extent", got=", ".join(f"{v}<{v.extent}" for v in loops)
+            )
 
         def join(stmt: Stmt) -> Stmt:
             if not isinstance(stmt, Seq):
@@ -188,8 +201,12 @@ class Schedule:
     def shrink(self, temporary: Buffer, inside: Sequence[Var], space: str) -> Buffer:
         """Keep only the part of a temporary that one iteration of the loops `inside` uses. Legal when no value crosses iterations."""
         fixed = set(inside)
-        accesses = [e.indices for e in walk(expressions(self.body)) if isinstance(e, Load) and e.buffer is temporary]
-        accesses += [s.indices for s in statements(self.body) if isinstance(s, Store) and s.buffer is temporary]
+        accesses = [
+            e.indices for e in walk(expressions(self.body)) if isinstance(e, Load) and e.buffer is temporary
+        ]
+        accesses += [
+            s.indices for s in statements(self.body) if isinstance(s, Store) and s.buffer is temporary
+        ]
         shape = [0] * len(temporary.shape)
         for indices in accesses:
             for k, i in enumerate(indices):
@@ -205,7 +222,9 @@ class Schedule:
                 return load(small, tuple(_outer_part(i, fixed)[1] for i in e.indices))
             return None
 
-        self.body = rewrite_expressions(self.body, local, {temporary: (small, lambda i: _outer_part(i, fixed)[1])})
+        self.body = rewrite_expressions(
+            self.body, local, {temporary: (small, lambda i: _outer_part(i, fixed)[1])}
+        )
         self.local = [small if b is temporary else b for b in self.local]
         self._log(f"shrink({temporary.name}, {space}{list(shape)})")
         return small
@@ -222,7 +241,9 @@ class Schedule:
 
         def visit(stmt: Stmt) -> Stmt:
             nonlocal found
-            if isinstance(stmt, For) and stmt.var is var and not found:  # once: the result may hold the loop again
+            if (
+                isinstance(stmt, For) and stmt.var is var and not found
+            ):  # once: the result may hold the loop again
                 found = True
                 return change(stmt)
             return stmt
@@ -234,7 +255,10 @@ class Schedule:
 
 def guarded_by(stmt: Stmt, var: Var) -> bool:
     """Return whether a guard above the leaves mentions a loop variable: it has a tail."""
-    return any(isinstance(s, If) and s.otherwise is None and index.depends(s.condition, var) for s in statements(stmt))
+    return any(
+        isinstance(s, If) and s.otherwise is None and index.depends(s.condition, var)
+        for s in statements(stmt)
+    )
 
 
 def num_divisions(stmt: Stmt) -> int:
@@ -274,7 +298,9 @@ def at_once(stores: Sequence[Store]) -> tuple[Stmt, list[Buffer]]:
         return stores[0], []
     held = [Buffer(f"{s.buffer.name}n", s.buffer.dtype, s.buffer.shape, space="register") for s in stores]
     first = [Store(h, s.indices, s.value) for h, s in zip(held, stores, strict=True)]
-    return Seq([*first, *(Store(s.buffer, s.indices, load(h, s.indices)) for h, s in zip(held, stores, strict=True))]), held
+    return Seq(
+        [*first, *(Store(s.buffer, s.indices, load(h, s.indices)) for h, s in zip(held, stores, strict=True))]
+    ), held
 
 
 def rewrite(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
@@ -332,7 +358,9 @@ def fresh_loops(stmt: Stmt) -> Stmt:
     if isinstance(stmt, Seq):
         return Seq(map(fresh_loops, stmt.body))
     if isinstance(stmt, If):
-        return If(stmt.condition, fresh_loops(stmt.then), fresh_loops(stmt.otherwise) if stmt.otherwise else None)
+        return If(
+            stmt.condition, fresh_loops(stmt.then), fresh_loops(stmt.otherwise) if stmt.otherwise else None
+        )
     return stmt
 
 
@@ -344,7 +372,11 @@ def simplify(stmt: Stmt) -> Stmt:
         if isinstance(stmt.condition, Const):
             arm = stmt.then if stmt.condition.value else stmt.otherwise
             return simplify(arm) if arm is not None else Seq(())
-        return If(stmt.condition, simplify(stmt.then), simplify(stmt.otherwise) if stmt.otherwise is not None else None)
+        return If(
+            stmt.condition,
+            simplify(stmt.then),
+            simplify(stmt.otherwise) if stmt.otherwise is not None else None,
+        )
     if not isinstance(stmt, For):
         return stmt
     extent = min(_useful(stmt.body, stmt.var), stmt.var.extent)
@@ -421,7 +453,9 @@ def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:
 def _shared(a: Expr, b: Expr, var: Var) -> Expr:
     """Return what two indices have in common besides `var`: loops around both, at one iteration for both."""
     (left, _), (right, _) = index.linear(a), index.linear(b)
-    return index.from_linear({atom: c for atom, c in left.items() if right.get(atom) == c and atom is not var}, 0)
+    return index.from_linear(
+        {atom: c for atom, c in left.items() if right.get(atom) == c and atom is not var}, 0
+    )
 
 
 def _same_slice(var: Var, buffer: Buffer, stored_at: Sequence[Expr], read_at: Sequence[Expr]) -> None:
@@ -431,10 +465,15 @@ def _same_slice(var: Var, buffer: Buffer, stored_at: Sequence[Expr], read_at: Se
     for s, r in zip(stored_at, read_at, strict=True):
         step = index.stride_of(s, var)
         if step and index.stride_of(r, var) == step:
-            rest = [index.bounds(index.sub(e, index.add(index.mul(var, step), _shared(s, r, var)))) for e in (s, r)]
+            rest = [
+                index.bounds(index.sub(e, index.add(index.mul(var, step), _shared(s, r, var))))
+                for e in (s, r)
+            ]
             low, high = min(b[0] for b in rest), max(b[1] for b in rest)
             if high - low < step:
                 return
         elif s is r and index.depends(s, var):
             return
-    raise VerifyError("merge: a later loop reads what other iterations of an earlier one write", got=buffer.name)
+    raise VerifyError(
+        "merge: a later loop reads what other iterations of an earlier one write", got=buffer.name
+    )

@@ -47,7 +47,9 @@ class Draft:
     states: tuple[int, ...] = ()
     constants: list[bytes] = field(default_factory=list)
     calls: list[object] = field(default_factory=list)
-    in_place: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # id(Launch) -> (read, write) values
+    in_place: dict[int, list[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # id(Launch) -> (read, write) values
     groups: dict[int, Group] = field(default_factory=dict)  # id(command) -> group, for explanations
 
     def of_commands(self, commands: tuple[Command, ...]) -> Draft:
@@ -238,11 +240,17 @@ class GraphLowering:
         if group.kind == "region":
             return RegionLowering(self, node).run()
         scheduled = self.owner.kernel_of(
-            group, self.owner.lower_of, self.strides, self.planned.partition.stored.__contains__, self.owner.target
+            group,
+            self.owner.lower_of,
+            self.strides,
+            self.planned.partition.stored.__contains__,
+            self.owner.target,
         )
         workspaces: dict[Buffer, int] = {}
         launches = [self._launch(part, group, workspaces) for part in (*scheduled.before, scheduled)]
-        self.owner.draft.in_place[id(launches[-1])] = [(self.at(r), self.at(w)) for r, w in scheduled.in_place]
+        self.owner.draft.in_place[id(launches[-1])] = [
+            (self.at(r), self.at(w)) for r, w in scheduled.in_place
+        ]
         return list(launches)
 
     def _launch(self, scheduled: Scheduled, group: Group, workspaces: dict[Buffer, int]) -> Launch:
@@ -279,7 +287,11 @@ class GraphLowering:
         draft = self.owner.draft
         draft.calls.append(node.op.ref)
         made = Host(
-            len(draft.calls) - 1, tuple(map(self.at, node.inputs)), tuple(map(self.at, items(node))), node.op.name, node.where
+            len(draft.calls) - 1,
+            tuple(map(self.at, node.inputs)),
+            tuple(map(self.at, items(node))),
+            node.op.name,
+            node.where,
         )
         draft.groups[id(made)] = group
         return made
@@ -359,7 +371,9 @@ class RegionLowering:
         xs = operands[count : count + op.num_xs]  # type: ignore[attr-defined]
         constants = operands[count + op.num_xs :]  # type: ignore[attr-defined]
         rows = self._fresh([i.aval for i in op.body.inputs[count : count + op.num_xs]], "row")  # type: ignore[attr-defined]
-        body: list[Command] = [self._row_copy(x, row, counter, read=True) for x, row in zip(xs, rows, strict=True)]
+        body: list[Command] = [
+            self._row_copy(x, row, counter, read=True) for x, row in zip(xs, rows, strict=True)
+        ]
         following = self._fresh(op.body.output_types[:count], "next carry")  # type: ignore[attr-defined]
         new_rows = self._fresh(op.body.output_types[count:], "new row")  # type: ignore[attr-defined]
         body += self._inline(op.body, [*carries, *rows, *constants, counter], [*following, *new_rows])  # type: ignore[attr-defined]
@@ -380,4 +394,6 @@ class RegionLowering:
     def _launch(self, scheduled: Scheduled, reads: tuple[int, ...], writes: tuple[int, ...]) -> Command:
         kernel = scheduled.kernel
         self.owner.draft.kernels.setdefault(kernel.name, scheduled)
-        return Launch(kernel.name, reads, writes, kernel.num_chunks, label=scheduled.tactic, where=self.node.where)
+        return Launch(
+            kernel.name, reads, writes, kernel.num_chunks, label=scheduled.tactic, where=self.node.where
+        )

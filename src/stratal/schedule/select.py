@@ -165,9 +165,8 @@ def _parameters(values: dict[Buffer, Operand], found: Tactic) -> Scheduled:
 
 def rename(body: Stmt, buffers: dict[Buffer, Buffer]) -> Stmt:
     """Replace buffers by others of the same shape."""
+
     def change(e: Expr) -> Load | None:
         return load(buffers[e.buffer], e.indices) if isinstance(e, Load) and e.buffer in buffers else None
 
     return rewrite_expressions(body, change, {b: (n, lambda i: i) for b, n in buffers.items()})
-
-

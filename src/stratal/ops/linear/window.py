@@ -379,7 +379,10 @@ class WindowScatter(Windowed):
         zero = const(0, types[0].dtype)
         here = call("eq", index[places], cast(offset, int32))
         return Compute(
-            (values, index), elements, types[0].dtype, guard(covered, call("select", here, values[places], zero), zero)
+            (values, index),
+            elements,
+            types[0].dtype,
+            guard(covered, call("select", here, values[places], zero), zero),
         )
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:

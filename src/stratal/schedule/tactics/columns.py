@@ -12,8 +12,22 @@ from collections.abc import Sequence
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import Combiner, Compute, axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, loads, substitute, transform, walk
+from stratal.loops.compute import Combiner, Compute
+from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.expr import (
+    Buffer,
+    Expr,
+    Load,
+    Var,
+    cast,
+    const,
+    guard,
+    lanes,
+    loads,
+    substitute,
+    transform,
+    walk,
+)
 from stratal.loops.stmt import For, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
@@ -115,8 +129,11 @@ class ColumnNest:
             start.append((states, combiner.identity(compute.state_dtypes)))
             update.append((states, combiner, self.terms[m]))
             finish.append((m, states[compute.result]))
+
         def init(slot: tuple[Expr, ...], _: dict[Var, Expr]) -> Stmt:
-            return sequence(*(Store(s, slot, v) for states, values in start for s, v in zip(states, values, strict=True)))
+            return sequence(
+                *(Store(s, slot, v) for states, values in start for s, v in zip(states, values, strict=True))
+            )
 
         def step(slot: tuple[Expr, ...], at: dict[Var, Expr]) -> Stmt:
             parts: list[Stmt] = []
@@ -152,7 +169,9 @@ class ColumnNest:
         parts: list[Stmt] = []
         plain = []
         for r in self.x.results:
-            (value,) = transform([self.x.at(r, where)], lambda e: value_of.get(e.buffer) if isinstance(e, Load) else None)
+            (value,) = transform(
+                [self.x.at(r, where)], lambda e: value_of.get(e.buffer) if isinstance(e, Load) else None
+            )
             parts.append(Store(self.x.buffer(r), where, value))
             plain.append(Store(self.x.buffer(r), where, self.x.at(r, where)))
         stmt = sequence(*plain)
@@ -189,7 +208,9 @@ class ColumnNest:
         schedule = Schedule(nest(self.kept, body), self.states)
         schedule.steps.append(f"reduced axis {along} in {self.width} lanes")
         if self.kept:
-            distribute(schedule, self.kept, max(1.0, math.prod(v.extent for v in self.reduced) * self.work / 4))
+            distribute(
+                schedule, self.kept, max(1.0, math.prod(v.extent for v in self.reduced) * self.work / 4)
+            )
         else:
             cut_tails(schedule)
         return schedule

@@ -30,7 +30,9 @@ def finished(
     schedule: Schedule, name: str, in_place: Sequence[tuple[Buffer, Buffer]] = (), packs: Sequence[Pack] = ()
 ) -> Tactic:
     """Return a finished schedule as a tactic's result."""
-    return Tactic(schedule.body, tuple(schedule.local), name, tuple(schedule.steps), tuple(in_place), tuple(packs))
+    return Tactic(
+        schedule.body, tuple(schedule.local), name, tuple(schedule.steps), tuple(in_place), tuple(packs)
+    )
 
 
 def reduction_order(axes: Sequence[Var]) -> str:
@@ -81,7 +83,9 @@ def _cut(stmt: Stmt) -> Stmt:
     if isinstance(stmt, Seq):
         return Seq(_cut(s) for s in stmt.body)
     if isinstance(stmt, If):
-        return If(stmt.condition, _cut(stmt.then), _cut(stmt.otherwise) if stmt.otherwise is not None else None)
+        return If(
+            stmt.condition, _cut(stmt.then), _cut(stmt.otherwise) if stmt.otherwise is not None else None
+        )
     if not isinstance(stmt, For) or stmt.kind == "vector":
         return stmt
     if stmt.kind == "parallel" or not guarded_by(stmt.body, stmt.var):
@@ -101,7 +105,9 @@ def unit_axis(buffer: Buffer, indices: Sequence[Expr], axes: Iterable[Var]) -> V
     return None
 
 
-def in_place_pairs(body: Stmt, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
+def in_place_pairs(
+    body: Stmt, reads: Sequence[Buffer], writes: Sequence[Buffer]
+) -> list[tuple[Buffer, Buffer]]:
     """Return (read, write) pairs that may share memory: every access to both is at one and the same place per iteration.
 
     Within an iteration nothing reads there after the write.

@@ -15,7 +15,8 @@ from stratal.base.dtypes import DType, bool_
 from stratal.base.log import decide
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.compute import Compute, axes as fresh_axes
+from stratal.loops.compute import Compute
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, loads, substitute, transform
 from stratal.loops.lowering import strip_cast
 from stratal.loops.stmt import Stmt, Store, loaded, stored, substitute_stmt
@@ -59,7 +60,9 @@ class Tile(NamedTuple):
 def choose_roles(terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Var], out: Buffer) -> Roles:
     """Choose the vector axis: contiguous in one operand and in the result if there is one, else in the operand."""
     operands = [strip_cast(t) for t in terms]
-    offsets = [index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands]  # else a constant
+    offsets = [
+        index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands
+    ]  # else a constant
     best: tuple[tuple[int, ...], int, Var] | None = None
     for v, step_out in zip(axes, out.strides, strict=True):
         mine = [index.depends(o, v) for o in offsets]
@@ -154,7 +157,12 @@ class ContractNest:
         far = max((abs(index.stride_of(offset, v) or 0) for v in self.roles.reduce), default=0)
         read = math.prod(v.extent for v in self._used(term)) * self.roles.vector.extent
         repeats = read > operand.buffer.size  # windows overlap: panels would hold elements several times
-        return far > width and not repeats and self.m.extent >= MANY_ROWS and self.depth * far * 4 > self.target.l1d_bytes
+        return (
+            far > width
+            and not repeats
+            and self.m.extent >= MANY_ROWS
+            and self.depth * far * 4 > self.target.l1d_bytes
+        )
 
     def _used(self, term: Expr) -> list[Var]:
         return [v for v in (*self.roles.outer, *self.roles.reduce) if index.depends(term, v)]
@@ -162,12 +170,20 @@ class ContractNest:
     def _panels(self, term: Expr) -> Expr:
         """Copy B into panels as wide as a tile, each contiguous over the whole reduction; return the term that reads them."""
         width = min(self.tile.vectors * self.lanes, self.roles.vector.extent)
-        self._note_pack("second operand", width, "it is read in vectors, and lies scattered along them or the reduction")
+        self._note_pack(
+            "second operand", width, "it is read in vectors, and lies scattered along them or the reduction"
+        )
         return self._pack(term, self.roles.vector, width)
 
     def _note_pack(self, operand: str, width: int, why: str) -> None:
         choice = f"copied into panels of {width}"
-        decide("pack", f"{operand} of {self.anchor.op.name} {self.anchor.type}", choice, why, where=self.anchor.where)
+        decide(
+            "pack",
+            f"{operand} of {self.anchor.op.name} {self.anchor.type}",
+            choice,
+            why,
+            where=self.anchor.where,
+        )
 
     def _wants_rows(self, term: Expr) -> bool:
         """Return whether A is better copied tile by tile: its rows are contiguous, but each step of the reduction is far away."""
@@ -196,14 +212,20 @@ class ContractNest:
         position = index.add(index.mul(panel, width), column)
         (value,) = substitute((term,), {along: position})
         value = guard(index.less(position, along.extent), value, const(0, term.dtype))
-        s = Schedule(nest([*outer, panel, *inner, column], Store(workspace, (*outer, panel, *inner, column), value)))
+        s = Schedule(
+            nest([*outer, panel, *inner, column], Store(workspace, (*outer, panel, *inner, column), value))
+        )
         many, lane = s.split(column, self.lanes)
         s.vectorize(lane)
         loops = [*outer, panel]
         if index.stride_of(index.offset(strip_cast(term)), along) != 1:  # type: ignore[arg-type]
-            s.reorder(*outer, panel, many, *inner)  # stay in the same lines from one step of the reduction to the next
+            s.reorder(
+                *outer, panel, many, *inner
+            )  # stay in the same lines from one step of the reduction to the next
         else:
-            block, one = s.split(panel, min(PANELS_AT_ONCE, -(-panels // 4)))  # read whole lines, and each page once
+            block, one = s.split(
+                panel, min(PANELS_AT_ONCE, -(-panels // 4))
+            )  # read whole lines, and each page once
             s.reorder(*outer, block, *inner, one, many)
             loops = [*outer, block]
         distribute(s, loops, max(1.0, 2.0 * math.prod(shape) / math.prod(v.extent for v in loops)))
@@ -327,12 +349,21 @@ class ContractNest:
         return [], inner
 
     def _part(
-        self, loops: Sequence[Var], blocks: Sequence[Var], reduce: Sequence[Var], stmt: Stmt, *, unroll: bool = False
+        self,
+        loops: Sequence[Var],
+        blocks: Sequence[Var],
+        reduce: Sequence[Var],
+        stmt: Stmt,
+        *,
+        unroll: bool = False,
     ) -> tuple[Schedule, list[Var], list[Var], list[Var]]:
         """Return one stage split into runs of tiles: its nest, the loops over runs, over blocks, and over tiles of a run."""
         fresh = [Var(v.name, v.extent) for v in loops]
         again = [Var(v.name, v.extent) for v in blocks]
-        values: dict[Var, Expr] = {**dict(zip(loops, fresh, strict=True)), **dict(zip(blocks, again, strict=True))}
+        values: dict[Var, Expr] = {
+            **dict(zip(loops, fresh, strict=True)),
+            **dict(zip(blocks, again, strict=True)),
+        }
         part = Schedule(nest([*fresh, *again, *reduce], substitute_stmt(stmt, values)))
         place = dict(zip(loops, fresh, strict=True))
         n, m = place[self.roles.vector], place[self.m]
@@ -366,7 +397,9 @@ class ContractNest:
         steps: list[str] = []
         for k, (reduce, stmt) in enumerate(stages):
             fresh = [Var(v.name, v.extent) for v in loops]
-            part = Schedule(nest([*fresh, *reduce], substitute_stmt(stmt, dict(zip(loops, fresh, strict=True)))))
+            part = Schedule(
+                nest([*fresh, *reduce], substitute_stmt(stmt, dict(zip(loops, fresh, strict=True))))
+            )
             place = {old: new for old, new in zip(loops, fresh, strict=True)}
             n, m = place[self.roles.vector], place[self.m]
             no, ni = part.split(n, self.tile.vectors * self.lanes)
@@ -414,7 +447,8 @@ class ContractNest:
         parts: list[Stmt] = []
         for r in self.x.results:
             (expr,) = transform(
-                [self.x.at(r, self.where)], lambda e: value if isinstance(e, Load) and e.buffer is stand else None
+                [self.x.at(r, self.where)],
+                lambda e: value if isinstance(e, Load) and e.buffer is stand else None,
             )
             parts.append(Store(self.x.buffer(r), self.where, expr))
         return sequence(*parts)
@@ -433,5 +467,3 @@ class ContractNest:
         chunks = int(min(MAX_CHUNKS, max(1, tiles * per_tile // CHUNK_WORK), tiles))
         chunk, _ = s.split(p, -(-tiles // chunks))
         s.parallel(chunk)
-
-

@@ -50,7 +50,9 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     across = _transposed(list(expressions(schedule.body)), loops)
     vector = loops.pop()
     outer = vectorize_inner(schedule, vector, lanes)
-    if across is not None:  # read along another axis: blocks of it, so that both sides stay in their cache lines and pages
+    if (
+        across is not None
+    ):  # read along another axis: blocks of it, so that both sides stay in their cache lines and pages
         many, few = schedule.split(across, lanes)
         rest = [v for v in loops if v is not across]
         schedule.reorder(*rest, many, outer, few)
@@ -98,5 +100,3 @@ def _product(shape: tuple[int, ...]) -> int:
     for n in shape:
         size *= n
     return size
-
-

@@ -105,7 +105,12 @@ class RowNest:
         pairs = []
         for k, phase in enumerate(phases):
             for r, w in in_place_pairs(phase, loaded(phase), stored(phase)):
-                before = [e for p in phases[:k] for e in walk(expressions(p)) if isinstance(e, Load) and e.buffer is r]
+                before = [
+                    e
+                    for p in phases[:k]
+                    for e in walk(expressions(p))
+                    if isinstance(e, Load) and e.buffer is r
+                ]
                 later = any(r in loaded(p) or w in stored(p) or w in loaded(p) for p in phases[k + 1 :])
                 own_row = all(e.indices[: len(self.where)] == self.where for e in before)
                 if own_row and not later and not any(w in stored(p) for p in phases[:k]):
@@ -175,7 +180,9 @@ class RowNest:
             u0, l0, l1 = Var("u", self.unroll), Var("l", self.width), Var("l", self.width)
             (identity,) = combiner.identity((dtype,))
             before.append(For(u0, For(l0, Store(acc, (u0, l0), identity), "vector"), "unroll"))
-            neutral = identity if combiner.num_terms == 1 else const(0, dtype)  # a product of zeros adds nothing
+            neutral = (
+                identity if combiner.num_terms == 1 else const(0, dtype)
+            )  # a product of zeros adds nothing
             terms = [guard(inside, t, neutral) for t in x.terms(m, self.where, element[len(self.where) :])]
             body.append(Store(acc, (copy, lane), combiner.combine((acc[copy, lane],), terms)[0]))
             after.append(self._finish(m, acc, l1))
@@ -193,7 +200,9 @@ class RowNest:
         combiner = _combiner(self.x, m)
         partial: list[Expr] = [acc[k, lane] for k in range(self.unroll)]
         while len(partial) > 1:
-            partial = [combiner.merge((a,), (b,))[0] for a, b in zip(partial[::2], partial[1::2], strict=True)]
+            partial = [
+                combiner.merge((a,), (b,))[0] for a, b in zip(partial[::2], partial[1::2], strict=True)
+            ]
         assert combiner.lanes is not None
         scalar = self._temporary(m, self.registers)
         self.x.local[m] = scalar
@@ -202,9 +211,14 @@ class RowNest:
     def _serial_pass(self, m: Node) -> Stmt:
         """Return a scalar loop for reductions over several states, whose lanes cannot be combined."""
         compute, combiner = self.x.compute(m), _combiner(self.x, m)
-        states = [Buffer(f"a{len(self.registers) + k}", d, (), space="register") for k, d in enumerate(compute.state_dtypes)]
+        states = [
+            Buffer(f"a{len(self.registers) + k}", d, (), space="register")
+            for k, d in enumerate(compute.state_dtypes)
+        ]
         self.registers += states
-        start = [Store(s, (), i) for s, i in zip(states, combiner.identity(compute.state_dtypes), strict=True)]
+        start = [
+            Store(s, (), i) for s, i in zip(states, combiner.identity(compute.state_dtypes), strict=True)
+        ]
         j = Var("j", self.size)
         terms = self.x.terms(m, self.where, index.unflatten(j, self.plan.inner_shape))
         new = combiner.combine([s[()] for s in states], terms)
