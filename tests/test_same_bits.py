@@ -1,4 +1,6 @@
-"""Same bits: parameters after training do not depend on threads, repeats, caches, hash seeds or being resumed."""
+"""Same bits: parameters after training do not depend on threads, repeats, caches, hash seeds or being
+resumed.
+"""
 
 from __future__ import annotations
 

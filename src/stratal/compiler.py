@@ -42,7 +42,9 @@ class Drafted(NamedTuple):
 
 
 class Program:
-    """A compiled graph. `run` takes one Storage per graph input and returns one per output; states are written in place.
+    """A compiled graph.
+
+    `run` takes one Storage per graph input and returns one per output; states are written in place.
 
     One that came from the cache has made no decisions: they are made again, the same, when somebody asks.
     """
@@ -93,7 +95,10 @@ class Program:
 
 
 def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
-    """Compile a graph for the current target and settings. `fused=False` gives every op a kernel of its own."""
+    """Compile a graph for the current target and settings.
+
+    `fused=False` gives every op a kernel of its own.
+    """
     started = time.perf_counter()
     target = current_target()
     with collector_paused(), recording(graph) as record:
@@ -139,7 +144,10 @@ def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
 
 
 class Lowerings:
-    """The lowering of each node, made once per op and operand types; None where the reference runs on the host."""
+    """The lowering of each node, made once per op and operand types.
+
+    None where the reference runs on the host.
+    """
 
     def __init__(self) -> None:
         self._found: dict[object, Lowered | None] = {}

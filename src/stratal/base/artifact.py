@@ -1,4 +1,6 @@
-"""The artifact: what code generation hands down and the runtime runs. Plain data, serialisable without pickle.
+"""The artifact: what code generation hands down and the runtime runs.
+
+Plain data, serialisable without pickle.
 
     Executable := kernels, values, commands, arena_bytes, scratch_bytes
     Command    := Launch(kernel, buffers) | Copy(source, target) | Host(call, reads, writes)
@@ -8,8 +10,9 @@ Kernel ABI: `void k(const Frame*, int64 chunk, int32 worker)` with
 
     Frame := { ptr* buffers, int64* ints, double* floats, ptr scratch, int64 scratch_stride, int64* error }
 
-`buffers[j]` points at element 0 of parameter j. Worker w owns `scratch + w*scratch_stride`, 64-byte aligned. A kernel that finds an
-index out of range writes a non-zero code to `*error` and returns; the driver then stops before the next command.
+`buffers[j]` points at element 0 of parameter j. Worker w owns `scratch + w*scratch_stride`, 64-byte aligned.
+A kernel that finds an index out of range writes a non-zero code to `*error` and returns; the driver then
+stops before the next command.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ class KernelObject:
 class Value:
     """A buffer of the program. `strides` count elements; `align` counts bytes.
 
-    `home` and `index` say where it lives: at byte `offset` of the arena, in the caller's input number `index` (states are
-    inputs written in place), in output number `index`, or in constant number `index`. `alias` names a value whose memory this one shares.
+    `home` and `index` say where it lives: at byte `offset` of the arena, in the caller's input number `index`
+    (states are inputs written in place), in output number `index`, or in constant number `index`. `alias`
+    names a value whose memory this one shares.
     """
 
     id: int
@@ -95,7 +99,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Call `Executable.calls[call]` on the calling thread with read-only NumPy views; its results are copied to `writes`."""
+    """Call `Executable.calls[call]` on the calling thread with read-only NumPy views.
+
+    Its results are copied to `writes`.
+    """
 
     call: int
     reads: tuple[int, ...]
@@ -106,7 +113,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Run `body` `trips` times (at most the int64 value `trips_value` where given), the int64 scalar `counter` counting.
+    """Run `body` `trips` times (at most the int64 value `trips_value` where given), the int64 scalar
+    `counter` counting.
 
     `reverse` counts from trips-1 down to 0.
     """
@@ -163,7 +171,10 @@ def flat(commands: tuple[Command, ...]) -> Iterator[Command]:
 
 @dataclass(slots=True)
 class Executable:
-    """A whole program, ready for a runtime to load. `calls` are the host calls, which only live in this process."""
+    """A whole program, ready for a runtime to load.
+
+    `calls` are the host calls, which only live in this process.
+    """
 
     name: str
     kernels: dict[str, KernelObject]

@@ -78,9 +78,10 @@ def compile_all(
 ) -> dict[str, bytes]:
     """Return key -> object code for (key, LLVM text) jobs; a key that comes twice is compiled once.
 
-    Jobs are taken as they come: while the caller makes the next text, worker processes compile the ones before.
-    They take part where they pay; `num_workers` (default: the setting `compile_workers`) bounds all that compile
-    at once, this process included. The code does not depend on who compiled it. Raises: CompilerError.
+    Jobs are taken as they come: while the caller makes the next text, worker processes compile the ones
+    before. They take part where they pay; `num_workers` (default: the setting `compile_workers`) bounds all
+    that compile at once, this process included. The code does not depend on who compiled it. Raises:
+    CompilerError.
     """
     wanted = settings.compile_workers.value if num_workers is None else num_workers
     return _Compilation(target, wanted - 1).run(jobs)

@@ -1,7 +1,9 @@
-"""Loop IR to LLVM text: one kernel, one function, explicit vectors, registers as SSA values, no IR passes needed.
+"""Loop IR to LLVM text: one kernel, one function, explicit vectors, registers as SSA values, no IR passes
+needed.
 
-Every expression is emitted once, in the outermost scope where its variables are bound and its loads are safe, so loop
-invariants and common sub-expressions need no later pass. Loops run at least once and are tested at the bottom.
+Every expression is emitted once, in the outermost scope where its variables are bound and its loads are safe,
+so loop invariants and common sub-expressions need no later pass. Loops run at least once and are tested at
+the bottom.
 """
 
 from __future__ import annotations
@@ -211,7 +213,8 @@ class KernelEmitter(Values):
 
     # -- stores ----------------------------------------------------------------------------------------------
     def _stores(self, group: Sequence[Store]) -> None:
-        """Compute every value, then write: an output may share memory with an input read at the same place."""
+        """Compute every value, then write: an output may share memory with an input read at the same place.
+        """
         ready = []
         for store in group:
             value = self.value(store.value, self.exec_mask)
@@ -267,6 +270,9 @@ class KernelEmitter(Values):
 
 
 def kernel_to_llvm(kernel: Kernel, attributes: str = "nounwind") -> str:
-    """Return the LLVM text of a kernel with the kernel ABI; `attributes` are the target's function attributes."""
+    """Return the LLVM text of a kernel with the kernel ABI.
+
+    `attributes` are the target's function attributes.
+    """
     text = KernelEmitter(kernel).emit()
     return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n"

@@ -1,6 +1,7 @@
 """One scalar function of the loop IR as LLVM instructions, on scalars or on vectors alike.
 
-`Emit` appends an instruction and returns the name of its result; `ty` is the full operand type, `<16 x float>` or `float`.
+`Emit` appends an instruction and returns the name of its result; `ty` is the full operand type, `<16 x
+float>` or `float`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class ScalarEmitter:
         return self.emit(f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in arguments)})")
 
     def call(self, fn: str, args: Sequence[str], arg: DType, result: DType, lanes: int) -> str:
-        """Emit `fn` on operands of dtype `arg` (of the value operands, for select) and return the result's name."""
+        """Emit `fn` on operands of dtype `arg` (of the value operands, for select) and return the result's
+        name.
+        """
         scalar = register_type(arg)
         ty = vector_of(scalar, lanes)
         if fn == "cast":

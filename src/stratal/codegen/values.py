@@ -80,7 +80,9 @@ class Values(Placing):
         return "<" + ", ".join(f"i32 {k}" for k in range(lane_count(var.extent))) + ">"
 
     def _narrow(self, e: Expr) -> DType:
-        """Return int32 for vector index arithmetic whose bounds allow it: half the registers, cheaper gathers."""
+        """Return int32 for vector index arithmetic whose bounds allow it: half the registers, cheaper
+        gathers.
+        """
         if e.dtype is not int64:
             return e.dtype
         low, high = index.bounds(e)
@@ -270,7 +272,8 @@ class Values(Placing):
         return memo[key]
 
     def _pointers(self, buffer: Buffer, place: Place, mask: str | None) -> str:
-        """Return a vector of addresses, one per lane: a scalar base plus the part that differs between lanes."""
+        """Return a vector of addresses, one per lane: a scalar base plus the part that differs between lanes.
+        """
         base = self._pointer(buffer, place, mask)
         value = self.value(place.varying, mask)
         form = register_type(self._narrow(place.varying))

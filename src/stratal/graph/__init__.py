@@ -1,4 +1,5 @@
-"""The tensor-level IR: nodes, the op protocol, graphs, their text and JSON forms, verifier, interpreter, rewriting.
+"""The tensor-level IR: nodes, the op protocol, graphs, their text and JSON forms, verifier, interpreter,
+rewriting.
 
     Graph  := name, inputs: (Node ...), outputs: (Node ...), updates: ((state input, new value) ...)
     Node   := op, inputs: (Node ...), type, where                      immutable and hash-consed

@@ -30,8 +30,8 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
 class Builder:
     """Makes nodes by op name. Every node gets the provenance `where`.
 
-    `vjp_graph` and `jvp_graph` differentiate a region (of control flow); autodiff supplies them, since records
-    stand below it.
+    `vjp_graph` and `jvp_graph` differentiate a region (of control flow); autodiff supplies them, since
+    records stand below it.
     """
 
     def __init__(
@@ -51,7 +51,10 @@ class Builder:
         return Builder(where, self._vjp_graph, self._jvp_graph, needs)
 
     def needed(self, index: int) -> bool:
-        """Return whether the vjp rule being run must give a cotangent for input number `index`; others are dropped."""
+        """Return whether the vjp rule being run must give a cotangent for input number `index`.
+
+        Others are dropped.
+        """
         return not self._needs or self._needs[index]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -92,13 +95,16 @@ class Builder:
         return take_item(node, index)
 
     def vjp_graph(self, graph: Graph, wrt: Sequence[bool]) -> Graph:
-        """Return the graph (inputs..., cotangents of outputs...) -> cotangents of the inputs marked in `wrt`."""
+        """Return the graph (inputs..., cotangents of outputs...) -> cotangents of the inputs marked in `wrt`.
+        """
         if self._vjp_graph is None:
             raise VerifyError("builder: a derivative of a region was asked outside autodiff")
         return self._vjp_graph(graph, wrt)
 
     def jvp_graph(self, graph: Graph, wrt: Sequence[bool]) -> Graph:
-        """Return the graph (inputs..., tangents of inputs marked in `wrt`...) -> (outputs..., tangents of outputs)."""
+        """Return the graph (inputs..., tangents of inputs marked in `wrt`...) -> (outputs..., tangents of
+        outputs).
+        """
         if self._jvp_graph is None:
             raise VerifyError("builder: a derivative of a region was asked outside autodiff")
         return self._jvp_graph(graph, wrt)

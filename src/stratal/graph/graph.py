@@ -43,7 +43,10 @@ class Graph:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Every node reachable from the roots, inputs before users; unused graph inputs are not among them."""
+        """Every node reachable from the roots, inputs before users.
+
+        Unused graph inputs are not among them.
+        """
         if self._nodes is None:
             self._nodes = tuple(topological(self.roots))
         return self._nodes
@@ -93,7 +96,10 @@ class Graph:
 
 
 def graph_to_text(graph: Graph, *, lines: bool = True, indent: str = "", limit: int | None = None) -> str:
-    """Print a graph. `lines` adds source lines as comments; `limit` cuts long constants (the text then no longer parses)."""
+    """Print a graph.
+
+    `lines` adds source lines as comments; `limit` cuts long constants (the text then no longer parses).
+    """
     number: dict[Node, int] = {}
     head = []
     for node in graph.inputs:
@@ -154,7 +160,10 @@ def inline(graph: Graph, arguments: Iterable[Node]) -> list[Node]:
 
 
 def verify(graph: Graph) -> Graph:
-    """Check every rule of the IR and return the graph. Raises: VerifyError naming the node and its source line."""
+    """Check every rule of the IR and return the graph.
+
+    Raises: VerifyError naming the node and its source line.
+    """
     known = set(graph.inputs)
     for node in graph.inputs:
         if not isinstance(node.op, Input):

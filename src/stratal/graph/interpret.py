@@ -1,4 +1,7 @@
-"""The reference interpreter: run a graph with each record's NumPy reference. The oracle, and eager mode's engine."""
+"""The reference interpreter: run a graph with each record's NumPy reference.
+
+The oracle, and eager mode's engine.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The op protocol: one class in one file holds all that Stratal knows about one op.
 
 A record is a frozen dataclass whose fields are the op's attributes. Everything another subsystem needs stands
-beside the type rule: reference, derivative rules, lowering, cost, samples. A field that is absent says why, as a
-sentence in the class variable of the same theme (`not_differentiable`, `not_lowered`).
+beside the type rule: reference, derivative rules, lowering, cost, samples. A field that is absent says why,
+as a sentence in the class variable of the same theme (`not_differentiable`, `not_lowered`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Draw = Callable[[np.random.Generator], Sequence[Array]]
 class Sample(NamedTuple):
     """One way to call an op in the generated contract tests.
 
-    Inputs are drawn from `domain` (floats), small integers or booleans, or by `draw` where values must obey more
-    than a range. `smooth` is False where finite differences across a kink or jump would be wrong.
+    Inputs are drawn from `domain` (floats), small integers or booleans, or by `draw` where values must obey
+    more than a range. `smooth` is False where finite differences across a kink or jump would be wrong.
     """
 
     op: Op
@@ -98,7 +98,10 @@ class Op:
         raise VerifyError(f"{self.name}: has no lowering", got=self.not_lowered)
 
     def host_reason(self, *types: TensorType) -> str:
-        """Return why a call with operands of these types runs by host fallback; empty where `lower` serves it."""
+        """Return why a call with operands of these types runs by host fallback.
+
+        Empty where `lower` serves it.
+        """
         if self.not_lowered:
             return self.not_lowered
         out = self.infer(*types)
@@ -148,7 +151,9 @@ _Record = TypeVar("_Record", bound=type[Op])
 
 @dataclass_transform(frozen_default=True)
 def record(cls: _Record) -> _Record:
-    """Register an op class: freeze it as a dataclass of its attributes, named `name` or the lower-cased class name."""
+    """Register an op class: freeze it as a dataclass of its attributes, named `name` or the lower-cased class
+    name.
+    """
     frozen = dataclasses.dataclass(frozen=True, repr=False)(cls)
     if not frozen.__dict__.get("name"):
         frozen.name = cls.__name__.lower()

@@ -2,9 +2,10 @@
 
     Partition := groups in execution order, the group of each node, the values kept in memory
     Group     := kind, members in order, iteration space
-Kinds: `pointwise` (one loop nest, several outputs), `rows` (element-wise stages and reductions over trailing axes), `columns` (reductions
-over other axes and what follows on the kept ones), `contract` (a sum of products and its epilogue), `body` (loops the record wrote),
-`host` (the reference runs), `region` (control flow), `alias` (a result that is an input or a constant: a copy).
+Kinds: `pointwise` (one loop nest, several outputs), `rows` (element-wise stages and reductions over trailing
+axes), `columns` (reductions over other axes and what follows on the kept ones), `contract` (a sum of products
+and its epilogue), `body` (loops the record wrote), `host` (the reference runs), `region` (control flow),
+`alias` (a result that is an input or a constant: a copy).
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Group:
 
 @final
 class Partition:
-    """The result of fusion. `stored` values have a buffer of their own; every other member is computed where it is read."""
+    """The result of fusion.
+
+    `stored` values have a buffer of their own; every other member is computed where it is read.
+    """
 
     __slots__ = ("group_of", "groups", "stored")
 

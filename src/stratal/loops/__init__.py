@@ -8,6 +8,7 @@
     Stmt    := For(var, kind, body) | Store(buffer, (Expr, ...), value) | If(condition, then, otherwise) | Seq(Stmt ...)
     Kernel  := name, parameters, locals, body         one parallel loop outermost is the chunk loop
 
-Expressions are hash-consed, so sharing is sharing of objects. Index expressions are int64 and kept in normal form
-by `loops.index`. Scalar functions (`fn`) are listed in `loops.expr.FUNCTIONS`; everything else is built of them.
+Expressions are hash-consed, so sharing is sharing of objects. Index expressions are int64 and kept in normal
+form by `loops.index`. Scalar functions (`fn`) are listed in `loops.expr.FUNCTIONS`; everything else is built
+of them.
 """

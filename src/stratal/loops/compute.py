@@ -119,8 +119,8 @@ class Check(NamedTuple):
 class Compute(Lowered):
     """One tensor as an expression of others. `terms` has one entry without a combiner, `num_terms` with one.
 
-    Terms of a reduction have the states' dtypes (float32 for 16-bit floats: round once, at the end); the result is
-    `states[result]` cast to `dtype`.
+    Terms of a reduction have the states' dtypes (float32 for 16-bit floats: round once, at the end); the
+    result is `states[result]` cast to `dtype`.
     """
 
     __slots__ = ("args", "axes", "checks", "combiner", "dtype", "loads", "reduce", "result", "terms")
@@ -190,9 +190,11 @@ def pointwise(types: Sequence[TensorType], dtype: DType, f: Callable[..., Expr])
 
 @final
 class LoopBody(Lowered):
-    """A kernel no tensor expression describes (cumulative ops, scatter): statements over argument and result buffers.
+    """A kernel no tensor expression describes (cumulative ops, scatter): statements over argument and result
+    buffers.
 
-    `build(args, outs)` returns the statement; `parallel` loops inside it may be distributed. Nothing fuses into it.
+    `build(args, outs)` returns the statement; `parallel` loops inside it may be distributed. Nothing fuses
+    into it.
     """
 
     __slots__ = ("build", "checks")

@@ -64,7 +64,10 @@ _NONE: Final[frozenset[Any]] = frozenset()
 
 @final
 class Buffer:
-    """Memory a kernel touches. `strides` count elements; `space` is `global`, `scratch` (per worker) or `register`."""
+    """Memory a kernel touches.
+
+    `strides` count elements; `space` is `global`, `scratch` (per worker) or `register`.
+    """
 
     __slots__ = ("__weakref__", "dtype", "name", "shape", "space", "strides")
 
@@ -196,7 +199,10 @@ class Call:
 
 @final
 class Guard:
-    """`value` where `condition` holds, else `otherwise`. Loads of `value` do not happen where it does not hold."""
+    """`value` where `condition` holds, else `otherwise`.
+
+    Loads of `value` do not happen where it does not hold.
+    """
 
     __slots__ = ("__weakref__", "condition", "free", "otherwise", "parts", "value")
 
@@ -219,7 +225,10 @@ class Guard:
 
 @final
 class Lanes:
-    """All lanes of a vector combined as a balanced tree: halves, quarters, ...; `fn` is a two-argument function."""
+    """All lanes of a vector combined as a balanced tree: halves, quarters, ....
+
+    `fn` is a two-argument function.
+    """
 
     __slots__ = ("__weakref__", "fn", "free", "parts", "value", "var")
 
@@ -265,7 +274,10 @@ def _intern(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
 
 
 def const(value: Any, dtype: DType) -> Const:
-    """Return the immediate `value` of `dtype` (a Python bool, int or float). Floats are rounded to the dtype."""
+    """Return the immediate `value` of `dtype` (a Python bool, int or float).
+
+    Floats are rounded to the dtype.
+    """
     plain: Any
     if dtype.is_bool:
         plain = bool(value)
@@ -362,7 +374,10 @@ def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
 
 
 def walk(roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrgetter("parts")) -> list[Expr]:
-    """Return every sub-expression, operands before users, each once; iterative. `below` says where to go on."""
+    """Return every sub-expression, operands before users, each once; iterative.
+
+    `below` says where to go on.
+    """
     order: list[Expr] = []
     seen: set[Expr] = set()
     opened: list[Expr] = []
@@ -385,7 +400,10 @@ def walk(roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrge
 
 
 def transform(roots: Iterable[Expr], change: Callable[[Expr], Expr | None]) -> list[Expr]:
-    """Rebuild expressions bottom up; `change` sees each rebuilt node and returns its replacement, or None to keep it."""
+    """Rebuild expressions bottom up.
+
+    `change` sees each rebuilt node and returns its replacement, or None to keep it.
+    """
     wanted = list(roots)
     new: dict[Expr, Expr] = {}
     for expr in walk(wanted):

@@ -1,4 +1,7 @@
-"""Reading what a record's lowering does: which axes it reads where. Shared by fusion, layouts and scheduling."""
+"""Reading what a record's lowering does: which axes it reads where.
+
+Shared by fusion, layouts and scheduling.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from stratal.loops.expr import Call, Expr, Load, Var, loads
 
 
 def is_view(compute: Compute) -> bool:
-    """Return whether a compute only moves elements: its body is one load, from a place that no data decides."""
+    """Return whether a compute only moves elements: its body is one load, from a place that no data decides.
+    """
     if compute.combiner is not None or not isinstance(compute.terms[0], Load):
         return False
     return not loads(compute.terms[0].indices)

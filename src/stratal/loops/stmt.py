@@ -164,9 +164,12 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
 
 
 def store_groups(body: Sequence[Stmt]) -> list[list[Store] | Stmt]:
-    """Group consecutive stores none of which reads what an earlier one of the group wrote; everything else stays alone.
+    """Group consecutive stores none of which reads what an earlier one of the group wrote.
 
-    Generated code computes all values of a group before it writes any: what a group reads may lie where it writes.
+    Everything else stays alone.
+
+    Generated code computes all values of a group before it writes any: what a group reads may lie where it
+    writes.
     """
     groups: list[list[Store] | Stmt] = []
     for stmt in body:

@@ -1,4 +1,6 @@
-"""Algorithm choices made on the graph before fusion: exact rewrites that give the tactics what they are good at."""
+"""Algorithm choices made on the graph before fusion: exact rewrites that give the tactics what they are good
+at.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from stratal.optimize.rewrite import rewrite_graph
 
 
 def pad_convolutions(graph: Graph) -> Graph:
-    """Make padding and dilation of a convolution's operand a value of its own, so that the inner loop needs no conditions.
+    """Make padding and dilation of a convolution's operand a value of its own, so that the inner loop needs
+    no conditions.
 
     conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
     conv(permute(x), ...)                  ->  conv(permute(pad(x, ...)), w)      one padded copy serves both directions

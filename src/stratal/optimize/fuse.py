@@ -83,7 +83,9 @@ class Fusion:
         return Partition(groups, self.group_of, stored)
 
     def _scalars_first(self) -> list[Node]:
-        """Return the nodes with those that depend on little data in front: learning rates and step counts then hold up nothing."""
+        """Return the nodes with those that depend on little data in front: learning rates and step counts
+        then hold up nothing.
+        """
         little = self.little
         for node in self.graph.nodes:
             types = node.type.elements if isinstance(node.type, TupleType) else (node.type,)
@@ -95,7 +97,10 @@ class Fusion:
 
     # -- views -----------------------------------------------------------------------------------------------
     def _see_through(self, node: Node) -> bool:
-        """Record a view so that readers look through it; values that must exist as buffers are copied instead."""
+        """Record a view so that readers look through it.
+
+        Values that must exist as buffers are copied instead.
+        """
         lowered = self.lower_of(node)
         if node in self.whole or not isinstance(lowered, Compute) or not is_view(lowered):
             return False
@@ -171,7 +176,9 @@ class Fusion:
             self._open("pointwise", node, self._apart(latest, node.shape, accesses))
 
     def _waiting_for(self, values: Sequence[Node]) -> list[Node]:
-        """Return waiting values with the waiting values they read, operands first, all read at their own elements."""
+        """Return waiting values with the waiting values they read, operands first, all read at their own
+        elements.
+        """
         found: dict[Node, None] = {}
         stack = list(values)
         while stack:
@@ -415,7 +422,9 @@ def _reads_in_order(accesses: Sequence[Access], order: Sequence[Var]) -> bool:
 def _column_key(
     compute: Compute, accesses: Sequence[Access]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return (space, reduced axes) of the operand read straight: reductions with equal keys share a loop nest."""
+    """Return (space, reduced axes) of the operand read straight: reductions with equal keys share a loop
+    nest.
+    """
     order = (*compute.axes, *compute.reduce)
     for access in accesses:
         where = axis_positions(access.indices, order)

@@ -1,4 +1,6 @@
-"""Layouts: the order in which each stored value's axes lie in memory, chosen per value; logical shapes never change.
+"""Layouts: the order in which each stored value's axes lie in memory, chosen per value.
+
+Logical shapes never change.
 
 Convolutions want channels last, so that a window's rows are contiguous and outputs are written in vectors;
 what is computed from a value element by element keeps its order. Results of the graph are row-major.
@@ -61,7 +63,10 @@ def _sources(node: Node) -> list[Node]:
 
 
 def _inherited(node: Node, orders: dict[Node, Order], rank: int) -> Order | None:
-    """Return the order of the first operand of equal rank that has one; a permutation moves the axes of its operand's."""
+    """Return the order of the first operand of equal rank that has one.
+
+    A permutation moves the axes of its operand's.
+    """
     if node.op.name == "permute":
         given = orders.get(node.inputs[0])
         perm: tuple[int, ...] = node.op.attributes["perm"]

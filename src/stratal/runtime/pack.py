@@ -67,7 +67,10 @@ def pack(executable: Executable, lines: Iterable[SourceLine] = ()) -> bytes:
 
 
 def unpack(data: bytes, calls: Sequence[object] = (), lines: Iterable[SourceLine] = ()) -> Executable:
-    """Return the Executable that `pack` wrote. Raises: FormatError, also for another number of calls or lines."""
+    """Return the Executable that `pack` wrote.
+
+    Raises: FormatError, also for another number of calls or lines.
+    """
     try:
         return _unpack(data, list(calls), list(dict.fromkeys(lines)))
     except FormatError:

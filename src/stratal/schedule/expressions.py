@@ -1,4 +1,5 @@
-"""The members of a group as one expression each: views and unstored members are inlined where they are read."""
+"""The members of a group as one expression each: views and unstored members are inlined where they are read.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, subs
 
 
 class GroupExpressions:
-    """Reads values at index expressions. `buffers` gives each stored value its memory; `local` overrides it inside the kernel."""
+    """Reads values at index expressions.
+
+    `buffers` gives each stored value its memory; `local` overrides it inside the kernel.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Schedule primitives: exact rewrites of loop nests, each legal only where its check passes.
 
-A `Schedule` holds a statement tree and the list of steps that made it, so a schedule prints and replays. Loops are named by their
+A `Schedule` holds a statement tree and the list of steps that made it, so a schedule prints and replays.
+Loops are named by their
 variable object. Before -> after, in the text form of the loop IR:
 
     split(i, 4)        for i in 10: S[i]            ->  for io in 3: for ii in 4: if io*4+ii < 10: S[io*4+ii]
@@ -47,7 +48,10 @@ class Schedule:
 
     # -- loop structure --------------------------------------------------------------------------------------
     def split(self, var: Var, factor: int) -> tuple[Var, Var]:
-        """Split a loop into (outer, inner of extent `factor`); a tail that does not divide becomes a guard."""
+        """Split a loop into (outer, inner of extent `factor`).
+
+        A tail that does not divide becomes a guard.
+        """
         factor = max(1, min(factor, var.extent))
         outer = Var(f"{var.name}o", -(-var.extent // factor))
         inner = Var(f"{var.name}i", factor)
@@ -64,7 +68,10 @@ class Schedule:
         return outer, inner
 
     def reorder(self, *order: Var) -> None:
-        """Give perfectly nested loops a new order, outermost first. Legal when no iteration depends on another's."""
+        """Give perfectly nested loops a new order, outermost first.
+
+        Legal when no iteration depends on another's.
+        """
         wanted = list(order)
         top = self._find(lambda loop: loop.var in wanted)
 
@@ -104,7 +111,10 @@ class Schedule:
         return fused
 
     def merge(self, *loops: Var) -> Var:
-        """Run neighbouring loops of equal extent as one. Legal when iteration k of a later one needs only iterations k of earlier ones."""
+        """Run neighbouring loops of equal extent as one.
+
+        Legal when iteration k of a later one needs only iterations k of earlier ones.
+        """
         first = loops[0]
         if any(v.extent != first.extent for v in loops):
             raise VerifyError(
@@ -145,7 +155,10 @@ class Schedule:
         self._kind(var, "vector")
 
     def parallel(self, var: Var) -> None:
-        """Make iterations the chunks of the kernel. The loop must be outermost when the kernel is finished."""
+        """Make iterations the chunks of the kernel.
+
+        The loop must be outermost when the kernel is finished.
+        """
         self._kind(var, "parallel")
 
     def _kind(self, var: Var, kind: LoopKind) -> None:
@@ -199,7 +212,10 @@ class Schedule:
 
     # -- temporaries -----------------------------------------------------------------------------------------
     def shrink(self, temporary: Buffer, inside: Sequence[Var], space: str) -> Buffer:
-        """Keep only the part of a temporary that one iteration of the loops `inside` uses. Legal when no value crosses iterations."""
+        """Keep only the part of a temporary that one iteration of the loops `inside` uses.
+
+        Legal when no value crosses iterations.
+        """
         fixed = set(inside)
         accesses = [
             e.indices for e in walk(expressions(self.body)) if isinstance(e, Load) and e.buffer is temporary
@@ -438,7 +454,9 @@ def _outer_part(expr: Expr, fixed: set[Var]) -> tuple[Expr, Expr]:
 
 
 def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:
-    """Every buffer that one body writes and a later one reads must be read at an index the same iteration wrote."""
+    """Every buffer that one body writes and a later one reads must be read at an index the same iteration
+    wrote.
+    """
     written: dict[Buffer, list[tuple[Expr, ...]]] = {}
     for body in bodies:
         for e in walk(expressions(body)):

@@ -1,7 +1,9 @@
-"""From a partition to commands: values with homes, launches in order, control flow as nested lists. No code is generated here.
+"""From a partition to commands: values with homes, launches in order, control flow as nested lists.
 
-State updates and loop carries are copies onto the old value; `memory.alias` removes the copies that are not needed. Groups that only
-feed updates run last, so that a failing index check leaves states untouched.
+No code is generated here.
+
+State updates and loop carries are copies onto the old value; `memory.alias` removes the copies that are not
+needed. Groups that only feed updates run last, so that a failing index check leaves states untouched.
 """
 
 from __future__ import annotations
@@ -143,7 +145,10 @@ class ProgramLowering:
 
 
 class GraphLowering:
-    """Lowers the groups of one graph (a program or a region) to commands; `bound` maps known nodes to values."""
+    """Lowers the groups of one graph (a program or a region) to commands.
+
+    `bound` maps known nodes to values.
+    """
 
     def __init__(
         self, owner: ProgramLowering, planned: Planned, bound: dict[Node, int], results: dict[Node, int]
@@ -192,7 +197,8 @@ class GraphLowering:
         return list(found.values())
 
     def _due(self, checks: Sequence[IndexCheck], groups: Sequence[Group]) -> dict[int, list[Command]]:
-        """Return the launches of checks, as early as they can be, by the position of the group they precede."""
+        """Return the launches of checks, as early as they can be, by the position of the group they precede.
+        """
         group_of = self.planned.partition.group_of
         position = {id(group): k for k, group in enumerate(groups)}
         due: dict[int, list[Command]] = {}
@@ -210,7 +216,10 @@ class GraphLowering:
         return due
 
     def _late_updates(self, checked: Sequence[Operand]) -> list[Group]:
-        """Return the groups, those last that only feed state updates and no index check; the order stays otherwise."""
+        """Return the groups, those last that only feed state updates and no index check.
+
+        The order stays otherwise.
+        """
         groups = self.planned.partition.groups
         graph = self.planned.graph
         if not graph.updates:
@@ -358,7 +367,10 @@ class RegionLowering:
         return [*start, While(tuple(condition), predicate, tuple(body), "while")]
 
     def _scan(self) -> list[Command]:
-        """Carries live in the results; rows of x are read and rows of y written through one-row copies at the row number."""
+        """Carries live in the results.
+
+        Rows of x are read and rows of y written through one-row copies at the row number.
+        """
         op = self.node.op
         operands = list(map(self.outer.at, self.node.inputs))
         trips_value = operands.pop() if op.dynamic_length else None  # type: ignore[attr-defined]

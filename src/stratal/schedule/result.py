@@ -20,7 +20,10 @@ class Pack(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """A kernel over values. `in_place` lists (read, write) values that may share memory; `before` are kernels to run first."""
+    """A kernel over values.
+
+    `in_place` lists (read, write) values that may share memory; `before` are kernels to run first.
+    """
 
     kernel: Kernel
     reads: tuple[Operand, ...]
@@ -32,7 +35,9 @@ class Scheduled(NamedTuple):
 
 
 class Tactic(NamedTuple):
-    """What a tactic returns: the scheduled body, its temporaries, its name and steps, pairs that may share memory, packing."""
+    """What a tactic returns: the scheduled body, its temporaries, its name and steps, pairs that may share
+    memory, packing.
+    """
 
     body: Stmt
     local: tuple[Buffer, ...]

@@ -1,4 +1,6 @@
-"""From a group to a kernel: pick the tactic of its kind, collect the kernel's parameters, give it a name by its content."""
+"""From a group to a kernel: pick the tactic of its kind, collect the kernel's parameters, give it a name by
+its content.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,11 @@ class Memory:
 
 
 class KernelMemo:
-    """Schedules each distinct group once: groups of equal structure differ only in which values they read and write.
+    """Schedules each distinct group once: groups of equal structure differ only in which values they read and
+    write.
 
-    A group's structure is its nodes numbered in the order a walk from its members meets them, views included; what it reads from
-    outside counts by type and strides.
+    A group's structure is its nodes numbered in the order a walk from its members meets them, views included;
+    what it reads from outside counts by type and strides.
     """
 
     def __init__(self) -> None:

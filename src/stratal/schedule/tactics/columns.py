@@ -1,7 +1,8 @@
 """Column kernels: reductions that keep the contiguous axis, or whose reduced axes are not the last ones.
 
-Vectors run along a kept axis where that is contiguous, several per pass; otherwise along the innermost reduced axis, in lanes that are
-combined as a tree. Reductions over the same space share the loops; what follows on the kept axes runs when they are done.
+Vectors run along a kept axis where that is contiguous, several per pass; otherwise along the innermost
+reduced axis, in lanes that are combined as a tree. Reductions over the same space share the loops; what
+follows on the kept axes runs when they are done.
 """
 
 from __future__ import annotations

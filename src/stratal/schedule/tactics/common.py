@@ -17,7 +17,9 @@ MAX_CHUNKS = 64
 
 
 def lanes_of(target: Target, dtypes: Iterable[DType]) -> int:
-    """Return the vector width for values of several dtypes: that of the widest arithmetic, never below 8 bytes' worth."""
+    """Return the vector width for values of several dtypes: that of the widest arithmetic, never below 8
+    bytes' worth.
+    """
     sizes = [d.compute.itemsize for d in dtypes if not d.is_bool]
     return max(1, target.vector_bits // 8 // max(4, min(sizes, default=4)))
 
@@ -36,7 +38,9 @@ def finished(
 
 
 def reduction_order(axes: Sequence[Var]) -> str:
-    """Return the step that says in which order a reduction visits its axes, outermost first: its bits depend on that."""
+    """Return the step that says in which order a reduction visits its axes, outermost first: its bits depend
+    on that.
+    """
     return f"reduction in the order {', '.join(v.name for v in axes)}"
 
 
@@ -55,7 +59,10 @@ def vectorize_inner(schedule: Schedule, var: Var, lanes: int) -> Var:
 
 
 def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: float) -> None:
-    """Turn leading loops into chunks worth their cost; the rest stays serial. Tails of the loops are cut off."""
+    """Turn leading loops into chunks worth their cost; the rest stays serial.
+
+    Tails of the loops are cut off.
+    """
     total = work_per_iteration
     for var in loops:
         total *= var.extent
@@ -108,7 +115,8 @@ def unit_axis(buffer: Buffer, indices: Sequence[Expr], axes: Iterable[Var]) -> V
 def in_place_pairs(
     body: Stmt, reads: Sequence[Buffer], writes: Sequence[Buffer]
 ) -> list[tuple[Buffer, Buffer]]:
-    """Return (read, write) pairs that may share memory: every access to both is at one and the same place per iteration.
+    """Return (read, write) pairs that may share memory: every access to both is at one and the same place per
+    iteration.
 
     Within an iteration nothing reads there after the write.
     """

@@ -1,8 +1,10 @@
-"""Sums of products of two operands: matrix products, batched or not, and convolutions in any of their three roles.
+"""Sums of products of two operands: matrix products, batched or not, and convolutions in any of their three
+roles.
 
-One operand is read in vectors along an output axis (`B`), the other one element at a time and broadcast (`A`). A register tile of
-`rows` x `vectors` accumulators stays in registers over the whole reduction; tiles that share a panel of B run one after another.
-What follows the product on the same elements runs on the finished tile.
+One operand is read in vectors along an output axis (`B`), the other one element at a time and broadcast
+(`A`). A register tile of `rows` x `vectors` accumulators stays in registers over the whole reduction; tiles
+that share a panel of B run one after another. What follows the product on the same elements runs on the
+finished tile.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ DIRECT_WORK = 6  # epilogues up to this many operations are repeated in the unro
 
 
 class Roles(NamedTuple):
-    """What each loop does. `vector` is the axis in vectors; `a` and `b` are positions of the operands among the terms."""
+    """What each loop does.
+
+    `vector` is the axis in vectors; `a` and `b` are positions of the operands among the terms.
+    """
 
     a: int
     b: int
@@ -58,7 +63,9 @@ class Tile(NamedTuple):
 
 
 def choose_roles(terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Var], out: Buffer) -> Roles:
-    """Choose the vector axis: contiguous in one operand and in the result if there is one, else in the operand."""
+    """Choose the vector axis: contiguous in one operand and in the result if there is one, else in the
+    operand.
+    """
     operands = [strip_cast(t) for t in terms]
     offsets = [
         index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands
@@ -87,9 +94,9 @@ def choose_roles(terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Va
 def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> Tile:
     """Choose the register tile with the least estimated time per element of the reduction.
 
-    A tile needs rows x vectors accumulators, its vectors of B and one broadcast of A in registers. Two fused multiply-adds and two
-    loads start each cycle; fewer than eight accumulators cannot hide the latency of a multiply-add; beyond eight rows
-    their addresses no longer fit the integer registers.
+    A tile needs rows x vectors accumulators, its vectors of B and one broadcast of A in registers. Two fused
+    multiply-adds and two loads start each cycle; fewer than eight accumulators cannot hide the latency of a
+    multiply-add; beyond eight rows their addresses no longer fit the integer registers.
     """
     best, cost = Tile(1, 1), math.inf
     for vectors in (4, 3, 2, 1):  # of equal tiles the wider: fewer rows to keep addresses of
@@ -106,7 +113,8 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
 
 
 def schedule_contract(x: GroupExpressions, target: Target) -> Tactic:
-    """Return the scheduled nest of a contraction and its epilogue, its name, and pairs that may share memory."""
+    """Return the scheduled nest of a contraction and its epilogue, its name, and pairs that may share memory.
+    """
     nest_ = ContractNest(x, target)
     schedule = nest_.schedule()
     schedule.steps.append(reduction_order(nest_.roles.reduce))
@@ -146,7 +154,9 @@ class ContractNest:
             self.terms[self.roles.a] = self._packed_rows(self.terms[self.roles.a])
 
     def _wants_panels(self, term: Expr) -> bool:
-        """Return whether B is better copied into panels: it is not contiguous along the vectors, or is read often and lies scattered."""
+        """Return whether B is better copied into panels: it is not contiguous along the vectors, or is read
+        often and lies scattered.
+        """
         operand = strip_cast(term)
         if not isinstance(operand, Load):
             return False  # a constant
@@ -168,7 +178,10 @@ class ContractNest:
         return [v for v in (*self.roles.outer, *self.roles.reduce) if index.depends(term, v)]
 
     def _panels(self, term: Expr) -> Expr:
-        """Copy B into panels as wide as a tile, each contiguous over the whole reduction; return the term that reads them."""
+        """Copy B into panels as wide as a tile, each contiguous over the whole reduction.
+
+        Return the term that reads them.
+        """
         width = min(self.tile.vectors * self.lanes, self.roles.vector.extent)
         self._note_pack(
             "second operand", width, "it is read in vectors, and lies scattered along them or the reduction"
@@ -186,7 +199,9 @@ class ContractNest:
         )
 
     def _wants_rows(self, term: Expr) -> bool:
-        """Return whether A is better copied tile by tile: its rows are contiguous, but each step of the reduction is far away."""
+        """Return whether A is better copied tile by tile: its rows are contiguous, but each step of the
+        reduction is far away.
+        """
         operand = strip_cast(term)
         if not isinstance(operand, Load) or not self.roles.reduce or len(self.roles.rows) != 1:
             return False
@@ -201,7 +216,10 @@ class ContractNest:
         return self._pack(term, self.m, width)
 
     def _pack(self, term: Expr, along: Var, width: int) -> Expr:
-        """Copy an operand so that `width` steps of `along` lie together, then the reduction; return the term that reads the copy."""
+        """Copy an operand so that `width` steps of `along` lie together, then the reduction.
+
+        Return the term that reads the copy.
+        """
         used = self._used(term)
         outer = [v for v in used if v in self.roles.outer]
         inner = [v for v in used if v in self.roles.reduce]
@@ -272,19 +290,23 @@ class ContractNest:
         return in_place_pairs(results, reads, stored(results))
 
     def _rows_first(self) -> bool:
-        """Return whether neighbouring tiles should follow C's rows: right once all of B stays in the cache."""
+        """Return whether neighbouring tiles should follow C's rows: right once all of B stays in the cache.
+        """
         b_bytes = self.depth * self.roles.vector.extent * self.dtype.itemsize
         return b_bytes <= self.target.l2_bytes // 4
 
     def _block_depth(self) -> int:
-        """Return how much of the reduction one block covers: a panel of B stays in the cache, and rounding errors stay small."""
+        """Return how much of the reduction one block covers: a panel of B stays in the cache, and rounding
+        errors stay small.
+        """
         width = self.tile.vectors * self.lanes * self.dtype.itemsize
         return min(BLOCK, max(256, self.target.l2_bytes // 4 // width))
 
     def _blocked(self, loops: Sequence[Var], zero: Expr) -> Schedule:
         """Sum blocks of the reduction in registers and add them up in scratch, a run of tiles at a time.
 
-        Two levels of summation: the error grows with the longer of the two, not with the whole depth (Higham, 1993).
+        Two levels of summation: the error grows with the longer of the two, not with the whole depth (Higham,
+        1993).
         """
         combiner = self.compute.combiner
         assert combiner is not None
@@ -326,7 +348,10 @@ class ContractNest:
         return guard_leaves(Store(acc, at, combiner.combine((acc[at],), self.terms)[0]), self.inside)
 
     def _split_reduction(self) -> tuple[list[Var], list[Var]]:
-        """Divide the reduction loops into those over blocks and those within one; a loop in between is split."""
+        """Divide the reduction loops into those over blocks and those within one.
+
+        A loop in between is split.
+        """
         inner: list[Var] = []
         room = self._block_depth()
         for k in reversed(range(len(self.roles.reduce))):
@@ -357,7 +382,9 @@ class ContractNest:
         *,
         unroll: bool = False,
     ) -> tuple[Schedule, list[Var], list[Var], list[Var]]:
-        """Return one stage split into runs of tiles: its nest, the loops over runs, over blocks, and over tiles of a run."""
+        """Return one stage split into runs of tiles: its nest, the loops over runs, over blocks, and over
+        tiles of a run.
+        """
         fresh = [Var(v.name, v.extent) for v in loops]
         again = [Var(v.name, v.extent) for v in blocks]
         values: dict[Var, Expr] = {

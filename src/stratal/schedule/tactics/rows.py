@@ -1,8 +1,10 @@
-"""Row kernels: element-wise stages and reductions over the trailing axes, one row at a time, the row staying in cache.
+"""Row kernels: element-wise stages and reductions over the trailing axes, one row at a time, the row staying
+in cache.
 
-A row passes through phases; a reduction ends one. Elements a later phase needs are recomputed when cheap, else kept: in their own
-result if they have one, in a per-worker scratch row otherwise. Reductions run in lanes over a fixed number of accumulators that are
-combined as a tree, so the order depends on the shape and the target alone.
+A row passes through phases; a reduction ends one. Elements a later phase needs are recomputed when cheap,
+else kept: in their own result if they have one, in a per-worker scratch row otherwise. Reductions run in
+lanes over a fixed number of accumulators that are combined as a tree, so the order depends on the shape and
+the target alone.
 """
 
 from __future__ import annotations
@@ -72,7 +74,10 @@ def schedule_rows(x: GroupExpressions, target: Target) -> Tactic:
 
 
 class RowNest:
-    """Builds the nest of one row group; `local` holds its temporaries, full-size until they are shrunk to one row."""
+    """Builds the nest of one row group.
+
+    `local` holds its temporaries, full-size until they are shrunk to one row.
+    """
 
     def __init__(self, x: GroupExpressions, target: Target) -> None:
         self.x = x
@@ -101,7 +106,9 @@ class RowNest:
         return finished(schedule, "rows", pairs)
 
     def _in_place(self, phases: Sequence[Stmt]) -> list[tuple[Buffer, Buffer]]:
-        """Return what may be overwritten: values read no later than the write, in its phase each element where it is written."""
+        """Return what may be overwritten: values read no later than the write, in its phase each element
+        where it is written.
+        """
         pairs = []
         for k, phase in enumerate(phases):
             for r, w in in_place_pairs(phase, loaded(phase), stored(phase)):
@@ -161,7 +168,9 @@ class RowNest:
         return made
 
     def _vector_pass(self, keep: Sequence[Node], reductions: Sequence[Node]) -> Stmt:
-        """Return one loop over the row in vectors that stores `keep` and feeds `reductions`, and their final combination."""
+        """Return one loop over the row in vectors that stores `keep` and feeds `reductions`, and their final
+        combination.
+        """
         x, step = self.x, self.width * self.unroll
         outer, copy, lane = Var("jo", -(-self.size // step)), Var("ju", self.unroll), Var("jl", self.width)
         position = index.add(index.add(index.mul(outer, step), index.mul(copy, self.width)), lane)
