@@ -1,4 +1,4 @@
-"""Same bits: parameters after training do not depend on threads, repeats, caches, hash seeds or being
+"""Same bits: what training computes depends on no threads, repeats, caches, hash seeds or interruptions."""
 resumed.
 """
 
