@@ -237,7 +237,7 @@ class Lanes:
         self.value: Final = value  # mentions the lane variable `var`
         self.var: Final = var
         self.parts: Final[tuple[Expr, ...]] = (value,)
-        self.free: Final = value.free
+        self.free: Final[frozenset[Var]] = value.free
 
     @property
     def dtype(self) -> DType:
@@ -426,7 +426,8 @@ def substitute(roots: Iterable[Expr], values: Mapping[Var, Expr]) -> list[Expr]:
 
     wanted = list(roots)
     replaced = values.keys()
-    new: dict[Expr, Expr] = dict(values)
+    new: dict[Expr, Expr] = {}
+    new.update(values.items())
 
     def below(expr: Expr) -> list[Expr]:
         parts = index.atoms(expr) if index.is_linear(expr) else expr.parts

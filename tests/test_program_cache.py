@@ -1,0 +1,182 @@
+"""The cache across processes: a warm start compiles nothing, and nothing wrong is ever taken from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal.base import settings
+from stratal.base.dtypes import float32
+from stratal.base.log import DecisionLog
+from stratal.base.types import TensorType
+from stratal.compiler import Program, compile_graph
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
+from stratal.plan import kept
+from stratal.runtime.cache import object_cache
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import stratal as st
+
+w = st.tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3))
+
+@st.compile
+def step(x):
+    return st.tanh(x @ w).sum(axis=0)
+
+x = st.tensor(np.arange(8, dtype=np.float32).reshape(2, 4))
+result = step(x)
+made = step.program.made
+print(json.dumps({
+    "bytes": np.asarray(result).tobytes().hex(),
+    "cached": made.num_cached,
+    "kernels": len(step.program.executable.kernels),
+    "planned": "_drafted" in vars(step.program),
+    "where": str(step.program.executable.commands[0].where),
+    "plan": step.plan.hash,
+    "decisions": step.program.log.to_json(),
+}))
+"""
+
+
+def run(cache: Path, script: str = SCRIPT, **extra: str) -> dict[str, Any]:
+    """Run a script in a fresh process and return what it printed."""
+    environment = {**os.environ, "STRATAL_CACHE_DIR": str(cache), "STRATAL_THREADS": "2", **extra}
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def entries(cache: Path) -> set[Path]:
+    return set(cache.glob("*.entry"))
+
+
+def test_a_second_process_takes_the_whole_program_and_gives_the_same_bits(tmp_path: Path) -> None:
+    cold, warm = run(tmp_path / "c"), run(tmp_path / "c")
+    assert cold["planned"] and cold["cached"] == 0
+    assert not warm["planned"] and warm["cached"] == warm["kernels"] == cold["kernels"]
+    assert warm["bytes"] == cold["bytes"]
+
+
+def test_plan_and_decisions_of_a_program_from_the_cache_are_those_it_was_made_with(tmp_path: Path) -> None:
+    cold, warm = run(tmp_path / "c"), run(tmp_path / "c")
+    assert warm["plan"] == cold["plan"]
+    assert warm["decisions"] == cold["decisions"] != []
+
+
+def test_lines_are_those_of_the_program_that_runs(tmp_path: Path) -> None:
+    cold = run(tmp_path / "c")
+    moved = run(tmp_path / "c", "\n\n\n" + SCRIPT)
+    assert not moved["planned"]  # the same program, three lines further down
+    assert "line=10" in cold["where"] and "line=13" in moved["where"]
+
+
+def test_a_corrupt_entry_is_compiled_again(tmp_path: Path) -> None:
+    cold = run(tmp_path / "c")
+    for path in entries(tmp_path / "c"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(data)
+    again = run(tmp_path / "c")
+    assert again["planned"] and again["cached"] == 0 and again["bytes"] == cold["bytes"]
+    assert not run(tmp_path / "c")["planned"]  # and stored again
+
+
+def test_threads_and_target_have_entries_of_their_own(tmp_path: Path) -> None:
+    cold = run(tmp_path / "c")
+    threads = run(tmp_path / "c", STRATAL_THREADS="1")
+    assert threads["planned"] and threads["cached"] == threads["kernels"]  # another program, the same kernels
+    assert threads["bytes"] == cold["bytes"]
+
+
+def graph(scale: float = 2.0) -> Graph:
+    b = Builder()
+    x = graph_input("x", TensorType(float32, (64, 64)))
+    factor = b.broadcast(b.const(scale, float32), shape=(64, 64), axes=())
+    return Graph([x], [b.tanh(b.mul(x, factor))])
+
+
+def from_cache(program: Program) -> bool:
+    return "_drafted" not in vars(program)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Any:
+    with settings.cache_dir(tmp_path / "own"):
+        yield object_cache()
+
+
+def test_what_differs_is_not_found(cache: Any) -> None:
+    assert not from_cache(compile_graph(graph()))
+    assert from_cache(compile_graph(graph()))
+    assert not from_cache(compile_graph(graph(3.0)))
+    assert not from_cache(compile_graph(graph(), fused=False))
+    with settings.threads(settings.threads.value + 1):
+        assert not from_cache(compile_graph(graph()))
+
+
+def test_verifying_and_dumping_compile_before_ones_eyes(cache: Any, tmp_path: Path) -> None:
+    compile_graph(graph())
+    with settings.verify(True):
+        assert not from_cache(compile_graph(graph()))
+    with settings.dump(tmp_path / "stages"):
+        assert not from_cache(compile_graph(graph()))
+    assert list((tmp_path / "stages").rglob("*.ll"))
+
+
+def test_an_edit_of_the_compiler_makes_old_entries_unreachable(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_graph(graph())
+    monkeypatch.setattr(kept, "toolchain_digest", lambda scope: "edited")
+    again = compile_graph(graph())
+    assert not from_cache(again) and again.kernels_from_cache == 0
+
+
+def test_without_a_cache_all_is_compiled(tmp_path: Path) -> None:
+    with settings.cache_dir(None):
+        compile_graph(graph())
+        program = compile_graph(graph())
+    assert not from_cache(program) and program.kernels_from_cache == 0
+
+
+def test_a_program_that_calls_python_is_planned_anew_with_kernels_from_the_cache(cache: Any) -> None:
+    @st.compile
+    def step(x: st.Tensor) -> st.Tensor:
+        y = st.host_call(lambda a: a + 1, st.spec((64, 64), st.float32), st.tanh(x))
+        return y * 3.0
+
+    np.testing.assert_array_equal(step(st.zeros((64, 64))).numpy(), np.full((64, 64), 3.0, np.float32))
+    again = compile_graph(step.graph)
+    assert not from_cache(again)
+    assert again.kernels_from_cache == len(again.executable.kernels) > 0
+
+
+def test_a_directory_that_cannot_be_written_is_still_read(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_graph(graph())
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("stratal.runtime.cache._write_atomically", refuse)
+    assert from_cache(compile_graph(graph()))
+    with pytest.warns(UserWarning, match="cannot be written"):
+        program = compile_graph(graph(5.0))
+    assert not from_cache(program)
+
+
+def test_the_log_is_that_of_the_compilation(cache: Any) -> None:
+    cold, warm = compile_graph(graph()), compile_graph(graph())
+    assert isinstance(warm.log, DecisionLog)
+    assert warm.log.to_json() == cold.log.to_json()
