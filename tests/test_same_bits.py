@@ -1,6 +1,4 @@
 """Same bits: what training computes depends on no threads, repeats, caches, hash seeds or interruptions."""
-resumed.
-"""
 
 from __future__ import annotations
 
