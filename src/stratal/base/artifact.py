@@ -4,7 +4,8 @@ Plain data, serialisable without pickle.
 
     Executable := kernels, values, commands, arena_bytes, scratch_bytes
     Command    := Launch(kernel, buffers) | Copy(source, target) | Host(call, reads, writes)
-                | Loop(body, trips, counter) | While(condition commands, predicate, body) | Branch(predicate, then, otherwise)
+                | Loop(body, trips, counter) | While(condition commands, predicate, body)
+                | Branch(predicate, then, otherwise)
 
 Kernel ABI: `void k(const Frame*, int64 chunk, int32 worker)` with
 
@@ -113,8 +114,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Run `body` `trips` times (at most the int64 value `trips_value` where given), the int64 scalar
-    `counter` counting.
+    """Run `body` `trips` times, the int64 scalar `counter` counting; at most `trips_value` where given.
 
     `reverse` counts from trips-1 down to 0.
     """

@@ -16,6 +16,6 @@ class Cost(NamedTuple):
     def bytes(self) -> float:
         return self.read_bytes + self.written_bytes
 
-    def __add__(self, other: tuple[object, ...]) -> Cost:  # type: ignore[override]
+    def __add__(self, other: tuple[object, ...]) -> Cost:
         assert isinstance(other, Cost)
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 
 class Lowered:
-    """Base of `loops.Compute`, `loops.LoopBody` and `loops.Region`, so that siblings need not import each
-    other.
-    """
+    """Base of `loops.Compute`, `loops.LoopBody` and `loops.Region`, so that siblings stay apart."""
 
     __slots__ = ()

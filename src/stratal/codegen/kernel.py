@@ -1,5 +1,4 @@
-"""Loop IR to LLVM text: one kernel, one function, explicit vectors, registers as SSA values, no IR passes
-needed.
+"""Loop IR to LLVM text: one kernel, one function, explicit vectors, registers as SSA values, no IR passes.
 
 Every expression is emitted once, in the outermost scope where its variables are bound and its loads are safe,
 so loop invariants and common sub-expressions need no later pass. Loops run at least once and are tested at
@@ -213,8 +212,7 @@ class KernelEmitter(Values):
 
     # -- stores ----------------------------------------------------------------------------------------------
     def _stores(self, group: Sequence[Store]) -> None:
-        """Compute every value, then write: an output may share memory with an input read at the same place.
-        """
+        """Compute every value, then write: an output may share memory with an input read at its place."""
         ready = []
         for store in group:
             value = self.value(store.value, self.exec_mask)

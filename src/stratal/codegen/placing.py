@@ -1,6 +1,4 @@
-"""Where an expression's instructions go: the outermost scope in which its variables are bound and its loads
-are safe.
-"""
+"""Where instructions go: the outermost scope that binds an expression's variables and has its loads safe."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ class Info(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an access lies: base + constant + sum of coefficient * atom, plus a part that differs between
-    lanes.
-    """
+    """Where an access lies: base + constant + sum of coefficient * atom, plus a part that lanes differ in."""
 
     terms: tuple[tuple[Expr, int], ...]
     constant: int
@@ -53,8 +49,7 @@ def lane_count(extent: int) -> int:
 class Placing:
     """Scopes under construction, and what is known of expressions in them.
 
-    `target` is where instructions are appended right now; a value is remembered in the scope it was emitted
-    in.
+    `target` is where instructions are appended right now; a value is remembered where it was emitted.
     """
 
     def __init__(self, kernel: Kernel) -> None:

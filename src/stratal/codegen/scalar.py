@@ -1,7 +1,7 @@
 """One scalar function of the loop IR as LLVM instructions, on scalars or on vectors alike.
 
-`Emit` appends an instruction and returns the name of its result; `ty` is the full operand type, `<16 x
-float>` or `float`.
+`Emit` appends an instruction and returns the name of its result; `ty` is the full operand type: `float`,
+`<16 x float>`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class ScalarEmitter:
         return self.emit(f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in arguments)})")
 
     def call(self, fn: str, args: Sequence[str], arg: DType, result: DType, lanes: int) -> str:
-        """Emit `fn` on operands of dtype `arg` (of the value operands, for select) and return the result's
-        name.
-        """
+        """Emit `fn` on operands of dtype `arg` (for select, of the values) and return the result's name."""
         scalar = register_type(arg)
         ty = vector_of(scalar, lanes)
         if fn == "cast":
@@ -218,9 +216,8 @@ class ScalarEmitter:
             half = self.emit(f"fptrunc {f32} {value} to {vector_of('half', lanes)}")
             return self.emit(f"bitcast {vector_of('half', lanes)} {half} to {i16}")
         bits = self.emit(f"bitcast {f32} {value} to {i32}")  # round to nearest even on the upper half
-        odd = self.emit(
-            f"and {i32} {self.emit(f'lshr {i32} {bits}, ' + splat('16', 'i32', lanes))}, {splat('1', 'i32', lanes)}"
-        )
+        upper = self.emit(f"lshr {i32} {bits}, {splat('16', 'i32', lanes)}")
+        odd = self.emit(f"and {i32} {upper}, {splat('1', 'i32', lanes)}")
         bias = self.emit(f"add {i32} {odd}, {splat('32767', 'i32', lanes)}")
         high = self.emit(f"lshr {i32} {self.emit(f'add {i32} {bits}, {bias}')}, {splat('16', 'i32', lanes)}")
         nan = self.emit(f"fcmp uno {f32} {value}, {value}")

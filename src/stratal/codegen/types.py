@@ -1,7 +1,6 @@
 """How dtypes look in LLVM: in memory, in registers, as constants.
 
-bool is i8 in memory and i1 in registers; the 16-bit floats are i16 in both and become float through `cast`
-alone.
+bool is i8 in memory and i1 in registers; the 16-bit floats are i16 in both and become float by `cast` alone.
 """
 
 from __future__ import annotations

@@ -80,9 +80,7 @@ class Values(Placing):
         return "<" + ", ".join(f"i32 {k}" for k in range(lane_count(var.extent))) + ">"
 
     def _narrow(self, e: Expr) -> DType:
-        """Return int32 for vector index arithmetic whose bounds allow it: half the registers, cheaper
-        gathers.
-        """
+        """Return int32 for vector index arithmetic whose bounds allow it: it halves registers and gathers."""
         if e.dtype is not int64:
             return e.dtype
         low, high = index.bounds(e)
@@ -219,7 +217,8 @@ class Values(Placing):
     def _masked_load(self, kind: str, memory: str, where: str, mask: str) -> str:
         ty, mask_ty = vector_of(memory, self.lanes), vector_of("i1", self.lanes)
         at = "ptr" if kind == "load" else f"<{self.lanes} x ptr>"
-        name = f"llvm.masked.{kind}.{mangled(memory, self.lanes)}.{'p0' if kind == 'load' else f'v{self.lanes}p0'}"
+        pointers = "p0" if kind == "load" else f"v{self.lanes}p0"
+        name = f"llvm.masked.{kind}.{mangled(memory, self.lanes)}.{pointers}"
         self.scalars.declared.add(f"declare {ty} @{name}({at}, {mask_ty}, {ty})")
         return self._append(f"call {ty} @{name}({where}, {mask_ty} {mask}, {ty} zeroinitializer)")
 
@@ -272,8 +271,7 @@ class Values(Placing):
         return memo[key]
 
     def _pointers(self, buffer: Buffer, place: Place, mask: str | None) -> str:
-        """Return a vector of addresses, one per lane: a scalar base plus the part that differs between lanes.
-        """
+        """Return a vector of addresses, one per lane: a scalar base plus the part lanes differ in."""
         base = self._pointer(buffer, place, mask)
         value = self.value(place.varying, mask)
         form = register_type(self._narrow(place.varying))

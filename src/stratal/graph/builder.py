@@ -95,16 +95,13 @@ class Builder:
         return take_item(node, index)
 
     def vjp_graph(self, graph: Graph, wrt: Sequence[bool]) -> Graph:
-        """Return the graph (inputs..., cotangents of outputs...) -> cotangents of the inputs marked in `wrt`.
-        """
+        """Return the graph (inputs..., cotangents of outputs...) -> cotangents of the inputs in `wrt`."""
         if self._vjp_graph is None:
             raise VerifyError("builder: a derivative of a region was asked outside autodiff")
         return self._vjp_graph(graph, wrt)
 
     def jvp_graph(self, graph: Graph, wrt: Sequence[bool]) -> Graph:
-        """Return the graph (inputs..., tangents of inputs marked in `wrt`...) -> (outputs..., tangents of
-        outputs).
-        """
+        """Return the graph (inputs..., tangents of inputs in `wrt`...) -> (outputs..., their tangents)."""
         if self._jvp_graph is None:
             raise VerifyError("builder: a derivative of a region was asked outside autodiff")
         return self._jvp_graph(graph, wrt)

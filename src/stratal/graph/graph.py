@@ -92,7 +92,8 @@ class Graph:
         return graph_to_text(self)
 
     def __repr__(self) -> str:
-        return f"<Graph {self.name}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, {len(self.outputs)} outputs>"
+        ends = f"{len(self.inputs)} inputs, {len(self.outputs)} outputs"
+        return f"<Graph {self.name}: {len(self.nodes)} nodes, {ends}>"
 
 
 def graph_to_text(graph: Graph, *, lines: bool = True, indent: str = "", limit: int | None = None) -> str:
@@ -190,9 +191,10 @@ def verify(graph: Graph) -> Graph:
         inferred = node.op.infer(*[i.aval for i in node.inputs])
         if inferred != node.type:
             raise VerifyError(
-                f"graph {graph.name}: {node.op.name} has the wrong type", got=f"{node.type}, its rule gives {inferred}",
+                f"graph {graph.name}: {node.op.name} has the wrong type",
+                got=f"{node.type}, its rule gives {inferred}",
                 where=node.where,
-            )  # fmt: skip
+            )
         for value in node.op.attributes.values():
             for region in value if isinstance(value, tuple) else (value,):
                 if isinstance(region, Graph):

@@ -60,7 +60,8 @@ def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = ()) -> Node:
     try:
         type_ = op.infer(*[i.aval for i in inputs])
     except StratalError as error:
-        raise error.at(where) if where else error
+        error.at(where)
+        raise
     node = Node(op, inputs, type_, where)
     if not op.effects:
         _TABLE[key] = node

@@ -151,9 +151,7 @@ _Record = TypeVar("_Record", bound=type[Op])
 
 @dataclass_transform(frozen_default=True)
 def record(cls: _Record) -> _Record:
-    """Register an op class: freeze it as a dataclass of its attributes, named `name` or the lower-cased class
-    name.
-    """
+    """Register an op class: freeze it as a dataclass of its attributes, named `name` or as its class."""
     frozen = dataclasses.dataclass(frozen=True, repr=False)(cls)
     if not frozen.__dict__.get("name"):
         frozen.name = cls.__name__.lower()
@@ -170,4 +168,4 @@ def record(cls: _Record) -> _Record:
     if frozen.name in REGISTRY:
         raise VerifyError(f"record: two records are called {frozen.name!r}")
     REGISTRY[frozen.name] = frozen
-    return frozen
+    return cls  # the same class: it was made a dataclass where it stands

@@ -140,7 +140,7 @@ class Compute(Lowered):
         self.args: Final = tuple(args)
         self.axes: Final = tuple(axes)
         self.dtype: Final = dtype
-        self.terms: Final = tuple(terms) if isinstance(terms, (tuple, list)) else (terms,)  # type: ignore[arg-type]
+        self.terms: Final = tuple(terms) if isinstance(terms, (tuple, list)) else (terms,)
         self.reduce: Final = tuple(reduce)
         self.combiner: Final = COMBINERS[combiner] if combiner is not None else None
         self.result: Final = result

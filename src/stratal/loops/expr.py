@@ -225,7 +225,7 @@ class Guard:
 
 @final
 class Lanes:
-    """All lanes of a vector combined as a balanced tree: halves, quarters, ....
+    """All lanes of a vector combined as a balanced tree: halves, quarters and so on.
 
     `fn` is a two-argument function.
     """

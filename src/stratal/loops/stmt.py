@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Union, final
 
 from stratal.loops.expr import Buffer, Expr, Load, Var, substitute, to_texts, unlike, walk

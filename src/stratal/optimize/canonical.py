@@ -1,6 +1,4 @@
-"""Algorithm choices made on the graph before fusion: exact rewrites that give the tactics what they are good
-at.
-"""
+"""Algorithm choices made on the graph before fusion: rewrites that give the tactics what they are good at."""
 
 from __future__ import annotations
 
@@ -13,11 +11,12 @@ from stratal.optimize.rewrite import rewrite_graph
 
 
 def pad_convolutions(graph: Graph) -> Graph:
-    """Make padding and dilation of a convolution's operand a value of its own, so that the inner loop needs
-    no conditions.
+    """Make padding and dilation of a convolution's operand a value of its own, and inner loops plain.
 
-    conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
-    conv(permute(x), ...)                  ->  conv(permute(pad(x, ...)), w)      one padded copy serves both directions
+        conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
+        conv(permute(x), ...)                  ->  conv(permute(pad(x, ...)), w)
+
+    A padded copy of x itself serves both directions.
     """
     return rewrite_graph(graph, _pad_convolution)
 

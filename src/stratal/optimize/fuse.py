@@ -234,7 +234,7 @@ class Fusion:
                 self._join(latest, node)
             return
         key = _column_key(compute, accesses)
-        # Shared loops run over the first reduction's reduced axes: the others' have its extents, in its order.
+        # Shared loops run over the first reduction's axes: the others' have its extents, in order.
         slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
         found = self.columns.get(slot) if slot is not None and self.enabled else None
         if (
@@ -377,8 +377,8 @@ class Fusion:
                 self.group_of[member] = reader
             group.members.clear()
             del stored[value]
-            decide("fuse", value.op.name, "computed in its only reader", why=f"{users[0].op.name} reads each element once",
-                   where=value.where)  # fmt: skip
+            why = f"{users[0].op.name} reads each element once"
+            decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
         return stored
 
     def _repeats_nothing(self, reader: Node, value: Node) -> bool:

@@ -1,8 +1,8 @@
 """What is kept on disk between processes: kernels by their loops, whole programs by their graph.
 
-    kernel     its loops (by the digest in its name), the target and its function attributes, the code generator
-    program    the graph, labels of its inputs, which of its nodes share source lines, the target, the threads,
-               fused or not, the compiler
+    kernel   its loops (by the digest in its name), the target and its function attributes, the code generator
+    program  the graph, labels of its inputs, which of its nodes share source lines, the target, the threads,
+             fused or not, the compiler
 
 A program names its source lines by number in the order the graph meets them: moved within a file, or computed
 in another one, the same graph finds the same program, and errors name the lines of whoever runs it.
@@ -75,9 +75,10 @@ class KeptProgram:
         if self._usable:
             self._lines, shared = _lines_of(graph)
             labels = hashlib.sha256(repr([str(getattr(i.op, "label", "")) for i in graph.inputs]).encode())
+            threads, way = str(settings.threads.value), "fused" if fused else "unfused"
             self._key = " ".join((
-                "program", graph.digest, shared, labels.hexdigest()[:32], target.digest, str(settings.threads.value),
-                "fused" if fused else "unfused", toolchain_digest("program"),
+                "program", graph.digest, shared, labels.hexdigest()[:32], target.digest, threads, way,
+                toolchain_digest("program"),
             ))  # fmt: skip
 
     def find(self) -> Executable | None:

@@ -9,8 +9,8 @@ variable object. Before -> after, in the text form of the loop IR:
     fuse(i, j)         for i in 3: for j in 4: S    ->  for f in 12: S[i = f//4, j = f%4]
     merge(a, b)        for a in n: A; for b in n: B ->  for a in n: (A; B[b = a])
     unroll(i), vectorize(i), parallel(i)               change how a loop runs
-    peel(io)           for io in 3: S               ->  for io in 2: S; S[io = 2]                 (tail on its own)
-    branch(io)         for io in 3: S               ->  for io in 3: if io < 2: S else: S[io = 2]   (tail in its own arm)
+    peel(io)           for io in 3: S               ->  for io in 2: S; S[io = 2]
+    branch(io)         for io in 3: S               ->  for io in 3: if io < 2: S else: S[io = 2]
     shrink(t, i)       a temporary indexed by outer loops becomes one tile of it, in registers or scratch
 """
 

@@ -95,8 +95,8 @@ class ColumnNest:
         if not reads:
             return axes
         main = max(reads, key=lambda e: e.buffer.size)
-        steps = {v: sum(abs(index.stride_of(i, v) or 0) * s for i, s in zip(main.indices, main.buffer.strides, strict=True))
-                 for v in axes}  # fmt: skip
+        places = list(zip(main.indices, main.buffer.strides, strict=True))
+        steps = {v: sum(abs(index.stride_of(i, v) or 0) * s for i, s in places) for v in axes}
         return sorted(axes, key=lambda v: -steps[v])
 
     def _states(self, m: Node) -> tuple[object, ...]:

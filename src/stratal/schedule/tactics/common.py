@@ -75,7 +75,7 @@ def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: flo
         taken = schedule.fuse(taken, rest.pop(0))
     chunks = int(min(MAX_CHUNKS, max(1, total // CHUNK_WORK), taken.extent))
     per_chunk = -(-taken.extent // chunks)
-    chunk, inner = schedule.split(taken, per_chunk)
+    chunk, _ = schedule.split(taken, per_chunk)
     schedule.branch(chunk)
     schedule.parallel(chunk)
     cut_tails(schedule)

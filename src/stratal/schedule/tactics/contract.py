@@ -427,7 +427,7 @@ class ContractNest:
             part = Schedule(
                 nest([*fresh, *reduce], substitute_stmt(stmt, dict(zip(loops, fresh, strict=True))))
             )
-            place = {old: new for old, new in zip(loops, fresh, strict=True)}
+            place = dict(zip(loops, fresh, strict=True))
             n, m = place[self.roles.vector], place[self.m]
             no, ni = part.split(n, self.tile.vectors * self.lanes)
             nj, nl = part.split(ni, self.lanes)
