@@ -137,7 +137,9 @@ def test_verifying_and_dumping_compile_before_ones_eyes(cache: Any, tmp_path: Pa
     assert list((tmp_path / "stages").rglob("*.ll"))
 
 
-def test_an_edit_of_the_compiler_makes_old_entries_unreachable(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_of_the_compiler_makes_old_entries_unreachable(
+    cache: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compile_graph(graph())
     monkeypatch.setattr(kept, "toolchain_digest", lambda scope: "edited")
     again = compile_graph(graph())
@@ -163,7 +165,9 @@ def test_a_program_that_calls_python_is_planned_anew_with_kernels_from_the_cache
     assert again.kernels_from_cache == len(again.executable.kernels) > 0
 
 
-def test_a_directory_that_cannot_be_written_is_still_read(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_written_is_still_read(
+    cache: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compile_graph(graph())
 
     def refuse(*args: object) -> None:
