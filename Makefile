@@ -27,9 +27,9 @@ format: ## Sort imports and apply the safe fixes of the linter
 bench: ## Measure against PyTorch where it is installed (minutes)
 	$(PYTHON) -m benchmarks.spine
 
-docs: ## Run the examples in the documentation and the literate tour
-	$(PYTHON) -m pytest -q --doctest-modules src/stratal/base
-	$(PYTHON) docs/tour.py
+docs: ## Renew what the documentation shows of the code, run its examples and the tour
+	$(PYTHON) tests/doc_examples.py
+	$(PYTHON) -m pytest -q tests/test_docs.py tests/test_readme.py tests/test_tour.py
 
 rows: ## Run the tests that show a row of the mission and print the table
 	$(PYTHON) -m pytest -q --rows
