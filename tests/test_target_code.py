@@ -1,0 +1,82 @@
+"""What the generated code of each target is made of: object format, vector registers, fused multiply-adds."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any
+
+import pytest
+
+import stratal as st
+from stratal import nn
+from stratal.base.target import TARGETS, Target
+from stratal.codegen.assemble import assemble, emit_assembly
+from stratal.codegen.driver import driver_target, driver_text
+from stratal.compiler import decided, kernel_module
+
+F = nn.functional
+MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF
+PROGRAMS = {
+    "gemm": (lambda x, y: x @ y, [(96, 80), (80, 64)]),
+    "rows": (lambda x, y: F.softmax(x, dim=-1) + y, [(64, 96), (64, 96)]),
+    "columns": (lambda x, y: (x * y).sum(dim=0), [(64, 96), (64, 96)]),
+    "pointwise": (lambda x, y: st.tanh(x) * y + x, [(64, 96), (64, 96)]),
+    "conv": (lambda x, y: F.conv2d(x, y, padding=1), [(2, 16, 12, 12), (32, 16, 3, 3)]),
+    "gather": (lambda x, y: x[(y[0] * 0).astype("int64")], [(64, 96), (64, 96)]),
+}
+
+
+def kernels_of(name: str, target: Target) -> dict[str, str]:
+    """Return the LLVM text of the kernels a program has on a target, by tactic."""
+    function, shapes = PROGRAMS[name]
+    captured = st.compile(function)
+    captured(*[st.ones(shape) for shape in shapes])
+    draft = decided(captured.program.graph, target).draft
+    return {
+        f"{k}: {scheduled.tactic}": kernel_module(scheduled.kernel, target)
+        for k, scheduled in enumerate(draft.kernels.values())
+    }
+
+
+def main_kernel(name: str, target: Target) -> str:
+    """Return the assembly of the longest kernel."""
+    return emit_assembly(max(kernels_of(name, target).values(), key=len), target)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_every_target_gets_objects_for_its_own_machine(name: str, target: Target) -> None:
+    for text in kernels_of(name, target).values():
+        code = assemble(text, target)
+        assert code[:4] == b"\x7fELF" and code[4] == 2  # 64 bits
+        kind, machine = struct.unpack_from("<HH", code, 16)
+        assert kind == 1 and machine == MACHINES[target.arch]  # relocatable
+
+
+def test_the_driver_is_emitted_for_neon_too() -> None:
+    neon = TARGETS["neon"]
+    code = assemble(driver_text(driver_target(neon.triple)), neon)
+    assert struct.unpack_from("<H", code, 18) == (MACHINES["aarch64"],)
+
+
+@pytest.mark.parametrize("name", ["gemm", "conv", "pointwise"])
+def test_neon_code_multiplies_and_adds_four_floats_at_once(name: str) -> None:
+    text = main_kernel(name, TARGETS["neon"])
+    fused = re.findall(r"\bfmla\s+v\d+\.4s", text)
+    assert len(fused) >= 4, text[:2000]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_haswell_code_keeps_to_its_sixteen_wide_registers(name: str) -> None:
+    texts = [emit_assembly(t, TARGETS["haswell"]) for t in kernels_of(name, TARGETS["haswell"]).values()]
+    assert any("ymm" in t for t in texts)
+    for text in texts:
+        assert "zmm" not in text and not re.search(r"%?[xy]mm(1[6-9]|2\d|3[01])\b|\bk[0-7]\b", text)
+
+
+@pytest.mark.parametrize(("target", "register"), [("haswell", "ymm"), ("avx512", "zmm")])
+def test_x86_matrix_products_are_fused_multiply_adds_of_whole_registers(target: str, register: str) -> None:
+    text = main_kernel("gemm", TARGETS[target])
+    fused: list[Any] = re.findall(rf"vfmadd\d+ps.*{register}", text)
+    assert len(fused) >= 8
