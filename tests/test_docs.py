@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from doc_examples import DOCS, blocks, printed
+from test_tiers import TIER
 
 ROOT = DOCS.parent
 PACKAGE = ROOT / "src" / "stratal"
@@ -53,6 +54,16 @@ def test_every_module_attribute_a_page_names_is_there(page: Path) -> None:
     called = set(re.findall(r"`(\w+)\(", text))
     missing = [n for n in called if not re.search(rf"\b(def|class) {n}\b", source) and n not in BUILTINS]
     assert missing == []
+
+
+def test_the_tier_table_of_the_design_has_every_folder_and_agrees_with_the_tier_test() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| (.*?) \|", (DOCS / "design.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    tier = {name: int(k) for k, names in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", names)}
+    folders = {p.parent.name for p in PACKAGE.glob("*/*.py")} | {"compiler"}
+    assert set(tier) == folders
+    assert all((tier[a] < tier[b]) == (TIER[a] < TIER[b]) for a in tier for b in tier)
 
 
 BUILTINS = {"print", "sum", "bool", "guard", "lanes"}
