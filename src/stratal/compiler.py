@@ -18,6 +18,7 @@ from stratal.codegen.driver import driver_target, driver_text
 from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
+from stratal.loops import index
 from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import analyse
 from stratal.memory.plan import plan_arena
@@ -111,6 +112,7 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
             executable = stage("linked", link(graph, drafted.draft, kernels))
             kept.keep(executable)
         loaded = LoadedProgram(executable, driver_object(target))
+    index.forget()
     seconds = time.perf_counter() - started
     made = Compilation(target, seconds, num_cached, tuple(record.overrides), fused)
     return record.finished(Program(graph, loaded, made, drafted))

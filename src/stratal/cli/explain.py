@@ -101,7 +101,7 @@ def _draw(shown: list[Program], args: argparse.Namespace) -> None:
 
 def compiled_here() -> list[Program]:
     """Return every program this process has compiled and still remembers, in order."""
-    return list(programs._BY_DIGEST.values())
+    return programs.remembered()
 
 
 def run_script(script: Path, arguments: list[str]) -> int:

@@ -284,6 +284,12 @@ def rebuild(fn: str, args: tuple[Expr, ...]) -> Expr:
     return _raw(fn, a, b)
 
 
+def forget() -> None:
+    """Drop what is remembered of expressions: it keeps them alive, and is of use within one compilation."""
+    for remembered in (_linear, _order, _bounds):
+        remembered.cache_clear()
+
+
 def less(a: Index, b: Index) -> Expr:
     """Return the condition a < b, decided where bounds allow."""
     low, high = bounds(sub(a, b))

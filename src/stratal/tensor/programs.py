@@ -4,9 +4,10 @@ structure.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
@@ -15,10 +16,11 @@ from stratal.runtime.storage import Storage
 
 Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
-_CAPACITY = 512
+_CAPACITY = 256
 
-_PROGRAMS: OrderedDict[Key, Program] = OrderedDict()
-_BY_DIGEST: dict[str, Program] = {}
+_PROGRAMS: OrderedDict[Key, Program] = OrderedDict()  # of lazy work, those used last
+_LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest, while somebody holds them
+_RECENT: deque[Program] = deque(maxlen=32)  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
 
 
@@ -105,13 +107,17 @@ def program_for(work: Work, name: str) -> Program:
 
 def compiled(graph: Graph) -> Program:
     """Return the program of a graph, compiled at most once per digest."""
-    found = _BY_DIGEST.get(graph.digest)
+    found = _LIVING.get(graph.digest)
     if found is None:
-        if len(_BY_DIGEST) >= _CAPACITY:
-            del _BY_DIGEST[next(iter(_BY_DIGEST))]
-        found = _BY_DIGEST[graph.digest] = compile_graph(graph)
+        found = _LIVING[graph.digest] = compile_graph(graph)
+        _RECENT.append(found)
         COMPILED[0] += 1
     return found
+
+
+def remembered() -> list[Program]:
+    """Return the programs this process has compiled and still holds."""
+    return list(_LIVING.values())
 
 
 def run(program: Program, inputs: list[Storage]) -> list[Storage]:
