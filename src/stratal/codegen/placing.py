@@ -68,6 +68,7 @@ class Placing:
         self.orders: dict[Expr, int] = {}
         self.offsets: dict[object, Expr] = {}
         self.places: dict[object, Place] = {}
+        self.folded: dict[object, tuple[dict[Expr, int], int]] = {}
         self.lane: Var | None = None
         self.exec_mask: str | None = None  # lanes that run, where not all do
         self.some_lane = False  # whether at least one lane is known to run

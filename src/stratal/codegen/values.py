@@ -143,6 +143,13 @@ class Values(Placing):
     # -- loads -----------------------------------------------------------------------------------------------
     def _folded(self, expr: Expr) -> tuple[dict[Expr, int], int]:
         """Return the linear form of an index with the iterations of unrolled loops filled in."""
+        key = (expr, *[self.env[v] for v in self._known(expr).unrolled])
+        found = self.folded.get(key)
+        if found is None:
+            found = self.folded[key] = self._fold(expr)
+        return found
+
+    def _fold(self, expr: Expr) -> tuple[dict[Expr, int], int]:
         terms, constant = index.linear(expr)
         if not any(self._known(a).unrolled for a in terms):
             return terms, constant

@@ -90,10 +90,12 @@ def _order(expr: Expr) -> str:
 
 def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
     """Build the normal form of a linear combination, joining `x//c*c + x%c` back to `x`."""
-    terms = _rejoin({a: c for a, c in terms.items() if c})
+    kept = {a: c for a, c in terms.items() if c}
+    if any(isinstance(a, Call) and a.fn == "mod" for a in kept):
+        kept = _rejoin(kept)
     result: Expr | None = None
-    for atom in sorted(terms, key=_order):
-        c = terms[atom]
+    for atom in sorted(kept, key=_order) if len(kept) > 1 else kept:
+        c = kept[atom]
         scaled = atom if c == 1 else _raw("mul", atom, index_const(c))
         result = scaled if result is None else _raw("add", result, scaled)
     if result is None:

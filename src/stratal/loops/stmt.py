@@ -149,12 +149,15 @@ def loaded(stmt: Stmt) -> list[Buffer]:
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
-    """Replace loop variables throughout a statement."""
+    """Replace loop variables throughout a statement; parts that do not mention them stay the same objects."""
     if isinstance(stmt, Store):
+        if all(values.keys().isdisjoint(e.free) for e in (*stmt.indices, stmt.value)):
+            return stmt
         *indices, value = substitute((*stmt.indices, stmt.value), values)
         return Store(stmt.buffer, indices, value)
     if isinstance(stmt, For):
-        return For(stmt.var, substitute_stmt(stmt.body, values), stmt.kind)
+        body = substitute_stmt(stmt.body, values)
+        return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
     if isinstance(stmt, If):
         otherwise = substitute_stmt(stmt.otherwise, values) if stmt.otherwise is not None else None
         return If(substitute((stmt.condition,), values)[0], substitute_stmt(stmt.then, values), otherwise)

@@ -323,7 +323,8 @@ def rewrite(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     """Rebuild a tree outermost first: `change` sees a statement before its parts."""
     stmt = change(stmt)
     if isinstance(stmt, For):
-        return For(stmt.var, rewrite(stmt.body, change), stmt.kind)
+        body = rewrite(stmt.body, change)
+        return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
     if isinstance(stmt, Seq):
         return sequence(*(rewrite(s, change) for s in stmt.body))
     if isinstance(stmt, If):
