@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(*ids): the test shows that these rows of the mission work")
-    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+    config.addinivalue_line("markers", "slow: takes minutes; run with -m slow")
     config.addinivalue_line("markers", "torch: compares with PyTorch; skipped where it is not installed")
     if config.getoption("--rows"):
         config.pluginmanager.register(RowTable(), "stratal-rows")

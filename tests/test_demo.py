@@ -39,7 +39,6 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
 def test_the_demo_trains_saves_and_loads_in_a_fresh_process(tmp_path: Path) -> None:
     model, figures = tmp_path / "digits", tmp_path / "demo.json"
     demo = start("demo", "--epochs", "3", "--seeds", "2", "--json", str(figures), "--save", str(model))
@@ -58,7 +57,6 @@ def test_the_demo_trains_saves_and_loads_in_a_fresh_process(tmp_path: Path) -> N
     assert (model / "manifest.json").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
 def test_ctrl_c_ends_the_demo_at_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
