@@ -74,7 +74,7 @@ class Fusion:
         self._drop_unread()
         stored = self._stored()
         if self.enabled:
-            stored = self._absorb(stored)
+            stored = self._sink(self._absorb(stored))
         groups = [g for g in self.groups if g.members]
         for k, group in enumerate(groups):
             group.position = k
@@ -349,11 +349,7 @@ class Fusion:
 
     def _absorb(self, stored: dict[Node, None]) -> dict[Node, None]:
         """Compute an element-wise group inside its only reader, where that repeats no work."""
-        readers: dict[Node, list[Node]] = {}
-        for node, accesses in self.reads.items():
-            for access in accesses:
-                if access.value in stored:
-                    readers.setdefault(access.value, []).append(node)
+        readers = self._readers()
         for group in self.groups:
             kept = [m for m in group.members if m in stored]
             if group.kind != "pointwise" or len(kept) != 1 or kept[0] in self.whole:
@@ -380,6 +376,62 @@ class Fusion:
             why = f"{users[0].op.name} reads each element once"
             decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
         return stored
+
+    def _readers(self) -> dict[Node, list[Node]]:
+        """Return the nodes that read each value, once per access."""
+        readers: dict[Node, list[Node]] = {}
+        for node, accesses in self.reads.items():
+            for access in accesses:
+                readers.setdefault(access.value, []).append(node)
+        return readers
+
+    def _sink(self, stored: dict[Node, None]) -> dict[Node, None]:
+        """Compute one of a kernel's results inside its only reader, where no more bytes move that way.
+
+        Cheap values on the way that the kernel needs itself are computed in both.
+        """
+        readers = self._readers()
+        for group in self.groups:
+            for value in [m for m in reversed(group.members) if m in stored and m not in self.whole]:
+                users = readers.get(value, [])
+                if len(users) != 1 or not self._repeats_nothing(users[0], value):
+                    continue
+                reader = self.group_of[users[0]]
+                moved = self._sinking(value, group, reader, stored)
+                if not moved or all(m is value or m not in stored for m in group.members):
+                    continue
+                del stored[value]
+                reader.members[:0] = [m for m in group.members if m in moved and m not in reader.members]
+                self.work[reader] += sum(map(self._work, moved))
+                for m in reversed([m for m in group.members if m in moved]):
+                    if m is value or not any(r in group.members for r in readers[m]):
+                        group.members.remove(m)
+                        self.group_of[m] = reader
+                why = f"only {users[0].op.name} reads it, and storing it would move more bytes"
+                decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
+        return stored
+
+    def _sinking(
+        self, value: Node, group: Group, reader: Group, stored: dict[Node, None]
+    ) -> set[Node] | None:
+        """Return what of a group a reader computes in place of a stored value; None if nothing is won."""
+        moved: set[Node] = set()
+        fetched: set[Node] = set()
+        stack = [value]
+        while stack:
+            node = stack.pop()
+            compute = self.lower_of(node)
+            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
+                return None
+            moved.add(node)
+            for a in self.reads[node]:
+                inside = self.owner(a.value) is group and a.value not in stored
+                (stack.append if inside else fetched.add)(a.value)
+        known = {a.value for m in reader.members for a in self.reads.get(m, ())}
+        won = 2 * value.aval.nbytes - sum(v.aval.nbytes for v in fetched - known)
+        little = value.aval.nbytes // 16  # at a draw, up to factors per channel, one buffer less decides
+        full = self.work[reader] + sum(map(self._work, moved)) > MAX_WORK
+        return moved if reader is not group and won + little >= 0 and not full else None
 
     def _repeats_nothing(self, reader: Node, value: Node) -> bool:
         group = self.group_of[reader]
