@@ -187,11 +187,15 @@ def _bounds(expr: Expr) -> tuple[int, int]:
             for atom, c in terms.items():
                 lo, hi = _bounds(atom)
                 low, high = low + min(lo * c, hi * c), high + max(lo * c, hi * c)
-            return low, high
+            return (low, high) if _fits(low, high) else (-_WIDE, _WIDE)  # it wraps around
         if expr.fn in ("min", "max"):
             (a, b), (c2, d) = _bounds(expr.args[0]), _bounds(expr.args[1])
             return (min(a, c2), min(b, d)) if expr.fn == "min" else (max(a, c2), max(b, d))
     return -_WIDE, _WIDE
+
+
+def _fits(low: int, high: int) -> bool:
+    return low >= -(1 << 63) and high < 1 << 63
 
 
 def bounds(expr: Index) -> tuple[int, int]:
@@ -294,11 +298,12 @@ def forget() -> None:
 
 def less(a: Index, b: Index) -> Expr:
     """Return the condition a < b, decided where bounds allow."""
-    low, high = bounds(sub(a, b))
-    if high < 0:
-        return const(True, bool_)
-    if low >= 0:
-        return const(False, bool_)
+    if _fits(*bounds(a)) and _fits(*bounds(b)):
+        low, high = bounds(sub(a, b))
+        if high < 0:
+            return const(True, bool_)
+        if low >= 0:
+            return const(False, bool_)
     return call("lt", as_expr(a), as_expr(b))
 
 
