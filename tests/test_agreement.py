@@ -1,6 +1,7 @@
 """Agreement with PyTorch, its weights loaded: outputs, losses, gradients, float32 error, 20 steps.
 
-The small variants run by default; `python -m benchmarks.agreement` and the tests marked slow do the full size.
+The small variants run by default; `python -m benchmarks.agreement` and the tests marked slow do the full
+size.
 """
 
 from __future__ import annotations

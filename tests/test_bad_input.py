@@ -375,7 +375,6 @@ print("fine", flush=True)
 """
 
 
-@pytest.mark.slow  # an interrupt between steps is sometimes lost in lazy style: see docs/roadmap.md
 @pytest.mark.parametrize("style", ["lazy", "compiled"])
 @pytest.mark.parametrize(("when", "delays"), [("compile", (0.15, 0.5)), ("step", (0.11, 0.207))])
 def test_an_interrupt_loses_nothing(style: str, when: str, delays: tuple[float, ...], tmp_path: Path) -> None:

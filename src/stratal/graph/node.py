@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, final
-from weakref import WeakValueDictionary
 
 from stratal.base.errors import StratalError, VerifyError
 from stratal.base.source import SourceLine, merge
 from stratal.base.types import TensorType, TupleType, Type
+from stratal.base.weak import WeakTable
 from stratal.graph.literal import Literal
 from stratal.graph.op import Array, Op, record
 
-_TABLE: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_TABLE: WeakTable[Node] = WeakTable()  # by op and ids of inputs
 _UIDS = itertools.count()
 
 
@@ -50,7 +50,7 @@ class Node:
 
 def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = ()) -> Node:
     """Return the node `op(*inputs)`: an existing equal one, or a new one after its type rule passed."""
-    key = (op, *inputs)
+    key = (op, *map(id, inputs))
     found = None if op.effects else _TABLE.get(key)
     if found is not None:
         if where and where != found.where:
@@ -63,9 +63,7 @@ def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = ()) -> Node:
         error.at(where)
         raise
     node = Node(op, inputs, type_, where)
-    if not op.effects:
-        _TABLE[key] = node
-    return node
+    return node if op.effects else _TABLE.add(key, node)
 
 
 @record
@@ -130,11 +128,10 @@ def take_item(node: Node, index: int) -> Node:
     if not isinstance(node.type, TupleType):
         return node
     op = Item(index)
-    key = (op, node)
+    key = (op, id(node))
     found = _TABLE.get(key)
     if found is None:
-        found = Node(op, (node,), node.type.elements[index], node.where)
-        _TABLE[key] = found
+        found = _TABLE.add(key, Node(op, (node,), node.type.elements[index], node.where))
     return found
 
 

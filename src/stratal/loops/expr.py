@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, Union, final
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from stratal.base.dtypes import DType, bool_, float64, int64
 from stratal.base.errors import VerifyError
+from stratal.base.weak import WeakTable
 
 FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     # name: (number of arguments, what it means). Result dtype is the first argument's unless said otherwise.
@@ -58,7 +58,7 @@ INDEX_FUNCTIONS: Final = frozenset(
 )  # normalised by loops.index
 COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
-_TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+_TABLE: WeakTable[Any] = WeakTable()  # by kind, attributes and ids of parts
 _NONE: Final[frozenset[Any]] = frozenset()
 
 
@@ -267,10 +267,7 @@ def _union(parts: Iterable[Expr]) -> frozenset[Var]:
 
 def _intern(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     found = _TABLE.get(key)
-    if found is None:
-        found = make()
-        _TABLE[key] = found
-    return found
+    return _TABLE.add(key, make()) if found is None else found
 
 
 def const(value: Any, dtype: DType) -> Const:
@@ -302,7 +299,7 @@ def index_const(value: int) -> Const:
 def load(buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
     if len(indices) != len(buffer.shape):
         raise VerifyError(f"load: {buffer} takes {len(buffer.shape)} indices", got=str(len(indices)))
-    return _intern(("load", buffer, indices), lambda: Load(buffer, indices))  # type: ignore[no-any-return]
+    return _intern(("load", id(buffer), *map(id, indices)), lambda: Load(buffer, indices))  # type: ignore[no-any-return]
 
 
 def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
@@ -326,7 +323,7 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
         dtype = args[0].dtype
         _same(fn, args)
     result: DType = dtype
-    return _intern(("call", fn, args, result.name), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
+    return _intern(("call", fn, result.name, *map(id, args)), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
 
 
 def _same(fn: str, args: tuple[Expr, ...]) -> None:
@@ -342,11 +339,12 @@ def guard(condition: Expr, value: Expr, otherwise: Expr) -> Expr:
     if isinstance(condition, Const):
         return value if condition.value else otherwise
     _same("guard", (value, otherwise))
-    return _intern(("guard", condition, value, otherwise), lambda: Guard(condition, value, otherwise))  # type: ignore[no-any-return]
+    key = ("guard", id(condition), id(value), id(otherwise))
+    return _intern(key, lambda: Guard(condition, value, otherwise))  # type: ignore[no-any-return]
 
 
 def lanes(fn: str, value: Expr, var: Var) -> Lanes:
-    return _intern(("lanes", fn, value, var), lambda: Lanes(fn, value, var))  # type: ignore[no-any-return]
+    return _intern(("lanes", fn, id(value), id(var)), lambda: Lanes(fn, value, var))  # type: ignore[no-any-return]
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:

@@ -118,7 +118,7 @@ def replace_atoms(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
 
 
 def _raw(fn: str, *args: Expr) -> Expr:
-    return _intern(("call", fn, args, "int64"), lambda: Call(fn, args, int64))  # type: ignore[no-any-return]
+    return _intern(("call", fn, "int64", *map(id, args)), lambda: Call(fn, args, int64))  # type: ignore[no-any-return]
 
 
 def _divisor(expr: Call) -> int:

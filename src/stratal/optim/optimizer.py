@@ -18,7 +18,7 @@ from stratal.optim.group import ParamGroup
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.creation import full
 from stratal.tensor.lazy import end_step
-from stratal.tensor.state import no_grad
+from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor
 
 Scalars = dict[str, Tensor]
@@ -149,10 +149,13 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return what `closure`, called first, returns."""
         loss = closure() if closure is not None else None
-        with no_grad():
+        before, MODE.grad = MODE.grad, False  # no `with`: Ctrl-C can prevent the call of its exit
+        try:
             for group in self.param_groups:
                 self._prepare(group)
                 self._step_group(group)
+        finally:
+            MODE.grad = before
         end_step()
         return loss
 

@@ -8,13 +8,14 @@ from typing import Any, Final, final
 import numpy as np
 
 from stratal.base.types import TensorType
+from stratal.base.weak import note
 
 ALIGNMENT: Final = 64
 Array = np.ndarray[Any, Any]
 Layout = tuple[TensorType, tuple[int, ...], bool]  # type, strides in bytes, whether 64-byte aligned
 
 _layouts: Final[dict[Layout, Layout]] = {}
-_exported: Final[set[int]] = set()  # ids of the living `_Export`s; empty means no Storage has a view
+_exported: Final[dict[int, weakref.ref[_Export]]] = {}  # the living; empty means no Storage has a view
 
 
 def aligned_empty(nbytes: int) -> Array:
@@ -69,10 +70,7 @@ class _Export:
         plain = array.view(np.dtype(f"u{array.itemsize}")) if array.dtype.kind == "V" else array
         self.__array_interface__ = plain.__array_interface__
         self._memory = array
-        _exported.add(id(self))
-
-    def __del__(self) -> None:
-        _exported.discard(id(self))
+        note(_exported, self)
 
 
 @final

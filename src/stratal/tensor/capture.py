@@ -108,8 +108,11 @@ class Compiled:
             key = self._signature(leaves, structure, bool(kwargs))
             entry, reason = self._find(key)
             if entry is None:
-                entry, result = self._capture(key, leaves, structure, bool(kwargs), reason)
-                return result
+                grad = MODE.grad
+                try:
+                    return self._capture(key, leaves, structure, bool(kwargs), reason)
+                finally:  # Ctrl-C can prevent the exit of a `with` inside from being called
+                    MODE.trace, MODE.grad = None, grad
             self._last = entry
             return run(entry, leaves)
 
@@ -157,7 +160,7 @@ class Compiled:
     # -- capturing -------------------------------------------------------------------------------------------
     def _capture(
         self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, reason: str
-    ) -> tuple[Entry, Any]:
+    ) -> Any:
         key = self._learn_floats(key, leaves, structure, has_kwargs)
         self._learn_sources(key)
         key, entry = self._trace(key, leaves, structure, has_kwargs)
@@ -168,7 +171,7 @@ class Compiled:
         entries.insert(0, entry)
         self._bound_size()
         self._last = entry
-        return entry, run(entry, leaves)
+        return run(entry, leaves)
 
     def _bound_size(self) -> None:
         while sum(map(len, self._entries.values())) > _MOST_CAPTURES:

@@ -7,7 +7,7 @@ unless NumPy or another tensor still looks at that memory; then the cell moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -25,8 +25,7 @@ from stratal.tensor.tensor import CONSTANT, LIVE, TRACKED, USED_UP, Tensor, enli
 
 def flush(tensors: Iterable[Tensor]) -> None:
     """Give each tensor its value."""
-    with LOCK, tracing(None):
-        _flush(list(tensors))
+    _flush_apart(lambda: tensors)
 
 
 def compute(tensor: Tensor) -> None:
@@ -36,8 +35,17 @@ def compute(tensor: Tensor) -> None:
 
 def flush_all() -> None:
     """Compute every live tensor that has no value yet."""
-    with LOCK, tracing(None):
-        _flush(_waiting())
+    _flush_apart(_waiting)
+
+
+def _flush_apart(tensors: Callable[[], Iterable[Tensor]]) -> None:
+    """Flush outside any trace of this thread."""
+    with LOCK:
+        trace, MODE.trace = MODE.trace, None  # no `with`: Ctrl-C can prevent the call of its exit
+        try:
+            _flush(list(tensors()))
+        finally:
+            MODE.trace = trace
 
 
 def end_step() -> None:

@@ -24,6 +24,7 @@ from stratal.base.errors import (
     StratalError,
 )
 from stratal.base.types import TensorType
+from stratal.base.weak import note
 from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
@@ -41,34 +42,18 @@ STOPPED = 2  # depends on what does, but was made under no_grad or detached
 USED_UP = 3  # was tracked; an update has overwritten what its history needs
 
 
-class _Handle(weakref.ref["Tensor"]):
-    """A weak reference to a tensor under its id."""
-
-    __slots__ = ("key",)
-    key: int
-
-
-LIVE: dict[int, _Handle] = {}  # tensors without a value yet, or with a history, in the order they were made
+Handles = dict[int, "weakref.ref[Tensor]"]  # by id
+LIVE: Handles = {}  # tensors without a value yet, or with a history, in the order they were made
 _SHARED: dict[int, list[weakref.ref[Tensor]]] = {}  # storages that more than one handle took, by id
 
 
-LEAVES: dict[int, _Handle] = {}  # tensors that take gradients themselves
-
-
-def _forget(handle: _Handle) -> None:
-    LIVE.pop(handle.key, None)
-
-
-def _forget_leaf(handle: _Handle) -> None:
-    LEAVES.pop(handle.key, None)
+LEAVES: Handles = {}  # tensors that take gradients themselves
 
 
 def enlist(tensor: Tensor) -> None:
     """Put a tensor on the list a flush looks through."""
     if id(tensor) not in LIVE:
-        handle = _Handle(tensor, _forget)
-        handle.key = id(tensor)
-        LIVE[id(tensor)] = handle
+        note(LIVE, tensor)
 
 
 class _Size(int):
@@ -539,9 +524,7 @@ def own_value(made: Tensor, leaf: bool) -> None:
     elif made._node is not None and values.pending(made._node) is None:
         made._node = values.pending_leaf(made._node)
     if leaf:
-        handle = _Handle(made, _forget_leaf)
-        handle.key = id(made)
-        LEAVES[id(made)] = handle
+        note(LEAVES, made)
 
 
 def share(tensor: Tensor) -> None:

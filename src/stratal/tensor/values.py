@@ -11,6 +11,7 @@ from typing import Any
 
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
+from stratal.base.weak import note
 from stratal.graph.node import Node, graph_input
 from stratal.runtime.storage import Storage
 
@@ -18,47 +19,30 @@ from stratal.runtime.storage import Storage
 class _Known(weakref.ref[Node]):
     """A weak reference to a node together with what is known of it."""
 
-    __slots__ = ("fact", "key")
+    __slots__ = ("fact",)
     fact: Any
-    key: int
 
 
 _STORAGE: dict[int, _Known] = {}
 _PENDING: dict[int, _Known] = {}
 _GONE: dict[int, _Known] = {}
-_USES: dict[int, int] = {}  # how many live nodes each storage is the value of, by id of the storage
+_HOLDERS: dict[int, list[int]] = {}  # nodes that each storage was made the value of, by id; some may be dead
 
 
-def _forget_storage(known: _Known) -> None:
-    if _STORAGE.get(known.key) is known:
-        _drop(known.key)
-
-
-def _drop(key: int) -> None:
-    known = _STORAGE.pop(key, None)
-    if known is not None:
-        storage = id(known.fact)
-        _USES[storage] -= 1
-        if not _USES[storage]:
-            del _USES[storage]
-
-
-def _forget_pending(known: _Known) -> None:
-    _PENDING.pop(known.key, None)
-
-
-def _forget_gone(known: _Known) -> None:
-    _GONE.pop(known.key, None)
+def _living(storage: int) -> list[int]:
+    return [n for n in _HOLDERS.get(storage, ()) if (k := _STORAGE.get(n)) and id(k.fact) == storage]
 
 
 def finish(node: Node, storage: Storage) -> None:
     """Record the storage that holds a node's value."""
-    known = _Known(node, _forget_storage)
-    known.fact, known.key = storage, id(node)
-    _drop(id(node))
-    _STORAGE[id(node)] = known
-    _USES[id(storage)] = _USES.get(id(storage), 0) + 1
+    note(_STORAGE, node, _Known).fact = storage
+    holders = _HOLDERS[id(storage)] = _living(id(storage))
+    if id(node) not in holders:
+        holders.append(id(node))
     _PENDING.pop(id(node), None)
+    if len(_HOLDERS) > 2 * len(_STORAGE) + 1024:
+        for key in [k for k in _HOLDERS if not _living(k)]:
+            del _HOLDERS[key]
 
 
 def finished(node: Node) -> Storage | None:
@@ -77,9 +61,7 @@ def leaf(storage: Storage, label: str = "") -> Node:
 def pending_leaf(value: Node, label: str = "") -> Node:
     """Return a new input node that will hold the value of another node: derivatives end at it."""
     node = graph_input(label, value.aval, value.where)
-    known = _Known(node, _forget_pending)
-    known.fact, known.key = value, id(node)
-    _PENDING[id(node)] = known
+    note(_PENDING, node, _Known).fact = value
     return node
 
 
@@ -92,23 +74,19 @@ def pending(node: Node) -> Node | None:
 def placeholder(label: str, type_: TensorType, owner: str, where: tuple[SourceLine, ...] = ()) -> Node:
     """Return an input that has no value while a function is being captured; `owner` names the function."""
     node = graph_input(label, type_, where)
-    known = _Known(node, _forget_gone)
-    known.fact, known.key = f"trace {owner}", id(node)
-    _GONE[id(node)] = known
+    note(_GONE, node, _Known).fact = f"trace {owner}"
     return node
 
 
 def give_away(node: Node, why: str) -> None:
     """Record that the storage of a leaf now holds another value."""
-    known = _Known(node, _forget_gone)
-    known.fact, known.key = why, id(node)
-    _GONE[id(node)] = known
-    _drop(id(node))
+    note(_GONE, node, _Known).fact = why
+    _STORAGE.pop(id(node), None)
 
 
 def uses(storage: Storage) -> int:
     """Return how many live nodes have this storage as their value."""
-    return _USES.get(id(storage), 0)
+    return len(_living(id(storage)))
 
 
 def gone(node: Node) -> str | None:
