@@ -13,18 +13,8 @@ from hypothesis import strategies as st
 from stratal.base.dtypes import int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index
-from stratal.loops.expr import (
-    Buffer,
-    Call,
-    Const,
-    Expr,
-    Load,
-    Var,
-    children,
-    index_const,
-    walk,
-    with_children,
-)
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, children, index_const, walk
+from stratal.loops.rebuild import with_children
 
 Point = Mapping[Expr, int]
 Form = tuple[Expr, Callable[[Point], int]]

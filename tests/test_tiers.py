@@ -24,9 +24,6 @@ TIERS = [
     {"cli"},
     {"__main__"},
 ]
-OWED_CYCLES = [  # to be untied; may only shrink
-    ["stratal.loops.expr", "stratal.loops.index"],
-]
 TIER = {folder: tier for tier, folders in enumerate(TIERS) for folder in folders}
 
 
@@ -125,13 +122,7 @@ def test_a_folder_imports_only_from_tiers_below_it_and_never_from_a_sibling() ->
 
 def test_no_modules_import_each_other_in_a_circle_not_even_inside_functions() -> None:
     graph = {module: [target for target, _ in imports] for module, imports in edges().items()}
-    assert [c for c in cycles(graph) if c not in OWED_CYCLES] == []
-
-
-def test_no_untied_cycle_is_still_listed_as_owed() -> None:
-    graph = {module: [target for target, _ in imports] for module, imports in edges().items()}
-    found = cycles(graph)
-    assert [c for c in OWED_CYCLES if c not in found] == []
+    assert cycles(graph) == []
 
 
 def test_the_cycle_finder_finds_a_cycle() -> None:

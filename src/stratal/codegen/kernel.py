@@ -16,7 +16,8 @@ from stratal.codegen.scalar import mangled, vector_of
 from stratal.codegen.types import memory_type, register_type
 from stratal.codegen.values import Values
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Const, Expr, substitute
+from stratal.loops.expr import Buffer, Const, Expr
+from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store, store_groups, stored
 
 FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"

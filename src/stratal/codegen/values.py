@@ -11,7 +11,8 @@ from stratal.codegen.placing import Info, Place, Placing, inputs, lane_count
 from stratal.codegen.scalar import mangled, splat, vector_of
 from stratal.codegen.types import immediate, memory_type, register_type
 from stratal.loops import index
-from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, substitute
+from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
+from stratal.loops.rebuild import substitute
 
 _ALGEBRA: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
 

@@ -53,9 +53,6 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     ),
     "bitcast": (1, "the same bits as the call's dtype of equal width"),
 }
-INDEX_FUNCTIONS: Final = frozenset(
-    ("add", "sub", "mul", "floordiv", "mod", "lt")
-)  # normalised by loops.index
 COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _TABLE: WeakTable[Any] = WeakTable()  # by kind, attributes and ids of parts
@@ -352,25 +349,6 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return expr.parts
 
 
-def with_children(expr: Expr, new: tuple[Expr, ...]) -> Expr:
-    """Return `expr` with other sub-expressions; index arithmetic is normalised again."""
-    if isinstance(expr, Load):
-        return load(expr.buffer, new)
-    if isinstance(expr, Guard):
-        return guard(*new)
-    if isinstance(expr, Lanes):
-        return lanes(expr.fn, new[0], expr.var)
-    if isinstance(expr, Call):
-        if (new[0].dtype is int64 and expr.fn in INDEX_FUNCTIONS) or (
-            expr.dtype is bool_ and expr.fn == "and"
-        ):
-            from stratal.loops import index  # the algebra is built on expressions
-
-            return index.rebuild(expr.fn, new)
-        return call(expr.fn, *new, dtype=expr.dtype)
-    return expr
-
-
 def walk(roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrgetter("parts")) -> list[Expr]:
     """Return every sub-expression, operands before users, each once; iterative.
 
@@ -395,46 +373,6 @@ def walk(roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrge
             else:
                 order.append(expr)
     return order
-
-
-def transform(roots: Iterable[Expr], change: Callable[[Expr], Expr | None]) -> list[Expr]:
-    """Rebuild expressions bottom up.
-
-    `change` sees each rebuilt node and returns its replacement, or None to keep it.
-    """
-    wanted = list(roots)
-    new: dict[Expr, Expr] = {}
-    for expr in walk(wanted):
-        rebuilt = _rebuilt(expr, new)
-        new[expr] = change(rebuilt) or rebuilt
-    return [new[r] for r in wanted]
-
-
-def _rebuilt(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
-    parts = expr.parts
-    if not parts:
-        return expr
-    made = tuple([new.get(c, c) for c in parts])
-    return expr if made == parts else with_children(expr, made)  # equal only where identical
-
-
-def substitute(roots: Iterable[Expr], values: Mapping[Var, Expr]) -> list[Expr]:
-    """Replace loop variables by index expressions. What does not mention them is not looked into."""
-    from stratal.loops import index  # the algebra is built on expressions
-
-    wanted = list(roots)
-    replaced = values.keys()
-    new: dict[Expr, Expr] = {}
-    new.update(values.items())
-
-    def below(expr: Expr) -> list[Expr]:
-        parts = index.atoms(expr) if index.is_linear(expr) else expr.parts
-        return [p for p in parts if not replaced.isdisjoint(p.free)]
-
-    for expr in walk([r for r in wanted if not replaced.isdisjoint(r.free)], below):
-        if expr not in new:
-            new[expr] = index.replace_atoms(expr, new) if index.is_linear(expr) else _rebuilt(expr, new)
-    return [new.get(r, r) for r in wanted]
 
 
 def variables(roots: Iterable[Expr]) -> set[Var]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Union, final
 
-from stratal.loops.expr import Buffer, Expr, Load, Var, substitute, to_texts, unlike, walk
+from stratal.loops.expr import Buffer, Expr, Load, Var, to_texts, unlike, walk
+from stratal.loops.rebuild import substitute
 
 LoopKind = Literal["serial", "parallel", "unroll", "vector"]
 

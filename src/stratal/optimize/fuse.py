@@ -19,8 +19,9 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops.compute import Compute, Region
-from stratal.loops.expr import Call, Expr, Var, substitute, walk
+from stratal.loops.expr import Call, Expr, Var, walk
 from stratal.loops.lowering import axis_positions, is_contraction, is_view
+from stratal.loops.rebuild import substitute
 
 LowerOf = Callable[[Node], Lowered | None]
 

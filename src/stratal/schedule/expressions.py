@@ -11,7 +11,8 @@ from stratal.graph.node import Const as ConstNode
 from stratal.graph.node import Input, Item, Node
 from stratal.graph.partition import Group
 from stratal.loops.compute import Compute
-from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, substitute, transform, walk
+from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, walk
+from stratal.loops.rebuild import substitute, transform
 
 
 class GroupExpressions:

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 
 from stratal.base.errors import VerifyError
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, children, load, transform, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, children, load, walk
+from stratal.loops.rebuild import transform
 from stratal.loops.stmt import (
     Fail,
     For,

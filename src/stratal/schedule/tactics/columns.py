@@ -15,20 +15,8 @@ from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import (
-    Buffer,
-    Expr,
-    Load,
-    Var,
-    cast,
-    const,
-    guard,
-    lanes,
-    loads,
-    substitute,
-    transform,
-    walk,
-)
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, loads, walk
+from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import For, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence

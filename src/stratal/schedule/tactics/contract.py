@@ -19,7 +19,8 @@ from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, loads, substitute, transform
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, loads
+from stratal.loops.rebuild import substitute, transform
 from stratal.loops.lowering import strip_cast
 from stratal.loops.stmt import Stmt, Store, loaded, stored, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, work
