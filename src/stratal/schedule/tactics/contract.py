@@ -20,8 +20,8 @@ from stratal.loops import index
 from stratal.loops.compute import Compute
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, loads
-from stratal.loops.rebuild import substitute, transform
 from stratal.loops.lowering import strip_cast
+from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import Stmt, Store, loaded, stored, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
