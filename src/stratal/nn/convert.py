@@ -1,16 +1,14 @@
-"""Conversion of a module's floating-point state to another dtype, in place."""
+"""Conversion of floating-point state to another dtype, in place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.tensor import Tensor
-
-if TYPE_CHECKING:
-    from stratal.nn.module import Module
 
 
 def _is_device(value: Any) -> bool:
@@ -35,18 +33,14 @@ def _read(arguments: tuple[Any, ...], dtype: Any, device: Any) -> DType | None:
     return found
 
 
-def convert(module: Module, *arguments: Any, dtype: Any = None, device: Any = None) -> None:
-    """Convert what `Module.to` is asked to. Integer buffers stay as they are."""
+def convert(tensors: Iterable[Tensor], *arguments: Any, dtype: Any = None, device: Any = None) -> None:
+    """Convert a module's tensors to what `Module.to` is asked for. Integer buffers stay as they are."""
     target = _read(arguments, dtype, device)
     if target is None:
         return
-    for part in module.modules():
-        for parameter in part._parameters.values():
-            if parameter is not None and parameter.dtype.is_inexact:
-                _convert(parameter, target)
-        for buffer in part._buffers.values():
-            if buffer is not None and buffer.dtype.is_inexact:
-                _convert(buffer, target)
+    for tensor in tensors:
+        if tensor.dtype.is_inexact:
+            _convert(tensor, target)
     note_mutation()
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from stratal.base.errors import AttributeValueError, StratalError
+from stratal.nn.convert import convert
 from stratal.nn.parameter import Parameter
-from stratal.nn.state import LoadResult, load_into, read_state
+from stratal.nn.state import LoadResult, load_into
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.tensor import Tensor
 
@@ -316,9 +317,9 @@ class Module:
 
         Accepts a dtype, a device, or a tensor to follow.
         """
-        from stratal.nn.convert import convert  # the only method that needs it
-
-        convert(self, *args, dtype=dtype, device=device)
+        tables = [table for m in self.modules() for table in (m._parameters, m._buffers)]
+        tensors = [t for table in tables for t in table.values() if t is not None]
+        convert(tensors, *args, dtype=dtype, device=device)
         return self
 
     def float(self: Self) -> Self:
@@ -342,7 +343,8 @@ class Module:
         """Return parameters and persistent buffers by dotted name: values as they are now, unless
         `keep_vars`.
         """
-        return read_state(self, prefix, keep_vars)
+        live = self._live_state(prefix)
+        return live if keep_vars else {name: value.detach() for name, value in live.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copy values (tensors of any library, or arrays) into parameters and buffers of the same names.
@@ -350,7 +352,17 @@ class Module:
         Nothing is written unless everything fits. Raises: StateDictError that lists what is missing,
         unexpected or misshapen.
         """
-        return load_into(self, state_dict, strict)
+        return load_into(self._live_state(), state_dict, strict, type(self).__name__)
+
+    def _live_state(self, prefix: str = "") -> dict[str, Tensor]:
+        """Return parameters and persistent buffers by dotted name; a shared one under each of its names."""
+        found: dict[str, Tensor] = {}
+        start = prefix[:-1] if prefix.endswith(".") else prefix
+        for owner, part in self.named_modules(prefix=start, remove_duplicate=False):
+            for name, value in [*part._parameters.items(), *part._buffers.items()]:
+                if value is not None and name not in part._non_persistent:
+                    found[_join(owner, name)] = value
+        return found
 
     # -- text --------------------------------------------------------------------------------------
     def _get_name(self) -> str:
