@@ -179,7 +179,7 @@ def test_angles_beyond_the_exact_reduction_give_nan(f: Callable[[Expr], Expr]) -
 
 
 COST = {  # operations of the expression in float32, bitcasts included: inner loops of softmax, GELU, dropout
-    "exp": 23, "log": 36, "tanh": 34, "erf": 38, "sigmoid": 27, "sin": 35, "cos": 31, "rsqrt": 2,
+    "exp": 24, "log": 36, "tanh": 34, "erf": 38, "sigmoid": 28, "sin": 35, "cos": 31, "rsqrt": 2,
 }  # fmt: skip
 
 

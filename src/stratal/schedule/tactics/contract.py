@@ -100,7 +100,7 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
     multiply-add; beyond eight rows their addresses no longer fit the integer registers.
     """
     best, cost = Tile(1, 1), math.inf
-    for vectors in (4, 3, 2, 1):  # of equal tiles the wider: fewer rows to keep addresses of
+    for vectors in (3, 4, 2, 1):  # of equal tiles 8 x 3: rows in eights pack well
         for rows in range(1, 17):
             if rows * vectors + vectors + 1 > target.num_vector_registers or rows > num_rows:
                 continue
@@ -204,12 +204,16 @@ class ContractNest:
         reduction is far away.
         """
         operand = strip_cast(term)
-        if not isinstance(operand, Load) or not self.roles.reduce or len(self.roles.rows) != 1:
+        if not isinstance(operand, Load) or not self.roles.reduce or not self.roles.rows:
             return False
         offset = index.offset(operand)
-        near = index.stride_of(offset, self.roles.rows[0]) == 1
-        far = min(abs(index.stride_of(offset, v) or 0) for v in self.roles.reduce) > 4 * self.lanes
-        return near and far and self.roles.vector.extent >= 2 * self.lanes and self.m.extent > self.tile.rows
+        far = min(abs(index.stride_of(offset, v) or 0) for v in self.roles.reduce) >= 2 * self.lanes
+        if not far or self.roles.vector.extent < 2 * self.lanes or self.m.extent <= self.tile.rows:
+            return False
+        tile, row = Var("t", -(-self.m.extent // self.tile.rows)), Var("r", self.tile.rows)
+        (offset,) = substitute((offset,), self.row_index)
+        (offset,) = substitute((offset,), {self.m: index.add(index.mul(tile, self.tile.rows), row)})
+        return index.stride_of(offset, row) == 1
 
     def _packed_rows(self, term: Expr) -> Expr:
         width = min(self.tile.rows, self.m.extent)
@@ -230,6 +234,7 @@ class ContractNest:
         panel, column = Var("p", panels), Var("c", width)
         position = index.add(index.mul(panel, width), column)
         (value,) = substitute((term,), {along: position})
+        near = index.stride_of(index.offset(strip_cast(value)), column) == 1  # type: ignore[arg-type]
         value = guard(index.less(position, along.extent), value, const(0, term.dtype))
         s = Schedule(
             nest([*outer, panel, *inner, column], Store(workspace, (*outer, panel, *inner, column), value))
@@ -237,7 +242,7 @@ class ContractNest:
         many, lane = s.split(column, self.lanes)
         s.vectorize(lane)
         loops = [*outer, panel]
-        if index.stride_of(index.offset(strip_cast(term)), along) != 1:  # type: ignore[arg-type]
+        if not near:
             s.reorder(
                 *outer, panel, many, *inner
             )  # stay in the same lines from one step of the reduction to the next
@@ -254,7 +259,8 @@ class ContractNest:
     def schedule(self) -> Schedule:
         r = self.roles
         loops = [*r.outer, *((self.m, r.vector) if self._rows_first() else (r.vector, self.m))]
-        shape = tuple(v.extent for v in loops)
+        axes = self._stored(loops)
+        shape = tuple(v.extent for v in axes)
         acc = Buffer("acc", self.dtype, shape, space="register")
         direct = self._direct()
         tile = acc if direct else Buffer("tile", self.dtype, shape, space="scratch")
@@ -262,7 +268,7 @@ class ContractNest:
         assert combiner is not None
         (zero,) = combiner.identity((self.dtype,))
         stages: list[tuple[tuple[Var, ...], Stmt]] = []
-        here: tuple[Expr, ...] = tuple(loops)
+        here: tuple[Expr, ...] = tuple(axes)
         stages.append(((), Store(acc, here, zero)))
         stages.append((r.reduce, Store(acc, here, combiner.combine((acc[here],), self.terms)[0])))
         if not direct:
@@ -283,6 +289,10 @@ class ContractNest:
         s.branch(heads[-1])
         self._distribute(s, heads)
         return s
+
+    def _stored(self, loops: Sequence[Var]) -> list[Var]:
+        """Return the axes of a tile in memory: vectors lie along the last."""
+        return [*(v for v in loops if v is not self.roles.vector), self.roles.vector]
 
     def _in_place(self, results: Stmt) -> list[tuple[Buffer, Buffer]]:
         """Return what the epilogue may overwrite: values it alone reads, each element where it is written."""
@@ -312,10 +322,11 @@ class ContractNest:
         combiner = self.compute.combiner
         assert combiner is not None
         blocks, inner = self._split_reduction()
-        here: tuple[Expr, ...] = tuple(loops)
-        there: tuple[Expr, ...] = (*blocks, *loops)
-        sums = Buffer("sums", self.dtype, tuple(v.extent for v in loops))
-        acc = Buffer("acc", self.dtype, tuple(v.extent for v in (*blocks, *loops)))
+        axes = self._stored(loops)
+        here: tuple[Expr, ...] = tuple(axes)
+        there: tuple[Expr, ...] = (*blocks, *axes)
+        sums = Buffer("sums", self.dtype, tuple(v.extent for v in axes))
+        acc = Buffer("acc", self.dtype, tuple(v.extent for v in (*blocks, *axes)))
         results = self._results(sums[here])
         self.in_place = self._in_place(results)
         (added,) = combiner.merge((sums[here],), (acc[there],))
