@@ -15,8 +15,9 @@ from stratal.formats.model import ModelFile, read_model, write_model
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, constant, graph_input
 from stratal.tensor import programs, values
+from stratal.tensor.handles import node_of
 from stratal.tensor.state import MODE, no_grad
-from stratal.tensor.tensor import Tensor, hold, node_of, tensor
+from stratal.tensor.tensor import Tensor, hold, tensor
 
 
 def save(

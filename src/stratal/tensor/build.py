@@ -23,8 +23,9 @@ from stratal.graph.node import Node, constant, items, make
 from stratal.graph.op import REGISTRY, Op
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
+from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, look
 from stratal.tensor.state import MODE
-from stratal.tensor.tensor import CONSTANT, STOPPED, TRACKED, Tensor, look, tensor, wrap
+from stratal.tensor.tensor import Tensor, tensor, wrap
 
 Shape = tuple[Any, ...]
 Scalar = (bool, int, float, complex)

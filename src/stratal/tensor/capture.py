@@ -23,6 +23,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Node
 from stratal.tensor import lazy, programs, values
 from stratal.tensor.guards import Guard, Guards, collect
+from stratal.tensor.handles import CONSTANT, TRACKED
 from stratal.tensor.replay import (
     Entry,
     Fixed,
@@ -38,7 +39,7 @@ from stratal.tensor.replay import (
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.state import LOCK, MODE, tracing
 from stratal.tensor.state import note_mutation as note_mutation
-from stratal.tensor.tensor import CONSTANT, TRACKED, Tensor, tensor
+from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.trace import Cell, Trace
 
 _MOST_CAPTURES = 64  # per function; the one used longest ago goes first

@@ -20,10 +20,11 @@ from stratal.ops.control.host_call import register_host_function
 from stratal.tensor import lazy
 from stratal.tensor.build import as_tensor, nodes_and_track, where_now
 from stratal.tensor.elementwise import cast
+from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, look, rebind
 from stratal.tensor.regions import TOKEN, Region, captured, closed, trace_bodies
 from stratal.tensor.shapes import reshape
 from stratal.tensor.state import MODE, tracing
-from stratal.tensor.tensor import CONSTANT, STOPPED, TRACKED, Tensor, look, rebind, wrap
+from stratal.tensor.tensor import Tensor, wrap
 
 
 def _flatten(name: str, value: Any) -> tuple[list[Tensor], tree.Structure]:

@@ -17,12 +17,13 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.op import REGISTRY
 from stratal.runtime.storage import Storage
+from stratal.tensor.arguments import check_device
 from stratal.tensor.build import Scalar, apply, as_tensor, where_now
 from stratal.tensor.build import full as full_node
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.shapes import as_shape, broadcast_to, reshape
 from stratal.tensor.state import MODE
-from stratal.tensor.tensor import Tensor, check_device, hold, tensor, wrap
+from stratal.tensor.tensor import Tensor, hold, tensor, wrap
 
 
 def _filled(shape: tuple[Any, ...], value: Any, dtype: DType, device: Any, requires_grad: bool) -> Tensor:

@@ -30,9 +30,10 @@ from stratal.tensor.build import (
     unify,
     where_now,
 )
+from stratal.tensor.handles import CONSTANT
 from stratal.tensor.scalars import RuntimeScalar, met
 from stratal.tensor.selection import nonzero
-from stratal.tensor.tensor import CONSTANT, Tensor, fresh, wrap
+from stratal.tensor.tensor import Tensor, fresh, wrap
 
 
 class Entry(NamedTuple):

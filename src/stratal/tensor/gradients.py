@@ -18,22 +18,11 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import substitute
 from stratal.graph.node import Node, constant, graph_input, topological
 from stratal.tensor import values
+from stratal.tensor.alive import LEAVES, LIVE
 from stratal.tensor.build import as_tensor, where_now
+from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, USED_UP, look, node_of, rebind, track_of
 from stratal.tensor.state import MODE, enable_grad, tracing
-from stratal.tensor.tensor import (
-    CONSTANT,
-    LEAVES,
-    LIVE,
-    STOPPED,
-    TRACKED,
-    USED_UP,
-    Tensor,
-    look,
-    node_of,
-    rebind,
-    track_of,
-    wrap,
-)
+from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.trace import RegionTrace
 
 

@@ -14,13 +14,15 @@ import numpy as np
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import AttributeValueError, DTypeError, IndexOutOfRangeError, ShapeError
 from stratal.graph.op import REGISTRY
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import Scalar, apply, as_tensor, broadcast_shapes, full
 from stratal.tensor.elementwise import cast, where
+from stratal.tensor.handles import look, rebind
 from stratal.tensor.naming import two_names
 from stratal.tensor.selection import nonzero
 from stratal.tensor.shapes import broadcast_to, flip, moveaxis, permute_dims, reshape, slice_op
 from stratal.tensor.state import MODE
-from stratal.tensor.tensor import Tensor, check_axis, look, rebind, tensor, wrap
+from stratal.tensor.tensor import Tensor, tensor, wrap
 
 
 class _Range(NamedTuple):

@@ -19,8 +19,10 @@ from stratal.graph.interpret import interpret
 from stratal.graph.node import Const, Input, Node, topological
 from stratal.runtime.storage import Storage
 from stratal.tensor import programs, values
+from stratal.tensor.alive import LIVE, enlist, share, shared
+from stratal.tensor.handles import CONSTANT, TRACKED, USED_UP
 from stratal.tensor.state import LOCK, MODE, tracing
-from stratal.tensor.tensor import CONSTANT, LIVE, TRACKED, USED_UP, Tensor, enlist, share, shared
+from stratal.tensor.tensor import Tensor
 
 
 def flush(tensors: Iterable[Tensor]) -> None:

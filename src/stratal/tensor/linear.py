@@ -10,12 +10,13 @@ from stratal.base.dims import known_equal
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, common_dtype
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import sum
 from stratal.tensor.shapes import as_axes, permute_dims, reshape, slice_op
-from stratal.tensor.tensor import Tensor, check_axis
+from stratal.tensor.tensor import Tensor
 
 
 def _pair(name: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:

@@ -13,12 +13,14 @@ import numpy as np
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.tensor import creation, elementwise, indexing, linear, reductions, shapes, sorting
+from stratal.tensor.arguments import check_device
 from stratal.tensor.build import Scalar, as_tensor, call, full
 from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.gradients import backward
+from stratal.tensor.handles import look, rebind
 from stratal.tensor.lazy import compute
-from stratal.tensor.tensor import Tensor, check_device, fresh, look, rebind
+from stratal.tensor.tensor import Tensor, fresh
 from stratal.tensor.tensor import tensor as make_tensor
 
 # -- the same function under its own name --------------------------------------------------------------------

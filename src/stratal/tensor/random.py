@@ -15,12 +15,15 @@ from stratal.base import settings
 from stratal.base.dtypes import as_dtype, float32, int64, uint64
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.graph.builder import Builder
+from stratal.tensor.alive import share
+from stratal.tensor.arguments import check_device
 from stratal.tensor.build import as_tensor, call, full, where_now
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.handles import CONSTANT, look, rebind
 from stratal.tensor.reductions import argmax
 from stratal.tensor.shapes import as_shape, narrow, reshape
 from stratal.tensor.state import tracing
-from stratal.tensor.tensor import CONSTANT, Tensor, check_device, look, rebind, same_leaf, tensor
+from stratal.tensor.tensor import Tensor, tensor, wrap
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that adding it visits every uint64
 _HOST = 0x5851F42D4C957F2D  # keys drawn for the host come from a sequence of their own
@@ -33,6 +36,16 @@ def _mix(x: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
+
+
+def _same_leaf(tensor: Tensor) -> Tensor:
+    """Return a tensor on the very node of another: what is drawn from it and its next value go together."""
+    node, _ = look(tensor)
+    made = wrap(node, CONSTANT)
+    if made._storage is not None and made._trace is None:
+        made._node = node
+        share(tensor)
+    return made
 
 
 class Generator:
@@ -57,7 +70,7 @@ class Generator:
 
     def next_key(self) -> Tensor:
         """Return a key that was not handed out before."""
-        key = same_leaf(self._state)
+        key = _same_leaf(self._state)
         node, _ = look(self._state)
         b = Builder(where_now())
         rebind(self._state, b.add(node, full("random", _STRIDE, uint64, ())), CONSTANT)

@@ -12,11 +12,12 @@ from stratal.base.dims import product
 from stratal.base.dtypes import as_dtype, bool_, int64, uint64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, call, default_float
 from stratal.tensor.elementwise import FUNCTIONS, cast, composite, where
 from stratal.tensor.naming import two_names
 from stratal.tensor.shapes import as_axes, expand_dims, flip, pad_constant, ravel, reshape
-from stratal.tensor.tensor import Tensor, check_axis
+from stratal.tensor.tensor import Tensor
 
 Axis = Any
 

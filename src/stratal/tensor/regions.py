@@ -13,8 +13,9 @@ from stratal.base.dtypes import int64
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Const, Input, Node, graph_input, topological
+from stratal.tensor.handles import CONSTANT, TRACKED, look
 from stratal.tensor.state import MODE, tracing
-from stratal.tensor.tensor import CONSTANT, TRACKED, Tensor, look, wrap
+from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.trace import RegionTrace
 
 TOKEN = TensorType(int64, ())

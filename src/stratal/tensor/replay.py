@@ -16,8 +16,10 @@ from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
 from stratal.runtime.storage import Storage
 from stratal.tensor import lazy, programs, values
+from stratal.tensor.alive import shared
 from stratal.tensor.guards import Guards, Source
-from stratal.tensor.tensor import CONSTANT, Tensor, hold, look, rebind, shared, wrap
+from stratal.tensor.handles import CONSTANT, look, rebind
+from stratal.tensor.tensor import Tensor, hold, wrap
 
 
 # -- where the inputs of a program are read at each call -----------------------------------------------------

@@ -10,8 +10,9 @@ from stratal.base.dtypes import DType, float32, float64
 from stratal.graph.node import Node, make
 from stratal.graph.op import REGISTRY
 from stratal.tensor.build import scalar, to_dtype, where_now
+from stratal.tensor.handles import CONSTANT, look
 from stratal.tensor.state import MODE
-from stratal.tensor.tensor import CONSTANT, Tensor, look, wrap
+from stratal.tensor.tensor import Tensor, wrap
 
 
 class RuntimeScalar(Tensor):

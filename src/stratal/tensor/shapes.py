@@ -9,6 +9,7 @@ from stratal.base.dims import known_equal, product
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import (
     apply,
     as_tensor,
@@ -21,7 +22,7 @@ from stratal.tensor.build import (
 )
 from stratal.tensor.elementwise import cast
 from stratal.tensor.naming import two_names
-from stratal.tensor.tensor import Tensor, check_axis, fresh
+from stratal.tensor.tensor import Tensor, fresh
 
 Axis = Any  # an int, or a sequence of them
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, CaptureError
 from stratal.graph.op import REGISTRY
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import ValuesIndices
 from stratal.tensor.shapes import narrow, ravel, reshape
 from stratal.tensor.state import MODE
-from stratal.tensor.tensor import Tensor, check_axis, tensor
+from stratal.tensor.tensor import Tensor, tensor
 
 
 def _sorted(name: str, t: Tensor, axis: int, descending: bool) -> ValuesIndices:

@@ -2,12 +2,11 @@
 
 Building an op checks it at once and computes nothing; `lazy` computes what is needed when it is needed. A
 tensor never aliases another: indexing returns a value, and in-place operators give this handle, and no other,
-a new value. Operators and methods are installed from tables by `methods`.
+a new value (`handles`). Operators and methods are installed from tables by `methods`.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,39 +20,32 @@ from stratal.base.errors import (
     DTypeError,
     NotDifferentiableError,
     ShapeError,
-    StratalError,
 )
 from stratal.base.types import TensorType
-from stratal.base.weak import note
 from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
+from stratal.tensor.arguments import check_axis, check_device
 from stratal.tensor.arrays import Array, to_array
-from stratal.tensor.state import MODE, note_mutation
-from stratal.tensor.state import no_grad as no_grad
+from stratal.tensor.handles import (
+    CONSTANT,
+    STOPPED,
+    TRACKED,
+    USED_UP,
+    blank,
+    is_leaf,
+    look,
+    own_value,
+    place,
+    rebind,
+    refuse_traced,
+    take_value,
+    track_of,
+)
+from stratal.tensor.state import MODE, no_grad
 
 if TYPE_CHECKING:
     from stratal.tensor.trace import Trace
-
-# What a handle is to gradients.
-CONSTANT = 0  # depends on nothing that takes a gradient
-TRACKED = 1  # takes a gradient, or depends on what does
-STOPPED = 2  # depends on what does, but was made under no_grad or detached
-USED_UP = 3  # was tracked; an update has overwritten what its history needs
-
-
-Handles = dict[int, "weakref.ref[Tensor]"]  # by id
-LIVE: Handles = {}  # tensors without a value yet, or with a history, in the order they were made
-_SHARED: dict[int, list[weakref.ref[Tensor]]] = {}  # storages that more than one handle took, by id
-
-
-LEAVES: Handles = {}  # tensors that take gradients themselves
-
-
-def enlist(tensor: Tensor) -> None:
-    """Put a tensor on the list a flush looks through."""
-    if id(tensor) not in LIVE:
-        note(LIVE, tensor)
 
 
 class _Size(int):
@@ -91,9 +83,8 @@ class Tensor:
     _track: int
     _leaf: bool  # takes gradients itself: derivatives end here
     _grad: Tensor | None
-    _home: (
-        tuple[Storage, Node | None] | None
-    )  # where the value stood before in-place operators rebound this handle
+    # Where the value stood before in-place operators rebound this handle.
+    _home: tuple[Storage, Node | None] | None
     _before: tuple[Node, int] | None  # what it was before, where it never had a value: for a flush that fails
     _trace: Trace | None  # the capture this tensor was made in
     _guarded: bool  # a compiled function reads this handle, and must hear of a change of its type
@@ -419,52 +410,18 @@ def _from_parts(cls: type[Tensor], array: Array, dtype: str, leaf: bool) -> Tens
 
 
 # -- making handles ------------------------------------------------------------------------------------------
-def _blank(made: Tensor, type_: TensorType) -> Tensor:
-    made.type = type_
-    made._node = made._storage = made._home = made._before = made._grad = made._trace = None
-    made._track = CONSTANT
-    made._leaf = made._retains = made._guarded = False
-    return made
-
-
 def wrap(node: Node, track: int = CONSTANT) -> Tensor:
     """Return a tensor that holds a node's value, made in the mode of this thread."""
-    made = _blank(Tensor.__new__(Tensor), node.type)  # type: ignore[arg-type]
+    made = blank(Tensor.__new__(Tensor), node.type)  # type: ignore[arg-type]
     made._node = node
     made._track = track
-    _place(made)
+    place(made)
     return made
-
-
-def _place(made: Tensor) -> None:
-    """Tell whoever must know of a handle that holds a node."""
-    trace = MODE.trace
-    if trace is not None:
-        made._trace = trace
-        trace.made(made)
-        return
-    node = made._node
-    assert node is not None
-    known = values.finished(node)
-    if known is not None:
-        made._storage, made._home = known, None
-        share(made)
-        if made._track == TRACKED:
-            enlist(made)
-        else:
-            made._node, made._track = (
-                None,
-                CONSTANT,
-            )  # a leaf of its own, so that writing one spares the other
-        return
-    enlist(made)
-    if MODE.eager is not None:
-        MODE.eager(made)
 
 
 def hold(storage: Storage) -> Tensor:
     """Return a tensor that holds finished storage."""
-    made = _blank(Tensor.__new__(Tensor), storage.type)
+    made = blank(Tensor.__new__(Tensor), storage.type)
     made._storage = storage
     return made
 
@@ -472,189 +429,6 @@ def hold(storage: Storage) -> Tensor:
 def fresh(tensor: Tensor) -> Tensor:
     """Return another handle on the same value, so that changing one in place leaves the other alone."""
     return wrap(*look(tensor))
-
-
-def same_leaf(tensor: Tensor) -> Tensor:
-    """Return a tensor that stands on the very node of another: what is drawn from it and its next value go
-    together.
-    """
-    node, _ = look(tensor)
-    made = wrap(node, CONSTANT)
-    if made._storage is not None and made._trace is None:
-        made._node = node
-        share(tensor)
-    return made
-
-
-def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
-    """Make `made`, new or not, hold the value of another tensor."""
-    node, track = (
-        look(source) if source._storage is None or MODE.trace is not None else (source._node, source._track)
-    )
-    if not hasattr(made, "_node"):
-        _blank(made, source.type)
-    else:
-        made.type, made._home, made._before, made._storage = source.type, None, None, None
-        if made._guarded:
-            note_mutation()
-    made._node, made._track = node, track
-    if node is None:
-        made._storage = source._storage
-        share(made)
-        share(source)
-    else:
-        _place(made)
-    if leaf:
-        made._track = CONSTANT
-        own_value(made, leaf=True)
-
-
-def own_value(made: Tensor, leaf: bool) -> None:
-    """Give a tensor an input node of its own, shared with no other value; derivatives end there."""
-    trace = MODE.trace
-    if trace is not None:
-        trace.own_value(made, leaf)
-        return
-    made._leaf = leaf
-    made._track = TRACKED if leaf else CONSTANT
-    if made._guarded:
-        note_mutation()
-    if made._storage is not None:
-        made._node = None
-    elif made._node is not None and values.pending(made._node) is None:
-        made._node = values.pending_leaf(made._node)
-    if leaf:
-        note(LEAVES, made)
-
-
-def share(tensor: Tensor) -> None:
-    """Remember that several handles may hold one storage."""
-    storage = tensor._storage
-    known = [r for r in _SHARED.get(id(storage), ()) if (t := r()) is not None and t._storage is storage]
-    _SHARED[id(storage)] = [*known, weakref.ref(tensor)]
-    if len(_SHARED) > 4096:
-        _tidy()
-
-
-def _tidy() -> None:
-    for key, handles in list(_SHARED.items()):
-        if not any(
-            (t := r()) is not None and t._storage is not None and id(t._storage) == key for r in handles
-        ):
-            del _SHARED[key]
-
-
-def shared(storage: Storage, owner: Tensor) -> bool:
-    """Return whether a handle other than `owner` holds this very storage."""
-    handles = _SHARED.get(id(storage))
-    if not handles:
-        return False
-    holders = [r for r in handles if (t := r()) is not None and t._storage is storage]
-    if any(r() is not owner for r in holders):
-        return True
-    del _SHARED[id(storage)]
-    return False
-
-
-# -- reading and writing handles -----------------------------------------------------------------------------
-def look(tensor: Tensor) -> tuple[Node, int]:
-    """Return the node of a tensor, as this thread's trace sees it, and what it is to gradients."""
-    trace = MODE.trace
-    if trace is not None:
-        return trace.look(tensor)
-    if tensor._trace is not None:
-        refuse_traced(tensor, "this op")
-    node = tensor._node
-    if node is None:
-        assert tensor._storage is not None
-        node = tensor._node = values.leaf(tensor._storage)
-    return node, tensor._track
-
-
-def node_of(tensor: Tensor) -> Node:
-    return look(tensor)[0]
-
-
-def track_of(tensor: Tensor) -> int:
-    trace = MODE.trace
-    return tensor._track if trace is None else trace.track(tensor)
-
-
-def is_leaf(tensor: Tensor) -> bool:
-    """Return whether a tensor takes gradients itself, as this thread's trace sees it."""
-    trace = MODE.trace
-    return tensor._leaf if trace is None else trace.is_leaf(tensor)
-
-
-def rebind(tensor: Tensor, node: Node, track: int) -> None:
-    """Give this handle, and no other, a new value of the same type."""
-    if is_leaf(tensor):
-        if MODE.grad:
-            raise NotDifferentiableError(
-                "in-place: a leaf that takes gradients cannot be changed in place", got=str(tensor.type),
-                hint="do it under st.no_grad(), or on a copy",
-            )  # fmt: skip
-        track = TRACKED
-    trace = MODE.trace
-    if trace is not None:
-        trace.write(tensor, node, track)
-        return
-    if tensor._trace is not None:
-        refuse_traced(tensor, "an in-place operator")
-    known = values.finished(node)
-    if known is not None and (tensor._leaf or track != TRACKED):
-        tensor._storage, tensor._node, tensor._home = known, None, None
-        tensor._track = TRACKED if tensor._leaf else CONSTANT
-        share(tensor)
-        LIVE.pop(id(tensor), None)
-        return
-    if tensor._storage is not None:
-        if tensor._home is None and (tensor._track != TRACKED or tensor._leaf):
-            tensor._home = (tensor._storage, tensor._node)
-        tensor._storage = None
-    elif tensor._home is None and tensor._before is None and tensor._node is not None:
-        tensor._before = (tensor._node, tensor._track)
-    tensor._node = values.pending_leaf(node) if tensor._leaf else node
-    tensor._track = track
-    tensor._retains = False
-    LIVE.pop(id(tensor), None)
-    _place(tensor)
-
-
-def refuse_traced(tensor: Tensor, asked: str) -> None:
-    """Raise the error for Python that needs the value of a traced tensor, or uses it after the capture."""
-    trace = MODE.trace
-    node = tensor._node
-    if trace is None or (tensor._trace is not None and not trace.inside(tensor._trace)):
-        name = tensor._trace.name if tensor._trace is not None else "?"
-        raise CaptureError(
-            f"capture: a value made while {name} was being captured is used after it",
-            got=f"{tensor.type}" + (f" from {node.where[0]}" if node is not None and node.where else ""),
-            hint="return it from the compiled function",
-        )
-    if tensor._trace is None and not trace.reads(tensor):
-        return
-    hints = {
-        "bool": "if: st.where or st.cond; while: st.while_loop",
-        "index": "indexing by a tensor: x[i] gathers without a Python int; a loop over it: st.fori_loop",
-        "int": "keep it a tensor, or compute it from shapes",
-    }
-    raise CaptureError(
-        f"capture: Python asks for a value ({asked}) that does not exist while {trace.name} is captured",
-        got=f"{tensor.type}",
-        hint=hints.get(asked, "keep it a tensor and return it, or use st.host_call"),
-    )
-
-
-def check_axis(name: str, axis: Any, ndim: int) -> int:
-    """Return an axis in [0, ndim) for one that may count from the end. Raises: AttributeValueError."""
-    try:
-        k = axis.__index__()
-    except AttributeError:
-        raise DTypeError(f"{name}: an axis is an int", got=repr(axis)) from None
-    if not -ndim <= k < ndim:
-        raise AttributeValueError(f"{name}: axis out of range", got=f"axis {k} of {ndim} dimensions")
-    return int(k % ndim)
 
 
 # -- data from outside ---------------------------------------------------------------------------------------
@@ -681,11 +455,3 @@ def _from_array(array: Array) -> Tensor:
             return wrap(constant(array))
         return wrap(values.leaf(Storage.copy_of(array, type_)))
     return hold(Storage.copy_of(array, type_))
-
-
-def check_device(device: Any) -> None:
-    """There is one device today; another name is an error rather than a silent change of place."""
-    if device is not None and str(device) not in ("cpu", "cpu:0"):
-        raise StratalError(
-            "device: only the CPU is here", got=str(device), hint='leave device out, or pass "cpu"'
-        )

@@ -12,8 +12,9 @@ from stratal.base.errors import CaptureError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.tensor import values
+from stratal.tensor.handles import look, refuse_traced
 from stratal.tensor.state import tracing
-from stratal.tensor.tensor import Tensor, look, refuse_traced
+from stratal.tensor.tensor import Tensor
 
 
 class Cell:
