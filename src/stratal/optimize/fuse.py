@@ -31,6 +31,7 @@ MAX_WORK = (
 FEW_ROWS = 8
 SMALL_SPACE = 1 << 14
 LITTLE = 16  # elements
+WORK_PER_BYTE = 8  # operations in registers that take no longer than moving a byte through memory
 
 
 class Access(NamedTuple):
@@ -75,7 +76,7 @@ class Fusion:
         self._drop_unread()
         stored = self._stored()
         if self.enabled:
-            stored = self._sink(self._absorb(stored))
+            stored = self._recompute(self._sink(self._absorb(stored)))
         groups = [g for g in self.groups if g.members]
         for k, group in enumerate(groups):
             group.position = k
@@ -357,18 +358,18 @@ class Fusion:
                 continue
             (value,) = kept
             users = readers.get(value, [])
-            if len(users) != 1 or not self._repeats_nothing(users[0], value):
+            reader = self._only_reader(value, users)
+            if reader is None:
                 often = (
-                    "it is read more than once"
-                    if len(users) > 1
+                    "several kernels read it"
+                    if len({self.group_of[u] for u in users}) > 1
                     else "its reader would compute elements again"
                 )
                 decide("fuse", value.op.name, "stored", often, where=value.where)
                 continue
-            reader = self.group_of[users[0]]
             if reader is group or self.work[group] + self.work[reader] > MAX_WORK:
                 continue
-            reader.members[:0] = group.members
+            _put_first(reader, group.members)
             self.work[reader] += self.work[group]
             for member in group.members:
                 self.group_of[member] = reader
@@ -395,14 +396,14 @@ class Fusion:
         for group in self.groups:
             for value in [m for m in reversed(group.members) if m in stored and m not in self.whole]:
                 users = readers.get(value, [])
-                if len(users) != 1 or not self._repeats_nothing(users[0], value):
+                reader = self._only_reader(value, users)
+                if reader is None or all(m is value or m not in stored for m in group.members):
                     continue
-                reader = self.group_of[users[0]]
                 moved = self._sinking(value, group, reader, stored)
-                if not moved or all(m is value or m not in stored for m in group.members):
+                if not moved:
                     continue
                 del stored[value]
-                reader.members[:0] = [m for m in group.members if m in moved and m not in reader.members]
+                _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
                 self.work[reader] += sum(map(self._work, moved))
                 for m in reversed([m for m in group.members if m in moved]):
                     if m is value or not any(r in group.members for r in readers[m]):
@@ -434,17 +435,122 @@ class Fusion:
         full = self.work[reader] + sum(map(self._work, moved)) > MAX_WORK
         return moved if reader is not group and won + little >= 0 and not full else None
 
-    def _repeats_nothing(self, reader: Node, value: Node) -> bool:
-        group = self.group_of[reader]
+    def _recompute(self, stored: dict[Node, None]) -> dict[Node, None]:
+        """Where a later kernel reads several results of one, store what they are made of and make them again.
+
+        Derivatives read several functions of one value: of x in gelu(x), all but x itself are cheaper to
+        compute twice than to write and to read.
+        """
+        readers = self._readers()
+        for group in self.groups:
+            sets: dict[Group, list[Node]] = {}
+            for v in group.members:
+                outside = [u for u in readers.get(v, ()) if self.group_of[u] is not group]
+                reader = self._only_reader(v, outside) if v in stored and v not in self.whole else None
+                if reader is not None and all(self._straight(u, v) for u in outside):
+                    sets.setdefault(reader, []).append(v)
+            for reader, candidates in sets.items():
+                self._store_source(group, reader, candidates, stored, readers)
+        return stored
+
+    def _straight(self, reader: Node, value: Node) -> bool:
         compute = self.lower_of(reader)
-        if not isinstance(compute, Compute) or group.kind not in ("pointwise", "rows", "columns"):
+        assert isinstance(compute, Compute)
+        return compute.combiner is None and all(
+            a.indices == tuple(compute.axes) for a in self.reads[reader] if a.value is value
+        )
+
+    def _store_source(
+        self,
+        group: Group,
+        reader: Group,
+        values: list[Node],
+        stored: dict[Node, None],
+        readers: Mapping[Node, list[Node]],
+    ) -> None:
+        """Store the member of a kernel that replaces most of the values its reader fetches."""
+        best: tuple[int, Node, list[Node], set[Node]] | None = None
+        known = {a.value for m in reader.members for a in self.reads.get(m, ())}
+        for source in group.members:
+            if source.type != values[0].type or isinstance(source.type, TupleType):
+                continue
+            moved: set[Node] = set()
+            replaced = []
+            saved = 0 if source in stored else -2 * source.aval.nbytes
+            for v in values:
+                way = self._way(v, source, group, stored, known) if v is not source else None
+                if way is not None and v.shape == source.shape:
+                    replaced.append(v)
+                    moved |= way
+                    saved += 2 * v.aval.nbytes
+            work = sum(map(self._work, moved - set(reader.members)))
+            fits = self.work[reader] + work <= MAX_WORK
+            if saved > 0 and fits and work * math.prod(source.aval.ints) <= WORK_PER_BYTE * saved:
+                if best is None or saved > best[0]:
+                    best = saved, source, replaced, moved
+        if best is None:
+            return
+        _, source, replaced, moved = best
+        stored[source] = None
+        for v in replaced:
+            del stored[v]
+            why = f"{source.op.name} is stored instead, and {_named(reader)} computes it again"
+            decide("fuse", v.op.name, "computed again in its only reader", why=why, where=v.where)
+        _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
+        self.work[reader] += sum(map(self._work, moved))
+        for m in reversed([m for m in group.members if m in moved]):
+            if not any(r in group.members for r in readers[m]):
+                group.members.remove(m)
+                self.group_of[m] = reader
+
+    def _way(
+        self, value: Node, source: Node, group: Group, stored: Mapping[Node, None], known: set[Node]
+    ) -> set[Node] | None:
+        """Return the members of a group that lead from a source to a value; None if more would be needed."""
+        way: set[Node] = set()
+        stack = [value]
+        while stack:
+            node = stack.pop()
+            if node is source or node in way:
+                continue
+            compute = self.lower_of(node)
+            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
+                return None
+            way.add(node)
+            for a in self.reads[node]:
+                if self.owner(a.value) is group:
+                    stack.append(a.value)
+                elif a.value not in known and a.value.aval.nbytes > value.aval.nbytes // 16:
+                    return None
+        return way
+
+    def _only_reader(self, value: Node, users: Sequence[Node]) -> Group | None:
+        """Return the one kernel that reads a value, if computing the value there repeats no work."""
+        groups = {self.group_of[u] for u in users}
+        if len(groups) != 1 or not all(self._repeats_nothing(u, value, len(users)) for u in users):
+            return None
+        return groups.pop()
+
+    def _repeats_nothing(self, reader: Node, value: Node, num_reads: int) -> bool:
+        """Return whether a reader meets each element once, and where there are several reads, at its own."""
+        compute = self.lower_of(reader)
+        kind = self.group_of[reader].kind
+        if not isinstance(compute, Compute) or kind not in ("pointwise", "rows", "columns", "contract"):
             return False
-        found = [a for a in self.reads[reader] if a.value is value]
-        if len(found) != 1:
-            return False
+        if kind == "contract" and compute.combiner is not None:
+            return False  # each factor of a product is read many times
         order = (*compute.axes, *compute.reduce)
         size = math.prod(v.extent for v in order)
+        found = [a for a in self.reads[reader] if a.value is value]
+        if num_reads > 1:
+            return all(a.indices == order for a in found) and compute.combiner is None
         return axis_positions(found[0].indices, order) is not None and size <= math.prod(value.aval.ints)
+
+
+def _put_first(group: Group, members: Sequence[Node]) -> None:
+    """Add what a group now computes for itself; a contraction stays its first member."""
+    at = 1 if group.kind == "contract" else 0
+    group.members[at:at] = members
 
 
 def _named(group: Group) -> str:
