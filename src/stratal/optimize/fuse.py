@@ -8,62 +8,39 @@ group; readers look through them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from stratal.base.dims import Dim
 from stratal.base.log import decide
-from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops.compute import Compute, Region
-from stratal.loops.expr import Call, Expr, Var, walk
+from stratal.loops.expr import Expr, Var
 from stratal.loops.lowering import axis_positions, is_contraction, is_view
 from stratal.loops.rebuild import substitute
+from stratal.optimize.buffers import Buffers
+from stratal.optimize.grouping import MAX_WORK, Access, Grouping, LowerOf, named
 
-LowerOf = Callable[[Node], Lowered | None]
-
-MAX_WORK = (
-    480  # operations per element, expanded, beyond which compile time grows faster than what fusing saves
-)
 FEW_ROWS = 8
 SMALL_SPACE = 1 << 14
 LITTLE = 16  # elements
-WORK_PER_BYTE = 8  # operations in registers that take no longer than moving a byte through memory
 
 
-class Access(NamedTuple):
-    """A stored or fused value and where a node reads it, in the node's own axes."""
-
-    value: Node
-    indices: tuple[Expr, ...]
-
-
-class Fusion:
+class Fusion(Grouping):
     """One run of the pass; see `fuse`."""
 
     def __init__(
         self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], enabled: bool = True
     ) -> None:
-        self.graph = graph
-        self.lower_of = lower_of
+        super().__init__(graph, lower_of)
         self.orders = orders
         self.enabled = enabled
-        self.groups: list[Group] = []
-        self.group_of: dict[Node, Group] = {}
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
         self.columns: dict[tuple[tuple[int, ...], ...], Group] = {}
-        self.reads: dict[Node, list[Access]] = {}
         self.little: set[Node] = set()
-        self.work: dict[Group, int] = {}
-        self.sizes: dict[Compute, int] = {}
         self.waiting: dict[Node, Compute] = {}  # element-wise nodes over inputs alone, not placed yet
-        self.whole = set(graph.roots)  # values that must exist as buffers, views or not
-        for node in graph.nodes:
-            if not isinstance(node.op, (Input, Const, Item)) and not isinstance(lower_of(node), Compute):
-                self.whole.update(node.inputs)
 
     def run(self) -> Partition:
         for node in self._scalars_first():
@@ -74,13 +51,11 @@ class Fusion:
             if isinstance(root.op, (Input, Const)):
                 self._open("alias", root, "a result that is an input or a constant is copied")
         self._drop_unread()
-        stored = self._stored()
-        if self.enabled:
-            stored = self._recompute(self._sink(self._absorb(stored)))
+        stored = Buffers(self).stored(fused=self.enabled)
         groups = [g for g in self.groups if g.members]
         for k, group in enumerate(groups):
             group.position = k
-            decide("fuse", _named(group), f"{group.kind} of {len(group.members)} ops", group.why,
+            decide("fuse", named(group), f"{group.kind} of {len(group.members)} ops", group.why,
                    where=group.members[0].where)  # fmt: skip
         return Partition(groups, self.group_of, stored)
 
@@ -123,10 +98,6 @@ class Fusion:
         """Return every read of an operand value, in the node's axes."""
         place = {buffer: k for k, buffer in enumerate(compute.args)}
         return [self.resolve(node.inputs[place[e.buffer]], e.indices) for e in compute.loads]
-
-    def owner(self, value: Node) -> Group | None:
-        """Return the group that computes a value; None for inputs and constants."""
-        return self.group_of.get(value.inputs[0] if isinstance(value.op, Item) else value)
 
     # -- placing nodes ---------------------------------------------------------------------------------------
     def _place(self, node: Node) -> None:
@@ -282,22 +253,13 @@ class Fusion:
     def _full(self, group: Group) -> bool:
         return self.work[group] >= MAX_WORK
 
-    def _work(self, node: Node) -> int:
-        """Return the operations a node adds to a kernel."""
-        lowered = self.lower_of(node)
-        if not isinstance(lowered, Compute):
-            return 0
-        if lowered not in self.sizes:
-            self.sizes[lowered] = 1 + sum(1 for e in walk(lowered.terms) if isinstance(e, Call))
-        return self.sizes[lowered]
-
     def _open(self, kind: str, node: Node, why: str) -> Group:
         space = node.aval.shape if isinstance(node.type, TensorType) else ()
         group = Group(kind, node, space, len(self.groups))
         group.why = why
         self.groups.append(group)
         self.group_of[node] = group
-        self.work[group] = self._work(node)
+        self.work[group] = self.work_of(node)
         return group
 
     def _apart(
@@ -308,7 +270,7 @@ class Fusion:
             return "fusion is off"
         if latest is None:
             return "it reads no other kernel's results"
-        name = _named(latest)
+        name = named(latest)
         if latest.kind not in ("pointwise", "contract", "columns", "rows"):
             return f"{name} is a {latest.kind} command, which takes nothing in"
         if self._full(latest):
@@ -322,9 +284,8 @@ class Fusion:
     def _join(self, group: Group, node: Node) -> None:
         group.members.append(node)
         self.group_of[node] = group
-        self.work[group] += self._work(node)
+        self.work[group] += self.work_of(node)
 
-    # -- what is stored --------------------------------------------------------------------------------------
     def _drop_unread(self) -> None:
         """Drop nodes no element of a result depends on, such as what a dynamic update replaces entirely."""
         needed = set(self.graph.roots)
@@ -336,226 +297,6 @@ class Fusion:
         for node in [n for n in self.group_of if n not in needed]:
             self.group_of.pop(node).members.remove(node)
             self.reads.pop(node, None)
-
-    def _stored(self) -> dict[Node, None]:
-        """Return values with a buffer: results, values read by another group, values read whole."""
-        stored: dict[Node, None] = {}
-        for node in self.graph.nodes:
-            group = self.group_of.get(node)
-            if group is not None and (node in self.whole or group.kind in ("host", "region", "body")):
-                stored[node] = None
-            for access in self.reads.get(node, ()):
-                if self.owner(access.value) is not group and access.value in self.group_of:
-                    stored[access.value] = None
-        return stored
-
-    def _absorb(self, stored: dict[Node, None]) -> dict[Node, None]:
-        """Compute an element-wise group inside its only reader, where that repeats no work."""
-        readers = self._readers()
-        for group in self.groups:
-            kept = [m for m in group.members if m in stored]
-            if group.kind != "pointwise" or len(kept) != 1 or kept[0] in self.whole:
-                continue
-            (value,) = kept
-            users = readers.get(value, [])
-            reader = self._only_reader(value, users)
-            if reader is None:
-                often = (
-                    "several kernels read it"
-                    if len({self.group_of[u] for u in users}) > 1
-                    else "its reader would compute elements again"
-                )
-                decide("fuse", value.op.name, "stored", often, where=value.where)
-                continue
-            if reader is group or self.work[group] + self.work[reader] > MAX_WORK:
-                continue
-            _put_first(reader, group.members)
-            self.work[reader] += self.work[group]
-            for member in group.members:
-                self.group_of[member] = reader
-            group.members.clear()
-            del stored[value]
-            why = f"{users[0].op.name} reads each element once"
-            decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
-        return stored
-
-    def _readers(self) -> dict[Node, list[Node]]:
-        """Return the nodes that read each value, once per access."""
-        readers: dict[Node, list[Node]] = {}
-        for node, accesses in self.reads.items():
-            for access in accesses:
-                readers.setdefault(access.value, []).append(node)
-        return readers
-
-    def _sink(self, stored: dict[Node, None]) -> dict[Node, None]:
-        """Compute one of a kernel's results inside its only reader, where no more bytes move that way.
-
-        Cheap values on the way that the kernel needs itself are computed in both.
-        """
-        readers = self._readers()
-        for group in self.groups:
-            for value in [m for m in reversed(group.members) if m in stored and m not in self.whole]:
-                users = readers.get(value, [])
-                reader = self._only_reader(value, users)
-                if reader is None or all(m is value or m not in stored for m in group.members):
-                    continue
-                moved = self._sinking(value, group, reader, stored)
-                if not moved:
-                    continue
-                del stored[value]
-                _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
-                self.work[reader] += sum(map(self._work, moved))
-                for m in reversed([m for m in group.members if m in moved]):
-                    if m is value or not any(r in group.members for r in readers[m]):
-                        group.members.remove(m)
-                        self.group_of[m] = reader
-                why = f"only {users[0].op.name} reads it, and storing it would move more bytes"
-                decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
-        return stored
-
-    def _sinking(
-        self, value: Node, group: Group, reader: Group, stored: dict[Node, None]
-    ) -> set[Node] | None:
-        """Return what of a group a reader computes in place of a stored value; None if nothing is won."""
-        moved: set[Node] = set()
-        fetched: set[Node] = set()
-        stack = [value]
-        while stack:
-            node = stack.pop()
-            compute = self.lower_of(node)
-            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
-                return None
-            moved.add(node)
-            for a in self.reads[node]:
-                inside = self.owner(a.value) is group and a.value not in stored
-                (stack.append if inside else fetched.add)(a.value)
-        known = {a.value for m in reader.members for a in self.reads.get(m, ())}
-        won = 2 * value.aval.nbytes - sum(v.aval.nbytes for v in fetched - known)
-        little = value.aval.nbytes // 16  # at a draw, up to factors per channel, one buffer less decides
-        full = self.work[reader] + sum(map(self._work, moved)) > MAX_WORK
-        return moved if reader is not group and won + little >= 0 and not full else None
-
-    def _recompute(self, stored: dict[Node, None]) -> dict[Node, None]:
-        """Where a later kernel reads several results of one, store what they are made of and make them again.
-
-        Derivatives read several functions of one value: of x in gelu(x), all but x itself are cheaper to
-        compute twice than to write and to read.
-        """
-        readers = self._readers()
-        for group in self.groups:
-            sets: dict[Group, list[Node]] = {}
-            for v in group.members:
-                outside = [u for u in readers.get(v, ()) if self.group_of[u] is not group]
-                reader = self._only_reader(v, outside) if v in stored and v not in self.whole else None
-                if reader is not None and all(self._straight(u, v) for u in outside):
-                    sets.setdefault(reader, []).append(v)
-            for reader, candidates in sets.items():
-                self._store_source(group, reader, candidates, stored, readers)
-        return stored
-
-    def _straight(self, reader: Node, value: Node) -> bool:
-        compute = self.lower_of(reader)
-        assert isinstance(compute, Compute)
-        return compute.combiner is None and all(
-            a.indices == tuple(compute.axes) for a in self.reads[reader] if a.value is value
-        )
-
-    def _store_source(
-        self,
-        group: Group,
-        reader: Group,
-        values: list[Node],
-        stored: dict[Node, None],
-        readers: Mapping[Node, list[Node]],
-    ) -> None:
-        """Store the member of a kernel that replaces most of the values its reader fetches."""
-        best: tuple[int, Node, list[Node], set[Node]] | None = None
-        known = {a.value for m in reader.members for a in self.reads.get(m, ())}
-        for source in group.members:
-            if source.type != values[0].type or isinstance(source.type, TupleType):
-                continue
-            moved: set[Node] = set()
-            replaced = []
-            saved = 0 if source in stored else -2 * source.aval.nbytes
-            for v in values:
-                way = self._way(v, source, group, stored, known) if v is not source else None
-                if way is not None and v.shape == source.shape:
-                    replaced.append(v)
-                    moved |= way
-                    saved += 2 * v.aval.nbytes
-            work = sum(map(self._work, moved - set(reader.members)))
-            fits = self.work[reader] + work <= MAX_WORK
-            if saved > 0 and fits and work * math.prod(source.aval.ints) <= WORK_PER_BYTE * saved:
-                if best is None or saved > best[0]:
-                    best = saved, source, replaced, moved
-        if best is None:
-            return
-        _, source, replaced, moved = best
-        stored[source] = None
-        for v in replaced:
-            del stored[v]
-            why = f"{source.op.name} is stored instead, and {_named(reader)} computes it again"
-            decide("fuse", v.op.name, "computed again in its only reader", why=why, where=v.where)
-        _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
-        self.work[reader] += sum(map(self._work, moved))
-        for m in reversed([m for m in group.members if m in moved]):
-            if not any(r in group.members for r in readers[m]):
-                group.members.remove(m)
-                self.group_of[m] = reader
-
-    def _way(
-        self, value: Node, source: Node, group: Group, stored: Mapping[Node, None], known: set[Node]
-    ) -> set[Node] | None:
-        """Return the members of a group that lead from a source to a value; None if more would be needed."""
-        way: set[Node] = set()
-        stack = [value]
-        while stack:
-            node = stack.pop()
-            if node is source or node in way:
-                continue
-            compute = self.lower_of(node)
-            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
-                return None
-            way.add(node)
-            for a in self.reads[node]:
-                if self.owner(a.value) is group:
-                    stack.append(a.value)
-                elif a.value not in known and a.value.aval.nbytes > value.aval.nbytes // 16:
-                    return None
-        return way
-
-    def _only_reader(self, value: Node, users: Sequence[Node]) -> Group | None:
-        """Return the one kernel that reads a value, if computing the value there repeats no work."""
-        groups = {self.group_of[u] for u in users}
-        if len(groups) != 1 or not all(self._repeats_nothing(u, value, len(users)) for u in users):
-            return None
-        return groups.pop()
-
-    def _repeats_nothing(self, reader: Node, value: Node, num_reads: int) -> bool:
-        """Return whether a reader meets each element once, and where there are several reads, at its own."""
-        compute = self.lower_of(reader)
-        kind = self.group_of[reader].kind
-        if not isinstance(compute, Compute) or kind not in ("pointwise", "rows", "columns", "contract"):
-            return False
-        if kind == "contract" and compute.combiner is not None:
-            return False  # each factor of a product is read many times
-        order = (*compute.axes, *compute.reduce)
-        size = math.prod(v.extent for v in order)
-        found = [a for a in self.reads[reader] if a.value is value]
-        if num_reads > 1:
-            return all(a.indices == order for a in found) and compute.combiner is None
-        return axis_positions(found[0].indices, order) is not None and size <= math.prod(value.aval.ints)
-
-
-def _put_first(group: Group, members: Sequence[Node]) -> None:
-    """Add what a group now computes for itself; a contraction stays its first member."""
-    at = 1 if group.kind == "contract" else 0
-    group.members[at:at] = members
-
-
-def _named(group: Group) -> str:
-    names = list(dict.fromkeys(m.op.name for m in group.members))
-    return "+".join(names[:3]) + ("+.." if len(names) > 3 else "")
 
 
 def _extents(space: Sequence[Dim]) -> str:

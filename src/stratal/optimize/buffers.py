@@ -1,0 +1,247 @@
+"""Which values of a partition get buffers: what others read, unless making it again moves fewer bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from stratal.base.log import decide
+from stratal.base.types import TupleType
+from stratal.graph.node import Node
+from stratal.graph.partition import Group
+from stratal.loops.compute import Compute
+from stratal.loops.lowering import axis_positions
+from stratal.optimize.grouping import MAX_WORK, Grouping, named
+
+WORK_PER_BYTE = 8  # operations in registers that take no longer than moving a byte through memory
+
+
+class Buffers:
+    """Decides for the groups of one run of fusion; members move between groups on the way."""
+
+    def __init__(self, kernels: Grouping) -> None:
+        self.kernels = kernels
+
+    def stored(self, *, fused: bool) -> dict[Node, None]:
+        """Return the values with buffers, in order; not `fused`, all that another group reads."""
+        stored = self._read_elsewhere()
+        if fused:
+            stored = self._recompute(self._sink(self._absorb(stored)))
+        return stored
+
+    def _read_elsewhere(self) -> dict[Node, None]:
+        """Return values with a buffer: results, values read by another group, values read whole."""
+        stored: dict[Node, None] = {}
+        for node in self.kernels.graph.nodes:
+            group = self.kernels.group_of.get(node)
+            if group is not None and (node in self.kernels.whole or group.kind in ("host", "region", "body")):
+                stored[node] = None
+            for access in self.kernels.reads.get(node, ()):
+                if self.kernels.owner(access.value) is not group and access.value in self.kernels.group_of:
+                    stored[access.value] = None
+        return stored
+
+    def _absorb(self, stored: dict[Node, None]) -> dict[Node, None]:
+        """Compute an element-wise group inside its only reader, where that repeats no work."""
+        readers = self._readers()
+        for group in self.kernels.groups:
+            kept = [m for m in group.members if m in stored]
+            if group.kind != "pointwise" or len(kept) != 1 or kept[0] in self.kernels.whole:
+                continue
+            (value,) = kept
+            users = readers.get(value, [])
+            reader = self._only_reader(value, users)
+            if reader is None:
+                often = (
+                    "several kernels read it"
+                    if len({self.kernels.group_of[u] for u in users}) > 1
+                    else "its reader would compute elements again"
+                )
+                decide("fuse", value.op.name, "stored", often, where=value.where)
+                continue
+            if reader is group or self.kernels.work[group] + self.kernels.work[reader] > MAX_WORK:
+                continue
+            _put_first(reader, group.members)
+            self.kernels.work[reader] += self.kernels.work[group]
+            for member in group.members:
+                self.kernels.group_of[member] = reader
+            group.members.clear()
+            del stored[value]
+            why = f"{users[0].op.name} reads each element once"
+            decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
+        return stored
+
+    def _readers(self) -> dict[Node, list[Node]]:
+        """Return the nodes that read each value, once per access."""
+        readers: dict[Node, list[Node]] = {}
+        for node, accesses in self.kernels.reads.items():
+            for access in accesses:
+                readers.setdefault(access.value, []).append(node)
+        return readers
+
+    def _sink(self, stored: dict[Node, None]) -> dict[Node, None]:
+        """Compute one of a kernel's results inside its only reader, where no more bytes move that way.
+
+        Cheap values on the way that the kernel needs itself are computed in both.
+        """
+        readers = self._readers()
+        for group in self.kernels.groups:
+            for value in [m for m in reversed(group.members) if m in stored and m not in self.kernels.whole]:
+                users = readers.get(value, [])
+                reader = self._only_reader(value, users)
+                if reader is None or all(m is value or m not in stored for m in group.members):
+                    continue
+                moved = self._sinking(value, group, reader, stored)
+                if not moved:
+                    continue
+                del stored[value]
+                _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
+                self.kernels.work[reader] += sum(map(self.kernels.work_of, moved))
+                for m in reversed([m for m in group.members if m in moved]):
+                    if m is value or not any(r in group.members for r in readers[m]):
+                        group.members.remove(m)
+                        self.kernels.group_of[m] = reader
+                why = f"only {users[0].op.name} reads it, and storing it would move more bytes"
+                decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
+        return stored
+
+    def _sinking(
+        self, value: Node, group: Group, reader: Group, stored: dict[Node, None]
+    ) -> set[Node] | None:
+        """Return what of a group a reader computes in place of a stored value; None if nothing is won."""
+        moved: set[Node] = set()
+        fetched: set[Node] = set()
+        stack = [value]
+        while stack:
+            node = stack.pop()
+            compute = self.kernels.lower_of(node)
+            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
+                return None
+            moved.add(node)
+            for a in self.kernels.reads[node]:
+                inside = self.kernels.owner(a.value) is group and a.value not in stored
+                (stack.append if inside else fetched.add)(a.value)
+        known = {a.value for m in reader.members for a in self.kernels.reads.get(m, ())}
+        won = 2 * value.aval.nbytes - sum(v.aval.nbytes for v in fetched - known)
+        little = value.aval.nbytes // 16  # at a draw, up to factors per channel, one buffer less decides
+        full = self.kernels.work[reader] + sum(map(self.kernels.work_of, moved)) > MAX_WORK
+        return moved if reader is not group and won + little >= 0 and not full else None
+
+    def _recompute(self, stored: dict[Node, None]) -> dict[Node, None]:
+        """Where a later kernel reads several results of one, store what they are made of and make them again.
+
+        Derivatives read several functions of one value: of x in gelu(x), all but x itself are cheaper to
+        compute twice than to write and to read.
+        """
+        readers = self._readers()
+        for group in self.kernels.groups:
+            sets: dict[Group, list[Node]] = {}
+            for v in group.members:
+                outside = [u for u in readers.get(v, ()) if self.kernels.group_of[u] is not group]
+                reader = (
+                    self._only_reader(v, outside) if v in stored and v not in self.kernels.whole else None
+                )
+                if reader is not None and all(self._straight(u, v) for u in outside):
+                    sets.setdefault(reader, []).append(v)
+            for reader, candidates in sets.items():
+                self._store_source(group, reader, candidates, stored, readers)
+        return stored
+
+    def _straight(self, reader: Node, value: Node) -> bool:
+        compute = self.kernels.lower_of(reader)
+        assert isinstance(compute, Compute)
+        return compute.combiner is None and all(
+            a.indices == tuple(compute.axes) for a in self.kernels.reads[reader] if a.value is value
+        )
+
+    def _store_source(
+        self,
+        group: Group,
+        reader: Group,
+        values: list[Node],
+        stored: dict[Node, None],
+        readers: Mapping[Node, list[Node]],
+    ) -> None:
+        """Store the member of a kernel that replaces most of the values its reader fetches."""
+        best: tuple[int, Node, list[Node], set[Node]] | None = None
+        known = {a.value for m in reader.members for a in self.kernels.reads.get(m, ())}
+        for source in group.members:
+            if source.type != values[0].type or isinstance(source.type, TupleType):
+                continue
+            moved: set[Node] = set()
+            replaced = []
+            saved = 0 if source in stored else -2 * source.aval.nbytes
+            for v in values:
+                way = self._way(v, source, group, stored, known) if v is not source else None
+                if way is not None and v.shape == source.shape:
+                    replaced.append(v)
+                    moved |= way
+                    saved += 2 * v.aval.nbytes
+            work = sum(map(self.kernels.work_of, moved - set(reader.members)))
+            fits = self.kernels.work[reader] + work <= MAX_WORK
+            pays = fits and work * math.prod(source.aval.ints) <= WORK_PER_BYTE * saved
+            if pays and saved > (0 if best is None else best[0]):
+                best = saved, source, replaced, moved
+        if best is None:
+            return
+        _, source, replaced, moved = best
+        stored[source] = None
+        for v in replaced:
+            del stored[v]
+            why = f"{source.op.name} is stored instead, and {named(reader)} computes it again"
+            decide("fuse", v.op.name, "computed again in its only reader", why=why, where=v.where)
+        _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
+        self.kernels.work[reader] += sum(map(self.kernels.work_of, moved))
+        for m in reversed([m for m in group.members if m in moved]):
+            if not any(r in group.members for r in readers[m]):
+                group.members.remove(m)
+                self.kernels.group_of[m] = reader
+
+    def _way(
+        self, value: Node, source: Node, group: Group, stored: Mapping[Node, None], known: set[Node]
+    ) -> set[Node] | None:
+        """Return the members of a group that lead from a source to a value; None if more would be needed."""
+        way: set[Node] = set()
+        stack = [value]
+        while stack:
+            node = stack.pop()
+            if node is source or node in way:
+                continue
+            compute = self.kernels.lower_of(node)
+            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
+                return None
+            way.add(node)
+            for a in self.kernels.reads[node]:
+                if self.kernels.owner(a.value) is group:
+                    stack.append(a.value)
+                elif a.value not in known and a.value.aval.nbytes > value.aval.nbytes // 16:
+                    return None
+        return way
+
+    def _only_reader(self, value: Node, users: Sequence[Node]) -> Group | None:
+        """Return the one kernel that reads a value, if computing the value there repeats no work."""
+        groups = {self.kernels.group_of[u] for u in users}
+        if len(groups) != 1 or not all(self._repeats_nothing(u, value, len(users)) for u in users):
+            return None
+        return groups.pop()
+
+    def _repeats_nothing(self, reader: Node, value: Node, num_reads: int) -> bool:
+        """Return whether a reader meets each element once, and where there are several reads, at its own."""
+        compute = self.kernels.lower_of(reader)
+        kind = self.kernels.group_of[reader].kind
+        if not isinstance(compute, Compute) or kind not in ("pointwise", "rows", "columns", "contract"):
+            return False
+        if kind == "contract" and compute.combiner is not None:
+            return False  # each factor of a product is read many times
+        order = (*compute.axes, *compute.reduce)
+        size = math.prod(v.extent for v in order)
+        found = [a for a in self.kernels.reads[reader] if a.value is value]
+        if num_reads > 1:
+            return all(a.indices == order for a in found) and compute.combiner is None
+        return axis_positions(found[0].indices, order) is not None and size <= math.prod(value.aval.ints)
+
+
+def _put_first(group: Group, members: Sequence[Node]) -> None:
+    """Add what a group now computes for itself; a contraction stays its first member."""
+    at = 1 if group.kind == "contract" else 0
+    group.members[at:at] = members

@@ -1,0 +1,60 @@
+"""Kernels in the making: the groups of a partition, what their members read, and how much work they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from stratal.base.lowered import Lowered
+from stratal.graph.graph import Graph
+from stratal.graph.node import Const, Input, Item, Node
+from stratal.graph.partition import Group
+from stratal.loops.compute import Compute
+from stratal.loops.expr import Call, Expr, walk
+
+LowerOf = Callable[[Node], Lowered | None]
+
+MAX_WORK: Final = 480  # operations per element, expanded: beyond, compile time outgrows what fusing saves
+
+
+class Access(NamedTuple):
+    """A stored or fused value and where a node reads it, in the node's own axes."""
+
+    value: Node
+    indices: tuple[Expr, ...]
+
+
+class Grouping:
+    """The state that fusion builds up and that decides what is stored."""
+
+    def __init__(self, graph: Graph, lower_of: LowerOf) -> None:
+        self.graph = graph
+        self.lower_of = lower_of
+        self.groups: list[Group] = []
+        self.group_of: dict[Node, Group] = {}
+        self.reads: dict[Node, list[Access]] = {}
+        self.work: dict[Group, int] = {}
+        self._sizes: dict[Compute, int] = {}
+        self.whole = set(graph.roots)  # values that must exist as buffers, views or not
+        for node in graph.nodes:
+            if not isinstance(node.op, (Input, Const, Item)) and not isinstance(lower_of(node), Compute):
+                self.whole.update(node.inputs)
+
+    def owner(self, value: Node) -> Group | None:
+        """Return the group that computes a value; None for inputs and constants."""
+        return self.group_of.get(value.inputs[0] if isinstance(value.op, Item) else value)
+
+    def work_of(self, node: Node) -> int:
+        """Return the operations a node adds to a kernel."""
+        lowered = self.lower_of(node)
+        if not isinstance(lowered, Compute):
+            return 0
+        if lowered not in self._sizes:
+            self._sizes[lowered] = 1 + sum(1 for e in walk(lowered.terms) if isinstance(e, Call))
+        return self._sizes[lowered]
+
+
+def named(group: Group) -> str:
+    """Return a short name for a group: the first of its ops."""
+    names = list(dict.fromkeys(m.op.name for m in group.members))
+    return "+".join(names[:3]) + ("+.." if len(names) > 3 else "")
