@@ -89,3 +89,31 @@ def test_memory_stays_flat_over_recompiles_once_the_last_programs_are_remembered
 def test_memory_stays_flat_over_a_thousand_recompiles() -> None:
     samples = resident("recompiles", 1000)
     assert samples[-1] < 1.05 * samples[1], samples
+
+
+FRAGMENTED = """
+import ctypes, numpy as np, stratal as st
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+numbers = (ctypes.c_int,) * 3
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *numbers, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+PRIVATE, ANONYMOUS, NORESERVE = 0x02, 0x20, 0x4000
+blocks = [libc.mmap(None, 3 << 30, 0, PRIVATE | ANONYMOUS | NORESERVE, -1, 0) for _ in range(5)]
+for block in blocks:  # the next pages anybody asks for lie gigabytes apart
+    libc.munmap(block + (1 << 30), 4096)
+for n in range(3, 9):
+    f = st.compile(lambda x: (st.erf(x * 0.3) + st.exp(x)).sum())
+    x = np.full((7, n), 0.5, np.float32)
+    assert abs(float(f(st.tensor(x))) - 7 * n * (0.1679960 + 1.64872127)) < 1e-3
+print("fine")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="says mmap in Linux's numbers")
+def test_kernels_load_where_free_memory_lies_gigabytes_apart() -> None:
+    environment = os.environ | {"STRATAL_CACHE_DIR": "off", "STRATAL_COMPILE_WORKERS": "0"}
+    child = subprocess.run(
+        [sys.executable, "-c", FRAGMENTED], capture_output=True, text=True, env=environment, check=False
+    )
+    assert child.stdout == "fine\n", child.stderr[-2000:]

@@ -34,7 +34,9 @@ class Library:
         symbols = tuple(symbols)
         for symbol in symbols:
             builder.export_symbol(symbol)
-        self._jit: Any = llvm.create_lljit_compiler(_host_machine())
+        # JITLink puts an object's sections side by side; LLVM's older linker aborts the process when code and
+        # constants land more than 2 GB apart, as they do between large arrays.
+        self._jit: Any = llvm.create_lljit_compiler(_host_machine(), use_jit_link=True)
         try:
             self._tracker: Any = builder.link(self._jit, "stratal")
         except RuntimeError as error:
