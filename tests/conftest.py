@@ -52,6 +52,7 @@ class RowTable:
     def __init__(self) -> None:
         self.tests: dict[str, dict[str, str]] = defaultdict(dict)  # row -> test -> outcome
 
+    @pytest.hookimpl(trylast=True)  # after -m: what it leaves out is not owed here
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         marked = [item for item in items if any(item.iter_markers("row"))]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(marked)])

@@ -27,6 +27,7 @@ from stratal.base.errors import (
     CaptureError,
     DonatedBufferError,
     DTypeError,
+    FormatError,
     IndexOutOfRangeError,
     ShapeError,
     StratalError,
@@ -335,6 +336,42 @@ def test_an_unknown_setting_stops_with_four_lines(tmp_path: Path) -> None:
     message = refused.stderr.strip().splitlines()[-4:]
     assert [line.strip().split(":")[0] for line in message[1:]] == ["got", "where", "hint"]
     assert "STRATAL_THREADS" in refused.stderr
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+
+
+def grow(file: Path) -> None:
+    """Say that the header of the weights is 2^60 bytes long."""
+    file.write_bytes((1 << 60).to_bytes(8, "little") + file.read_bytes()[8:])
+
+
+def climb(file: Path) -> None:
+    manifest = file.parent / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(file.name, f"../{file.name}"))
+
+
+@pytest.mark.parametrize("damage", [cut, flip, grow, climb, Path.unlink])
+def test_a_damaged_model_file_is_refused_in_four_lines_and_left_alone(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    folder = tmp_path / "net"
+    st.save(nn.Linear(3, 2), folder, inputs=st.tensor(X))
+    (weights,) = folder.glob("weights.*")
+    damage(weights)
+    files = {p.name: p.read_bytes() for p in folder.iterdir()}
+    with pytest.raises(FormatError) as caught:
+        st.load(folder)
+    assert_four_lines(caught.value)
+    assert files == {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------------------------

@@ -74,9 +74,13 @@ class IndexOutOfRangeError(StratalError, IndexError):
 class CaptureError(StratalError, RuntimeError):
     """Python that cannot be captured: control flow on a traced value, an escaped tracer."""
 
+    advice = "keep to tensor operations inside (st.where, st.cond, st.scan), or do not compile this function"
+
 
 class DonatedBufferError(StratalError, RuntimeError):
     """A buffer read after its storage was given to a newer value."""
+
+    advice = "keep a copy with clone() before the step, or read the new value"
 
 
 class NotDifferentiableError(StratalError, RuntimeError):
@@ -92,9 +96,13 @@ class SettingError(StratalError, ValueError):
 class CacheError(StratalError, OSError):
     """A cache directory that cannot be trusted or used."""
 
+    advice = "STRATAL_CACHE_DIR names another directory; off does without"
+
 
 class FormatError(StratalError, ValueError):
     """A file that is truncated, corrupt, hostile or of another format."""
+
+    advice = "the file was cut short, changed or made by something else: restore it from where it came"
 
 
 class MissingExtraError(StratalError, ImportError):
@@ -104,6 +112,10 @@ class MissingExtraError(StratalError, ImportError):
 class VerifyError(StratalError, RuntimeError):
     """An IR that breaks its own rules: a fault of the compiler, never of the user."""
 
+    advice = "this is a fault of Stratal: report it with the printed graph"
+
 
 class CompilerError(StratalError, RuntimeError):
     """The compiler's own fault; the text of the failing stage is in a file the hint names."""
+
+    advice = "this is a fault of Stratal: report it with the printed graph"

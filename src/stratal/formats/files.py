@@ -18,6 +18,8 @@ Bytes = bytes | memoryview
 class FileWriteError(StratalError, OSError):
     """A file that could not be written; what stood there before is untouched."""
 
+    advice = "what stood there before is still there: make room or choose another place, then save again"
+
 
 def write_atomically(path: str | os.PathLike[str], chunks: Iterable[Bytes]) -> None:
     """Write a file whole or not at all: to a temporary file beside it, synced, then renamed over it.
