@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from stratal.base.errors import VerifyError
 from stratal.base.log import decide
 from stratal.base.types import TupleType
-from stratal.graph.node import Node
+from stratal.graph.node import Item, Node
 from stratal.graph.partition import Group
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import axis_positions
 from stratal.optimize.grouping import MAX_WORK, Grouping, named
+
+Readers = Mapping[Node, list[Node]]  # of each value, once per access
 
 WORK_PER_BYTE = 8  # operations in registers that take no longer than moving a byte through memory
 
@@ -21,13 +24,53 @@ class Buffers:
 
     def __init__(self, kernels: Grouping) -> None:
         self.kernels = kernels
+        self._again: dict[Node, set[Group]] = {}  # kernels that compute a node besides its own
 
     def stored(self, *, fused: bool) -> dict[Node, None]:
         """Return the values with buffers, in order; not `fused`, all that another group reads."""
         stored = self._read_elsewhere()
         if fused:
             stored = self._recompute(self._sink(self._absorb(stored)))
+        self._verify(stored)
         return stored
+
+    def _verify(self, stored: Mapping[Node, None]) -> None:
+        """Raise VerifyError where a kernel reads what it neither computes nor finds in a buffer."""
+        for group in self.kernels.groups:
+            members = set(group.members)
+            for node in group.members:
+                for a in self.kernels.reads.get(node, ()):
+                    if a.value not in members and not self._in_memory(a.value, stored):
+                        raise VerifyError(
+                            f"fuse: {named(group)} reads {a.value.op.name}, which has no buffer",
+                            where=node.where,
+                        )
+
+    def _in_memory(self, value: Node, stored: Mapping[Node, None]) -> bool:
+        return value in stored or isinstance(value.op, Item) or self.kernels.owner(value) is None
+
+    def _kernels_of(self, node: Node) -> set[Group]:
+        return {self.kernels.group_of[node]} | self._again.get(node, set())
+
+    def _move(
+        self, moved: set[Node], group: Group, reader: Group, stored: Mapping[Node, None], users: Readers
+    ) -> None:
+        """Let a reader compute members of a group; the group keeps those it needs itself."""
+        ways = [m for m in group.members if m in moved]
+        new = [m for m in ways if m not in reader.members]
+        at = 1 if reader.kind == "contract" else 0  # a contraction stays the first member
+        reader.members[at:at] = new
+        self.kernels.work[reader] += sum(map(self.kernels.work_of, new))
+        for m in reversed(ways):
+            if m in stored or any(r in group.members for r in users[m]):
+                self._again.setdefault(m, set()).add(reader)
+                continue
+            group.members.remove(m)
+            if self.kernels.group_of[m] is group:
+                self.kernels.group_of[m] = reader
+            else:
+                self._again[m].discard(group)
+                self._again[m].add(reader)
 
     def _read_elsewhere(self) -> dict[Node, None]:
         """Return values with a buffer: results, values read by another group, values read whole."""
@@ -54,19 +97,15 @@ class Buffers:
             if reader is None:
                 often = (
                     "several kernels read it"
-                    if len({self.kernels.group_of[u] for u in users}) > 1
+                    if len({g for u in users for g in self._kernels_of(u)}) > 1
                     else "its reader would compute elements again"
                 )
                 decide("fuse", value.op.name, "stored", often, where=value.where)
                 continue
             if reader is group or self.kernels.work[group] + self.kernels.work[reader] > MAX_WORK:
                 continue
-            _put_first(reader, group.members)
-            self.kernels.work[reader] += self.kernels.work[group]
-            for member in group.members:
-                self.kernels.group_of[member] = reader
-            group.members.clear()
             del stored[value]
+            self._move(set(group.members), group, reader, stored, readers)
             why = f"{users[0].op.name} reads each element once"
             decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
         return stored
@@ -86,7 +125,8 @@ class Buffers:
         """
         readers = self._readers()
         for group in self.kernels.groups:
-            for value in [m for m in reversed(group.members) if m in stored and m not in self.kernels.whole]:
+            own = [m for m in reversed(group.members) if self.kernels.group_of[m] is group]
+            for value in [m for m in own if m in stored and m not in self.kernels.whole]:
                 users = readers.get(value, [])
                 reader = self._only_reader(value, users)
                 if reader is None or all(m is value or m not in stored for m in group.members):
@@ -95,12 +135,7 @@ class Buffers:
                 if not moved:
                     continue
                 del stored[value]
-                _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
-                self.kernels.work[reader] += sum(map(self.kernels.work_of, moved))
-                for m in reversed([m for m in group.members if m in moved]):
-                    if m is value or not any(r in group.members for r in readers[m]):
-                        group.members.remove(m)
-                        self.kernels.group_of[m] = reader
+                self._move(moved, group, reader, stored, readers)
                 why = f"only {users[0].op.name} reads it, and storing it would move more bytes"
                 decide("fuse", value.op.name, "computed in its only reader", why=why, where=value.where)
         return stored
@@ -111,6 +146,7 @@ class Buffers:
         """Return what of a group a reader computes in place of a stored value; None if nothing is won."""
         moved: set[Node] = set()
         fetched: set[Node] = set()
+        members = set(group.members)
         stack = [value]
         while stack:
             node = stack.pop()
@@ -119,7 +155,7 @@ class Buffers:
                 return None
             moved.add(node)
             for a in self.kernels.reads[node]:
-                inside = self.kernels.owner(a.value) is group and a.value not in stored
+                inside = a.value in members and a.value not in stored
                 (stack.append if inside else fetched.add)(a.value)
         known = {a.value for m in reader.members for a in self.kernels.reads.get(m, ())}
         won = 2 * value.aval.nbytes - sum(v.aval.nbytes for v in fetched - known)
@@ -136,8 +172,8 @@ class Buffers:
         readers = self._readers()
         for group in self.kernels.groups:
             sets: dict[Group, list[Node]] = {}
-            for v in group.members:
-                outside = [u for u in readers.get(v, ()) if self.kernels.group_of[u] is not group]
+            for v in [m for m in group.members if self.kernels.group_of[m] is group]:
+                outside = [u for u in readers.get(v, ()) if self._kernels_of(u) != {group}]
                 reader = (
                     self._only_reader(v, outside) if v in stored and v not in self.kernels.whole else None
                 )
@@ -160,12 +196,14 @@ class Buffers:
         reader: Group,
         values: list[Node],
         stored: dict[Node, None],
-        readers: Mapping[Node, list[Node]],
+        readers: Readers,
     ) -> None:
         """Store the member of a kernel that replaces most of the values its reader fetches."""
         best: tuple[int, Node, list[Node], set[Node]] | None = None
-        known = {a.value for m in reader.members for a in self.kernels.reads.get(m, ())}
-        for source in group.members:
+        read = {a.value for m in reader.members for a in self.kernels.reads.get(m, ())}
+        known = {v for v in read if self._in_memory(v, stored)}
+        own = [m for m in group.members if self.kernels.group_of[m] is group]
+        for source in own if len(values) > 1 else [m for m in own if m in stored]:
             if source.type != values[0].type or isinstance(source.type, TupleType):
                 continue
             moved: set[Node] = set()
@@ -190,18 +228,14 @@ class Buffers:
             del stored[v]
             why = f"{source.op.name} is stored instead, and {named(reader)} computes it again"
             decide("fuse", v.op.name, "computed again in its only reader", why=why, where=v.where)
-        _put_first(reader, [m for m in group.members if m in moved and m not in reader.members])
-        self.kernels.work[reader] += sum(map(self.kernels.work_of, moved))
-        for m in reversed([m for m in group.members if m in moved]):
-            if not any(r in group.members for r in readers[m]):
-                group.members.remove(m)
-                self.kernels.group_of[m] = reader
+        self._move(moved, group, reader, stored, readers)
 
     def _way(
         self, value: Node, source: Node, group: Group, stored: Mapping[Node, None], known: set[Node]
     ) -> set[Node] | None:
         """Return the members of a group that lead from a source to a value; None if more would be needed."""
         way: set[Node] = set()
+        members = set(group.members)
         stack = [value]
         while stack:
             node = stack.pop()
@@ -212,26 +246,30 @@ class Buffers:
                 return None
             way.add(node)
             for a in self.kernels.reads[node]:
-                if self.kernels.owner(a.value) is group:
+                if a.value in members:
                     stack.append(a.value)
-                elif a.value not in known and a.value.aval.nbytes > value.aval.nbytes // 16:
-                    return None
+                elif a.value not in known:
+                    little = a.value.aval.nbytes <= value.aval.nbytes // 16
+                    if not little or not self._in_memory(a.value, stored):
+                        return None
         return way
 
-    def _only_reader(self, value: Node, users: Sequence[Node]) -> Group | None:
+    def _only_reader(self, value: Node, users: Sequence[Node], besides: Group | None = None) -> Group | None:
         """Return the one kernel that reads a value, if computing the value there repeats no work."""
-        groups = {self.kernels.group_of[u] for u in users}
-        if len(groups) != 1 or not all(self._repeats_nothing(u, value, len(users)) for u in users):
+        groups = {g for u in users for g in self._kernels_of(u)} - {besides}
+        if len(groups) != 1:
             return None
-        return groups.pop()
+        (group,) = groups
+        repeats = not all(self._repeats_nothing(u, value, group, len(users)) for u in users)
+        return None if repeats else group
 
-    def _repeats_nothing(self, reader: Node, value: Node, num_reads: int) -> bool:
+    def _repeats_nothing(self, reader: Node, value: Node, group: Group, num_reads: int) -> bool:
         """Return whether a reader meets each element once, and where there are several reads, at its own."""
         compute = self.kernels.lower_of(reader)
-        kind = self.kernels.group_of[reader].kind
-        if not isinstance(compute, Compute) or kind not in ("pointwise", "rows", "columns", "contract"):
+        kinds = ("pointwise", "rows", "columns", "contract")
+        if not isinstance(compute, Compute) or group.kind not in kinds:
             return False
-        if kind == "contract" and compute.combiner is not None:
+        if group.kind == "contract" and compute.combiner is not None:
             return False  # each factor of a product is read many times
         order = (*compute.axes, *compute.reduce)
         size = math.prod(v.extent for v in order)
@@ -239,9 +277,3 @@ class Buffers:
         if num_reads > 1:
             return all(a.indices == order for a in found) and compute.combiner is None
         return axis_positions(found[0].indices, order) is not None and size <= math.prod(value.aval.ints)
-
-
-def _put_first(group: Group, members: Sequence[Node]) -> None:
-    """Add what a group now computes for itself; a contraction stays its first member."""
-    at = 1 if group.kind == "contract" else 0
-    group.members[at:at] = members
