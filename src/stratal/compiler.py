@@ -20,7 +20,7 @@ from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.loops import index
 from stratal.memory.alias import choose_aliases
-from stratal.memory.liveness import analyse
+from stratal.memory.liveness import analyse, check_written
 from stratal.memory.plan import plan_arena
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
@@ -173,9 +173,13 @@ class Lowerings:
 
 
 def share_memory(draft: Draft) -> None:
-    """Decide in-place values; drop the copies this makes empty."""
-    leaves = analyse(draft.commands).leaves
-    candidates = {leaf[0]: draft.in_place.get(id(leaf[1]), []) for leaf in leaves if leaf is not None}
+    """Decide in-place values; drop the copies this makes empty.
+
+    Raises: VerifyError where the order of commands is wrong.
+    """
+    live = analyse(draft.commands)
+    check_written(live, draft.values)
+    candidates = {leaf[0]: draft.in_place.get(id(leaf[1]), []) for leaf in live.leaves if leaf is not None}
     states = [draft.inputs[k] for k in draft.states]
     choose_aliases(draft.values, draft.commands, candidates, states=states, outputs=draft.outputs)
     draft.commands = without_empty_copies(draft.commands, draft.values)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
+from stratal.base.errors import VerifyError
 
 Path = tuple[int, ...]  # command, body, command, body, ...: where a command stands in the nested lists
 
@@ -80,6 +81,19 @@ def analyse(commands: tuple[Command, ...], names: Mapping[int, int] | None = Non
     walk.count(commands)
     body = walk.run(commands, ())
     return Liveness(body.lives, walk.leaves, walk.loops, walk.readers, walk.writers)
+
+
+def check_written(live: Liveness, values: Iterable[Value]) -> None:
+    """Raise VerifyError where a command reads a value of the arena before any command wrote it."""
+    for value in values:
+        reads, writes = live.readers.get(value.id), live.writers.get(value.id)
+        if value.home == "arena" and reads and (not writes or writes[0] >= reads[0]):
+            leaf = live.leaves[reads[0]]
+            raise VerifyError(
+                f"program: %{value.id} {value.label} is read before it is written",
+                got=getattr(leaf[1], "label", "") if leaf else "",
+                where=value.where,
+            )
 
 
 @dataclass(slots=True)

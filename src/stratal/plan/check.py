@@ -19,12 +19,12 @@ def partition(found: Partition) -> None:
     for position, group in enumerate(found.groups):
         if group.position != position:
             raise VerifyError(f"partition: group {position} says it is {group.position}", got=repr(group))
+        members = set(group.members)  # some computed in other groups too
         for member in group.members:
             for value in _read_by(member, found):
                 owner = found.group_of[value]
-                if (
-                    owner.position > position and owner.kind != "alias"
-                ):  # an alias names an input, there all along
+                early = owner.kind == "alias" or value in members  # an alias names an input, there all along
+                if owner.position > position and not early:
                     rule = f"partition: group {position} reads what group {owner.position} computes"
                     raise VerifyError(rule, got=f"{group!r} reads {value!r}", where=member.where)
 

@@ -235,8 +235,8 @@ class GraphLowering:
                 stack.extend(node.inputs)
                 if node in group_of:  # what any member of a kernel needs must run before the kernel
                     stack.extend(group_of[node].members)
-        early = [g for g in groups if g.members[0] in needed]
-        return early + [g for g in groups if g.members[0] not in needed]
+        early = {g for g in groups for m in g.members if m in needed and group_of[m] is g}
+        return [g for g in groups if g in early] + [g for g in groups if g not in early]
 
     def _group(self, group: Group) -> list[Command]:
         node = group.members[0]
