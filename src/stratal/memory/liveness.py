@@ -87,8 +87,9 @@ def check_written(live: Liveness, values: Iterable[Value]) -> None:
     """Raise VerifyError where a command reads a value of the arena before any command wrote it."""
     for value in values:
         reads, writes = live.readers.get(value.id), live.writers.get(value.id)
-        early = reads and (not writes or writes[0] >= reads[0])
-        if early and value.home == "arena" and value.nbytes:
+        if value.home != "arena" or not value.nbytes or not reads:
+            continue
+        if not writes or writes[0] >= reads[0]:
             leaf = live.leaves[reads[0]]
             raise VerifyError(
                 f"program: %{value.id} {value.label} is read before it is written",
