@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -332,8 +333,13 @@ def test_the_cost_of_a_gradient_per_node_does_not_depend_on_the_size() -> None:
         return (time.process_time() - start) / len(graph.nodes)
 
     small, large = _chain(500), _chain(10_000)
-    best = min(seconds(small) for _ in range(5))
-    assert min(seconds(large) for _ in range(2)) < 2 * best
+    gc.collect()
+    gc.disable()  # its cost depends on what other tests left behind
+    try:
+        best = min(seconds(small) for _ in range(5))
+        assert min(seconds(large) for _ in range(4)) < 2 * best
+    finally:
+        gc.enable()
 
 
 # -- provenance and refusals ---------------------------------------------------------------------------------

@@ -341,7 +341,7 @@ def test_python_spends_little_on_a_replay() -> None:
     for _ in range(200):
         program.run(inputs)
     best = min(_seconds(program, inputs, 500) for _ in range(5)) / 500
-    assert best < 30e-6  # 3-5 us on a quiet machine
+    assert best < 100e-6  # 3-5 us on a quiet machine
 
 
 def _seconds(program: LoadedProgram, inputs: list[Storage], times: int) -> float:
