@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratal.base.dtypes import int64
+from stratal.base.dtypes import float32, int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, children, index_const, walk
@@ -159,3 +159,25 @@ def test_the_stride_of_an_index_is_known_only_where_it_is_affine() -> None:
     assert index.stride_of(affine, j) == 1
     assert index.stride_of(index.mod(index.add(i, j), 3), i) is None
     assert index.stride_of(index.floordiv(affine, 4), j) == 0
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    st.integers(2, 16),
+    st.lists(st.sampled_from([0, 1, 3, 7, 40]), min_size=4, max_size=4),
+)
+def test_the_place_of_an_access_through_a_split_loop_is_right_at_every_point(
+    shape: list[int], factor: int, odd: list[int]
+) -> None:
+    """In memory order the axes meet again as one step; in any order they are right."""
+    extent = math.prod(shape)
+    outer, inner = Var("outer", -(-extent // factor)), Var("inner", factor)
+    indices = index.unflatten(index.add(index.mul(outer, factor), inner), tuple(shape))
+    dense, other = Buffer("x", float32, shape), Buffer("y", float32, shape, odd[: len(shape)])
+    for buffer in (dense, other):
+        place = index.place(buffer, indices)
+        for o, i in itertools.product(range(outer.extent), range(factor)):
+            at = {outer: o, inner: i}
+            expected = sum(value(e, at) * s for e, s in zip(indices, buffer.strides, strict=True))
+            assert value(place, at) == expected
+    assert index.stride_of(index.place(dense, indices), inner) == 1

@@ -173,10 +173,7 @@ class Values(Placing):
         key: object = (buffer, indices, self.lane)
         offset = self.offsets.get(key)
         if offset is None:
-            offset = index.as_expr(0)
-            for i, s in zip(indices, buffer.strides, strict=True):
-                offset = index.add(offset, index.mul(i, s))
-            self.offsets[key] = offset
+            offset = self.offsets[key] = index.place(buffer, indices)
         unrolled = self._known(offset).unrolled
         key = (key, *[self.env[v] for v in unrolled])
         found = self.places.get(key)

@@ -292,7 +292,7 @@ def rebuild(fn: str, args: tuple[Expr, ...]) -> Expr:
 
 def forget() -> None:
     """Drop what is remembered of expressions: it keeps them alive, and is of use within one compilation."""
-    for remembered in (_linear, _order, _bounds):
+    for remembered in (_linear, _order, _bounds, _straightened):
         remembered.cache_clear()
 
 
@@ -366,4 +366,53 @@ def place(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
     position: Expr = index_const(0)
     for i, s in zip(indices, buffer.strides, strict=True):
         position = add(position, mul(i, s))
+    if any(isinstance(a, Call) and a.fn == "mod" for a in linear(position)[0]):
+        return _straightened(position)
     return position
+
+
+@lru_cache(maxsize=1 << 14)
+def _straightened(expr: Expr) -> Expr:
+    """Return a sum of quotients and remainders as one of quotients alone where more of these then cancel.
+
+    Indices of several axes taken from one loop, and that loop split, meet again only so.
+    """
+    terms, constant = _without_mods(expr)
+    found = from_linear(terms, constant)
+    return found if len(linear(found)[0]) < len(linear(expr)[0]) else expr
+
+
+def _without_mods(expr: Expr) -> tuple[Linear, int]:
+    """Write x % m as x - m * (x // m), and (y // b + z) // m as (y + b * z) // (b * m)."""
+    total: Linear = {}
+    terms, constant = linear(expr)
+
+    def gather(inner: Expr, c: int) -> None:
+        nonlocal constant
+        more, extra = linear(inner)
+        constant += c * extra
+        for a, k in more.items():
+            total[a] = total.get(a, 0) + c * k
+
+    for atom, c in terms.items():
+        if isinstance(atom, Call) and atom.fn in ("mod", "floordiv"):
+            inner, divisor = atom.args[0], _divisor(atom)
+            if atom.fn == "mod":
+                gather(from_linear(*_without_mods(inner)), c)
+                c *= -divisor
+            gather(_flat_floordiv(inner, divisor), c)
+        else:
+            gather(atom, c)
+    return {a: c for a, c in total.items() if c}, constant
+
+
+def _flat_floordiv(expr: Expr, divisor: int) -> Expr:
+    terms, constant = _without_mods(expr)
+    quotients = [a for a in terms if isinstance(a, Call) and a.fn == "floordiv"]
+    if len(quotients) == 1 and terms[quotients[0]] == 1:
+        (quotient,) = quotients
+        assert isinstance(quotient, Call)
+        below = _divisor(quotient)
+        rest = from_linear({a: c for a, c in terms.items() if a is not quotient}, constant)
+        return floordiv(add(quotient.args[0], mul(rest, below)), below * divisor)
+    return floordiv(expr, divisor)
