@@ -60,13 +60,17 @@ def test_a_child_forked_after_the_first_step_trains_like_its_parent() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def resident(kind: str, count: int) -> list[int]:
-    """Return what `steady_memory.py` prints in a fresh process."""
-    command = [sys.executable, str(HERE / "steady_memory.py"), kind, str(count)]
+def printed(*arguments: str) -> str:
+    """Return what a fresh Python process prints that keeps no kernels and compiles alone."""
     environment = os.environ | {"STRATAL_CACHE_DIR": "off", "STRATAL_COMPILE_WORKERS": "0"}
+    command = [sys.executable, *arguments]
     child = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert child.returncode == 0, child.stderr[-2000:]
-    return list(map(int, child.stdout.split()))
+    return child.stdout
+
+
+def resident(kind: str, count: int) -> list[int]:
+    return list(map(int, printed(str(HERE / "steady_memory.py"), kind, str(count)).split()))
 
 
 def test_memory_stays_flat_over_steps() -> None:
@@ -112,8 +116,4 @@ print("fine")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="says mmap in Linux's numbers")
 def test_kernels_load_where_free_memory_lies_gigabytes_apart() -> None:
-    environment = os.environ | {"STRATAL_CACHE_DIR": "off", "STRATAL_COMPILE_WORKERS": "0"}
-    child = subprocess.run(
-        [sys.executable, "-c", FRAGMENTED], capture_output=True, text=True, env=environment, check=False
-    )
-    assert child.stdout == "fine\n", child.stderr[-2000:]
+    assert printed("-c", FRAGMENTED) == "fine\n"

@@ -49,6 +49,14 @@ class Buffers:
     def _in_memory(self, value: Node, stored: Mapping[Node, None]) -> bool:
         return value in stored or isinstance(value.op, Item) or self.kernels.owner(value) is None
 
+    def _repeatable(self, node: Node) -> bool:
+        """Return whether another kernel can compute a node again: element-wise, nothing to check."""
+        compute = self.kernels.lower_of(node)
+        return isinstance(compute, Compute) and compute.combiner is None and not compute.checks
+
+    def _read_by(self, group: Group) -> set[Node]:
+        return {a.value for m in group.members for a in self.kernels.reads.get(m, ())}
+
     def _kernels_of(self, node: Node) -> set[Group]:
         return {self.kernels.group_of[node]} | self._again.get(node, set())
 
@@ -150,14 +158,13 @@ class Buffers:
         stack = [value]
         while stack:
             node = stack.pop()
-            compute = self.kernels.lower_of(node)
-            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
+            if not self._repeatable(node):
                 return None
             moved.add(node)
             for a in self.kernels.reads[node]:
                 inside = a.value in members and a.value not in stored
                 (stack.append if inside else fetched.add)(a.value)
-        known = {a.value for m in reader.members for a in self.kernels.reads.get(m, ())}
+        known = self._read_by(reader)
         won = 2 * value.aval.nbytes - sum(v.aval.nbytes for v in fetched - known)
         little = value.aval.nbytes // 16  # at a draw, up to factors per channel, one buffer less decides
         full = self.kernels.work[reader] + sum(map(self.kernels.work_of, moved)) > MAX_WORK
@@ -200,8 +207,7 @@ class Buffers:
     ) -> None:
         """Store the member of a kernel that replaces most of the values its reader fetches."""
         best: tuple[int, Node, list[Node], set[Node]] | None = None
-        read = {a.value for m in reader.members for a in self.kernels.reads.get(m, ())}
-        known = {v for v in read if self._in_memory(v, stored)}
+        known = {v for v in self._read_by(reader) if self._in_memory(v, stored)}
         own = [m for m in group.members if self.kernels.group_of[m] is group]
         for source in own if len(values) > 1 else [m for m in own if m in stored]:
             if source.type != values[0].type or isinstance(source.type, TupleType):
@@ -241,8 +247,7 @@ class Buffers:
             node = stack.pop()
             if node is source or node in way:
                 continue
-            compute = self.kernels.lower_of(node)
-            if not isinstance(compute, Compute) or compute.combiner is not None or compute.checks:
+            if not self._repeatable(node):
                 return None
             way.add(node)
             for a in self.kernels.reads[node]:
