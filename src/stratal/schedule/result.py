@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Union
 
 from stratal.graph.node import Node
 from stratal.loops.expr import Buffer
 from stratal.loops.stmt import Kernel, Stmt
+from stratal.schedule.expressions import GroupExpressions
 
 Operand = Union[Node, Buffer]  # a graph value, or a workspace that a packing kernel fills
 
@@ -45,3 +47,18 @@ class Tactic(NamedTuple):
     steps: tuple[str, ...]
     in_place: tuple[tuple[Buffer, Buffer], ...] = ()
     packs: tuple[Pack, ...] = ()
+
+
+class Candidate(NamedTuple):
+    """One way to make a kernel of a group: an algorithm and its parameters.
+
+    `seconds` is what it should take on one core, from sizes and the target's description alone.
+    """
+
+    algorithm: str
+    seconds: float
+    make: Callable[[GroupExpressions], Tactic]
+    parameters: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}({', '.join(f'{k}={v}' for k, v in self.parameters)})"

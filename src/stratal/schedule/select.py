@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable
 
 from stratal.base.errors import VerifyError
+from stratal.base.log import Alternative, decide
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.graph.node import Const, Input, Item, Node, items, topological
@@ -17,18 +18,8 @@ from stratal.loops.expr import Buffer, Expr, Load, load
 from stratal.loops.stmt import Kernel, Stmt, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import rewrite_expressions
-from stratal.schedule.result import Operand, Scheduled, Tactic
-from stratal.schedule.tactics.columns import schedule_columns
-from stratal.schedule.tactics.contract import schedule_contract
-from stratal.schedule.tactics.pointwise import schedule_pointwise
-from stratal.schedule.tactics.rows import schedule_rows
-
-TACTICS: dict[str, Callable[[GroupExpressions, Target], Tactic]] = {
-    "pointwise": schedule_pointwise,
-    "rows": schedule_rows,
-    "columns": schedule_columns,
-    "contract": schedule_contract,
-}
+from stratal.schedule.result import Candidate, Operand, Scheduled, Tactic
+from stratal.schedule.tactics import candidates
 
 
 class Memory:
@@ -123,7 +114,20 @@ def schedule_group(
     if group.kind == "body":
         return _body(group, lower_of, memory)
     x = GroupExpressions(group, lower_of, memory, is_stored)
-    return finish(memory, TACTICS[group.kind](x, target))
+    return finish(memory, choose(x, target).make(x))
+
+
+def choose(x: GroupExpressions, target: Target) -> Candidate:
+    """Return the candidate that should take the least time."""
+    first, *others = sorted(candidates(x.group.kind, x, target), key=lambda c: c.seconds)
+    if others:
+        anchor = x.group.members[0]
+        decide(
+            "tactic", f"{anchor.op.name} {anchor.type}", str(first), "the least estimated time on one core",
+            alternatives=tuple(Alternative(str(c), c.seconds) for c in others),
+            seconds=first.seconds, basis="estimated", where=anchor.where,
+        )  # fmt: skip
+    return first
 
 
 def _body(group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memory) -> Scheduled:

@@ -8,7 +8,7 @@ follows on the kept axes runs when they are done.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stratal.base.target import Target
 from stratal.graph.node import Node
@@ -20,7 +20,7 @@ from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import For, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
-from stratal.schedule.result import Tactic
+from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import (
     cut_tails,
     distribute,
@@ -33,6 +33,13 @@ from stratal.schedule.tactics.common import (
 )
 
 VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
+
+KIND = "columns"
+
+
+def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield the one way there is so far."""
+    yield Candidate("columns", 0.0, lambda x: schedule_columns(x, target))
 
 
 def schedule_columns(x: GroupExpressions, target: Target) -> Tactic:

@@ -10,7 +10,7 @@ finished tile.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stratal.base.dtypes import DType, bool_
@@ -25,7 +25,7 @@ from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import Stmt, Store, loaded, stored, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
-from stratal.schedule.result import Pack, Tactic
+from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import (
     CHUNK_WORK,
     MAX_CHUNKS,
@@ -36,6 +36,8 @@ from stratal.schedule.tactics.common import (
     nest,
     reduction_order,
 )
+
+KIND = "contract"
 
 UNROLL_K = 4
 PANELS_AT_ONCE = 16  # written side by side while packing what is contiguous across them
@@ -111,6 +113,13 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
             if tiles * cycles < cost * 0.999:
                 best, cost = Tile(rows, vectors), tiles * cycles
     return best
+
+
+def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield the product as written, in register tiles."""
+    anchor = x.group.members[0]
+    cost = anchor.op.cost(*[i.aval for i in anchor.inputs])
+    yield Candidate("tiles", target.seconds(cost), lambda x: schedule_contract(x, target))
 
 
 def schedule_contract(x: GroupExpressions, target: Target) -> Tactic:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
@@ -10,7 +12,7 @@ from stratal.loops.expr import Expr, Load, Var, walk
 from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import Schedule, num_divisions, sequence
-from stratal.schedule.result import Tactic
+from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import (
     distribute,
     finished,
@@ -20,6 +22,13 @@ from stratal.schedule.tactics.common import (
     vector_lanes,
     vectorize_inner,
 )
+
+KIND = "pointwise"
+
+
+def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield the one way there is so far."""
+    yield Candidate("pointwise", 0.0, lambda x: schedule_pointwise(x, target))
 
 
 def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:

@@ -10,7 +10,7 @@ the target alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stratal.base.target import Target
 from stratal.graph.node import Node
@@ -20,7 +20,7 @@ from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lane
 from stratal.loops.stmt import For, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
-from stratal.schedule.result import Tactic
+from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import distribute, finished, in_place_pairs, vector_lanes
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
@@ -66,6 +66,13 @@ class RowPlan:
 
     def readers(self, m: Node) -> list[Node]:
         return [u for u in self.x.group.members if m in self._operands(u)]
+
+KIND = "rows"
+
+
+def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield the one way there is so far."""
+    yield Candidate("rows", 0.0, lambda x: schedule_rows(x, target))
 
 
 def schedule_rows(x: GroupExpressions, target: Target) -> Tactic:
