@@ -1,7 +1,7 @@
 """Tactics: which loops, in what order, split and vectorised how, for one kind of group each.
 
-A module here names the `KIND` of groups it schedules and yields `candidates(x, target)`: the ways it knows for
-one group, each with an estimate. It needs to be listed nowhere.
+A module here names the `KIND` of groups it schedules and yields `candidates(x, target)`: the ways it knows
+for one group, each with an estimate. It needs to be listed nowhere.
 """
 
 from __future__ import annotations
