@@ -416,18 +416,26 @@ class ContractNest:
         place = dict(zip(loops, fresh, strict=True))
         n, m = place[self.roles.vector], place[self.m]
         no, ni = part.split(n, self.tile.vectors * self.lanes)
-        nj, nl = part.split(ni, self.lanes)
         mo, mi = part.split(m, self.tile.rows)
         mb, mt = part.split(mo, self._run_length())
         outer = [v for v in fresh if v is not n and v is not m]
-        part.reorder(*outer, no, mb, *again, mt, *reduce, mi, nj, nl)
-        if unroll:
-            part.unroll(mi)
-            part.unroll(nj)
-        part.vectorize(nl)
+        part.reorder(*outer, no, mb, *again, mt, *reduce, mi, ni)
+        self._vectors(part, mi, ni, in_registers=unroll)
         if reduce:
             self._unroll_reduction(part, list(reduce))
         return part, [*outer, no, mb], again, [mt]
+
+    def _vectors(self, part: Schedule, row: Var, column: Var, *, in_registers: bool) -> None:
+        """Run a row of the tile in vectors.
+
+        A tile that is in memory takes its row as one wide vector: the registers it is split into are
+        independent work, which keeps the processor busy through long chains of dependent operations.
+        """
+        if in_registers:
+            many, column = part.split(column, self.lanes)
+            part.unroll(row)
+            part.unroll(many)
+        part.vectorize(column)
 
     def _run_length(self) -> int:
         """Return how many tiles of rows share a block of B, leaving enough runs for all threads."""
@@ -451,14 +459,10 @@ class ContractNest:
             place = dict(zip(loops, fresh, strict=True))
             n, m = place[self.roles.vector], place[self.m]
             no, ni = part.split(n, self.tile.vectors * self.lanes)
-            nj, nl = part.split(ni, self.lanes)
             mo, mi = part.split(m, self.tile.rows)
             order = [*fresh[:-2], *((mo, no) if fresh[-1] is n else (no, mo))]
-            part.reorder(*order, *reduce, mi, nj, nl)
-            if k < unrolled:
-                part.unroll(mi)
-                part.unroll(nj)
-            part.vectorize(nl)
+            part.reorder(*order, *reduce, mi, ni)
+            self._vectors(part, mi, ni, in_registers=k < unrolled)
             if reduce:
                 self._unroll_reduction(part, list(reduce))
                 steps = part.steps

@@ -25,6 +25,9 @@ from stratal.schedule.tactics.common import (
 
 KIND = "pointwise"
 
+HEAVY = 24  # operations an element needs to be worth vectors of several registers: they run side by side
+HEAVY_VECTORS = 2
+
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield the one way there is so far."""
@@ -54,7 +57,7 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     if not loops:
         return finished(schedule, "scalar", pairs)
     cost = 1 + work(roots)
-    lanes = vector_lanes(target, roots)
+    lanes = vector_lanes(target, roots) * (HEAVY_VECTORS if cost >= HEAVY else 1)
     loops = _collapse(schedule, loops)
     across = _transposed(list(expressions(schedule.body)), loops)
     vector = loops.pop()

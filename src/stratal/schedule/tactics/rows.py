@@ -3,8 +3,8 @@ in cache.
 
 A row passes through phases; a reduction ends one. Elements a later phase needs are recomputed when cheap,
 else kept: in their own result if they have one, in a per-worker scratch row otherwise. Reductions run in
-lanes over a fixed number of accumulators that are combined as a tree, so the order depends on the shape and
-the target alone.
+lanes that are combined as a tree, so the order depends on the shape and the target alone. A long row takes
+vectors of several registers: independent work that hides the latency of each step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import distribute, finished, in_place_pairs, vector_lanes
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
-UNROLL = 4  # accumulators per reduction: hides the latency of an add
+UNROLL = 4  # registers per vector of a long row
 
 
 class RowPlan:
@@ -95,7 +95,8 @@ class RowNest:
         terms = [t for m in x.group.members for t in x.compute(m).terms]
         self.work = 1 + work(terms)
         self.width = vector_lanes(target, terms)
-        self.unroll = UNROLL if self.size >= 4 * UNROLL * self.width else 1
+        if self.size >= 4 * UNROLL * self.width:
+            self.width *= UNROLL
         self.registers: list[Buffer] = []
         self.rows: list[Buffer] = []
 
@@ -108,7 +109,7 @@ class RowNest:
             schedule.shrink(temporary, [self.row], "register")
         for temporary in self.rows:
             schedule.shrink(temporary, [self.row], "scratch")
-        schedule.steps.append(f"lanes({self.width}) x {self.unroll}, {self.plan.num_phases} phases")
+        schedule.steps.append(f"lanes({self.width}), {self.plan.num_phases} phases")
         distribute(schedule, [self.row], max(1.0, self.size * self.work / 4))
         return finished(schedule, "rows", pairs)
 
@@ -178,9 +179,9 @@ class RowNest:
         """Return one loop over the row in vectors that stores `keep` and feeds `reductions`, and their final
         combination.
         """
-        x, step = self.x, self.width * self.unroll
-        outer, copy, lane = Var("jo", -(-self.size // step)), Var("ju", self.unroll), Var("jl", self.width)
-        position = index.add(index.add(index.mul(outer, step), index.mul(copy, self.width)), lane)
+        x = self.x
+        outer, lane = Var("jo", -(-self.size // self.width)), Var("jl", self.width)
+        position = index.add(index.mul(outer, self.width), lane)
         inside = index.less(position, self.size)
         element = self._element(position)
         kept = {m: x.buffer(m) if x.stored(m) else self._temporary(m, self.rows) for m in keep}
@@ -191,38 +192,33 @@ class RowNest:
         for m in reductions:
             compute, combiner = x.compute(m), _combiner(x, m)
             (dtype,) = compute.state_dtypes
-            acc = Buffer(f"a{len(self.registers)}", dtype, (self.unroll, self.width), space="register")
+            acc = Buffer(f"a{len(self.registers)}", dtype, (self.width,), space="register")
             self.registers.append(acc)
-            u0, l0, l1 = Var("u", self.unroll), Var("l", self.width), Var("l", self.width)
+            l0, l1 = Var("l", self.width), Var("l", self.width)
             (identity,) = combiner.identity((dtype,))
-            before.append(For(u0, For(l0, Store(acc, (u0, l0), identity), "vector"), "unroll"))
+            before.append(For(l0, Store(acc, (l0,), identity), "vector"))
             neutral = (
                 identity if combiner.num_terms == 1 else const(0, dtype)
             )  # a product of zeros adds nothing
             terms = [guard(inside, t, neutral) for t in x.terms(m, self.where, element[len(self.where) :])]
-            body.append(Store(acc, (copy, lane), combiner.combine((acc[copy, lane],), terms)[0]))
+            body.append(Store(acc, (lane,), combiner.combine((acc[lane],), terms)[0]))
             after.append(self._finish(m, acc, l1))
         if kept:  # together and last: they may overwrite what the element is computed from
             body.append(guard_leaves(stores, inside))
-        loop = Schedule(For(outer, For(copy, For(lane, sequence(*body), "vector"), "unroll")))
-        if self.size % step:
+        loop = Schedule(For(outer, For(lane, sequence(*body), "vector")))
+        if self.size % self.width:
             loop.peel(outer)
         x.local.update(kept)
         x.forget()
         return sequence(*before, loop.body, *after)
 
     def _finish(self, m: Node, acc: Buffer, lane: Var) -> Stmt:
-        """Combine the accumulators as a tree, then the lanes, and round once to the result's dtype."""
+        """Combine the lanes as a tree, by halves, and round once to the result's dtype."""
         combiner = _combiner(self.x, m)
-        partial: list[Expr] = [acc[k, lane] for k in range(self.unroll)]
-        while len(partial) > 1:
-            partial = [
-                combiner.merge((a,), (b,))[0] for a, b in zip(partial[::2], partial[1::2], strict=True)
-            ]
         assert combiner.lanes is not None
         scalar = self._temporary(m, self.registers)
         self.x.local[m] = scalar
-        return Store(scalar, self.where, cast(lanes(combiner.lanes, partial[0], lane), m.dtype))
+        return Store(scalar, self.where, cast(lanes(combiner.lanes, acc[lane], lane), m.dtype))
 
     def _serial_pass(self, m: Node) -> Stmt:
         """Return a scalar loop for reductions over several states, whose lanes cannot be combined."""
