@@ -8,6 +8,11 @@
                c body, m records in it
       WHILE    a predicate byte, b condition, n records in it, c body, m records in it
       BRANCH   a predicate byte, b then, n records in it, c otherwise, m records in it
+      TIMED    a Timing, c body, m records in it: runs the body and adds its time to the Timing
+    Timing     := { i64 calls, i64 total ns, ptr Log or null, i64 what }
+    TracedCall := { ptr kernel, ptr Frame, ptr Logs, i64 bytes of one Log, i64 what }
+    Log        := { i64 count, i64 capacity, Event.. }    64 bytes, then the events; one per thread
+    Event      := { i64 what, i64 chunk or -1, i64 start ns, i64 end ns }
     Relocation := { i64 slot, ptr where, i64 offset }    before a run `*where = addresses[slot] + offset`
     Context    := { ptr pool, ptr error, ptr failed, ptr commands, i64 count,
                     ptr addresses, ptr relocations, i64 count }
@@ -17,7 +22,10 @@ Symbols of the driver, all returning int64: `stratal_pool_bytes(threads)`, `stra
 `stratal_pool_start(pool, threads, i32 worker_spins, i32 caller_spins)`, `stratal_pool_stop(pool)`,
 `stratal_pool_stat(pool, STAT_*)`, `stratal_parallel_for(pool, kernel, frame, chunks)`,
 `stratal_run(context)`. `stratal_run` returns 0, or the first non-zero error cell with `failed` at the
-record that caused it.
+record that caused it. `stratal_trace_chunk` has the kernel ABI and takes a TracedCall for a Frame: it runs the
+chunk and writes an Event to the Log of its worker. Times are those of Python's `time.perf_counter_ns`; events
+beyond a Log's capacity are counted and not written. Programs that are not profiled hold neither TIMED records
+nor TracedCalls and read no clock.
 """
 
 from __future__ import annotations
@@ -35,6 +43,12 @@ HOST: Final = 2
 LOOP: Final = 3
 WHILE: Final = 4
 BRANCH: Final = 5
+TIMED: Final = 6
+
+TIMING_WORDS: Final = 4
+TRACED_CALL_WORDS: Final = 5
+LOG_WORDS: Final = 8
+EVENT_WORDS: Final = 4
 
 HOST_FAILED: Final = -1  # what `stratal_run` returns when a host call asked to stop
 MAX_CHUNKS: Final = (1 << 31) - 1
@@ -52,4 +66,5 @@ DRIVER_SYMBOLS: Final = (
     "stratal_pool_stat",
     "stratal_parallel_for",
     "stratal_run",
+    "stratal_trace_chunk",
 )

@@ -10,6 +10,7 @@ from stratal.base import native
 from stratal.base.errors import CompilerError
 from stratal.codegen.assemble import Machine, MachineTarget, assemble
 from stratal.codegen.driver_pool import pool_text
+from stratal.codegen.driver_timing import timing_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,13 @@ class DriverTarget:
     """What the driver needs to know of a machine.
 
     `pause` is an intrinsic call for spin loops. `futex` is the number of the Linux system call; None waits by
-    `usleep` instead.
+    `usleep` instead. `clock` is the one of `clock_gettime` that Python's `perf_counter` reads.
     """
 
     triple: str
     pause: str
     futex: int | None
+    clock: int = 1  # CLOCK_MONOTONIC on Linux
 
 
 _PAUSES: Final = {
@@ -43,14 +45,15 @@ def driver_target(triple: str) -> DriverTarget:
         known = ", ".join(_FUTEXES)
         raise CompilerError("driver: not a machine it runs on", got=triple, hint=f"one of {known}")
     linux = "linux" in triple
-    return DriverTarget(triple, _PAUSES.get(machine, ""), _FUTEXES[machine] if linux else None)
+    futex, clock = (_FUTEXES[machine], 1) if linux else (None, 8)  # CLOCK_UPTIME_RAW on macOS
+    return DriverTarget(triple, _PAUSES.get(machine, ""), futex, clock)
 
 
 def driver_text(target: DriverTarget) -> str:
     """Return the driver's LLVM module for a target."""
     pause = f"call void {target.pause}" if target.pause else ""
     parts = [f'target triple = "{target.triple}"', _declarations(target), _waiting(target)]
-    parts += [pool_text(pause), _relocate(), _commands(), _run()]
+    parts += [pool_text(pause), timing_text(target.clock), _relocate(), _commands(), _run()]
     return "\n".join(parts)
 
 
@@ -63,6 +66,7 @@ def _declarations(target: DriverTarget) -> str:
     return f"""
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
+declare i32 @clock_gettime(i32, ptr)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare void @llvm.trap()
 declare i32 @llvm.smin.i32(i32, i32)
@@ -169,6 +173,7 @@ fetch:
     i64 {native.LOOP}, label %loop
     i64 {native.WHILE}, label %while
     i64 {native.BRANCH}, label %branch
+    i64 {native.TIMED}, label %timed
   ]
 unknown:
   call void @llvm.trap()
@@ -245,9 +250,16 @@ branch:
   %arm_code = call i64 @run_list(ptr %context, ptr %arm, i64 %arm_count)
   %arm_failed = icmp ne i64 %arm_code, 0
   br i1 %arm_failed, label %inner_fail, label %done
+timed:
+  %began = call i64 @now()
+  %timed_code = {body}
+  call void @add_time(ptr %a, i64 %began)
+  %timed_failed = icmp ne i64 %timed_code, 0
+  br i1 %timed_failed, label %inner_fail, label %done
 inner_fail:
   %inner_code = phi i64 [%turn_code, %turn_body], [%condition_code, %while], [%while_code, %while_body],
-  [%arm_code, %branch] ret i64 %inner_code
+  [%arm_code, %branch], [%timed_code, %timed]
+  ret i64 %inner_code
 done:
   %next = add i64 %index, 1
   br label %look

@@ -43,6 +43,7 @@ class Pool:
         self.threads: Final = threads
         self.lock = threading.RLock()
         self.run: Final = _function(address["stratal_run"], pointer)
+        self.trace_chunk: Final = address["stratal_trace_chunk"]  # a kernel for TracedCalls
         self._driver: Final = driver  # keeps the functions mapped
         self._start: Final = _function(address["stratal_pool_start"], pointer, int64, int32, int32)
         self._stop: Final = _function(address["stratal_pool_stop"], pointer)

@@ -4,9 +4,11 @@ structure.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from stratal.compiler import compile_graph
@@ -22,6 +24,7 @@ _PROGRAMS: OrderedDict[Key, Program] = OrderedDict()  # of lazy work, those used
 _LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest, while somebody holds them
 _RECENT: deque[Program] = deque(maxlen=32)  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
+_WATCHERS: list[Watcher] = []
 
 
 class Work(NamedTuple):
@@ -109,9 +112,12 @@ def compiled(graph: Graph) -> Program:
     """Return the program of a graph, compiled at most once per digest."""
     found = _LIVING.get(graph.digest)
     if found is None:
+        started_ns = time.perf_counter_ns()
         found = _LIVING[graph.digest] = compile_graph(graph)
         _RECENT.append(found)
         COMPILED[0] += 1
+        for watcher in _WATCHERS:
+            watcher.compiled(found, started_ns)
     return found
 
 
@@ -122,5 +128,22 @@ def remembered() -> list[Program]:
 
 def run(program: Program, inputs: list[Storage]) -> list[Storage]:
     """Run a program once."""
-    made: list[Storage] = program.run(inputs)
+    made: list[Storage] = _WATCHERS[-1].run(program, inputs) if _WATCHERS else program.run(inputs)
     return made
+
+
+class Watcher(Protocol):
+    """Somebody who sees what is compiled, and runs programs in their own way."""
+
+    def compiled(self, program: Program, started_ns: int) -> None: ...
+    def run(self, program: Program, inputs: list[Storage]) -> list[Storage]: ...
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Let a watcher run every program of this process, in place of those that watch already."""
+    _WATCHERS.append(watcher)
+    try:
+        yield
+    finally:
+        _WATCHERS.remove(watcher)

@@ -1,0 +1,261 @@
+"""What one program spent its time on: measured times of its commands beside what the machine would allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.artifact import Command, Copy, Host, Launch, flat
+from stratal.base.log import duration
+from stratal.base.source import SourceLine
+from stratal.inspect.intervals import Interval, median_interval
+from stratal.inspect.kernel_classes import (
+    ClassShare,
+    KernelClass,
+    class_of_kernel,
+    class_of_op,
+    shares,
+)
+from stratal.inspect.machine import MachinePeaks
+from stratal.inspect.recorder import ProgramTimes
+from stratal.inspect.roofline import Bound, CommandWork, command_work
+from stratal.plan.text import nested
+from stratal.plan.work import flops
+
+NEAR_ROOF: Final = 0.7  # from here on only less work makes a kernel much faster
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One command of a program: what it does, how long it took, how long it must take.
+
+    Times are seconds of one run of the program, all calls of the command in that run together; `seconds` is the
+    median over runs. `number` is the kernel's in the plan, 0 for copies and host calls. `floor_seconds` is the
+    roofline's. Operations and bytes are those of one call.
+    """
+
+    number: int
+    name: str
+    tactic: str
+    kernel_class: KernelClass
+    lines: tuple[str, ...]
+    calls: float
+    seconds: float
+    share: float
+    flops: float
+    read_bytes: float
+    written_bytes: float
+    floor_seconds: float
+    bound: Bound
+
+    @property
+    def nbytes(self) -> float:
+        return self.read_bytes + self.written_bytes
+
+    @property
+    def gflops(self) -> float:
+        """1e9 operations per second."""
+        return self.flops * self.calls / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def gbs(self) -> float:
+        """1e9 bytes per second, each byte a kernel touches counted once."""
+        return self.nbytes * self.calls / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def of_roofline(self) -> float:
+        """The roofline's time over the measured one: 1 is as fast as this machine can be."""
+        return self.floor_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def title(self) -> str:
+        return f"kernel {self.number} ({self.name})" if self.number else self.name
+
+    @property
+    def place(self) -> str:
+        return f" at {self.lines[0]}" if self.lines else ""
+
+    def sentence(self) -> str:
+        """Say in one sentence what the command costs, what bounds it and how near to that it is."""
+        cost = f"{self.title}{self.place} takes {self.share:.0%} of each run, {duration(self.seconds)}"
+        return f"{cost}: {self._verdict()}"
+
+    def _verdict(self) -> str:
+        near = f"{self.of_roofline:.0%} of the roofline"
+        if self.bound == "host":
+            return "it runs Python, which nothing else waits for."
+        if self.bound == "overhead":
+            return (
+                f"it is bound by overhead, {duration(self.seconds / max(self.calls, 1))} for each of "
+                f"{self.calls:.0f} calls with {duration(self.floor_seconds / max(self.calls, 1))} of work."
+            )
+        rate = f"{self.gflops:.0f} GFLOP/s" if self.bound == "compute" else f"{self.gbs:.1f} GB/s"
+        what = "arithmetic" if self.bound == "compute" else "memory"
+        if self.of_roofline >= NEAR_ROOF:
+            less = "operations" if self.bound == "compute" else "bytes"
+            return f"it is bound by {what}, {rate}, {near}; only fewer {less} would help much."
+        return f"it is bound by {what}, {rate}, only {near}; a better schedule could save time."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return fields and rates as JSON values."""
+        names = [*self.__slots__, "nbytes", "gflops", "gbs", "of_roofline"]
+        return {name: getattr(self, name) for name in names} | {"lines": list(self.lines)}
+
+
+class ProgramProfile:
+    """The measured times of one program, most expensive command first in `kernels`."""
+
+    def __init__(self, times: ProgramTimes, peaks: MachinePeaks) -> None:
+        self.times: Final = times
+        self.peaks: Final = peaks
+        self.program: Final[Any] = times.program
+        self.name: Final[str] = times.program.graph.name
+        self.num_runs: Final = times.num_runs
+        self.warm: Final = times.warm
+        samples = times.samples / 1e9
+        self.run_time: Final[Interval] = median_interval(samples[:, -1].tolist())
+        self.total_seconds: Final = float(times.total_ns[-1]) / 1e9
+        self._medians: Final = np.median(samples, axis=0)
+        self._calls: Final = times.calls / max(times.num_runs, 1)
+
+    @cached_property
+    def kernels(self) -> list[KernelTime]:
+        """Every command that ran, in falling order of time."""
+        return sorted(self._rows, key=lambda row: -row.seconds)
+
+    @cached_property
+    def work(self) -> dict[int, CommandWork]:
+        """Operations and bytes of each command, by its id."""
+        made = self.program.executable
+        return command_work(self.program.draft, made.values, made.commands)
+
+    @cached_property
+    def _rows(self) -> list[KernelTime]:
+        made = self.program.executable
+        plan = {
+            id(command): row
+            for command, (row, _) in zip(flat(made.commands), nested(self.program.plan.commands), strict=True)
+        }
+        rows = []
+        for index, step in enumerate(self.times.timed.steps):
+            if not self._calls[index]:
+                continue
+            if isinstance(step, (Launch, Copy, Host)):
+                rows.append(self._row(index, step, plan[id(step)]))
+            elif not isinstance(step, Command.__args__):  # type: ignore[attr-defined]
+                rows.append(self._output_copy(index, step))
+        return rows
+
+    def _row(self, index: int, step: Launch | Copy | Host, plan: dict[str, Any]) -> KernelTime:
+        work = self.work[id(step)]
+        floor = work.floor(self.peaks, host=isinstance(step, Host))
+        target = plan["writes"][0] if plan["writes"] else None
+        label = self.program.executable.values[target].label if target is not None else ""
+        names = {"kernel": plan.get("name"), "host": f"host call {plan.get('op')}", "copy": f"copy to {label}"}
+        return KernelTime(
+            number=plan.get("number", 0), name=str(names[plan["do"]]), tactic=str(plan.get("tactic", "")),
+            kernel_class=class_of_kernel(work.members, work.tactic), lines=tuple(plan.get("from", ())),
+            flops=work.flops, read_bytes=work.read_bytes, written_bytes=work.written_bytes, bound=floor.bound,
+            **self._timed(index, floor.seconds),
+        )  # fmt: skip
+
+    def _output_copy(self, index: int, step: Any) -> KernelTime:
+        nbytes = float(self.program.executable.values[step.value].nbytes)
+        floor = 2 * nbytes / self.peaks.bandwidth(2 * nbytes) / 1e9
+        return KernelTime(
+            number=0, name="copy to an output", tactic="", kernel_class="element-wise", lines=(), flops=0.0,
+            read_bytes=nbytes, written_bytes=nbytes, bound="memory", **self._timed(index, floor),
+        )  # fmt: skip
+
+    def _timed(self, index: int, floor_of_call: float) -> dict[str, float]:
+        seconds, calls = float(self._medians[index]), float(self._calls[index])
+        share = seconds / self.run_time.median if self.run_time.median else 0.0
+        return {"seconds": seconds, "calls": calls, "share": share, "floor_seconds": floor_of_call * calls}
+
+    @property
+    def seconds(self) -> float:
+        """The median time of a run."""
+        return self.run_time.median
+
+    @property
+    def flops(self) -> float:
+        """Operations of one run."""
+        return sum(row.flops * row.calls for row in self.kernels)
+
+    @property
+    def floor_seconds(self) -> float:
+        """The least time of a run: every command at its roofline, one after another."""
+        return sum(row.floor_seconds for row in self.kernels)
+
+    @property
+    def of_roofline(self) -> float:
+        return self.floor_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def gap_seconds(self) -> float:
+        """What a run spends between its commands."""
+        return max(self.seconds - sum(row.seconds for row in self.kernels), 0.0)
+
+    @property
+    def bottleneck(self) -> str:
+        """What takes most of a run, in one sentence."""
+        return self.kernels[0].sentence() if self.kernels else f"{self.name} runs nothing."
+
+    @property
+    def period_seconds(self) -> float | None:
+        """The median time from the start of one warm run to the start of the next; None where there is none."""
+        starts = [start for start, _ in self.times.spans][1:]
+        gaps = np.diff(starts)
+        return float(np.median(gaps)) / 1e9 if len(gaps) else None
+
+    def callers(self) -> list[tuple[SourceLine | None, int]]:
+        """Return the user's lines that ran the program, most often first, and how often."""
+        return self.times.callers.most_common()
+
+    def classes(self) -> list[ClassShare]:
+        """Return the table of contraction, normalisation and element-wise work.
+
+        Operations count for the class of their op, time for the class of the kernel that holds them.
+        """
+        rows = []
+        for index, step in enumerate(self.times.timed.steps):
+            work = self.work.get(id(step))
+            if work is None or not self._calls[index]:
+                continue
+            counted: dict[KernelClass, float] = {}
+            for node in work.members:
+                name = class_of_op(node)
+                counted[name] = counted.get(name, 0.0) + flops(node) * float(self._calls[index])
+            rows.append((class_of_kernel(work.members, work.tactic), counted, float(self._medians[index])))
+        return shares(rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything measured as JSON values."""
+        return {
+            "name": self.name,
+            "runs": self.num_runs,
+            "warm": self.warm,
+            "seconds": self.seconds,
+            "seconds_low": self.run_time.low,
+            "seconds_high": self.run_time.high,
+            "total_seconds": self.total_seconds,
+            "period_seconds": self.period_seconds,
+            "gap_seconds": self.gap_seconds,
+            "flops": self.flops,
+            "floor_seconds": self.floor_seconds,
+            "of_roofline": self.of_roofline,
+            "bottleneck": self.bottleneck,
+            "plan": self.program.plan.hash,
+            "kernels": [row.to_json() for row in self.kernels],
+            "classes": [c._asdict() for c in self.classes()],
+            "callers": [[str(line) if line else "", count] for line, count in self.callers()],
+        }
+
+
+def most_expensive(found: Iterable[ProgramTimes], peaks: MachinePeaks) -> Sequence[ProgramProfile]:
+    """Return the profiles of programs, the one that took most time in all first."""
+    return sorted((ProgramProfile(times, peaks) for times in found), key=lambda p: -p.total_seconds)
