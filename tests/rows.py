@@ -22,4 +22,9 @@ ROWS = {
     "E3": "planned peak equals observed peak",
     "E4": "in place only for a sole consumer",
     "E5": "disjoint lifetimes share memory",
+    "I1": "machine peaks measured; every kernel placed under the roofline, its bound named",
+    "I2": "contraction, normalisation, element-wise: operations and time; fusion shrinks the last two",
+    "I6": "timing refuses work not waited for; hidden synchronisations are told",
+    "I7": "warm-up, repeats, random order, an interval on every number",
+    "I12": "the top bottleneck comes first",
 }

@@ -105,6 +105,10 @@ class FormatError(StratalError, ValueError):
     advice = "the file was cut short, changed or made by something else: restore it from where it came"
 
 
+class MeasurementError(StratalError, RuntimeError):
+    """A timing that would not measure what it says: work not waited for, or not warmed up."""
+
+
 class MissingExtraError(StratalError, ImportError):
     """An optional dependency that is not installed; the hint names the extra."""
 

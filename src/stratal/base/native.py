@@ -22,10 +22,10 @@ Symbols of the driver, all returning int64: `stratal_pool_bytes(threads)`, `stra
 `stratal_pool_start(pool, threads, i32 worker_spins, i32 caller_spins)`, `stratal_pool_stop(pool)`,
 `stratal_pool_stat(pool, STAT_*)`, `stratal_parallel_for(pool, kernel, frame, chunks)`,
 `stratal_run(context)`. `stratal_run` returns 0, or the first non-zero error cell with `failed` at the
-record that caused it. `stratal_trace_chunk` has the kernel ABI and takes a TracedCall for a Frame: it runs the
-chunk and writes an Event to the Log of its worker. Times are those of Python's `time.perf_counter_ns`; events
-beyond a Log's capacity are counted and not written. Programs that are not profiled hold neither TIMED records
-nor TracedCalls and read no clock.
+record that caused it. `stratal_trace_chunk` has the kernel ABI and takes a TracedCall for a Frame: it runs
+the chunk and writes an Event to the Log of its worker. Times are those of Python's `time.perf_counter_ns`;
+events beyond a Log's capacity are counted and not written. Programs that are not profiled hold neither TIMED
+records nor TracedCalls and read no clock.
 """
 
 from __future__ import annotations

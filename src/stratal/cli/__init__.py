@@ -15,6 +15,7 @@ from stratal.base.version import VERSION
 COMMANDS: Final = {
     "demo": "train a small network on real digits, save it, load it in a fresh process",
     "explain": "run a script and show the plan of every function it compiled",
+    "profile": "run a script and say what its time goes into: the bottleneck first, then every kernel",
     "ops": "list the primitives: where each is, differentiable or not, compiled or not",
     "doctor": "show the machine, measured ceilings, the settings in force and the kernel cache",
 }

@@ -6,19 +6,16 @@ Given a stage of a compilation instead (a .graph, .kernel or .ll file), it takes
 from __future__ import annotations
 
 import argparse
-import runpy
-import sys
-import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
 from stratal.base import settings
-from stratal.base.errors import FormatError
 from stratal.cli import plans
 from stratal.cli.report import add_json_option, console, write_json
+from stratal.cli.script import run_script
 from stratal.compiler import Program, compile_graph
 from stratal.formats.files import write_atomically
 from stratal.inspect import stage_file
@@ -102,33 +99,3 @@ def _draw(shown: list[Program], args: argparse.Namespace) -> None:
 def compiled_here() -> list[Program]:
     """Return every program this process has compiled and still remembers, in order."""
     return programs.remembered()
-
-
-def run_script(script: Path, arguments: list[str]) -> int:
-    """Run a script as `python FILE.py` would; return its exit status. Its error is printed, not raised.
-
-    Raises: FormatError when the file cannot be read.
-    """
-    if not script.is_file():
-        raise FormatError("explain: there is no such script", got=str(script))
-    before: list[Any] = [sys.argv, sys.path]
-    sys.argv = [str(script), *arguments]
-    sys.path = [str(script.resolve().parent), *sys.path]
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except Exception as error:
-        _print_trace(error, str(script))
-        return 1  # what was compiled before it may tell why
-    finally:
-        sys.argv, sys.path = before
-    return 0
-
-
-def _print_trace(error: Exception, script: str) -> None:
-    """Print a script's error as Python would have, without the frames that led into the script."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
-        trace = trace.tb_next
-    traceback.print_exception(error.with_traceback(trace or error.__traceback__))

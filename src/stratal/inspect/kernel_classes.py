@@ -1,8 +1,8 @@
 """The three classes of work in a network: contraction, normalisation, element-wise.
 
-The classes of Ivanov et al., "Data Movement Is All You Need" (MLSys 2021), table 1: contractions hold nearly all
-operations of a Transformer and well below all of its time. An op is of the class of its record; a kernel is of
-the first class among its members, so what is fused into a product counts as part of that product's time.
+The classes of Ivanov et al., "Data Movement Is All You Need" (MLSys 2021): contractions hold nearly all
+operations of a Transformer and much less of its time. An op is of the class of its record; a kernel is of the
+first class among its members, so that what is fused into a product counts as part of that product's time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def shares(rows: Sequence[tuple[KernelClass, dict[KernelClass, float], float]]) 
         table.append(
             ClassShare(
                 name, count, flops, seconds,
-                flops / total_flops if total_flops else 0.0, seconds / total_seconds if total_seconds else 0.0,
+                flops / total_flops if total_flops else 0.0,
+                seconds / total_seconds if total_seconds else 0.0,
             )
         )  # fmt: skip
     return table

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.artifact import Command, Copy, Host, Launch, flat
+from stratal.base.artifact import Copy, Host, Launch, flat
 from stratal.base.log import duration
 from stratal.base.source import SourceLine
 from stratal.inspect.intervals import Interval, median_interval
@@ -25,6 +25,7 @@ from stratal.inspect.recorder import ProgramTimes
 from stratal.inspect.roofline import Bound, CommandWork, command_work
 from stratal.plan.text import nested
 from stratal.plan.work import flops
+from stratal.runtime.encode import OutputCopy
 
 NEAR_ROOF: Final = 0.7  # from here on only less work makes a kernel much faster
 
@@ -33,9 +34,9 @@ NEAR_ROOF: Final = 0.7  # from here on only less work makes a kernel much faster
 class KernelTime:
     """One command of a program: what it does, how long it took, how long it must take.
 
-    Times are seconds of one run of the program, all calls of the command in that run together; `seconds` is the
-    median over runs. `number` is the kernel's in the plan, 0 for copies and host calls. `floor_seconds` is the
-    roofline's. Operations and bytes are those of one call.
+    Times are seconds of one run of the program, all calls of the command in that run together; `seconds` is
+    the median over runs. `number` is the kernel's in the plan, 0 for copies and host calls. `floor_seconds`
+    is the roofline's. Operations and bytes are those of one call.
     """
 
     number: int
@@ -119,13 +120,14 @@ class ProgramProfile:
         samples = times.samples / 1e9
         self.run_time: Final[Interval] = median_interval(samples[:, -1].tolist())
         self.total_seconds: Final = float(times.total_ns[-1]) / 1e9
+        self.num_samples: Final = len(samples)
         self._medians: Final = np.median(samples, axis=0)
         self._calls: Final = times.calls / max(times.num_runs, 1)
 
     @cached_property
     def kernels(self) -> list[KernelTime]:
         """Every command that ran, in falling order of time."""
-        return sorted(self._rows, key=lambda row: -row.seconds)
+        return sorted(self.by_step.values(), key=lambda row: -row.seconds)
 
     @cached_property
     def work(self) -> dict[int, CommandWork]:
@@ -134,28 +136,33 @@ class ProgramProfile:
         return command_work(self.program.draft, made.values, made.commands)
 
     @cached_property
-    def _rows(self) -> list[KernelTime]:
+    def by_step(self) -> dict[int, KernelTime]:
+        """The commands that ran, by their number in `times.timed.steps`."""
         made = self.program.executable
         plan = {
             id(command): row
             for command, (row, _) in zip(flat(made.commands), nested(self.program.plan.commands), strict=True)
         }
-        rows = []
+        rows = {}
         for index, step in enumerate(self.times.timed.steps):
             if not self._calls[index]:
                 continue
             if isinstance(step, (Launch, Copy, Host)):
-                rows.append(self._row(index, step, plan[id(step)]))
-            elif not isinstance(step, Command.__args__):  # type: ignore[attr-defined]
-                rows.append(self._output_copy(index, step))
+                rows[index] = self._row(index, step, plan[id(step)])
+            elif isinstance(step, OutputCopy):
+                rows[index] = self._output_copy(index, step)
         return rows
 
-    def _row(self, index: int, step: Launch | Copy | Host, plan: dict[str, Any]) -> KernelTime:
+    def _row(self, index: int, step: Launch | Copy | Host, plan: Mapping[str, Any]) -> KernelTime:
         work = self.work[id(step)]
         floor = work.floor(self.peaks, host=isinstance(step, Host))
         target = plan["writes"][0] if plan["writes"] else None
         label = self.program.executable.values[target].label if target is not None else ""
-        names = {"kernel": plan.get("name"), "host": f"host call {plan.get('op')}", "copy": f"copy to {label}"}
+        names = {
+            "kernel": plan.get("name"),
+            "host": f"host call {plan.get('op')}",
+            "copy": f"copy to {label}",
+        }
         return KernelTime(
             number=plan.get("number", 0), name=str(names[plan["do"]]), tactic=str(plan.get("tactic", "")),
             kernel_class=class_of_kernel(work.members, work.tactic), lines=tuple(plan.get("from", ())),
@@ -163,7 +170,7 @@ class ProgramProfile:
             **self._timed(index, floor.seconds),
         )  # fmt: skip
 
-    def _output_copy(self, index: int, step: Any) -> KernelTime:
+    def _output_copy(self, index: int, step: OutputCopy) -> KernelTime:
         nbytes = float(self.program.executable.values[step.value].nbytes)
         floor = 2 * nbytes / self.peaks.bandwidth(2 * nbytes) / 1e9
         return KernelTime(
@@ -198,7 +205,9 @@ class ProgramProfile:
     @property
     def gap_seconds(self) -> float:
         """What a run spends between its commands."""
-        return max(self.seconds - sum(row.seconds for row in self.kernels), 0.0)
+        leaves = list(self.by_step)
+        samples = self.times.samples
+        return max(float(np.median(samples[:, -1] - samples[:, leaves].sum(axis=1))) / 1e9, 0.0)
 
     @property
     def bottleneck(self) -> str:
@@ -207,7 +216,7 @@ class ProgramProfile:
 
     @property
     def period_seconds(self) -> float | None:
-        """The median time from the start of one warm run to the start of the next; None where there is none."""
+        """The median time from the start of a warm run to that of the next; None where there is none."""
         starts = [start for start, _ in self.times.spans][1:]
         gaps = np.diff(starts)
         return float(np.median(gaps)) / 1e9 if len(gaps) else None

@@ -13,8 +13,9 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from contextlib import ExitStack
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -64,6 +65,11 @@ class ProgramTimes:
             self.per_run.append(taken)
         return made
 
+    @cached_property
+    def events(self) -> tuple[list[Array], int]:
+        """The trace of all runs, see `TimedProgram.take_events`; taken when first asked for."""
+        return self.timed.take_events()
+
     @property
     def warm(self) -> bool:
         """Whether there are runs besides the first."""
@@ -71,7 +77,7 @@ class ProgramTimes:
 
     @property
     def samples(self) -> Array:
-        """Nanoseconds int64[runs, commands + 1] of warm runs, or of the only one; the last column is a run."""
+        """Nanoseconds int64[runs, commands + 1] of warm runs, or of the only one; last column: the run."""
         rows = list(self.per_run) if self.warm else [] if self.first is None else [self.first]
         return np.stack(rows) if rows else np.zeros((0, len(self.total_ns)), np.int64)
 
@@ -87,7 +93,7 @@ class Recorder:
         self.started_ns = 0
         self.ended_ns = 0
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         self._stack.enter_context(programs.watched(self))
         self.started_ns = time.perf_counter_ns()
         return self

@@ -78,7 +78,9 @@ class CommandWork(NamedTuple):
         return Floor(compute, memory, bound)
 
 
-def command_work(draft: Draft, values: Sequence[Value], commands: Sequence[Command]) -> dict[int, CommandWork]:
+def command_work(
+    draft: Draft, values: Sequence[Value], commands: Sequence[Command]
+) -> dict[int, CommandWork]:
     """Return the work of every launch, copy and host call, by the command's id.
 
     Distances are those of a run that follows another run, each loop's body gone through once.
@@ -94,8 +96,7 @@ def command_work(draft: Draft, values: Sequence[Value], commands: Sequence[Comma
         total = sum(nbytes for _, nbytes, _ in rows)
         clock += total
         accesses = tuple(
-            Access(nbytes, clock - last.get(owner[v], 0.0), writes)
-            for v, nbytes, writes in rows
+            Access(nbytes, clock - last.get(owner[v], 0.0), writes) for v, nbytes, writes in rows
         )
         last.update((owner[v], clock - total) for v, _, _ in rows)
         tactic = draft.kernels[command.kernel].tactic if isinstance(command, Launch) else ""

@@ -1,8 +1,8 @@
 """Times of single commands: a loaded program run again through records that read the clock.
 
 The program's code, memory and threads are the ones it always uses. Only the list of records differs: every
-command that does work stands in a TIMED record, and with a trace every launch goes through a TracedCall, which
-notes who ran which chunk. What the program itself was loaded as stays as it is.
+command that does work stands in a TIMED record, and with a trace every launch goes through a TracedCall,
+which notes who ran which chunk. The records the program was loaded with stay as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Array, Storage
 
 EVENT: Final = np.dtype([("what", "<i8"), ("chunk", "<i8"), ("start_ns", "<i8"), ("end_ns", "<i8")])
-_LISTS: Final[dict[type, tuple[int, ...]]] = {Loop: (4,), While: (3, 4), Branch: (3, 4)}  # words: list addresses
+_LISTS: Final[dict[type, tuple[int, ...]]] = {Loop: (4,), While: (3, 4), Branch: (3, 4)}  # words of addresses
 
 
 class TimedProgram:
@@ -77,8 +77,8 @@ class TimedProgram:
     def take_events(self) -> tuple[list[Array], int]:
         """Return the events since the last call, and how many found no room.
 
-        One array of EVENT for each thread, with the chunks it ran, and one for the commands. `what` is an index
-        of `steps`, or `len(steps)` for a whole run.
+        One array of EVENT for each thread, with the chunks it ran, and one for the commands. `what` is an
+        index of `steps`, or `len(steps)` for a whole run.
         """
         taken, dropped = [], 0
         for log in self._logs:
@@ -115,7 +115,8 @@ class TimedProgram:
         start, found = encoding.record_at(0), encoding.relocations
         records = (found[:, 1] - start) // RECORD_BYTES
         inside = (found[:, 1] >= start) & (records < len(self.steps))
-        moved = found[[bool(i) and type(self.steps[int(r)]) in _LISTS for i, r in zip(inside, records, strict=True)]]
+        nested = np.array([type(step) in _LISTS for step in self.steps] or [False])
+        moved = found[inside & nested[np.where(inside, records, 0)]]
         moved[:, 1] += address_of(self._records) - start
         return np.concatenate([found, moved])
 
@@ -131,5 +132,3 @@ def _logs(num_logs: int, capacity: int) -> Array:
     logs = np.zeros((num_logs, native.LOG_WORDS + capacity * native.EVENT_WORDS), np.int64)
     logs[:, 1] = capacity
     return logs
-
-

@@ -37,7 +37,7 @@ def compute(tensor: Tensor) -> None:
 
 def flush_all() -> None:
     """Compute every live tensor that has no value yet."""
-    _flush_apart(_waiting)
+    _flush_apart(waiting)
 
 
 def _flush_apart(tensors: Callable[[], Iterable[Tensor]]) -> None:
@@ -59,7 +59,7 @@ def end_step() -> None:
     """
     if MODE.trace is None:
         with LOCK:
-            cells = [t for t in _waiting() if t._home is not None]
+            cells = [t for t in waiting() if t._home is not None]
             try:
                 _flush(cells)
             except Exception:
@@ -73,13 +73,14 @@ def settle(nodes: Iterable[Node]) -> None:
     """
     gone = [n for n in nodes if values.finished(n) is not None]
     if gone:
-        _flush(_depending(set(gone), _waiting()))
+        _flush(_depending(set(gone), waiting()))
         _end_histories(set(gone))
         for node in gone:
             values.give_away(node, "a compiled function overwrote it")
 
 
-def _waiting() -> list[Tensor]:
+def waiting() -> list[Tensor]:
+    """Return every live tensor that has no value yet, in the order they were made."""
     found = []
     for handle in list(LIVE.values()):
         tensor = handle()
@@ -107,7 +108,7 @@ def _flush(wanted: Sequence[Node | Tensor]) -> None:
         if not first:
             first = _run(goal)
         if first:
-            holders = {t._node: t for t in _waiting() if t._leaf}
+            holders = {t._node: t for t in waiting() if t._leaf}
             goals.append([*(holders.get(n, n) for n in first), *_starters(first)])
 
 
@@ -154,7 +155,7 @@ def _starters(first: Sequence[Node]) -> list[Tensor]:
     """
     known = set(first)
     found = []
-    for tensor in _waiting():
+    for tensor in waiting():
         node = tensor._node
         if tensor._leaf and tensor._home is None and node not in known:
             _, leaves = programs.walk([_wanted(tensor)], _is_leaf)
@@ -175,7 +176,7 @@ class _Run:
         self.tensors = [g for g in goal if isinstance(g, Tensor)]
         self.orphans = [g for g in goal if isinstance(g, Node)]  # pending leaves; a tensor may hold them
         taken = set(map(id, self.tensors))
-        self.others = [t for t in _waiting() if id(t) not in taken]
+        self.others = [t for t in waiting() if id(t) not in taken]
         roots = self.roots() + [_wanted(t) for t in self.others]
         self.scope, leaves = programs.walk(roots, _is_leaf)  # all that waits
         self.leaves = set(leaves)

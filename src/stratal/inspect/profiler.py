@@ -1,10 +1,10 @@
 """Profile what compiled functions do: the bottleneck first, then every kernel beside the roofline.
 
-    print(st.profile(step, x, y))          run a step some twenty times; its state is updated each time
+print(st.profile(step, x, y))          run a step some twenty times; its state is updated each time
 
-    with inspect.Profiler() as profiler:   or whatever runs in a block
-        train()
-    print(profiler.profile())
+with inspect.Profiler() as profiler:   or whatever runs in a block
+    train()
+print(profiler.profile())
 """
 
 from __future__ import annotations
@@ -68,14 +68,15 @@ class Profile:
         period = top.period_seconds
         if period is not None and top.num_runs > 2 and top.seconds < period / 2:
             return (
-                f"Python between two runs of {top.name} is the bottleneck: it takes {1 - top.seconds / period:.0%}"
-                f" of the {duration(period)} from one run to the next; in the run itself, {top.bottleneck}"
+                f"Python between two runs of {top.name} is the bottleneck: it takes "
+                f"{1 - top.seconds / period:.0%} of the {duration(period)} from one run to the next; "
+                f"in the run itself, {top.bottleneck}"
             )
         sentence = top.bottleneck
         return sentence[0].upper() + sentence[1:]
 
     def save_trace(self, path: str | Path) -> None:
-        """Write a Chrome trace, which Perfetto and chrome://tracing show. Raises: StratalError, FileWriteError.
+        """Write a Chrome trace, which Perfetto and chrome://tracing show. Raises: FileWriteError.
 
         Which thread ran which chunk is in it where the recorder kept a trace.
         """
@@ -122,7 +123,9 @@ class Profiler(Recorder):
         return Profile(self)
 
 
-def profile(function: Callable[..., Any], *args: Any, repeats: int = 20, trace: bool = False, **kwargs: Any) -> Profile:
+def profile(
+    function: Callable[..., Any], *args: Any, repeats: int = 20, trace: bool = False, **kwargs: Any
+) -> Profile:
     """Call a function some times and return the profile of the compiled programs it ran.
 
     It is called for real: a training step trains. The first calls, which compile and warm caches up, are
@@ -133,12 +136,10 @@ def profile(function: Callable[..., Any], *args: Any, repeats: int = 20, trace: 
     if repeats < 1:
         raise AttributeValueError("profile: at least one run is needed", got=f"repeats={repeats}")
     for _ in range(WARM_UP):
-        function(*args, **kwargs)
-        lazy.flush_all()
+        _call(function, args, kwargs)
     with Profiler(trace=trace) as profiler:
         for _ in range(repeats + 1):  # the recorder counts a program's first run apart
-            function(*args, **kwargs)
-            lazy.flush_all()
+            _call(function, args, kwargs)
     found = profiler.profile()
     if not found.programs:
         raise StratalError(
@@ -149,13 +150,20 @@ def profile(function: Callable[..., Any], *args: Any, repeats: int = 20, trace: 
     return found
 
 
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call a function and compute what it returns: a lazy result that nobody holds is never computed."""
+    result = function(*args, **kwargs)
+    lazy.flush_all()
+    del result
+
+
 def _program_text(program: ProgramProfile) -> Iterator[str]:
     run = program.run_time
     yield (
-        f"{program.name}: {duration(run.median)} a run (median of {program.num_runs - program.warm}; true median"
-        f" within {duration(run.low)} to {duration(run.high)}), {program.of_roofline:.0%} of the roofline"
+        f"{program.name}: {duration(run.median)} a run (median of {program.num_samples}, 95 %: "
+        f"{duration(run.low)} to {duration(run.high)}), {program.of_roofline:.0%} of the roofline"
     )
-    yield f"  {'time':>8} {'share':>5} {'GFLOP/s':>8} {'GB/s':>6}  {'bound':8} {'of roof':>7}  {'#':>3} kernel"
+    yield "      time share  GFLOP/s   GB/s  bound    of roof    # kernel"
     rows = program.kernels
     yield from map(_kernel_text, rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:

@@ -1,0 +1,354 @@
+"""`st.profile` and `stratal profile`: the bottleneck, the roofline, classes of work, trace, picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal import nn, optim
+from stratal.base.artifact import Launch
+from stratal.base.dtypes import float32
+from stratal.base.errors import AttributeValueError, MissingExtraError, StratalError
+from stratal.base.types import TensorType
+from stratal.cli import main
+from stratal.compiler import Program, compile_graph
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
+from stratal.inspect.machine import MachinePeaks, machine_peaks
+from stratal.inspect.profiler import Profile, Profiler, profile
+from stratal.inspect.roofline import command_work
+from stratal.ops.composite import activations, normalization
+from stratal.runtime.storage import Storage
+from stratal.tensor import programs
+
+SLOW_MEMORY = MachinePeaks(
+    threads=1, cpu="described", flops={float32: 100.0}, read_gbs=10.0, copy_gbs=10.0, l1_gbs=400.0,
+    l2_gbs=100.0, l3_gbs=20.0, l1_bytes=32 << 10, l2_bytes=1 << 20, l3_bytes=8 << 20,
+)  # fmt: skip
+
+SCRIPT = """
+import sys
+import numpy as np
+import stratal as st
+from stratal import nn, optim
+
+net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+opt = optim.Adam(net.parameters(), lr=1e-3)
+rng = np.random.default_rng(0)
+x = st.tensor(rng.standard_normal((64, 256)).astype(np.float32))
+y = st.tensor(rng.integers(0, 10, 64))
+
+@st.compile
+def train_step(x, y):
+    logits = net(x)
+    loss = nn.functional.cross_entropy(logits, y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss
+
+for k in range(int(sys.argv[1])):
+    loss = train_step(x, y)
+print("loss is", float(loss))
+"""
+
+
+@pytest.fixture(scope="module")
+def step() -> Any:
+    """A training step of a small network, with its arguments bound."""
+    net = nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512), nn.ReLU(), nn.Linear(512, 10))
+    opt = optim.Adam(net.parameters(), lr=1e-3)
+    rng = np.random.default_rng(0)
+    x = st.tensor(rng.standard_normal((128, 256)).astype(np.float32))
+    y = st.tensor(rng.integers(0, 10, 128))
+
+    @st.compile
+    def train(x: Any, y: Any) -> Any:
+        loss = nn.functional.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return lambda: train(x, y)
+
+
+@pytest.fixture(scope="module")
+def measured(step: Any) -> Profile:
+    return profile(step, repeats=15, trace=True)
+
+
+def recorded(program: Program, runs: int = 8) -> Profile:
+    """Return the profile of a program on random inputs."""
+    rng = np.random.default_rng(0)
+    inputs = [
+        Storage.copy_of(rng.standard_normal(t.ints).astype(t.dtype.np), t) for t in program.graph.input_types
+    ]
+    with Profiler() as profiler:
+        for _ in range(runs):
+            programs.run(program, inputs)
+    return profiler.profile()
+
+
+# -- the bottleneck ------------------------------------------------------------------------------------------
+@pytest.mark.row("I12")
+def test_the_first_sentence_names_the_most_expensive_kernel_its_line_and_its_bound(measured: Profile) -> None:
+    program = measured.programs[0]
+    top = program.kernels[0]
+    assert top.seconds == max(row.seconds for row in program.kernels)
+    first = str(measured).splitlines()[0]
+    assert first == measured.bottleneck
+    assert top.name in first and top.lines[0] in first and f"{top.share:.0%} of each run" in first
+    assert f"{top.of_roofline:.0%} of the roofline" in first
+    assert top.lines[0].startswith("test_profile.py:")
+
+
+@pytest.mark.row("I12")
+def test_where_python_between_the_runs_takes_longest_it_is_named_and_no_kernel() -> None:
+    add = st.compile(lambda x: x + 1)
+    x = st.tensor(np.ones(4, np.float32))
+    with Profiler() as profiler, st.no_grad():
+        for _ in range(6):
+            add(x)
+            time.sleep(0.004)
+    assert profiler.profile().bottleneck.startswith("Python between two runs of")
+
+
+def test_kernels_come_in_falling_order_of_time_and_cover_the_run(measured: Profile) -> None:
+    program = measured.programs[0]
+    times = [row.seconds for row in program.kernels]
+    assert times == sorted(times, reverse=True)
+    numbers = {row.number for row in program.kernels if row.number}
+    assert numbers == {kernel["number"] for kernel in program.program.plan.kernels}
+    assert 0.5 < sum(times) / program.seconds < 1.5
+    assert program.run_time.low <= program.seconds <= program.run_time.high
+    assert program.gap_seconds < program.seconds
+
+
+def test_a_profile_counts_warm_runs_only_and_says_so_where_there_are_none(step: Any) -> None:
+    measured = profile(step, repeats=5)
+    assert measured.programs[0].num_runs == 6
+    assert measured.programs[0].num_samples == 5
+    with Profiler() as once:
+        step()
+    assert not once.profile().programs[0].warm
+
+
+def test_profile_refuses_what_runs_no_program() -> None:
+    with pytest.raises(StratalError, match="ran no compiled program"):
+        profile(lambda: 1)
+    with pytest.raises(AttributeValueError, match="at least one run"):
+        profile(lambda: 1, repeats=0)
+
+
+def test_a_program_from_the_cache_is_profiled_like_one_just_compiled() -> None:
+    graph = product(96, 64, 80)
+    first, second = compile_graph(graph), compile_graph(graph)
+    assert second.kernels_from_cache == len(second.executable.kernels)
+    a, b = (recorded(p).programs[0] for p in (first, second))
+    assert [(r.number, r.flops, r.nbytes) for r in a.by_step.values()] == [
+        (r.number, r.flops, r.nbytes) for r in b.by_step.values()
+    ]
+    assert sum(r.flops for r in b.kernels) >= 2 * 96 * 64 * 80
+
+
+# -- the roofline --------------------------------------------------------------------------------------------
+def product(m: int, k: int, n: int) -> Graph:
+    x, w = graph_input("x", TensorType(float32, (m, k))), graph_input("w", TensorType(float32, (k, n)))
+    return Graph([x, w], [Builder().contract(x, w, spec="mk,kn->mn")], name="product")
+
+
+def sweep(n: int) -> Graph:
+    x = graph_input("x", TensorType(float32, (n,)))
+    b = Builder()
+    return Graph([x], [b.add(x, b.full(x.aval, 1.0))], name="sweep")
+
+
+def floors(graph: Graph) -> list[Any]:
+    """Return the work and the floor of each launch on the described machine."""
+    program = compile_graph(graph)
+    made = program.executable
+    work = command_work(program.draft, made.values, made.commands)
+    launches = [c for c in made.commands if isinstance(c, Launch)]
+    return [(work[id(c)], work[id(c)].floor(SLOW_MEMORY)) for c in launches]
+
+
+@pytest.mark.row("I1")
+def test_operations_and_bytes_are_those_of_the_mathematics() -> None:
+    ((work, floor),) = floors(sweep(1 << 22))
+    assert work.flops == 1 << 22
+    assert (work.read_bytes, work.written_bytes) == (4 << 22, 4 << 22)
+    assert floor.memory_seconds == pytest.approx((8 << 22) / 10e9)
+    heavy = max((w for w, _ in floors(product(256, 512, 384))), key=lambda w: w.flops)
+    assert heavy.flops == 2 * 256 * 512 * 384
+
+
+@pytest.mark.row("I1")
+def test_each_kernel_is_placed_under_the_roof_that_bounds_it() -> None:
+    *_, (work, floor) = floors(product(512, 512, 512))
+    assert floor.bound == "compute"
+    assert floor.compute_seconds == pytest.approx(work.flops / 100e9)
+    assert floors(sweep(1 << 22))[0][1].bound == "memory"
+    assert floors(sweep(8))[0][1].bound == "overhead"
+
+
+@pytest.mark.row("I1")
+def test_bytes_touched_a_moment_ago_come_from_the_cache_that_holds_them() -> None:
+    (small,) = floors(sweep(1 << 14))  # 128 kB in all, touched again in the next run
+    (large,) = floors(sweep(1 << 23))
+    assert small[1].memory_seconds == pytest.approx((8 << 14) / 100e9)  # the second cache
+    assert large[1].memory_seconds == pytest.approx((8 << 23) / 10e9)  # memory
+
+
+@pytest.mark.row("I1")
+def test_no_kernel_is_faster_than_the_measured_machine(measured: Profile) -> None:
+    peaks = machine_peaks(measured.peaks.threads)
+    large = recorded(compile_graph(product(512, 1024, 512))).programs[0]
+    top = large.kernels[0]
+    assert top.bound == "compute"
+    assert (
+        0.02 < top.of_roofline < 1.15
+    )  # a neighbour can slow it down; nothing makes it faster than the peak
+    assert top.gflops < 1.15 * peaks.flops_of(float32)
+    assert top.gflops == pytest.approx(top.flops * top.calls / top.seconds / 1e9)
+
+
+# -- classes of work -----------------------------------------------------------------------------------------
+def block(rows: int, width: int) -> Graph:
+    """Return a Transformer's feed-forward block: normalise, widen, gelu, narrow, add."""
+    x = graph_input("x", TensorType(float32, (rows, width)))
+    w1 = graph_input("w1", TensorType(float32, (width, 2 * width)))
+    w2 = graph_input("w2", TensorType(float32, (2 * width, width)))
+    scale, shift = (graph_input(k, TensorType(float32, (width,))) for k in ("scale", "shift"))
+    b = Builder()
+    y = normalization.layer_norm(b, x, scale, shift)
+    y = activations.gelu(b, b.contract(y, w1, spec="mk,kn->mn"))
+    out = b.add(b.contract(y, w2, spec="mk,kn->mn"), x)
+    return Graph([x, w1, w2, scale, shift], [out], name="block")
+
+
+@pytest.mark.row("I2")
+def test_contractions_hold_nearly_all_operations_and_fusion_shrinks_the_time_of_the_rest() -> None:
+    graph = block(1024, 192)
+    tables = []
+    for fused in (True, False):
+        program = recorded(compile_graph(graph, fused=fused), runs=12).programs[0]
+        table = {row.name: row for row in program.classes()}
+        assert sum(row.flops_share for row in table.values()) == pytest.approx(1)
+        assert sum(row.time_share for row in table.values()) == pytest.approx(1)
+        assert table["contraction"].flops_share > 0.85
+        tables.append(table)
+    fused_rest, plain_rest = (t["normalisation"].seconds + t["element-wise"].seconds for t in tables)
+    assert fused_rest < 0.6 * plain_rest
+    assert tables[1]["element-wise"].num_kernels > tables[0]["element-wise"].num_kernels
+
+
+@pytest.mark.row("I2")
+def test_every_kernel_of_a_training_step_has_a_class(measured: Profile) -> None:
+    program = measured.programs[0]
+    table = program.classes()
+    assert [row.name for row in table] == ["contraction", "normalisation", "element-wise"]
+    assert sum(row.num_kernels for row in table) >= len(program.program.plan.kernels)
+    assert table[0].flops_share > 0.8
+    assert table[0].flops_share > table[0].time_share  # the others move data for few operations
+
+
+# -- trace and picture ---------------------------------------------------------------------------------------
+def test_a_trace_shows_runs_commands_and_the_chunks_of_each_thread(measured: Profile, tmp_path: Path) -> None:
+    measured.save_trace(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    events = trace["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert list(names.values())[:3] == ["Python", "commands", "thread 0 (runs Python)"]
+    complete = [e for e in events if e["ph"] == "X"]
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in complete)
+    runs = [e for e in complete if e["cat"] == "run"]
+    assert len(runs) == measured.programs[0].num_runs
+    first, last = runs[0]["ts"], runs[-1]["ts"] + runs[-1]["dur"]
+    commands = [e for e in complete if e["tid"] == 1]
+    assert len(commands) == measured.programs[0].num_runs * len(measured.programs[0].by_step)
+    assert all(first <= e["ts"] <= last for e in commands)
+    assert any("chunk" in e["args"] for e in complete if e["tid"] >= 2)
+    assert trace["otherData"]["bottleneck"] == measured.bottleneck
+
+
+def test_the_roofline_is_drawn_and_only_as_a_kind_of_file_there_is(measured: Profile, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    measured.save_roofline(tmp_path / "roof.png")
+    assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(StratalError, match=r"ending in one of \.png"):
+        measured.save_roofline(tmp_path / "roof.txt")
+
+
+def test_without_matplotlib_the_error_names_the_extra(
+    measured: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match="viz"):
+        measured.save_roofline(tmp_path / "roof.png")
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_the_command_runs_the_script_and_writes_what_it_is_asked_for(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, trace = tmp_path / "report.json", tmp_path / "trace.json"
+    assert main(["profile", "--json", str(report), "--trace", str(trace), str(script), "6"]) == 0
+    shown = capsys.readouterr().out
+    assert "loss is" in shown
+    assert shown.index("bottleneck") < shown.index("train_step: ")
+    assert "train.py:" in shown and "contraction" in shown
+    found = json.loads(report.read_text())
+    (program,) = (p for p in found["programs"] if p["name"] == "train_step")
+    assert program["runs"] == 6
+    assert program["kernels"][0]["seconds"] == max(k["seconds"] for k in program["kernels"])
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_a_script_that_raises_shows_its_own_line_and_what_was_measured(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.write_text(SCRIPT + "\nraise ValueError('the data ran out')\n")
+    assert main(["profile", str(script), "4"]) == 1
+    shown = capsys.readouterr()
+    assert "ValueError: the data ran out" in shown.err
+    assert f'File "{script}", line {len(SCRIPT.splitlines()) + 2}' in shown.err
+    assert "runpy" not in shown.err
+    assert "status 1: what was measured until then follows" in shown.out
+    assert "train_step: " in shown.out
+
+
+def test_ctrl_c_ends_the_script_with_what_was_measured(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = "    if k == 3:\n        import os, signal\n        os.kill(os.getpid(), signal.SIGINT)\n"
+    script.write_text(SCRIPT.replace("    loss = train_step(x, y)\n", "    loss = train_step(x, y)\n" + stop))
+    assert main(["profile", str(script), "100000"]) == 130
+    shown = capsys.readouterr().out
+    assert "Interrupted: what was measured until then follows" in shown
+    assert "median of 3 warm runs" in shown
+
+
+def test_a_script_that_compiles_nothing_or_is_not_there_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "idle.py").write_text("print('idle')\n")
+    assert main(["profile", str(tmp_path / "idle.py")]) == 0
+    assert "Nothing compiled ran." in capsys.readouterr().out
+    assert main(["profile", str(tmp_path / "missing.py")]) == 1
+    assert "there is no such script" in capsys.readouterr().err
