@@ -1,5 +1,6 @@
 PYTHON ?= python
 PYTEST_FLAGS ?=
+BENCH_FLAGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tiny test check format bench docs rows
@@ -24,8 +25,8 @@ check: ## Lint, check types (strict for tiers 0-5), check the tier rule
 format: ## Sort imports and apply the safe fixes of the linter
 	$(PYTHON) -m ruff check --fix .
 
-bench: ## Measure against PyTorch where it is installed (minutes)
-	$(PYTHON) -m benchmarks.spine
+bench: ## Measure against every peer that is installed (long); BENCH_FLAGS='--only mlp --rounds 3' for less
+	$(PYTHON) -m benchmarks run --suite train,forward,kernels $(BENCH_FLAGS)
 
 docs: ## Renew what the documentation shows of the code, run its examples and the tour
 	$(PYTHON) tests/doc_examples.py

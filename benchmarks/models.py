@@ -1,8 +1,8 @@
-"""The workloads of the benchmarks and agreement tests, written once for any library with PyTorch's module
-names.
+"""The training workloads of the benchmarks and agreement tests, written once for any library with PyTorch's
+module names.
 
-`mlp(nn)`, `lenet(nn)`, `resnet18(nn)` and `gpt(nn)` build the same model from `stratal.nn` or from
-`torch.nn`: the twins have equal state-dict keys, so weights move from one to the other.
+`mlp(nn)`, `lenet(nn)`, `resnet18(nn)`, `lstm(nn)`, `gpt(nn)` and `gcn(nn)` build the same model from
+`stratal.nn` or from `torch.nn`: the twins have equal state-dict keys, so weights move from one to the other.
 """
 
 from __future__ import annotations
@@ -124,10 +124,49 @@ def gpt(nn: Any, layers: int = 6, d: int = 384, heads: int = 6, context: int = 2
             return F.linear(self.norm(x), self.tok.weight)
 
     model = GPT()
-    with_std = nn.init.normal_
-    with_std(model.tok.weight, 0.0, 0.02)
-    with_std(model.pos.weight, 0.0, 0.02)
+    if hasattr(nn, "init"):
+        nn.init.normal_(model.tok.weight, 0.0, 0.02)
+        nn.init.normal_(model.pos.weight, 0.0, 0.02)
     return model
+
+
+def lstm(nn: Any, inputs: int = 64, hidden: int = 256, classes: int = 10) -> Any:
+    """Return an LSTM over [time, batch, inputs] with a linear head on the last step."""
+
+    class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(inputs, hidden)
+            self.head = nn.Linear(hidden, classes)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.lstm(x)[0][-1])
+
+    return Recurrent()
+
+
+def gcn(nn: Any, inputs: int = 128, hidden: int = 64, classes: int = 10) -> Any:
+    """Return two graph convolutions A(xW + b) with a ReLU between.
+
+    A is given by its edges: source and target nodes, and a coefficient each.
+    """
+    F = nn.functional
+
+    class GraphConvolution(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear1 = nn.Linear(inputs, hidden)
+            self.linear2 = nn.Linear(hidden, classes)
+
+        def spread(self, h: Any, source: Any, target: Any, coefficient: Any) -> Any:
+            messages = h.index_select(0, source) * coefficient.reshape(-1, 1)
+            return h.new_zeros(h.shape).index_add(0, target, messages)
+
+        def forward(self, x: Any, source: Any, target: Any, coefficient: Any) -> Any:
+            h = F.relu(self.spread(self.linear1(x), source, target, coefficient))
+            return self.spread(self.linear2(h), source, target, coefficient)
+
+    return GraphConvolution()
 
 
 @dataclass(frozen=True)
@@ -138,10 +177,11 @@ class Workload:
     build: Callable[[Any], Any]
     data: Callable[[np.random.Generator], Arrays]
     optimizer: Callable[[Any, Any], Any]  # (optim, parameters)
+    rest: Callable[[np.random.Generator], tuple[np.ndarray[Any, Any], ...]] = lambda rng: ()
 
-    def loss(self, nn: Any, model: Any, x: Any, y: Any) -> Any:
-        """Return the cross-entropy over all positions."""
-        logits = model(x)
+    def loss(self, nn: Any, model: Any, x: Any, y: Any, *rest: Any) -> Any:
+        """Return the cross-entropy over all positions; `rest` is what the model takes besides x."""
+        logits = model(x, *rest)
         return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
 
 
@@ -160,6 +200,22 @@ def _tokens(batch: int, length: int, vocab: int) -> Callable[[np.random.Generato
     return draw
 
 
+def _sequences(length: int, batch: int, width: int) -> Callable[[np.random.Generator], Arrays]:
+    def draw(rng: np.random.Generator) -> Arrays:
+        return rng.standard_normal((length, batch, width), dtype=np.float32), rng.integers(0, 10, batch)
+
+    return draw
+
+
+def _graph(nodes: int, edges: int) -> Callable[[np.random.Generator], tuple[np.ndarray[Any, Any], ...]]:
+    def draw(rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], ...]:
+        source, target = rng.integers(0, nodes, edges), rng.integers(0, nodes, edges)
+        degree = 1.0 + np.bincount(source, minlength=nodes) + np.bincount(target, minlength=nodes)
+        return source, target, (degree[source] * degree[target]).astype(np.float32) ** -0.5
+
+    return draw
+
+
 WORKLOADS: dict[str, Workload] = {
     w.name: w
     for w in (
@@ -169,6 +225,10 @@ WORKLOADS: dict[str, Workload] = {
         Workload("gpt", gpt, _tokens(8, 256, 256), lambda o, p: o.AdamW(p, lr=1e-3, weight_decay=0.1)),
         Workload(
             "resnet18", resnet18, _images(32, (3, 32, 32)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)
+        ),
+        Workload("lstm", lstm, _sequences(64, 32, 64), lambda o, p: o.Adam(p, lr=1e-3)),
+        Workload(
+            "gcn", gcn, _images(20_000, (128,)), lambda o, p: o.Adam(p, lr=1e-3), _graph(20_000, 200_000)
         ),
     )
 }

@@ -1,0 +1,206 @@
+"""Stratal against what people use today: the same tasks, each system in its own process, taking turns.
+
+python -m benchmarks run                                  train and forward, against all that is installed
+python -m benchmarks run --suite kernels --against torch --rounds 9 --json rows.json
+python -m benchmarks run --only mlp,gpt --python peers=/path/to/python
+python -m benchmarks list                                 the tasks, with their work and their gates
+python -m benchmarks report rows.json                     docs/performance.md with its plot
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import show
+from benchmarks.compare import OWN, measure
+from benchmarks.process import Settings, version
+from benchmarks.systems import SYSTEMS
+from benchmarks.tasks import SUITES, TASKS, Task, of_suites
+
+PEERS = [name for name in SYSTEMS if name != OWN]
+PYTHON_VARIABLE = "BENCHMARK_PYTHON"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="list the tasks and end")
+    commands = parser.add_subparsers(dest="command", metavar="run | list | report")
+    _configure_run(commands.add_parser("run", help="measure"))
+    commands.add_parser("list", help="list the tasks with their work, gate and aim")
+    report = commands.add_parser("report", help="write docs/performance.md from the rows of a run")
+    report.add_argument("rows", type=Path, metavar="FILE", help="what `run --json FILE` wrote")
+    report.add_argument("--docs", type=Path, default=Path("docs"), help="folder to write to (default: docs)")
+    arguments = parser.parse_args(argv)
+    if arguments.list or arguments.command == "list":
+        print(listing())
+        return 0
+    if arguments.command == "run":
+        return run(parser, arguments)
+    if arguments.command == "report":
+        from benchmarks.report import write
+
+        print(f"wrote {write(arguments.rows, arguments.docs)}")
+        return 0
+    parser.print_help()
+    return 2
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--suite", default="train,forward", metavar="LIST",
+                        help=f"comma-separated, of {', '.join(SUITES)} (default: train,forward)")  # fmt: skip
+    parser.add_argument(
+        "--only", default="", metavar="LIST", help="only these tasks, comma-separated, of any suite"
+    )
+    parser.add_argument("--against", default="all", metavar="LIST",
+                        help=f"all, none, or some of {', '.join(PEERS)} (default: all)")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of turns (default: 5)")
+    parser.add_argument(
+        "--threads", type=int, default=2, metavar="N", help="threads and cores each (default: 2)"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the rows to FILE, renewed after every task"
+    )
+    parser.add_argument("--python", action="append", default=[], metavar="SYSTEM=PATH",
+                        help="interpreter of a system, or of all peers with peers=PATH; may be repeated; "
+                        f"also from the environment variable {PYTHON_VARIABLE}")  # fmt: skip
+    parser.add_argument("--patience", type=float, default=300.0, metavar="S",
+                        help="seconds to wait for an answer, then give up (default: 300)")  # fmt: skip
+    parser.add_argument("--keep", type=Path, default=Path("~/.cache/stratal-benchmarks"), metavar="DIR",
+                        help="where slow compilers and exported models are kept between runs; delete it to "
+                        "measure their cold first calls again (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--no-floor", action="store_true", help="do not measure the machine's peaks")
+
+
+def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Measure and print; return 0 unless Stratal failed a task or gave other results than its peers."""
+    tasks = chosen_tasks(parser, arguments)
+    settings = Settings(
+        threads=arguments.threads, rounds=arguments.rounds, patience_s=arguments.patience,
+        keep=arguments.keep.expanduser().absolute(), pythons=interpreters(parser, arguments.python),
+    )  # fmt: skip
+    versions = available(chosen_systems(parser, arguments.against), settings)
+    peaks = None if arguments.no_floor else _peaks(settings.threads)
+    rows: list[dict[str, Any]] = []
+    about = {"versions": versions, "threads": settings.threads, "rounds": settings.rounds,
+             "machine": peaks.to_json() if peaks else None,
+             "date": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip
+    for task in tasks:
+        rows += run_task(task, list(versions), settings, peaks)
+        if arguments.json:
+            document = {"about": about, "rows": rows}
+            arguments.json.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    print("\n" + show.summary(rows))
+    own = [row for row in rows if row["system"] == OWN]
+    return 0 if all("error" not in r and r["outputs_agree"] is not False for r in own) else 1
+
+
+def run_task(task: Task, systems: list[str], settings: Settings, peaks: Any) -> list[dict[str, Any]]:
+    """Measure one task, print its block and return its rows."""
+    able = [s for s in systems if task.suite in SYSTEMS[s].suites]
+    able = [s for s in able if s == OWN or task.peers is None or s in task.peers]
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        rows = measure(task, able, settings, Path(folder), say)
+    for row in rows:
+        if peaks is not None:
+            row["floor_ms"] = 1e3 * floor_seconds(task, peaks)
+            if "median_ms" in row:
+                row["ratio_to_floor"] = row["median_ms"] / row["floor_ms"]
+    print(show.block(task, rows) + "\n", flush=True)
+    return rows
+
+
+def floor_seconds(task: Task, peaks: Any) -> float:
+    """Return the roofline of a task on this machine."""
+    from stratal.base.dtypes import as_dtype
+
+    operations = {as_dtype(name): count for name, count in task.work.operations.items()}
+    return float(peaks.seconds(operations, task.work.nbytes, task.work.working_set))
+
+
+def _peaks(threads: int) -> Any:
+    from stratal.inspect.machine import machine_peaks
+
+    say("measuring the machine's peaks")
+    return machine_peaks(threads, measure_again=True)
+
+
+def say(message: str) -> None:
+    """Report progress on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+# -- what was asked for ----------------------------------------------------------------------------
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def chosen_tasks(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Task]:
+    suites, only = _names(arguments.suite), _names(arguments.only)
+    for name in suites:
+        if name not in SUITES:
+            parser.error(f"unknown suite {name!r}; there are {', '.join(SUITES)}")
+    for name in only:
+        if name not in TASKS:
+            parser.error(f"unknown task {name!r}; `python -m benchmarks list` shows them")
+    return [TASKS[name] for name in only] if only else of_suites(suites)
+
+
+def chosen_systems(parser: argparse.ArgumentParser, against: str) -> list[str]:
+    if against in ("all", "none"):
+        return [OWN, *(PEERS if against == "all" else [])]
+    for name in _names(against):
+        if name not in PEERS:
+            parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")
+    return [OWN, *_names(against)]
+
+
+def interpreters(parser: argparse.ArgumentParser, options: list[str]) -> dict[str, str]:
+    """Return system -> interpreter from the environment and the options, which come later and win."""
+    found = {}
+    for text in [*os.environ.get(PYTHON_VARIABLE, "").split(), *options]:
+        system, _, path = text.partition("=")
+        if system not in (*SYSTEMS, "peers") or not path:
+            parser.error(f"--python takes SYSTEM=PATH with a system or `peers`; got {text!r}")
+        found[system] = path
+    return found
+
+
+def available(systems: list[str], settings: Settings) -> dict[str, str]:
+    """Return the versions of the systems that are installed; say which are not."""
+    found = {}
+    for system in systems:
+        what = version(system, settings)
+        if what is None:
+            library = SYSTEMS[system].library
+            say(f"{system} is skipped: {settings.python(system)} has no package {library}")
+        else:
+            found[system] = what
+    return found
+
+
+def listing() -> str:
+    """Return the tasks as text."""
+    lines = [f"{'task':24}{'suite':9}{'GFLOP':>9}{'MB':>8}{'gate':>6}{'aim':>6}  what"]
+    for task in TASKS.values():
+        work = task.work
+        gate, aim = (f"{x:.2f}" if x else "-" for x in (task.gate, task.aim))
+        lines.append(
+            f"{task.name:24}{task.suite:9}{sum(work.operations.values()) / 1e9:>9.3f}"
+            f"{work.nbytes / 1e6:>8.1f}"
+            f"{gate:>6}{aim:>6}  {task.title}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""One task on several systems: first calls, agreement, and rounds in which the systems take turns.
+
+The processes take turns within each round, in an order that rotates, so all meet the same state of a shared
+machine; one that waits is blocked on its pipe. The ratio of two systems is the median of their ratios by
+round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.process import Settings, Worker, WorkerError
+from benchmarks.systems import SYSTEMS
+from benchmarks.tasks import Task
+
+Array = np.ndarray[Any, Any]
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+ROUND_S = 0.4  # of calls of one system in one round
+MOST_CALLS = 200
+NUM_LOSSES = 10  # of the first steps, which are compared
+RSS_GATE = 0.7  # of the leanest peer's peak, in training
+WARM_GATE_S = 0.3
+OWN = "stratal"
+
+
+@dataclass
+class Entrant:
+    """A system that runs the task, with what is known of it."""
+
+    system: str
+    worker: Worker
+    row: Row
+    losses: list[float] = field(default_factory=list)
+    outputs: list[Array] = field(default_factory=list)
+    calls: int = 3
+    rounds_ms: list[float] = field(default_factory=list)
+    least_ms: float = math.inf
+
+
+def measure(task: Task, systems: Iterable[str], settings: Settings, folder: Path, say: Say) -> list[Row]:
+    """Return one row per system; a system that fails has its error in its row."""
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        entrants = []
+        for system in systems:
+            row: Row = {"workload": task.name, "system": system}
+            rows.append(row)
+            try:
+                entrant = _enter(task, system, settings, folder, row, say)
+            except WorkerError as error:
+                row["error"] = str(error)
+                row["unsupported"] = error.unsupported
+                say(f"{task.name}: {system}: {error}")
+                continue
+            stack.callback(entrant.worker.close)
+            entrants.append(entrant)
+        entrants = _warm(entrants, say)
+        _agree(task, entrants)
+        _run_rounds(entrants, settings.rounds, say)
+    _compare(task, [e for e in entrants if e.rounds_ms])
+    return rows
+
+
+# -- before the rounds -----------------------------------------------------------------------------
+def _enter(task: Task, system: str, settings: Settings, folder: Path, row: Row, say: Say) -> Entrant:
+    """Make the first call cold, choose the fastest variant, and return the process that is measured."""
+    about = SYSTEMS[system]
+    variants = about.image_variants if task.images else ("",)
+    tried: dict[str, float] = {}
+    for variant in variants:
+        worker = _start(task, system, settings, folder, variant)
+        say(f"{task.name}: {system} {variant}: first call")
+        try:
+            first = worker.ask("first")
+            row.setdefault("first_calls", {})[variant] = _cold(
+                worker, first["seconds"], settings, task, variant
+            )
+            if not about.caches and len(variants) == 1:
+                return _measured(task, worker, first, variant, row)
+            tried[variant] = min(worker.ask("calls 3")["times"]) if len(variants) > 1 else 0.0
+        except BaseException:
+            worker.close()
+            raise
+        worker.close()
+    best = min(tried, key=lambda variant: tried[variant])
+    worker = _start(task, system, settings, folder, best)
+    say(f"{task.name}: {system} {best}: first call again, warm")
+    try:
+        return _measured(task, worker, worker.ask("first"), best, row)
+    except BaseException:
+        worker.close()
+        raise
+
+
+def _start(task: Task, system: str, settings: Settings, folder: Path, variant: str) -> Worker:
+    cache = _cache(system, task.name, variant, settings, folder)
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Worker(system, task.name, settings, variant=variant, cache=cache, folder=folder)
+
+
+def _cache(system: str, task: str, variant: str, settings: Settings, folder: Path) -> Path:
+    """Return where a system keeps what it compiled: in the folder of this run, which starts empty, or for
+    those slow to compile in one that stays.
+    """
+    base = settings.keep if SYSTEMS[system].slow_to_compile else folder
+    return base / f"{system}-{task}-{variant}-{settings.threads}"
+
+
+def _cold(worker: Worker, seconds: float, settings: Settings, task: Task, variant: str) -> float:
+    """Return how long the first call took with an empty cache; of a cache that stays, as it was measured
+    when the cache was empty.
+    """
+    if not SYSTEMS[worker.system].slow_to_compile:
+        return seconds
+    note = _cache(worker.system, task.name, variant, settings, Path()) / "first_call.json"
+    if note.exists():
+        return float(json.loads(note.read_text())["seconds"])
+    note.write_text(json.dumps({"seconds": seconds}))
+    return seconds
+
+
+def _measured(task: Task, worker: Worker, first: dict[str, Any], variant: str, row: Row) -> Entrant:
+    row |= {
+        "variant": variant, "first_call_s": row.pop("first_calls")[variant], "warm_call_s": first["seconds"],
+        "import_s": worker.facts["import_s"], "import_rss_mb": worker.facts["import_rss_mb"],
+    }  # fmt: skip
+    return Entrant(worker.system, worker, row, list(first["losses"]))
+
+
+def _warm(entrants: list[Entrant], say: Say) -> list[Entrant]:
+    """Call each until it is warm and its outputs and first losses are known; return those that still live."""
+    living = []
+    for e in entrants:
+        try:
+            e.outputs = _outputs(e.worker)
+            answer = e.worker.ask(f"calls {NUM_LOSSES - 1 if e.losses else 2}")
+            e.losses += answer["losses"]
+            e.calls = max(2, min(MOST_CALLS, int(ROUND_S / max(1e-6, min(answer["times"])))))
+            e.row["peak_rss_mb"] = answer["peak_rss_mb"]
+        except WorkerError as error:
+            e.row["error"] = str(error)
+            say(f"{e.row['workload']}: {e.system}: {error}")
+        else:
+            living.append(e)
+    return living
+
+
+def _outputs(worker: Worker) -> list[Array]:
+    with tempfile.TemporaryDirectory(prefix="outputs-") as folder:
+        path = Path(folder) / "outputs.npz"
+        worker.ask(f"outputs {path}")
+        with np.load(path) as found:
+            return [found[name] for name in found.files]
+
+
+# -- agreement -------------------------------------------------------------------------------------
+def _agree(task: Task, entrants: list[Entrant]) -> None:
+    """Compare each with the first peer that ran (Stratal with it too); alone there is nothing to compare."""
+    peers = [e for e in entrants if e.system != OWN]
+    for e in entrants:
+        others = [p for p in peers if p is not e] or [o for o in entrants if o is not e]
+        if not others:
+            e.row |= {"outputs_agree": None, "outputs_difference": None, "compared_with": None}
+            continue
+        difference = _difference(e, others[0])
+        e.row |= {
+            "outputs_agree": difference is not None and difference <= task.tolerance,
+            "outputs_difference": difference, "compared_with": others[0].system, "tolerance": task.tolerance,
+        }  # fmt: skip
+
+
+def _difference(a: Entrant, b: Entrant) -> float | None:
+    """Return the largest difference of the first losses, or of the results on the scale of the largest; None
+    where there is no such number.
+    """
+    if a.losses and b.losses:
+        pairs = list(zip(a.losses, b.losses, strict=False))[:NUM_LOSSES]
+        differences = [abs(x - y) / max(abs(y), 1.0) for x, y in pairs]
+    elif [x.shape for x in a.outputs] != [y.shape for y in b.outputs]:
+        return None
+    else:
+        differences = [_relative(x, y) for x, y in zip(a.outputs, b.outputs, strict=True)]
+    worst = float(np.max(differences))  # NaN where one of them is
+    return worst if math.isfinite(worst) else None
+
+
+def _relative(x: Array, y: Array) -> float:
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    return float(np.abs(x - y).max(initial=0.0)) / max(float(np.abs(y).max(initial=0.0)), 1e-30)
+
+
+# -- rounds and what they say ----------------------------------------------------------------------
+def _run_rounds(entrants: list[Entrant], rounds: int, say: Say) -> None:
+    for number in range(rounds):
+        turn = entrants[number % len(entrants) :] + entrants[: number % len(entrants)] if entrants else []
+        for e in turn:
+            if "error" in e.row:
+                continue
+            try:
+                answer = e.worker.ask(f"calls {e.calls}")
+            except WorkerError as error:
+                e.row["error"] = str(error)
+                say(f"{e.row['workload']}: {e.system}: {error}")
+                continue
+            e.rounds_ms.append(1e3 * statistics.median(answer["times"]))
+            e.least_ms = min(e.least_ms, 1e3 * min(answer["times"]))
+            e.row["peak_rss_mb"] = answer["peak_rss_mb"]
+    for e in entrants:
+        if e.rounds_ms:
+            e.row |= {
+                "median_ms": statistics.median(e.rounds_ms), "min_ms": e.least_ms,
+                "rounds": len(e.rounds_ms), "calls_per_round": e.calls,
+            }  # fmt: skip
+
+
+def _compare(task: Task, entrants: list[Entrant]) -> None:
+    peers = [e for e in entrants if e.system != OWN and "error" not in e.row]
+    for e in entrants:
+        e.row |= {"gate": task.gate, "aim": task.aim, "ratio_to_best_peer": None, "best_peer": None}
+        others = [p for p in peers if p is not e]
+        if not others:
+            continue
+        best = min(others, key=lambda p: p.row["median_ms"])
+        e.row["best_peer"] = best.system
+        pairs = zip(e.rounds_ms, best.rounds_ms, strict=False)
+        e.row["ratio_to_best_peer"] = statistics.median(a / b for a, b in pairs)
+        if e.system == OWN:
+            e.row["met"] = None if task.gate is None else e.row["ratio_to_best_peer"] <= task.gate
+            _compare_first_calls(task, e.row, [p.row for p in others])
+
+
+def _compare_first_calls(task: Task, row: Row, peers: list[Row]) -> None:
+    """Add the gates of first calls and of memory, which training steps have."""
+    if task.cold_gate_s is not None:
+        row |= {"first_call_gate_s": task.cold_gate_s, "warm_call_gate_s": WARM_GATE_S}
+    if task.suite == "train":
+        row["rss_ratio"] = row["peak_rss_mb"] / min(p["peak_rss_mb"] for p in peers)
+        row["rss_gate"] = RSS_GATE

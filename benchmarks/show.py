@@ -1,0 +1,86 @@
+"""Rows as text: a block per workload as it ends, and a summary of what Stratal reached."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from benchmarks.tasks import Task
+
+Row = dict[str, Any]
+
+
+def block(task: Task, rows: list[Row]) -> str:
+    """Return the systems of one workload, fastest first, then those that failed."""
+    floor = rows[0].get("floor_ms")
+    title = f"{task.name}: {task.title}" + (f"; floor {number(floor)} ms" if floor else "")
+    timed = sorted((r for r in rows if "median_ms" in r), key=lambda r: float(r["median_ms"]))
+    lines = [title, _HEADER] + [_line(row) for row in timed]
+    lines += [f"  {row['system']:14} {row['error']}" for row in rows if "error" in row]
+    return "\n".join(lines)
+
+
+_HEADER = (
+    f"  {'system':14}{'median ms':>10}{'min ms':>10}{'to best peer':>14}{'to floor':>10}"
+    f"{'first call s':>14}{'warm s':>8}{'peak MB':>9}{'import MB':>11}  agreement"
+)
+
+
+def _line(row: Row) -> str:
+    ratio, floors = row.get("ratio_to_best_peer"), row.get("ratio_to_floor")
+    return (
+        f"  {row['system']:14}{number(row['median_ms']):>10}{number(row['min_ms']):>10}"
+        f"{f'{ratio:.2f}' if ratio else '-':>14}{f'{floors:.1f}' if floors else '-':>10}"
+        f"{row['first_call_s']:>14.2f}{row['warm_call_s']:>8.2f}{row['peak_rss_mb']:>9.0f}"
+        f"{row['import_rss_mb']:>11.0f}  {_agreement(row)}"
+    )
+
+
+def _agreement(row: Row) -> str:
+    if row["outputs_agree"] is None:
+        return "nothing to compare with"
+    verdict, difference = "agrees" if row["outputs_agree"] else "DIFFERS", row["outputs_difference"]
+    far = "not a number" if difference is None else f"{difference:.0e}"
+    return f"{verdict} with {row['compared_with']}: {far}"
+
+
+def number(x: float) -> str:
+    """Return three significant digits."""
+    if x >= 100:
+        return f"{x:.0f}"
+    return f"{x:.{max(0, 2 - math.floor(math.log10(max(x, 1e-4))))}f}"
+
+
+def summary(rows: list[Row]) -> str:
+    """Return one line per workload that Stratal ran against a peer: ratio, gate, aim, verdict."""
+    lines = [f"{'workload':24}{'ratio':>7}{'gate':>7}{'aim':>7}{'floor ratio':>13}  verdict"]
+    for row in rows:
+        if row["system"] != "stratal":
+            continue
+        if "error" in row:
+            lines.append(f"{row['workload']:24}  error: {row['error'].splitlines()[0][:80]}")
+        elif row["ratio_to_best_peer"] is not None:
+            lines.append(_summary_line(row))
+    return "\n".join(lines)
+
+
+def _summary_line(row: Row) -> str:
+    gate, aim, ratio = row["gate"], row["aim"], row["ratio_to_best_peer"]
+    verdict = "" if gate is None else verdict_of(row)
+    floors = row.get("ratio_to_floor")
+    return (
+        f"{row['workload']:24}{ratio:>7.2f}{f'{gate:.2f}' if gate else '-':>7}"
+        f"{f'{aim:.2f}' if aim else '-':>7}{f'{floors:.1f}' if floors else '-':>13}  {verdict}"
+    )
+
+
+def verdict_of(row: Row) -> str:
+    """Return what the ratio means: how much slower or faster, and whether gate and aim are met."""
+    ratio, gate, aim = row["ratio_to_best_peer"], row["gate"], row["aim"]
+    against = row.get("best_peer") or "its peers"
+    pace = f"{1 / ratio:.2f}x as fast as {against}" if ratio <= 1 else f"{ratio:.2f}x SLOWER than {against}"
+    if gate is None:
+        return pace
+    if aim is not None and ratio <= aim:
+        return f"{pace}: aim met"
+    return f"{pace}: gate {'met' if ratio <= gate else 'MISSED'}"

@@ -1,0 +1,117 @@
+"""The benchmark harness, with Stratal and what needs no peer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
+
+from benchmarks import compare, show, structure
+from benchmarks.__main__ import listing, main
+from benchmarks.models import WORKLOADS
+from benchmarks.process import Settings, Worker, WorkerError
+from benchmarks.tasks import SUITES, TASKS, of_suites
+
+from stratal import nn
+
+COLUMNS = """
+    workload system median_ms min_ms first_call_s warm_call_s peak_rss_mb import_rss_mb outputs_agree
+    floor_ms ratio_to_best_peer gate aim
+""".split()  # noqa: SIM905
+
+
+def test_a_run_writes_complete_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.json"
+    status = main(["run", "--only", "mlp", "--against", "none", "--rounds", "1", "--json", str(file)])
+    document = json.loads(file.read_text())
+    [row] = document["rows"]
+    assert status == 0
+    assert set(COLUMNS) <= set(row)
+    assert 0 < row["min_ms"] <= row["median_ms"] < 1e3 * row["first_call_s"]
+    assert row["warm_call_s"] < row["first_call_s"]
+    assert 10 < row["import_rss_mb"] <= row["peak_rss_mb"] < 1000
+    assert row["outputs_agree"] is None, "alone there is nothing to agree with"
+    assert document["about"]["machine"]["flops"]["float32"] > 1
+    assert row["ratio_to_floor"] > 1
+    assert "mlp" in capsys.readouterr().out
+
+
+def test_a_task_that_fails_has_its_error_in_its_row_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATAL_NO_SUCH_SETTING", "1")
+    said: list[str] = []
+    settings = Settings(threads=1, rounds=1, keep=tmp_path)
+    rows = [
+        r
+        for n in ("mlp", "gcn")
+        for r in compare.measure(TASKS[n], ["stratal"], settings, tmp_path, said.append)
+    ]
+    assert [row["workload"] for row in rows] == ["mlp", "gcn"]
+    assert all("SettingError" in row["error"] for row in rows)
+    assert "SettingError" in show.block(TASKS["mlp"], rows) and "error" in show.summary(rows)
+
+
+def test_a_worker_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    settings = Settings(patience_s=0.01, keep=tmp_path)
+    with pytest.raises(WorkerError, match="no answer within"):
+        Worker("stratal", "mlp", settings, variant="", cache=tmp_path, folder=tmp_path)
+
+
+def test_a_worker_that_ends_says_its_last_words(tmp_path: Path) -> None:
+    settings = Settings(threads=1, keep=tmp_path)
+    with pytest.raises(WorkerError, match=r"KeyError: 'no_such_task'"):
+        Worker("stratal", "no_such_task", settings, variant="", cache=tmp_path, folder=tmp_path)
+
+
+def _entrant(system: str, rounds_ms: list[float], losses: list[float]) -> compare.Entrant:
+    row = {"system": system, "median_ms": sorted(rounds_ms)[len(rounds_ms) // 2], "peak_rss_mb": 100.0}
+    return compare.Entrant(system, None, row, losses, rounds_ms=rounds_ms)  # type: ignore[arg-type]
+
+
+def test_the_ratio_is_that_of_turns_taken_together_and_slowdowns_are_said() -> None:
+    """The second round was slow for all, as on a shared machine."""
+    entrants = [_entrant("stratal", [4.0, 40.0, 4.0], []), _entrant("torch", [2.0, 20.0, 2.0], [])]
+    compare._compare(TASKS["mlp"], [*entrants, _entrant("jax", [3.0, 30.0, 3.0], [])])
+    row = entrants[0].row
+    assert row["ratio_to_best_peer"] == 2.0 and row["best_peer"] == "torch" and row["met"] is False
+    assert show.verdict_of(row) == "2.00x SLOWER than torch: gate MISSED"
+    assert row["rss_ratio"] == 1.0
+
+
+@pytest.mark.parametrize(("loss", "agree"), [(2.3001, True), (2.4, False), (float("nan"), False)])
+def test_losses_that_differ_are_noticed(loss: float, agree: bool) -> None:
+    entrants = [_entrant("stratal", [1.0], [2.3, loss]), _entrant("torch", [1.0], [2.3, 2.3])]
+    compare._agree(TASKS["mlp"], entrants)
+    assert entrants[0].row["outputs_agree"] is agree
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_noted_structure_of_a_model_is_that_of_its_state(name: str) -> None:
+    build = WORKLOADS[name].build
+    real = {key: tuple(value.shape) for key, value in build(nn).state_dict().items()}
+    assert structure.state(build) == real
+
+
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ["--only", "mpl"],
+        ["--suite", "trains"],
+        ["--against", "tensorflow"],
+        ["--python", "x"],
+    ):
+        with pytest.raises(SystemExit):
+            main(["run", *arguments])
+    assert "mpl" in capsys.readouterr().err
+
+
+def test_every_task_is_listed_with_its_work() -> None:
+    assert [t.name for t in of_suites(list(SUITES))] == list(TASKS)
+    assert all(task.name in listing() and task.work.nbytes > 0 for task in TASKS.values())
+    assert (
+        TASKS["mlp"].work.operations["float32"] == 102_694_912
+    )  # 3 x 2 x 32 x weights, less one input gradient
