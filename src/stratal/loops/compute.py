@@ -188,13 +188,21 @@ def pointwise(types: Sequence[TensorType], dtype: DType, f: Callable[..., Expr])
     return Compute(args, vs, dtype, f(*[a[tuple(vs)] for a in args]))
 
 
+class Stage(NamedTuple):
+    """One of several kernels of a loop body; it may use `workspace` besides arguments and results."""
+
+    body: object
+    workspace: Buffer
+    local: tuple[Buffer, ...] = ()
+
+
 @final
 class LoopBody(Lowered):
-    """A kernel no tensor expression describes (cumulative ops, scatter): statements over argument and result
+    """Kernels no tensor expression describes (cumulative ops, scatter): statements over argument and result
     buffers.
 
-    `build(args, outs)` returns the statement; `parallel` loops inside it may be distributed. Nothing fuses
-    into it.
+    `build(args, outs)` returns the statement, or a list of stages that run one after another; `parallel`
+    loops may be distributed. Nothing fuses into it.
     """
 
     __slots__ = ("build", "checks")

@@ -196,9 +196,14 @@ def evaluate_lowered(
     args = [Buffer(f"a{k}", as_dtype(x.dtype), x.shape) for k, x in enumerate(inputs)]
     outs = [Buffer(f"o{k}", d, s) for k, (d, s) in enumerate(outputs)]
     results = [undefined(b) for b in outs]
+    arrays = dict(zip(args + outs, [*inputs, *results], strict=True))
     body = lowered.build(args, outs)
-    kernel = Kernel("body", args, outs, body)  # type: ignore[arg-type]
-    run_kernel(kernel, dict(zip(args + outs, [*inputs, *results], strict=True)))
+    if not isinstance(body, list):
+        run_kernel(Kernel("body", args, outs, body), arrays)  # type: ignore[arg-type]
+        return results
+    for stage in body:
+        arrays.setdefault(stage.workspace, undefined(stage.workspace))
+        run_kernel(Kernel("stage", args, [*outs, stage.workspace], stage.body, stage.local), arrays)
     return results
 
 

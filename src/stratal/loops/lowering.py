@@ -6,7 +6,7 @@ Shared by fusion, layouts and scheduling.
 from __future__ import annotations
 
 from stratal.loops.compute import Compute
-from stratal.loops.expr import Call, Expr, Load, Var, loads
+from stratal.loops.expr import Call, Expr, Guard, Load, Var, loads
 
 
 def is_view(compute: Compute) -> bool:
@@ -27,6 +27,19 @@ def is_contraction(compute: Compute) -> bool:
     if compute.combiner is None or compute.combiner.name != "dot":
         return False
     return all(isinstance(strip_cast(t), Load) for t in compute.terms)
+
+
+def is_segmented(compute: Compute) -> bool:
+    """Return whether a compute sums what data assigns to the first axis: rows[k + 1] = out axis, else 0."""
+    if compute.combiner is None or compute.combiner.name != "sum" or not isinstance(compute.terms[0], Guard):
+        return False
+    condition = compute.terms[0].condition
+    return (
+        isinstance(condition, Call)
+        and condition.fn == "eq"
+        and condition.args[1] is compute.axes[0]
+        and bool(loads(condition.args))
+    )
 
 
 def strip_cast(expr: Expr) -> Expr:

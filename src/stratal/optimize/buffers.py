@@ -271,6 +271,8 @@ class Buffers:
     def _repeats_nothing(self, reader: Node, value: Node, group: Group, num_reads: int) -> bool:
         """Return whether a reader meets each element once, and where there are several reads, at its own."""
         compute = self.kernels.lower_of(reader)
+        if group.kind == "segments":
+            return num_reads == 1 and value.aval.size == reader.inputs[0].aval.size  # each slice once
         kinds = ("pointwise", "rows", "columns", "contract")
         if not isinstance(compute, Compute) or group.kind not in kinds:
             return False

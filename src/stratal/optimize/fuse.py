@@ -18,7 +18,7 @@ from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops.compute import Compute, Region
 from stratal.loops.expr import Expr, Var
-from stratal.loops.lowering import axis_positions, is_contraction, is_view
+from stratal.loops.lowering import axis_positions, is_contraction, is_segmented, is_view
 from stratal.loops.rebuild import substitute
 from stratal.optimize.buffers import Buffers
 from stratal.optimize.grouping import MAX_WORK, Access, Grouping, LowerOf, named
@@ -141,6 +141,8 @@ class Fusion(Grouping):
             self._open(
                 "contract", node, "a sum of products starts a kernel; what follows on its result joins"
             )
+        elif is_segmented(compute):
+            self._open("segments", node, "it adds up what data assigns to each row")
         elif compute.combiner is not None:
             self._place_reduction(node, compute, accesses, latest)
         elif latest is not None and self._fits(latest, node, compute, accesses):

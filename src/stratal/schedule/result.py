@@ -14,11 +14,15 @@ Operand = Union[Node, Buffer]  # a graph value, or a workspace that a packing ke
 
 
 class Pack(NamedTuple):
-    """A copy of an operand in the order its reader wants: `body` fills `workspace`."""
+    """A kernel that runs first and fills a workspace, such as a copy of an operand in the order its reader
+    wants.
+    """
 
     workspace: Buffer
     body: Stmt
     steps: tuple[str, ...]
+    local: tuple[Buffer, ...] = ()
+    name: str = "pack"
 
 
 class Scheduled(NamedTuple):

@@ -20,6 +20,7 @@ from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import rewrite_expressions
 from stratal.schedule.result import Candidate, Operand, Scheduled, Tactic
 from stratal.schedule.tactics import candidates
+from stratal.schedule.tactics.bodies import schedule_body
 
 
 class Memory:
@@ -112,7 +113,7 @@ def schedule_group(
     """Return the kernel of a group that has one (not `host`, `region` or `alias`)."""
     memory = Memory(strides_of)
     if group.kind == "body":
-        return _body(group, lower_of, memory)
+        return _body(group, lower_of, memory, target)
     x = GroupExpressions(group, lower_of, memory, is_stored)
     return finish(memory, choose(x, target).make(x))
 
@@ -130,13 +131,15 @@ def choose(x: GroupExpressions, target: Target) -> Candidate:
     return first
 
 
-def _body(group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memory) -> Scheduled:
+def _body(
+    group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memory, target: Target
+) -> Scheduled:
     (node,) = group.members
     lowered = lower_of(node)
     if not isinstance(lowered, LoopBody):
         raise VerifyError(f"schedule: {node.op.name} has no loop body", where=node.where)
-    stmt = lowered.build([memory(i) for i in node.inputs], [memory(r) for r in items(node)])
-    return finish(memory, Tactic(stmt, (), "loop body", ()))  # type: ignore[arg-type]
+    found = lowered.build([memory(i) for i in node.inputs], [memory(r) for r in items(node)])
+    return finish(memory, schedule_body(found, target))
 
 
 def finish(memory: Memory, found: Tactic) -> Scheduled:
@@ -146,7 +149,7 @@ def finish(memory: Memory, found: Tactic) -> Scheduled:
     """
     values: dict[Buffer, Operand] = {b: n for n, b in memory.buffers.items()}
     values.update({p.workspace: p.workspace for p in found.packs})
-    before = tuple(_parameters(values, Tactic(p.body, (), "pack", p.steps)) for p in found.packs)
+    before = tuple(_parameters(values, Tactic(p.body, p.local, p.name, p.steps)) for p in found.packs)
     return _parameters(values, found)._replace(before=before)
 
 
