@@ -122,6 +122,12 @@ def show_program(out: Console, program: ProgramProfile, top: int) -> None:
         seconds = sum(r.seconds for r in rest)
         share = sum(r.share for r in rest)
         out.print(f"[dim]{len(rest)} more take {duration(seconds)}, {share:.0%}: --top N shows them.[/dim]")
+    lines = program.lines()
+    if len(lines) > 1 and len(program.kernels) > top:
+        shown_lines = ", ".join(
+            f"{g.line} {g.share:.0%} ({plural(g.num_kernels, 'kernel')})" for g in lines[:6]
+        )
+        out.print(Text(f"by line: {shown_lines}"), soft_wrap=True)
     _show_classes(out, program)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -105,6 +105,15 @@ class KernelTime:
         """Return fields and rates as JSON values."""
         names = [*self.__slots__, "nbytes", "gflops", "gbs", "of_roofline"]
         return {name: getattr(self, name) for name in names} | {"lines": list(self.lines)}
+
+
+class LineTime(NamedTuple):
+    """What one line of the user's program costs in a run."""
+
+    line: str
+    num_kernels: int
+    seconds: float
+    share: float
 
 
 class ProgramProfile:
@@ -212,7 +221,29 @@ class ProgramProfile:
     @property
     def bottleneck(self) -> str:
         """What takes most of a run, in one sentence."""
-        return self.kernels[0].sentence() if self.kernels else f"{self.name} runs nothing."
+        if not self.kernels:
+            return f"{self.name} runs nothing."
+        top = self.kernels[0]
+        line = next((g for g in self.lines() if top.lines and g.line == top.lines[0]), None)
+        if line is None or line.num_kernels == 1:
+            return top.sentence()
+        together = f"all {line.num_kernels} kernels of {line.line} together take {line.share:.0%}."
+        return f"{top.sentence()[:-1]}; {together}"
+
+    def lines(self) -> list[LineTime]:
+        """Return what each of the user's lines costs in a run, in falling order.
+
+        A kernel that computes several lines counts for the first, where its main work was written.
+        """
+        found: dict[str, list[KernelTime]] = {}
+        for row in self.kernels:
+            if row.lines:
+                found.setdefault(row.lines[0], []).append(row)
+        rows = [
+            LineTime(line, len(own), sum(r.seconds for r in own), sum(r.share for r in own))
+            for line, own in found.items()
+        ]
+        return sorted(rows, key=lambda row: -row.seconds)
 
     @property
     def period_seconds(self) -> float | None:
@@ -260,6 +291,7 @@ class ProgramProfile:
             "bottleneck": self.bottleneck,
             "plan": self.program.plan.hash,
             "kernels": [row.to_json() for row in self.kernels],
+            "lines": [line._asdict() for line in self.lines()],
             "classes": [c._asdict() for c in self.classes()],
             "callers": [[str(line) if line else "", count] for line, count in self.callers()],
         }
