@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import os
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
@@ -207,9 +208,26 @@ def toolchain_digest(scope: Literal["kernel", "program"] = "kernel") -> str:
     digest = hashlib.blake2b(digest_size=16)
     version = ".".join(map(str, llvm.llvm_version_info))
     digest.update(f"llvmlite {llvmlite.__version__} llvm {version}".encode())
-    package = Path(__file__).parent.parent
-    roots = [package / name for name in (_KERNEL_SOURCES if scope == "kernel" else _PROGRAM_SOURCES)]
-    for path in sorted(p for root in roots for p in (root.rglob("*.py") if root.is_dir() else [root])):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0")
-        digest.update(hashlib.blake2b(path.read_bytes(), digest_size=16).digest())
+    roots = _KERNEL_SOURCES if scope == "kernel" else _PROGRAM_SOURCES
+    for path, content in _source_digests():
+        if path.split("/")[0] in roots:
+            digest.update(path.encode() + b"\0" + content)
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _source_digests() -> list[tuple[str, bytes]]:
+    """Return path in the package and digest of every source that decides what programs become, in order."""
+    package = str(Path(__file__).parent.parent)
+    found = []
+    for root in _PROGRAM_SOURCES:
+        top = f"{package}/{root}"
+        folders = os.walk(top) if os.path.isdir(top) else [(package, [], [root])]
+        for folder, _, files in folders:
+            found += [f"{folder}/{name}" for name in files if name.endswith(".py")]
+    digests = []
+    for path in sorted(found):
+        with open(path, "rb") as file:
+            content = hashlib.blake2b(file.read(), digest_size=16).digest()
+        digests.append((path[len(package) + 1 :].replace(os.sep, "/"), content))
+    return digests

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base import tree
+from stratal.base.collector import collector_paused
 from stratal.base.dtypes import float64
 from stratal.base.errors import CaptureError
 from stratal.base.types import TensorType
@@ -164,7 +165,8 @@ class Compiled:
     ) -> Any:
         key = self._learn_floats(key, leaves, structure, has_kwargs)
         self._learn_sources(key)
-        key, entry = self._trace(key, leaves, structure, has_kwargs)
+        with collector_paused():
+            key, entry = self._trace(key, leaves, structure, has_kwargs)
         self.captures += 1
         self.reasons.append(reason)
         entries = self._entries.setdefault(key, [])
