@@ -457,17 +457,27 @@ def _outer_part(expr: Expr, fixed: set[Var]) -> tuple[Expr, Expr]:
 
 def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:
     """Every buffer that one body writes and a later one reads must be read at an index the same iteration
-    wrote.
+    wrote, or hold the same values in every iteration.
     """
-    written: dict[Buffer, list[tuple[Expr, ...]]] = {}
-    for body in bodies:
+    stores = [[s for s in statements(body) if isinstance(s, Store)] for body in bodies]
+    every = [s for group in stores for s in group]
+    written: dict[Buffer, list[Store]] = {}
+    for body, group in zip(bodies, stores, strict=True):
         for e in walk(expressions(body)):
-            if isinstance(e, Load) and e.buffer in written:
-                for stored_at in written[e.buffer]:
-                    _same_slice(var, e.buffer, stored_at, e.indices)
-        for s in statements(body):
-            if isinstance(s, Store):
-                written.setdefault(s.buffer, []).append(s.indices)
+            if isinstance(e, Load):
+                for s in written.get(e.buffer, ()):
+                    if not _constant(var, s, e, every):
+                        _same_slice(var, e.buffer, s.indices, e.indices)
+        for s in group:
+            written.setdefault(s.buffer, []).append(s)
+
+
+def _constant(var: Var, store: Store, read: Load, stores: Sequence[Store]) -> bool:
+    """Return whether every iteration stores the same values at the same places, and nothing else does."""
+    if any(index.depends(e, var) for e in (*store.indices, store.value, *read.indices)):
+        return False
+    known = {store.buffer, *(e.buffer for e in walk([store.value]) if isinstance(e, Load))}
+    return not any(s is not store and s.buffer in known for s in stores)
 
 
 def _shared(a: Expr, b: Expr, var: Var) -> Expr:
