@@ -50,6 +50,7 @@ def test_every_kernel_is_explained_with_what_it_computes_why_and_where(step: Any
     assert repr(text) == str(text)
 
 
+@pytest.mark.row("I12")
 def test_what_takes_longest_is_named_first(step: Any) -> None:
     lines = step.explain().splitlines()
     assert lines[2].startswith("takes longest")

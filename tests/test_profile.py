@@ -134,6 +134,25 @@ def test_kernels_come_in_falling_order_of_time_and_cover_the_run(measured: Profi
     assert program.gap_seconds < program.seconds
 
 
+def test_kernels_of_one_code_and_line_count_together_for_what_is_the_bottleneck() -> None:
+    w = [st.tensor(np.eye(96, dtype=np.float32)) for _ in range(5)]
+
+    def deep(x: Any) -> Any:
+        for k in range(5):
+            x = st.tanh(x @ w[k])
+        return x
+
+    with st.no_grad():
+        found = profile(st.compile(deep), st.tensor(np.ones((96, 96), np.float32)), repeats=4)
+    program = found.programs[0]
+    top = program.kinds[0]
+    assert top.alike == 4
+    same = [row for row in program.kernels if row.symbol == top.symbol]
+    assert top.seconds == pytest.approx(sum(row.seconds for row in same))
+    assert f"(kernel {top.number} and 4 alike) takes {top.share:.0%} of each run" in found.bottleneck
+    assert sum(row.seconds for row in program.kinds) == pytest.approx(sum(r.seconds for r in program.kernels))
+
+
 def test_lines_add_up_what_their_kernels_take(measured: Profile) -> None:
     program = measured.programs[0]
     lines = program.lines()

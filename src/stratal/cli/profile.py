@@ -23,9 +23,10 @@ STYLES: Final = {"compute": "blue", "memory": "magenta", "overhead": "yellow", "
 EPILOG: Final = """\
 Options stand before the script; what follows it is the script's own. The script runs as it would without the
 profiler, on the same code, memory and threads; reading the clock adds about 0.1 us to each kernel and nothing
-to scripts that are not profiled. The first run of a program, which warms caches up, is not counted.
-"share of roofline" is the least time this machine needs for a kernel's operations and bytes, over the time it
-took. Ctrl-C ends the script and shows what was measured until then."""
+to scripts that are not profiled. The first run of a program, which warms caches up, is not counted. A row "14
++5" is kernel 14 and five more of the same code and source line. "of roofline" is the least time this machine
+needs for a kernel's operations and bytes, over the time it took. Ctrl-C ends the script and shows what was
+measured until then."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     add("--only", metavar="NAME", default="", help="show only programs whose name contains NAME")
     add("--programs", metavar="N", type=int, default=2, help="show the N most expensive programs (2)")
-    add("--top", metavar="N", type=int, default=12, help="show the N most expensive kernels of each (12)")
+    add("--top", metavar="N", type=int, default=12, help="show the N most expensive rows of each (12)")
     add(
         "--trace", metavar="FILE", type=Path, help="write a Chrome trace with each thread's chunks (Perfetto)"
     )
@@ -114,20 +115,19 @@ def show_program(out: Console, program: ProgramProfile, top: int) -> None:
     )
     shown = table("", "#", "kernel", "from", "time", "share", "GFLOP/s", "GB/s", "bound", "of roofline",
                   right=(0, 3, 4, 5, 6, 8))  # fmt: skip
-    for row in program.kernels[:top]:
+    for row in program.kinds[:top]:
         shown.add_row(*_cells(row))
     out.print(shown)
-    rest = program.kernels[top:]
+    rest = program.kinds[top:]
     if rest:
         seconds = sum(r.seconds for r in rest)
         share = sum(r.share for r in rest)
-        out.print(f"[dim]{len(rest)} more take {duration(seconds)}, {share:.0%}: --top N shows them.[/dim]")
+        hint = f"{plural(len(rest), 'more row')} with {duration(seconds)}, {share:.0%}: --top N shows them."
+        out.print(Text(hint, "dim"))
     lines = program.lines()
-    if len(lines) > 1 and len(program.kernels) > top:
-        shown_lines = ", ".join(
-            f"{g.line} {g.share:.0%} ({plural(g.num_kernels, 'kernel')})" for g in lines[:6]
-        )
-        out.print(Text(f"by line: {shown_lines}"), soft_wrap=True)
+    if len(lines) > 1 and len(program.kinds) > top:
+        most = (f"{g.line} {g.share:.0%} ({plural(g.num_kernels, 'kernel')})" for g in lines[:6])
+        out.print(Text(f"by line: {', '.join(most)}"), soft_wrap=True)
     _show_classes(out, program)
 
 
@@ -140,9 +140,9 @@ def _certainty(program: ProgramProfile) -> str:
 
 
 def _cells(row: KernelTime) -> list[Any]:
-    calls = f" x{row.calls:.0f}" if row.calls > 1 else ""
+    calls = f" x{row.calls:.0f}" if row.calls > 1 + row.alike else ""
     return [
-        str(row.number or ""),
+        row.numbers,
         cell(row.name),
         cell(", ".join(row.lines[:2]), "dim"),
         duration(row.seconds) + calls,

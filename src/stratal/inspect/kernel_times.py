@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,8 @@ class KernelTime:
 
     Times are seconds of one run of the program, all calls of the command in that run together; `seconds` is
     the median over runs. `number` is the kernel's in the plan, 0 for copies and host calls. `floor_seconds`
-    is the roofline's. Operations and bytes are those of one call.
+    is the roofline's. Operations and bytes are those of one call. A row for several kernels of one code and
+    one source line adds up their times and calls; `alike` is how many there are besides `number`.
     """
 
     number: int
@@ -52,6 +53,8 @@ class KernelTime:
     written_bytes: float
     floor_seconds: float
     bound: Bound
+    symbol: str = ""
+    alike: int = 0
 
     @property
     def nbytes(self) -> float:
@@ -73,17 +76,27 @@ class KernelTime:
         return self.floor_seconds / self.seconds if self.seconds else 0.0
 
     @property
-    def title(self) -> str:
-        return f"kernel {self.number} ({self.name})" if self.number else self.name
-
-    @property
-    def place(self) -> str:
-        return f" at {self.lines[0]}" if self.lines else ""
+    def numbers(self) -> str:
+        """Which kernel of the plan it is: `14`, or `14 +5` for a row of six."""
+        if not self.number:
+            return ""
+        return f"{self.number} +{self.alike}" if self.alike else f"{self.number}"
 
     def sentence(self) -> str:
         """Say in one sentence what the command costs, what bounds it and how near to that it is."""
-        cost = f"{self.title}{self.place} takes {self.share:.0%} of each run, {duration(self.seconds)}"
-        return f"{cost}: {self._verdict()}"
+        place = f" at {self.lines[0]}" if self.lines else ""
+        alike = f" and {self.alike} alike" if self.alike else ""
+        number = f" (kernel {self.number}{alike})" if self.number else ""
+        cost = f"takes {self.share:.0%} of each run, {duration(self.seconds)}"
+        return f"{self.name}{place}{number} {cost}: {self._verdict()}"
+
+    def merged(self, others: Sequence[KernelTime]) -> KernelTime:
+        """Return one row for this command and others that run the same code."""
+        rows = (self, *others)
+        return replace(
+            self, alike=len(others), calls=sum(r.calls for r in rows), seconds=sum(r.seconds for r in rows),
+            share=sum(r.share for r in rows), floor_seconds=sum(r.floor_seconds for r in rows),
+        )  # fmt: skip
 
     def _verdict(self) -> str:
         near = f"{self.of_roofline:.0%} of the roofline"
@@ -145,6 +158,17 @@ class ProgramProfile:
         return command_work(self.program.draft, made.values, made.commands)
 
     @cached_property
+    def kinds(self) -> list[KernelTime]:
+        """The commands in falling order of time, those of one code and one source line merged into one row.
+
+        Layers of one shape share their kernels: where they stand apart, each looks harmless.
+        """
+        alike: dict[tuple[str, ...], list[KernelTime]] = {}
+        for row in self.by_step.values():
+            alike.setdefault((row.symbol or row.name, *row.lines[:1]), []).append(row)
+        return sorted((rows[0].merged(rows[1:]) for rows in alike.values()), key=lambda row: -row.seconds)
+
+    @cached_property
     def by_step(self) -> dict[int, KernelTime]:
         """The commands that ran, by their number in `times.timed.steps`."""
         made = self.program.executable
@@ -176,7 +200,7 @@ class ProgramProfile:
             number=plan.get("number", 0), name=str(names[plan["do"]]), tactic=str(plan.get("tactic", "")),
             kernel_class=class_of_kernel(work.members, work.tactic), lines=tuple(plan.get("from", ())),
             flops=work.flops, read_bytes=work.read_bytes, written_bytes=work.written_bytes, bound=floor.bound,
-            **self._timed(index, floor.seconds),
+            symbol=plan.get("symbol", ""), **self._timed(index, floor.seconds),
         )  # fmt: skip
 
     def _output_copy(self, index: int, step: OutputCopy) -> KernelTime:
@@ -187,7 +211,7 @@ class ProgramProfile:
             read_bytes=nbytes, written_bytes=nbytes, bound="memory", **self._timed(index, floor),
         )  # fmt: skip
 
-    def _timed(self, index: int, floor_of_call: float) -> dict[str, float]:
+    def _timed(self, index: int, floor_of_call: float) -> dict[str, Any]:
         seconds, calls = float(self._medians[index]), float(self._calls[index])
         share = seconds / self.run_time.median if self.run_time.median else 0.0
         return {"seconds": seconds, "calls": calls, "share": share, "floor_seconds": floor_of_call * calls}
@@ -221,11 +245,11 @@ class ProgramProfile:
     @property
     def bottleneck(self) -> str:
         """What takes most of a run, in one sentence."""
-        if not self.kernels:
+        if not self.kinds:
             return f"{self.name} runs nothing."
-        top = self.kernels[0]
+        top = self.kinds[0]
         line = next((g for g in self.lines() if top.lines and g.line == top.lines[0]), None)
-        if line is None or line.num_kernels == 1:
+        if line is None or line.num_kernels == 1 + top.alike:
             return top.sentence()
         together = f"all {line.num_kernels} kernels of {line.line} together take {line.share:.0%}."
         return f"{top.sentence()[:-1]}; {together}"
@@ -291,6 +315,7 @@ class ProgramProfile:
             "bottleneck": self.bottleneck,
             "plan": self.program.plan.hash,
             "kernels": [row.to_json() for row in self.kernels],
+            "kinds": [row.to_json() for row in self.kinds],
             "lines": [line._asdict() for line in self.lines()],
             "classes": [c._asdict() for c in self.classes()],
             "callers": [[str(line) if line else "", count] for line, count in self.callers()],

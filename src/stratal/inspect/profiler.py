@@ -72,8 +72,7 @@ class Profile:
                 f"{1 - top.seconds / period:.0%} of the {duration(period)} from one run to the next; "
                 f"in the run itself, {top.bottleneck}"
             )
-        sentence = top.bottleneck
-        return sentence[0].upper() + sentence[1:]
+        return top.bottleneck
 
     def save_trace(self, path: str | Path) -> None:
         """Write a Chrome trace, which Perfetto and chrome://tracing show. Raises: FileWriteError.
@@ -163,13 +162,13 @@ def _program_text(program: ProgramProfile) -> Iterator[str]:
         f"{program.name}: {duration(run.median)} a run (median of {program.num_samples}, 95 %: "
         f"{duration(run.low)} to {duration(run.high)}), {program.of_roofline:.0%} of the roofline"
     )
-    yield "      time share  GFLOP/s   GB/s  bound    of roof    # kernel"
-    rows = program.kernels
+    yield "      time share  GFLOP/s   GB/s  bound    of roof       # kernel"
+    rows = program.kinds
     yield from map(_kernel_text, rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         rest = rows[MOST_ROWS:]
         share = sum(r.share for r in rest)
-        yield f"  {duration(sum(r.seconds for r in rest)):>8} {share:5.0%} in {len(rest)} more commands"
+        yield f"  {duration(sum(r.seconds for r in rest)):>8} {share:5.0%} in {len(rest)} more rows"
     for row in program.classes():
         yield f"  {row.name:13} {row.flops_share:7.2%} of operations {row.time_share:6.1%} of time"
 
@@ -178,5 +177,5 @@ def _kernel_text(row: KernelTime) -> str:
     name = shorten(row.name, 48) + (f"  [{row.lines[0]}]" if row.lines else "")
     return (
         f"  {duration(row.seconds):>8} {row.share:5.0%} {row.gflops:8.1f} {row.gbs:6.1f}  {row.bound:8} "
-        f"{row.of_roofline:7.0%}  {row.number or '':>3} {name}"
+        f"{row.of_roofline:7.0%}  {row.numbers:>6} {name}"
     )

@@ -24,6 +24,8 @@ from stratal.plan.text import shorten
 COLOURS: Final = dict(zip(CLASSES, ("#4e79a7", "#e15759", "#59a14f"), strict=True))
 SUFFIXES: Final = (".png", ".svg", ".pdf")
 MOST_NAMED: Final = 12
+APART: Final = 0.25  # decades between labels
+SEEN: Final = 0.01  # of all operations: a dtype with fewer has no roof of its own
 MOST_AREA: Final = 900.0  # of a dot, in square points, for a kernel that takes the whole run
 
 
@@ -39,11 +41,11 @@ def save_roofline(program: ProgramProfile, path: str | Path) -> None:
             "roofline: the picture is drawn by matplotlib, which is not installed",
             hint="pip install 'stratal[viz]'",
         ) from None
-    rows = [r for r in program.kernels if r.flops and r.nbytes and r.seconds]
+    rows = [r for r in program.kinds if r.flops and r.nbytes and r.seconds]
     if not rows:
         raise StratalError("roofline: no kernel of the program computes", got=program.name)
-    figure = Figure(figsize=(11.0, 5.6), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(11.0, 5.6), dpi=120)
+    axes = figure.add_axes((0.07, 0.1, 0.62, 0.78))
     intensities = [row.flops / row.nbytes for row in rows]
     span = (min(0.05, *intensities) / 2, max(100.0, *intensities) * 3)
     _roofs(axes, program, span)
@@ -67,11 +69,14 @@ def save_roofline(program: ProgramProfile, path: str | Path) -> None:
 
 
 def _dtypes(program: ProgramProfile) -> list[DType]:
-    """Return the dtypes the program computes in that have a peak, float32 for those that have none."""
-    used = {d for work in program.work.values() for d in work.operations}
-    return sorted({d if d in program.peaks.flops else float32 for d in used}, key=lambda d: d.name) or [
-        float32
-    ]
+    """Return the dtypes that matter to the program, float32 for those the machine has no peak of."""
+    counts: dict[DType, float] = {}
+    for work in program.work.values():
+        for dtype, number in work.operations.items():
+            known = dtype if dtype in program.peaks.flops else float32
+            counts[known] = counts.get(known, 0.0) + number
+    least = SEEN * sum(counts.values())
+    return sorted((d for d, n in counts.items() if n >= least), key=lambda d: d.name) or [float32]
 
 
 def _roofs(axes: Any, program: ProgramProfile, span: tuple[float, float]) -> None:
@@ -110,17 +115,22 @@ def _dots(axes: Any, rows: Sequence[KernelTime]) -> None:
                 edgecolors="white", linewidths=0.8, zorder=3,
                 label=f"{name}, {sum(r.share for r in own):.0%} of the run",
             )  # fmt: skip
+    labelled: list[tuple[float, float]] = []
     for row in rows[:MOST_NAMED]:
+        x, y = row.flops / row.nbytes, row.gflops
+        if any(abs(np.log10(x / a)) < APART and abs(np.log10(y / b)) < APART / 2 for a, b in labelled):
+            continue  # the list beside the picture has it
+        labelled.append((x, y))
         axes.annotate(
-            f"{row.number}", (row.flops / row.nbytes, row.gflops), xytext=(0, 6 + 14 * row.share**0.5),
-            textcoords="offset points", ha="center", fontsize=8, zorder=4,
+            row.numbers, (x, y), xytext=(0, 6 + 14 * row.share**0.5), textcoords="offset points",
+            ha="center", fontsize=8, zorder=4,
         )  # fmt: skip
-    text = "\n".join(["  #  time  roof  kernel", *map(_line, rows[:MOST_NAMED])])
+    text = "\n".join(["      #  time  roof  kernel", *map(_line, rows[:MOST_NAMED])])
     axes.text(1.02, 1, text, transform=axes.transAxes, va="top", fontsize=7.5, family="monospace")
 
 
 def _line(row: KernelTime) -> str:
-    return f"{row.number:>3}  {row.share:4.0%} {row.of_roofline:5.0%}  {shorten(row.name, 28)}"
+    return f"{row.numbers:>7}  {row.share:4.0%} {row.of_roofline:5.0%}  {shorten(row.name, 26)}"
 
 
 def _vertical(rows: Sequence[KernelTime], program: ProgramProfile) -> tuple[float, float]:
