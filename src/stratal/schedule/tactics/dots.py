@@ -1,0 +1,223 @@
+"""Matrix products as dot products: both operands are contiguous along the reduction, which runs in vectors.
+
+Nothing is copied into another order, which few rows of A would not repay; the price is one sum over the lanes of
+a vector per element of the result. This is the product of a linear layer: weights lie one output after the
+other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stratal.base.target import Target
+from stratal.loops import index
+from stratal.loops.expr import Buffer, Expr, Var, lanes
+from stratal.loops.stmt import Stmt, Store, substitute_stmt
+from stratal.schedule.expressions import GroupExpressions
+from stratal.schedule.primitives import Schedule, guard_leaves, sequence
+from stratal.schedule.result import Candidate, Tactic
+from stratal.schedule.tactics.common import (
+    CHUNK_WORK,
+    MAX_CHUNKS,
+    cut_tails,
+    finished,
+    nest,
+    reduction_order,
+)
+from stratal.schedule.tactics.product import Product
+
+KIND = "contract"
+
+SUM_CYCLES = 6.0  # to add up the lanes of one vector
+MISS_CYCLES = 0.4  # by which a multiply-add is slower on average: tiles are smaller, vectors come from afar
+RUNS = 8  # of columns or rows that there should be, for all threads to share
+
+
+class Cut(NamedTuple):
+    """How the result is cut: tiles of `rows` x `columns` dot products; a run of `run_columns` tiles is as wide
+    as a vector.
+    """
+
+    rows: int
+    columns: int
+    run_rows: int
+    run_columns: int
+
+
+def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield dot products where both operands are contiguous along the same reduction."""
+    p = Product(x, target)
+    if not _suits(p):
+        return
+    cut = choose_cut(p)
+    yield Candidate(
+        "dots",
+        _cycles(p, cut) / (target.ghz * 1e9),
+        lambda x: schedule_dots(x, target),
+        (("rows", cut.rows), ("columns", cut.columns)),
+    )
+
+
+def schedule_dots(x: GroupExpressions, target: Target) -> Tactic:
+    """Return the scheduled nest of a contraction as dot products, with its epilogue."""
+    p = Product(x, target)
+    schedule = DotProducts(p, choose_cut(p)).schedule()
+    schedule.steps.append(reduction_order(p.roles.reduce))
+    return finished(schedule, "dots", p.in_place)
+
+
+def _suits(p: Product) -> bool:
+    k = p.roles.reduce[-1] if p.roles.reduce else None
+    return (
+        k is not None
+        and k.extent >= 2 * p.lanes
+        and all(v.extent for v in (*p.axes, *p.roles.reduce))
+        and p.combiner.lanes is not None
+        and p.step(0, k) == 1
+        and p.step(1, k) == 1
+    )
+
+
+def choose_cut(p: Product) -> Cut:
+    """Choose the tile that takes the least time: products, loads and sums of lanes counted."""
+    rows, columns = p.m.extent, p.roles.vector.extent
+    tiles = [(r, c) for c in (4, 8, 2, 16, 1) for r in range(1, 9) if _fits(p, r, c)]
+    r, c = min(tiles, key=lambda t: -(-rows // t[0]) * -(-columns // t[1]) * _tile_cycles(*t))
+    run_columns = max(1, p.lanes // c)
+    runs = -(-columns // (c * run_columns)) * p.num_outer
+    num_rows = -(-rows // r)
+    return Cut(r, c, max(1, num_rows // max(1, -(-RUNS // runs))), run_columns)
+
+
+def _fits(p: Product, rows: int, columns: int) -> bool:
+    return (
+        rows * columns + columns + 1 <= p.target.num_vector_registers
+        and (rows == 1 or rows <= p.m.extent)
+        and (columns == 1 or columns <= p.roles.vector.extent)
+    )
+
+
+def _tile_cycles(rows: int, columns: int) -> float:
+    """Return the cycles of a tile per vector of the reduction."""
+    return max(rows * columns / 2, (rows + columns) / 2, 4.0) + 0.25
+
+
+def _cycles(p: Product, cut: Cut) -> float:
+    rows, columns = p.m.extent, p.roles.vector.extent
+    tiles = -(-rows // cut.rows) * -(-columns // cut.columns) * p.num_outer
+    steps = math.prod(v.extent for v in p.roles.reduce[:-1]) * -(-p.roles.reduce[-1].extent // p.lanes)
+    each = _tile_cycles(cut.rows, cut.columns) * (1 + MISS_CYCLES)
+    return tiles * (steps * each + SUM_CYCLES * cut.rows * cut.columns)
+
+
+class DotProducts:
+    """Builds the nest of one product as dot products."""
+
+    def __init__(self, p: Product, cut: Cut) -> None:
+        self.p = p
+        self.cut = cut
+        self.loops = [*p.roles.outer, p.roles.vector, p.m]
+        self.steps: list[str] = []
+
+    def schedule(self) -> Schedule:
+        p = self.p
+        axes = [*p.roles.outer, p.m, p.roles.vector]
+        *_, k = p.roles.reduce
+        shape = tuple(v.extent for v in axes)
+        lane = Var("l", p.lanes)
+        acc = Buffer("acc", p.dtype, (*shape, p.lanes), space="register")
+        sums = Buffer("sums", p.dtype, shape, space="scratch")
+        here: tuple[Expr, ...] = tuple(axes)
+        assert p.combiner.lanes is not None
+        total = lanes(p.combiner.lanes, acc[(*here, lane)], lane)
+        parts = [
+            self._part(Store(acc, (*here, lane), p.zero), [lane]),
+            self._products(acc, here, k),
+            self._part(Store(sums, here, total), []),
+            self._results(p.results(sums[here])),
+        ]
+        s = Schedule(sequence(*(part.body for part, _, _ in parts)), [acc, sums])
+        s.steps += self.steps
+        s.merge_nests([runs for _, runs, _ in parts])
+        s.merge_nests([tiles for _, _, tiles in parts[:3]])
+        runs, tiles = parts[0][1], parts[0][2]
+        s.shrink(acc, [*runs, *tiles], "register")
+        s.shrink(sums, runs, "scratch")
+        for var in reversed(runs):
+            s.branch(var, below=runs[-1])
+        cut_tails(s)
+        self._distribute(s, runs)
+        return s
+
+    def _split(
+        self, stmt: Stmt, inner: Sequence[Var]
+    ) -> tuple[Schedule, list[Var], list[Var], tuple[Var, Var]]:
+        """Return a stage with its loops split into runs, tiles and what a tile holds, in that order."""
+        fresh: dict[Var, Expr] = {v: Var(v.name, v.extent) for v in self.loops}
+        around: list[Var] = [fresh[v] for v in self.loops]  # type: ignore[misc]
+        part = Schedule(nest([*around, *inner], substitute_stmt(stmt, fresh)))
+        *outer, n, m = around
+        no, ni = part.split(n, self.cut.columns)
+        mo, mi = part.split(m, self.cut.rows)
+        nb, nt = part.split(no, self.cut.run_columns)
+        mb, mt = part.split(mo, self.cut.run_rows)
+        return part, [*outer, nb, mb], [nt, mt], (mi, ni)
+
+    def _part(self, stmt: Stmt, inner: Sequence[Var]) -> tuple[Schedule, list[Var], list[Var]]:
+        """Return a stage that runs once per tile, `inner` in vectors."""
+        part, runs, tiles, held = self._split(stmt, inner)
+        part.reorder(*runs, *tiles, *held, *inner)
+        for v in held:
+            part.unroll(v)
+        for v in inner:
+            part.vectorize(v)
+        return part, runs, tiles
+
+    def _products(
+        self, acc: Buffer, here: tuple[Expr, ...], k: Var
+    ) -> tuple[Schedule, list[Var], list[Var]]:
+        """Return the stage that adds up products, the innermost reduction in vectors."""
+        p = self.p
+        many, lane = Var("ko", -(-k.extent // p.lanes)), Var("kl", p.lanes)
+        position = index.add(index.mul(many, p.lanes), lane)
+        stmt = substitute_stmt(p.update(acc, (*here, lane)), {k: position})
+        before = p.roles.reduce[:-1]
+        part, runs, tiles, held = self._split(
+            guard_leaves(stmt, index.less(position, k.extent)), [*before, many, lane]
+        )
+        part.reorder(*runs, *tiles, *before, many, *held, lane)
+        for v in held:
+            part.unroll(v)
+        part.vectorize(lane)
+        if k.extent % p.lanes:
+            part.peel(many)
+        self.steps = part.steps
+        return part, runs, tiles
+
+    def _results(self, stmt: Stmt) -> tuple[Schedule, list[Var], list[Var]]:
+        """Return the epilogue: rows of a run in vectors."""
+        fresh: dict[Var, Expr] = {v: Var(v.name, v.extent) for v in self.loops}
+        around: list[Var] = [fresh[v] for v in self.loops]  # type: ignore[misc]
+        part = Schedule(nest(around, substitute_stmt(stmt, fresh)))
+        *outer, n, m = around
+        nb, ni = part.split(n, self.cut.columns * self.cut.run_columns)
+        mb, mi = part.split(m, self.cut.rows * self.cut.run_rows)
+        part.reorder(*outer, nb, mb, mi, ni)
+        part.vectorize(ni)
+        return part, [*outer, nb, mb], []
+
+    def _distribute(self, s: Schedule, runs: Sequence[Var]) -> None:
+        p, cut = self.p, self.cut
+        count = math.prod(v.extent for v in runs)
+        size = cut.rows * cut.columns * cut.run_rows * cut.run_columns
+        per_run = 2.0 * p.depth * size / 8
+        fused = runs[0]
+        for v in runs[1:]:
+            fused = s.fuse(fused, v)
+        if count * per_run < 2 * CHUNK_WORK:
+            return
+        chunks = int(min(MAX_CHUNKS, max(1, count * per_run // CHUNK_WORK), count))
+        chunk, _ = s.split(fused, -(-count // chunks))
+        s.parallel(chunk)

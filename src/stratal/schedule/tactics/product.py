@@ -1,0 +1,149 @@
+"""What every schedule of a sum of products starts from: which loop does what, and what follows the sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stratal.base.dtypes import DType
+from stratal.base.target import Target
+from stratal.loops import index
+from stratal.loops.compute import Combiner, Compute
+from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, loads
+from stratal.loops.lowering import strip_cast
+from stratal.loops.rebuild import substitute, transform
+from stratal.loops.stmt import Stmt, Store, loaded, stored
+from stratal.schedule.expressions import GroupExpressions, work
+from stratal.schedule.primitives import sequence
+from stratal.schedule.tactics.common import in_place_pairs
+
+
+class Roles(NamedTuple):
+    """What each loop does.
+
+    `vector` is the axis in vectors; `a` and `b` are positions of the operands among the terms.
+    """
+
+    a: int
+    b: int
+    vector: Var
+    rows: tuple[Var, ...]  # axes of A alone: the tile's rows
+    outer: tuple[Var, ...]  # batch axes, and further axes of B
+    reduce: tuple[Var, ...]
+
+
+def choose_roles(terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Var], out: Buffer) -> Roles:
+    """Choose the vector axis: contiguous in one operand and in the result if there is one, else in the
+    operand.
+    """
+    operands = [strip_cast(t) for t in terms]
+    offsets = [
+        index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands
+    ]  # else a constant
+    best: tuple[tuple[int, ...], int, Var] | None = None
+    for v, step_out in zip(axes, out.strides, strict=True):
+        mine = [index.depends(o, v) for o in offsets]
+        if sum(mine) != 1:
+            continue
+        b = mine.index(True)
+        contiguous = index.stride_of(offsets[b], v) == 1
+        score = (int(contiguous and v.extent > 1), int(step_out == 1), min(v.extent, 64), b)
+        if best is None or score > best[0]:
+            best = (score, b, v)
+    if best is None:
+        v = axes[-1] if axes else Var("one", 1)
+        best = ((), 1, v)
+    _, b, vector = best
+    a = 1 - b
+    rows = [v for v in axes if v is not vector and not index.depends(offsets[b], v)]
+    outer = [v for v in axes if v is not vector and v not in rows]
+    steps = {v: abs(index.stride_of(offsets[a], v) or 0) or (1 << 40) for v in reduce}
+    return Roles(a, b, vector, tuple(rows), tuple(outer), tuple(sorted(reduce, key=lambda v: -steps[v])))
+
+
+class Product:
+    """A contraction and what follows it, over the loops `roles.outer`, `m` (all rows as one) and
+    `roles.vector`.
+    """
+
+    def __init__(self, x: GroupExpressions, target: Target) -> None:
+        self.x = x
+        self.target = target
+        self.anchor = x.group.members[0]
+        self.compute: Compute = x.compute(self.anchor)
+        self.axes = fresh_axes((v.extent for v in self.compute.axes), "i")
+        reduce = fresh_axes((v.extent for v in self.compute.reduce), "k")
+        operands = x.terms(self.anchor, tuple(self.axes), tuple(reduce))
+        self.roles = choose_roles(operands, self.axes, reduce, x.buffer(x.results[0]))
+        self.dtype: DType = self.compute.state_dtypes[0]
+        self.lanes = max(1, target.vector_bits // 8 // max(4, self.dtype.itemsize))
+        self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
+        rows = index.unflatten(self.m, tuple(v.extent for v in self.roles.rows))
+        self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
+        self.where = tuple(substitute(self.axes, self.row_index))
+        self.terms: list[Expr] = substitute(operands, self.row_index)
+        self.depth = math.prod(v.extent for v in reduce)
+        self.in_place: list[tuple[Buffer, Buffer]] = []
+
+    @property
+    def num_outer(self) -> int:
+        return math.prod(v.extent for v in self.roles.outer)
+
+    @property
+    def combiner(self) -> Combiner:
+        assert self.compute.combiner is not None
+        return self.compute.combiner
+
+    @property
+    def zero(self) -> Expr:
+        (zero,) = self.combiner.identity((self.dtype,))
+        return zero
+
+    def operand(self, k: int) -> Load | None:
+        """Return the access of an operand; None for a constant."""
+        found = strip_cast(self.terms[k])
+        return found if isinstance(found, Load) else None
+
+    def step(self, k: int, v: Var) -> int | None:
+        """Return how many elements apart neighbours along `v` lie in an operand; None if that varies."""
+        found = self.operand(k)
+        return 0 if found is None else index.stride_of(index.offset(found), v)
+
+    def used(self, k: int, loops: Sequence[Var]) -> list[Var]:
+        """Return those of some loops that an operand depends on."""
+        return [v for v in loops if index.depends(self.terms[k], v)]
+
+    def update(self, acc: Buffer, at: tuple[Expr, ...]) -> Store:
+        """Return the statement that adds one product to its accumulator."""
+        return Store(acc, at, self.combiner.combine((acc[at],), self.terms)[0])
+
+    def epilogue_work(self) -> int:
+        """Return the operations that follow the sum, per element."""
+        self._stand_in()
+        return work([self.x.at(r, self.where) for r in self.x.results])
+
+    def results(self, total: Expr) -> Stmt:
+        """Return the stores of everything the group computes from its sum at one element."""
+        stand = self._stand_in()
+        value = cast(total, self.anchor.dtype)
+        parts: list[Stmt] = []
+        for r in self.x.results:
+            (expr,) = transform(
+                [self.x.at(r, self.where)],
+                lambda e: value if isinstance(e, Load) and e.buffer is stand else None,
+            )
+            parts.append(Store(self.x.buffer(r), self.where, expr))
+        made = sequence(*parts)
+        operands = {e.buffer for e in loads(self.terms)}
+        reads = [b for b in loaded(made) if b not in operands]  # each element alone, where it is written
+        self.in_place = in_place_pairs(made, reads, stored(made))
+        return made
+
+    def _stand_in(self) -> Buffer:
+        """Return the buffer that stands for the sum while its epilogue is put together."""
+        if self.anchor not in self.x.local:
+            self.x.local[self.anchor] = Buffer("stand", self.anchor.dtype, self.anchor.aval.ints)
+            self.x.forget()
+        return self.x.local[self.anchor]
