@@ -136,7 +136,8 @@ def _certainty(program: ProgramProfile) -> str:
         return "the only run, not warmed up: run it more often for a time to rely on"
     time = program.run_time
     within = f"{duration(time.low)} to {duration(time.high)}"
-    return f"median of {program.num_samples} warm runs, 95 %: {within}"
+    best = duration(program.best_seconds)
+    return f"median of {program.num_samples} warm runs (95 %: {within}; best {best})"
 
 
 def _cells(row: KernelTime) -> list[Any]:

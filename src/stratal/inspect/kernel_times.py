@@ -141,6 +141,7 @@ class ProgramProfile:
         self.warm: Final = times.warm
         samples = times.samples / 1e9
         self.run_time: Final[Interval] = median_interval(samples[:, -1].tolist())
+        self.best_seconds: Final = float(samples[:, -1].min())
         self.total_seconds: Final = float(times.total_ns[-1]) / 1e9
         self.num_samples: Final = len(samples)
         self._medians: Final = np.median(samples, axis=0)
@@ -304,6 +305,7 @@ class ProgramProfile:
             "runs": self.num_runs,
             "warm": self.warm,
             "seconds": self.seconds,
+            "best_seconds": self.best_seconds,
             "seconds_low": self.run_time.low,
             "seconds_high": self.run_time.high,
             "total_seconds": self.total_seconds,

@@ -94,7 +94,7 @@ def _roofs(axes: Any, program: ProgramProfile, span: tuple[float, float]) -> Non
         peak = peaks.flops_of(dtype)
         axes.axhline(peak, color="#333", linewidth=1.1, linestyle=(0, (4, 2)), zorder=1)
         axes.annotate(
-            f"{dtype.name} peak {peak:.0f} GFLOP/s", (span[1], peak), fontsize=7.5, ha="right", va="bottom"
+            f"{dtype.name} peak {peak:.0f} GFLOP/s", (span[0] * 1.1, peak * 1.03), fontsize=7.5, va="bottom"
         )
 
 
