@@ -62,7 +62,7 @@ def test_hidden_synchronisations_are_told_with_the_lines_that_ask_for_values() -
             total += (X * (k + 1.0)).sum().item()
         return total
 
-    (note,) = Timer(step).timeit(8).notes
+    note, *_ = Timer(step).timeit(8).notes
     assert note.startswith("3 programs run in each call")
     assert "test_timer.py:" in note and "x3" in note
 
