@@ -157,7 +157,9 @@ def test_the_backward_scan_reads_what_was_saved_and_does_not_run_the_body_again(
     assert forward.op.reverse is False and backward.op.reverse is True
     inside = [n.op.name for n in backward.op.body.nodes]
     assert "tanh" not in inside and "random_bits" not in inside
-    assert inside.count("contract") == 2, "one for each operand of the product"
+    assert inside.count("contract") == 1, "the carry's; the weight's product is taken once, after the loop"
+    (product,) = ops(both, "contract")
+    assert [i.shape[0] for i in product.inputs] == [4, 4], "over the rows of all steps"
 
 
 def test_the_scan_and_its_twin_that_saves_become_one() -> None:

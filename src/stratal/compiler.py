@@ -20,7 +20,7 @@ from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.loops import index
 from stratal.memory.alias import choose_aliases
-from stratal.memory.liveness import analyse, check_written
+from stratal.memory.liveness import analyse, check_written, rows
 from stratal.memory.plan import plan_arena
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
@@ -177,7 +177,7 @@ def share_memory(draft: Draft) -> None:
 
     Raises: VerifyError where the order of commands is wrong.
     """
-    live = analyse(draft.commands)
+    live = analyse(draft.commands, rows(draft.values))
     check_written(live, draft.values)
     candidates = {leaf[0]: draft.in_place.get(id(leaf[1]), []) for leaf in live.leaves if leaf is not None}
     states = [draft.inputs[k] for k in draft.states]
@@ -189,8 +189,8 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
     """Return commands without copies between values that share their memory."""
 
     def root(id_: int) -> int:
-        alias = values[id_].alias
-        return id_ if alias is None else root(alias)
+        value = values[id_]
+        return id_ if value.alias is None or value.row is not None else root(value.alias)
 
     kept: list[Command] = []
     for c in commands:

@@ -43,7 +43,8 @@ class Value:
 
     `home` and `index` say where it lives: at byte `offset` of the arena, in the caller's input number `index`
     (states are inputs written in place), in output number `index`, or in constant number `index`. `alias`
-    names a value whose memory this one shares.
+    names a value whose memory this one shares; with `row`, an int64 scalar, this is one row of that one, the
+    one whose number `row` holds. The counter of a loop around every access is what `row` may be.
     """
 
     id: int
@@ -55,6 +56,7 @@ class Value:
     alias: int | None = None
     label: str = ""
     where: tuple[SourceLine, ...] = ()
+    row: int | None = None
 
     @property
     def nbytes(self) -> int:

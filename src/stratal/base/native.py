@@ -1,14 +1,16 @@
 """The binary layout the native driver and the runtime share: command records, their opcodes, the run context.
 
-    Record     := { i64 op, i64 n, ptr a, ptr b, ptr c, i64 m, i64 k, i64 unused }        64 bytes
+    Record     := { i64 op, i64 n, ptr a, ptr b, ptr c, i64 m, i64 k, ptr d }        64 bytes
       LAUNCH   n chunks, a kernel, b Frame
       COPY     n bytes, a target, b source
       HOST     n index, a callback `int64 (*)(int64 index)`: non-zero stops the run
       LOOP     n trips, a counter cell, b cell with the runtime trip count or null, k reverse,
-               c body, m records in it
+               c body, m records in it, d Moves or null
       WHILE    a predicate byte, b condition, n records in it, c body, m records in it
       BRANCH   a predicate byte, b then, n records in it, c otherwise, m records in it
       TIMED    a Timing, c body, m records in it: runs the body and adds its time to the Timing
+    Moves      := { i64 count, Move.. }    before each turn of a loop `*where = base + counter * stride`
+    Move       := { ptr where, i64 base, i64 stride in bytes }
     Timing     := { i64 calls, i64 total ns, ptr Log or null, i64 what }
     TracedCall := { ptr kernel, ptr Frame, ptr Logs, i64 bytes of one Log, i64 what }
     Log        := { i64 count, i64 capacity, Event.. }    64 bytes, then the events; one per thread
@@ -35,6 +37,7 @@ from typing import Final
 WORD: Final = 8
 RECORD_WORDS: Final = 8
 RELOCATION_WORDS: Final = 3
+MOVE_WORDS: Final = 3
 FRAME_WORDS: Final = 6
 
 LAUNCH: Final = 0

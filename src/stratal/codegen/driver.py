@@ -53,7 +53,7 @@ def driver_text(target: DriverTarget) -> str:
     """Return the driver's LLVM module for a target."""
     pause = f"call void {target.pause}" if target.pause else ""
     parts = [f'target triple = "{target.triple}"', _declarations(target), _waiting(target)]
-    parts += [pool_text(pause), timing_text(target.clock), _relocate(), _commands(), _run()]
+    parts += [pool_text(pause), timing_text(target.clock), _relocate(), _move(), _commands(), _run()]
     return "\n".join(parts)
 
 
@@ -133,6 +133,37 @@ leave:
 """
 
 
+def _move() -> str:
+    """Write the addresses of the rows of this turn wherever a frame or a record mentions them."""
+    return f"""
+define internal void @move(ptr %table, i64 %counter) {{
+entry:
+  %count = load i64, ptr %table, align 8
+  %first = getelementptr i8, ptr %table, i64 8
+  br label %look
+look:
+  %index = phi i64 [0, %entry], [%next, %patch]
+  %more = icmp slt i64 %index, %count
+  br i1 %more, label %patch, label %leave
+patch:
+  %start = mul i64 %index, {native.MOVE_WORDS * native.WORD}
+  %move_at = getelementptr i8, ptr %first, i64 %start
+  %base_at = getelementptr i8, ptr %move_at, i64 8
+  %stride_at = getelementptr i8, ptr %move_at, i64 16
+  %where = load ptr, ptr %move_at, align 8
+  %base = load i64, ptr %base_at, align 8
+  %stride = load i64, ptr %stride_at, align 8
+  %distance = mul i64 %stride, %counter
+  %address = add i64 %base, %distance
+  store i64 %address, ptr %where, align 8
+  %next = add i64 %index, 1
+  br label %look
+leave:
+  ret void
+}}
+"""
+
+
 def _commands() -> str:
     """Run a list of records, lists inside records by recursion: as deep as the program text nests."""
     record_bytes = native.RECORD_WORDS * native.WORD
@@ -160,6 +191,7 @@ fetch:
   %c_at = getelementptr i8, ptr %record, i64 32
   %m_at = getelementptr i8, ptr %record, i64 40
   %k_at = getelementptr i8, ptr %record, i64 48
+  %d_at = getelementptr i8, ptr %record, i64 56
   %op = load i64, ptr %record, align 8
   %n = load i64, ptr %n_at, align 8
   %a = load ptr, ptr %a_at, align 8
@@ -215,6 +247,8 @@ trips_known:
   %trips = phi i64 [%n, %loop], [%bounded, %trips_read]
   %last = sub i64 %trips, 1
   %backwards = icmp ne i64 %reverse, 0
+  %moves = load ptr, ptr %d_at, align 8
+  %still = icmp eq ptr %moves, null
   br label %trip
 trip:
   %turn = phi i64 [0, %trips_known], [%next_turn, %turned]
@@ -224,6 +258,11 @@ turn_body:
   %mirrored = sub i64 %last, %turn
   %counter = select i1 %backwards, i64 %mirrored, i64 %turn
   store i64 %counter, ptr %a, align 8
+  br i1 %still, label %turn_run, label %turn_move
+turn_move:
+  call void @move(ptr %moves, i64 %counter)
+  br label %turn_run
+turn_run:
   %turn_code = {body}
   %turn_failed = icmp ne i64 %turn_code, 0
   br i1 %turn_failed, label %inner_fail, label %turned
@@ -257,7 +296,7 @@ timed:
   %timed_failed = icmp ne i64 %timed_code, 0
   br i1 %timed_failed, label %inner_fail, label %done
 inner_fail:
-  %inner_code = phi i64 [%turn_code, %turn_body], [%condition_code, %while], [%while_code, %while_body],
+  %inner_code = phi i64 [%turn_code, %turn_run], [%condition_code, %while], [%while_code, %while_body],
   [%arm_code, %branch], [%timed_code, %timed]
   ret i64 %inner_code
 done:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from stratal.base.artifact import Command, Copy, Host, Launch, Value
 from stratal.base.log import decide
-from stratal.memory.liveness import Interval, Liveness, Path, analyse
+from stratal.memory.liveness import Interval, Liveness, Path, analyse, rows
 
 Candidates = Mapping[Path, Sequence[tuple[int, int]]]
 
@@ -63,7 +63,8 @@ class _Chooser:
         self, values: Sequence[Value], commands: tuple[Command, ...], states: set[int], outputs: set[int]
     ) -> None:
         self.values = {value.id: value for value in values}
-        self.live: Liveness = analyse(commands)
+        self.rows = rows(values)  # accounted under what they are rows of, and never given other memory
+        self.live: Liveness = analyse(commands, self.rows)
         self.states = states
         self.outputs = outputs
         self.decided: list[InPlace] = []
@@ -84,7 +85,7 @@ class _Chooser:
     def consider_copy(self, moment: int, path: Path, copy: Copy, candidates: Candidates) -> None:
         """Make `source` where `target` lies if it is made once, for this copy, while that one rests."""
         source, target = copy.source, copy.target
-        if source == target:
+        if source == target or source in self.rows or target in self.rows:
             return
         refused = self._copy_refused(moment, path, copy, candidates)
         if refused:
@@ -137,6 +138,8 @@ class _Chooser:
     def consider_launch(self, moment: int, path: Path, launch: Launch, read: int, write: int) -> None:
         """Let `write` take over the memory of `read` if this launch is the read's only reader and its end."""
         owner = self.owner(read)
+        if read in self.rows or write in self.rows:
+            return
         if read == write or not self._equal(read, write) or not _once(launch, read) or read in self.outputs:
             return
         if self.values[read].home != "arena" or self.values[owner].home != "arena" or write in self.group:

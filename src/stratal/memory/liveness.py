@@ -72,6 +72,13 @@ def roots(values: Iterable[Value]) -> dict[int, int]:
     return found
 
 
+def rows(values: Iterable[Value]) -> dict[int, int]:
+    """Return, for each value that is a row of another, the value whose memory that is."""
+    known = list(values)
+    root_of = roots(known)
+    return {value.id: root_of[value.id] for value in known if value.row is not None}
+
+
 def analyse(commands: tuple[Command, ...], names: Mapping[int, int] | None = None) -> Liveness:
     """Return when each value lives.
 

@@ -78,6 +78,8 @@ def _value(value: Value) -> JSON:
         row["index"] = value.index
     if value.alias is not None:
         row["alias"] = value.alias
+    if value.row is not None:
+        row["row"] = value.row
     if value.label:
         row["label"] = value.label
     return row | _from(value.where)

@@ -152,7 +152,9 @@ class CheckedRun:
         if command.trips_value is not None:
             trips = max(0, min(trips, self._cell(command.trips_value).value))
         for turn in range(trips):
-            self._cell(command.counter).value = trips - 1 - turn if command.reverse else turn
+            counter = trips - 1 - turn if command.reverse else turn
+            self._cell(command.counter).value = counter
+            self._encoding.move(self._records[id(command)], counter)
             code = self._list(command.body, (*path, 0))
             if code:
                 return code
@@ -197,7 +199,11 @@ class CheckedRun:
         arena[~held] = POISON
 
     def _address(self, id_: int) -> int:
-        place = self._encoding.places[id_]
+        places = self._encoding.places
+        row, place = places.row(id_), places[id_]
+        if row is not None:
+            assert row.row is not None and row.alias is not None
+            return self._address(row.alias) + self._cell(row.row).value * row.nbytes
         return place.address if place.slot is None else self._slots[place.slot].address + place.address
 
     def _cell(self, id_: int) -> ctypes.c_int64:

@@ -7,6 +7,7 @@ relocations.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -111,6 +112,15 @@ class Places:
             place = self._known[id_] = self._locate(id_)
         return place
 
+    def row(self, id_: int) -> Value | None:
+        """Return the row of another value that a value is or lies in, if it does."""
+        value = self._values[id_]
+        while value.row is None:
+            if value.alias is None:
+                return None
+            value = self._values[value.alias]
+        return value
+
     def _locate(self, id_: int) -> Place:
         root = self.root(id_)
         if root.home == "input":
@@ -140,6 +150,7 @@ class Encoding:
         self._callback = callback
         self._frame_tail = (address_of(memory.scratch), memory.scratch_stride, address_of(self.error))
         self._relocations: list[tuple[int, int, int]] = []
+        self._rows: list[tuple[int, Value]] = []  # words that hold the address of a row, and the row
         before, after = _output_copies(executable, self.places)
         self.command_at: Final[list[Step]] = []
         spans, self.count = self._flatten([*before, *executable.commands, *after])
@@ -152,6 +163,7 @@ class Encoding:
             row = self._record(index, command, spans[index])
             self.records[index, : len(row)] = row
         self.frames[: len(self._frame_words)] = self._frame_words
+        self.moves: Final = self._moves()
         self.relocations: Final = np.array(self._relocations, np.int64).reshape(-1, native.RELOCATION_WORDS)
 
     def context(self, pool: int) -> Array:
@@ -168,9 +180,21 @@ class Encoding:
         """Return which record lies at an address."""
         return (record - self._records_at) // RECORD_BYTES
 
+    def move(self, index: int, counter: int) -> None:
+        """Do what a turn of the loop in a record begins with, where nobody runs the loop natively."""
+        table = int(self.records[index, 7])
+        if not table:
+            return
+        start = (table - address_of(self.moves)) // native.WORD
+        for k in range(int(self.moves[start])):
+            word = start + 1 + k * native.MOVE_WORDS
+            where, base, stride = (int(w) for w in self.moves[word : word + native.MOVE_WORDS])
+            ctypes.c_int64.from_address(where).value = base + counter * stride
+
     @property
     def nbytes(self) -> int:
-        return int(self.records.nbytes + self.frames.nbytes + self.relocations.nbytes + self.slots.nbytes)
+        tables = self.records, self.frames, self.relocations, self.moves, self.slots
+        return sum(int(table.nbytes) for table in tables)
 
     def _flatten(self, commands: list[Step]) -> tuple[list[list[tuple[int, int]]], int]:
         """List every command, nested lists contiguous; return (first record, count) of each one's lists."""
@@ -193,22 +217,25 @@ class Encoding:
 
     def _does_nothing(self, command: Step) -> bool:
         if isinstance(command, Copy):
-            same = self.places[command.source] == self.places[command.target]
+            ends = command.source, command.target
+            moving = any(self.places.row(id_) is not None for id_ in ends)
+            same = not moving and self.places[command.source] == self.places[command.target]
             return same or self.places.value(command.source).nbytes == 0
         if isinstance(command, OutputCopy):
             return self.places.value(command.value).nbytes == 0
         return isinstance(command, Launch) and command.chunks <= 0
 
     def _record(self, index: int, command: Step, spans: list[tuple[int, int]]) -> list[int]:
-        def point(word: int, place: Place) -> int:
-            return self._point(self._records_at + index * RECORD_BYTES + word * native.WORD, place)
+        def point(word: int, place: Place | int) -> int:
+            at = self._records_at + index * RECORD_BYTES + word * native.WORD
+            return self._point(at, place) if isinstance(place, Place) else self._point_at(at, place)
 
         lists = [(self._records_at + start * RECORD_BYTES, count) for start, count in spans]
         if isinstance(command, Launch):
             return [native.LAUNCH, command.chunks, self._kernels[command.kernel], self._frame(command)]
         if isinstance(command, Copy):
-            source, target = self.places[command.source], self.places[command.target]
-            return [native.COPY, self.places.value(command.source).nbytes, point(2, target), point(3, source)]
+            nbytes = self.places.value(command.source).nbytes
+            return [native.COPY, nbytes, point(2, command.target), point(3, command.source)]
         if isinstance(command, OutputCopy):
             source, target = self.places[command.value], Place(command.output, 0)
             return [native.COPY, self.places.value(command.value).nbytes, point(2, target), point(3, source)]
@@ -230,6 +257,48 @@ class Encoding:
             self._relocations.append((place.slot, where, place.address))
         return place.address
 
+    def _point_at(self, where: int, id_: int) -> int:
+        """Return the address of a value; that of a row is written at `where` before each turn of its loop."""
+        row = self.places.row(id_)
+        if row is None:
+            return self._point(where, self.places[id_])
+        self._rows.append((where, row))
+        return 0
+
+    def _moves(self) -> Array:
+        """Return the tables of the loops whose turns move rows, and enter them in the loops' records.
+
+        A row may lie in a row of a loop further out, which then moves what the inner one counts from.
+        """
+        loops = {c.counter: k for k, c in enumerate(self.command_at) if isinstance(c, Loop)}
+        sizes = dict.fromkeys(loops, 0)
+        for _, row in self._rows:
+            found: Value | None = row
+            while found is not None:
+                assert found.row is not None and found.alias is not None
+                sizes[found.row] += 1
+                found = self.places.row(found.alias)
+        moving = {counter: n for counter, n in sizes.items() if n}
+        table = np.zeros(sum(1 + native.MOVE_WORDS * n for n in moving.values()) + 1, np.int64)
+        at, start = {}, 0
+        for counter, n in moving.items():
+            self.records[loops[counter], 7] = address_of(table) + start * native.WORD
+            table[start], at[counter] = n, start + 1
+            start += 1 + native.MOVE_WORDS * n
+        pending = list(self._rows)
+        while pending:
+            where, row = pending.pop()
+            assert row.row is not None and row.alias is not None
+            word = at[row.row]
+            at[row.row] += native.MOVE_WORDS
+            base_at = address_of(table) + (word + 1) * native.WORD
+            outer = self.places.row(row.alias)
+            base = 0 if outer is not None else self._point(base_at, self.places[row.alias])
+            if outer is not None:
+                pending.append((base_at, outer))
+            table[word : word + native.MOVE_WORDS] = where, base, row.nbytes
+        return table
+
     def _frame(self, launch: Launch) -> int:
         """Append the Frame of a launch, its tables behind it; return its address."""
         if launch.chunks > native.MAX_CHUNKS:
@@ -242,7 +311,7 @@ class Encoding:
         at_ints = at_buffers + len(buffers) * native.WORD
         words += at_buffers, at_ints, at_ints + len(launch.ints) * native.WORD, *self._frame_tail
         for k, id_ in enumerate(buffers):
-            words.append(self._point(at_buffers + k * native.WORD, self.places[id_]))
+            words.append(self._point_at(at_buffers + k * native.WORD, id_))
         words += launch.ints
         words += [struct.unpack("q", struct.pack("d", number))[0] for number in launch.floats]
         return start

@@ -32,7 +32,7 @@ from stratal.base.errors import FormatError
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 
-MAGIC: Final = b"stratal-program2"
+MAGIC: Final = b"stratal-program3"
 _LENGTH: Final = struct.Struct("<Q")
 Json = Any
 Numbers = dict[SourceLine, int]  # where each line stands in the list of lines
@@ -121,13 +121,15 @@ def _to_where(where: Json, lines: Lines) -> tuple[SourceLine, ...]:
 
 def _value(v: Value, numbers: Numbers) -> Json:
     type_ = [v.type.dtype.name, v.type.ints]
-    return [v.id, type_, v.strides, v.home, v.index, v.offset, v.alias, v.label, _where(v.where, numbers)]
+    place = [v.home, v.index, v.offset, v.alias]
+    return [v.id, type_, v.strides, *place, v.label, _where(v.where, numbers), v.row]
 
 
 def _to_value(fields: Json, lines: Lines) -> Value:
-    id_, (dtype, shape), strides, home, index, offset, alias, label, where = fields
+    id_, (dtype, shape), strides, home, index, offset, alias, label, where, row = fields
     type_ = TensorType(as_dtype(dtype), shape)
-    return Value(id_, type_, tuple(strides), home, index, offset, alias, label, _to_where(where, lines))
+    place = home, index, offset, alias
+    return Value(id_, type_, tuple(strides), *place, label, _to_where(where, lines), row)
 
 
 def _command(c: Command, numbers: Numbers) -> Json:

@@ -8,6 +8,7 @@ needed. Groups that only feed updates run last, so that a failing index check le
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -27,6 +28,8 @@ from stratal.schedule.checks import IndexCheck, index_checks
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
 from stratal.schedule.select import KernelMemo
+
+PACK_FOR = "pack for "
 
 
 class Planned(NamedTuple):
@@ -157,6 +160,7 @@ class GraphLowering:
         self.planned = planned
         self.bound = bound
         self.results = results  # values some nodes must be computed into
+        self.packed: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def at(self, node: Node) -> int:
         """Return the value that holds a node."""
@@ -256,11 +260,23 @@ class GraphLowering:
             self.owner.target,
         )
         workspaces: dict[Buffer, int] = {}
-        launches = [self._launch(part, group, workspaces) for part in (*scheduled.before, scheduled)]
+        launches = [self._launch(part, group, workspaces) for part in scheduled.before]
+        launches = [launch for launch in launches if not self._known_pack(launch, workspaces)]
+        launches.append(self._launch(scheduled, group, workspaces))
         self.owner.draft.in_place[id(launches[-1])] = [
             (self.at(r), self.at(w)) for r, w in scheduled.in_place
         ]
         return list(launches)
+
+    def _known_pack(self, launch: Launch, workspaces: dict[Buffer, int]) -> bool:
+        """Return whether an earlier kernel packed the same operand in the same way; use its copy then."""
+        if not launch.label.startswith(PACK_FOR):
+            return False
+        key = launch.kernel, launch.reads
+        (made,) = launch.writes
+        known = self.packed.setdefault(key, made)
+        workspaces.update({buffer: known for buffer, id_ in workspaces.items() if id_ == made})
+        return known != made
 
     def _launch(self, scheduled: Scheduled, group: Group, workspaces: dict[Buffer, int]) -> Launch:
         def value(operand: Operand) -> int:
@@ -281,7 +297,7 @@ class GraphLowering:
             tuple(map(value, scheduled.writes)),
             kernel.num_chunks,
             scratch_bytes=kernel.scratch_bytes,
-            label=f"pack for {names}" if scheduled.tactic == "pack" else names,
+            label=f"{PACK_FOR}{names}" if scheduled.tactic == "pack" else names,
             where=tuple(dict.fromkeys(line for m in group.members for line in m.where))[:8],
         )
         self.owner.draft.groups[id(launch)] = group
@@ -350,49 +366,89 @@ class RegionLowering:
     def _cond(self) -> list[Command]:
         op = self.node.op
         predicate, *operands = map(self.outer.at, self.node.inputs)
+        first, predicate = self._at_rest(predicate)
         arms = [self._inline(g, operands, self.results) for g in (op.then, op.otherwise)]  # type: ignore[attr-defined]
-        return [Branch(predicate, tuple(arms[0]), tuple(arms[1]), "cond")]
+        return [*first, Branch(predicate, tuple(arms[0]), tuple(arms[1]), "cond")]
+
+    def _at_rest(self, value: int) -> tuple[list[Command], int]:
+        """Return a value that control flow can read, copied where it is a row of another."""
+        found = self.owner.draft.values[value]
+        if found.row is None:
+            return [], value
+        (copied,) = self._fresh([found.type], "read by control flow")
+        return [Copy(value, copied, "row")], copied
 
     def _while(self) -> list[Command]:
         op = self.node.op
         operands = list(map(self.outer.at, self.node.inputs))
         count: int = op.num_carries  # type: ignore[attr-defined]
         carries, constants = self.results, operands[count:]
-        start = [Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True)]
+        start: list[Command] = [Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True)]
         (predicate,) = self._fresh(op.condition.output_types, "predicate")  # type: ignore[attr-defined]
         condition = self._inline(op.condition, [*carries, *constants], [predicate])  # type: ignore[attr-defined]
         following = self._fresh(op.body.output_types, "next carry")  # type: ignore[attr-defined]
         body = self._inline(op.body, [*carries, *constants], following)  # type: ignore[attr-defined]
+        first, body = hoisted(body, [*carries, *following])
+        start += first
         body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
         return [*start, While(tuple(condition), predicate, tuple(body), "while")]
 
     def _scan(self) -> list[Command]:
-        """Carries live in the results.
-
-        Rows of x are read and rows of y written through one-row copies at the row number.
-        """
+        """Carries live in the results. Rows of x and of y are read and written where they stand."""
         op = self.node.op
         operands = list(map(self.outer.at, self.node.inputs))
-        trips_value = operands.pop() if op.dynamic_length else None  # type: ignore[attr-defined]
+        start: list[Command] = []
+        trips_value = None
+        if op.dynamic_length:  # type: ignore[attr-defined]
+            start, trips_value = self._at_rest(operands.pop())
         count: int = op.num_carries  # type: ignore[attr-defined]
         carries, ys = self.results[:count], self.results[count:]
-        start: list[Command] = [Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True)]
+        start.extend(Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True))
         if trips_value is not None:
             start += [self._zero(y) for y in ys]
         counter = self.owner.value(TensorType(int64), label="row number", where=self.node.where)
+        body_of: Graph = op.body  # type: ignore[attr-defined]
         xs = operands[count : count + op.num_xs]  # type: ignore[attr-defined]
         constants = operands[count + op.num_xs :]  # type: ignore[attr-defined]
-        rows = self._fresh([i.aval for i in op.body.inputs[count : count + op.num_xs]], "row")  # type: ignore[attr-defined]
-        body: list[Command] = [
-            self._row_copy(x, row, counter, read=True) for x, row in zip(xs, rows, strict=True)
-        ]
-        following = self._fresh(op.body.output_types[:count], "next carry")  # type: ignore[attr-defined]
-        new_rows = self._fresh(op.body.output_types[count:], "new row")  # type: ignore[attr-defined]
-        body += self._inline(op.body, [*carries, *rows, *constants, counter], [*following, *new_rows])  # type: ignore[attr-defined]
-        body += [self._row_copy(y, row, counter, read=False) for y, row in zip(ys, new_rows, strict=True)]
+        in_place = not self._calls_host(body_of)
+        rows = self._rows(xs, [i.aval for i in body_of.inputs[count : count + len(xs)]], counter, in_place)
+        new_rows = self._rows(ys, body_of.output_types[count:], counter, in_place)
+        following = self._fresh(body_of.output_types[:count], "next carry")
+        body = [self._row_copy(x, row, counter, read=True) for x, row in self._apart(xs, rows)]
+        body += self._inline(body_of, [*carries, *rows, *constants, counter], [*following, *new_rows])
+        body += [self._row_copy(y, row, counter, read=False) for y, row in self._apart(ys, new_rows)]
+        first, body = hoisted(body, [counter, *carries, *rows, *following, *new_rows])
         body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
         loop = Loop(tuple(body), op.length, counter, trips_value, op.reverse, "scan")  # type: ignore[attr-defined]
-        return [*start, loop]
+        return [*start, *first, loop]
+
+    def _rows(
+        self, stacked: Sequence[int], types: Sequence[TensorType], counter: int, in_place: bool
+    ) -> list[int]:
+        """Return one value per stacked one: its row, or memory for a copy where it lies scattered."""
+        values = self.owner.draft.values
+        found = []
+        for whole, type_ in zip(stacked, types, strict=True):
+            dense = values[whole].strides == row_major(values[whole].type.ints)
+            row = self.owner.value(type_, label="row", where=self.node.where)
+            if in_place and dense:
+                values[row].alias, values[row].row = whole, counter
+            found.append(row)
+        return found
+
+    def _apart(self, stacked: Sequence[int], rows: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the pairs of a stacked value and a row that has memory of its own."""
+        values = self.owner.draft.values
+        return [(s, r) for s, r in zip(stacked, rows, strict=True) if values[r].row is None]
+
+    def _calls_host(self, graph: Graph) -> bool:
+        """Return whether Python runs somewhere in a region: it looks at values where they are planned."""
+        for node in graph.nodes:
+            inner = [g for g in node.op.attributes.values() if isinstance(g, Graph)]
+            known = isinstance(node.op, (Input, Const, Item))
+            if any(map(self._calls_host, inner)) or (not known and self.owner.lower_of(node) is None):
+                return True
+        return False
 
     def _zero(self, target: int) -> Command:
         return self._launch(fill_kernel(self.owner.draft.values[target]), (), (target,))
@@ -409,3 +465,29 @@ class RegionLowering:
         return Launch(
             kernel.name, reads, writes, kernel.num_chunks, label=scheduled.tactic, where=self.node.where
         )
+
+
+def _written(command: Command) -> tuple[int, ...]:
+    if isinstance(command, Loop):
+        return (command.counter,)
+    return () if isinstance(command, (While, Branch)) else command.writes
+
+
+def hoisted(body: list[Command], varying: Sequence[int]) -> tuple[list[Command], list[Command]]:
+    """Return what of a loop's body does the same in every turn, such as packing a weight, and the rest.
+
+    `varying` are the values that differ from turn to turn or must be made in each.
+    """
+    writers = Counter(id_ for command in flat(tuple(body)) for id_ in _written(command))
+    changing = {*varying, *writers}
+    first: list[Command] = []
+    rest: list[Command] = []
+    for command in body:
+        plain = isinstance(command, Launch) and bool(command.writes) and not command.may_fail
+        once = plain and all(writers[w] == 1 and w not in varying for w in command.writes)  # type: ignore[union-attr]
+        if once and changing.isdisjoint(command.reads):  # type: ignore[union-attr]
+            first.append(command)
+            changing.difference_update(command.writes)  # type: ignore[union-attr]
+        else:
+            rest.append(command)
+    return first, rest

@@ -17,6 +17,7 @@ from stratal.graph.op import Array
 
 # Recomputed in the backward pass rather than saved: they cost nothing, or only repeat what they read.
 _REMADE = frozenset({"broadcast", "reshape", "permute", "flip", "iota"})
+_CHEAP = frozenset({"add", "sub", "mul", "neg"})  # computed again where all they read is saved anyway
 
 
 def check_region(name: str, role: str, region: Graph, given: Sequence[TensorType]) -> None:
@@ -121,17 +122,56 @@ def cut(
         if any(child in later for child in node.inputs):
             later.add(node)
     have, fixed = set(at_hand), set() if constant is None else _depends_only(order, set(constant))
+    wanted = list(_read_by(later, order, roots))
+    found = _sorted_out(wanted, have, fixed, set())
+    again = _made_of(found["saved"], have)
+    if again:
+        found = _sorted_out(wanted, have, fixed, again)
+    return Backward(list(found["saved"]), list(found["hoisted"]), list(found["remade"]), list(roots))
+
+
+def _sorted_out(
+    wanted: Iterable[Node], have: set[Node], fixed: set[Node], again: set[Node]
+) -> dict[str, dict[Node, None]]:
+    """Return the values of each list that `wanted` are made of, by what happens to them."""
     found: dict[str, dict[Node, None]] = {"saved": {}, "hoisted": {}, "remade": {}}
-    for node in _read_by(later, order, roots):
+    for node in wanted:
         stack = [node]
         while stack:
             value = stack.pop()
-            kind = _kind(value, have, fixed)
+            kind = "" if value in again else _kind(value, have, fixed)
             if kind:
                 found[kind][value] = None
             else:
                 stack.extend(reversed(value.inputs))
-    return Backward(list(found["saved"]), list(found["hoisted"]), list(found["remade"]), list(roots))
+    return found
+
+
+def _made_of(saved: Iterable[Node], have: set[Node]) -> set[Node]:
+    """Return saved values, and what lies between, that cheap ops make of other saved values alone.
+
+    s = logistic(x), t = s * (1 - s)   of which both are read   ->   t is made of s again
+    """
+    kept = set(saved)
+    known: dict[Node, bool] = {}
+
+    def at_hand(node: Node) -> bool:
+        return node in kept or node in have or isinstance(node.op, Const)
+
+    def makes(node: Node) -> bool:
+        if node not in known:
+            cheap = node.op.name in _CHEAP or (node.op.name in _REMADE and bool(node.inputs))
+            known[node] = cheap and all(at_hand(i) or makes(i) for i in node.inputs)
+        return known[node]
+
+    def between(node: Node) -> Iterator[Node]:
+        for child in node.inputs:
+            if not at_hand(child):
+                yield child
+                yield from between(child)
+
+    found = [node for node in kept if node.op.name in _CHEAP and makes(node)]
+    return {*found, *(n for node in found for n in between(node))}
 
 
 def _read_by(later: set[Node], order: Sequence[Node], roots: Sequence[Node]) -> Iterator[Node]:

@@ -18,7 +18,7 @@ from stratal.graph.graph import Graph, inline
 from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Region
-from stratal.ops.control import regions
+from stratal.ops.control import regions, sums
 
 INDEX = TensorType(int64, ())
 
@@ -245,46 +245,76 @@ class _Reverse:
         ct_in = Parts(*([next(found) if mark else None for mark in group] for group in self.moved))
         ct_in.xs[:] = [None if n is None or regions.is_zero(n) else n for n in ct_in.xs]
         ct_in.consts[:] = [None if n is None or regions.is_zero(n) else n for n in ct_in.consts]
-        return self.results(ct_in, self.sweep(cut, fresh, cotangents, ct_in))
+        return self.results(ct_in, *self.sweep(cut, fresh, cotangents, ct_in))
 
     def sweep(
         self, cut: regions.Backward, fresh: Sequence[Node], cotangents: Sequence[Node], ct_in: Parts
-    ) -> list[Node]:
-        """Build the scan in the opposite order; it carries cotangents of carries and sums for constants."""
+    ) -> tuple[list[Node], dict[int, Node]]:
+        """Build the scan in the opposite order; it carries cotangents of carries and sums for constants.
+
+        Return its results and, by number, the cotangents of constants that are summed up after it.
+        """
         scan, b = self.scan, self.b
         own, operands = scan.parts(scan.body.inputs), scan.parts(self.inputs)
         num_moved, num_saved = sum(self.moved.carries), len(cut.saved)
-        sums = [(k, n) for k, n in enumerate(ct_in.consts) if n is not None]
-        sum_inputs = [graph_input(f"sum{k}", n.aval) for k, n in sums]
+        c = scan.num_carries
         read_xs = [k for k, n in enumerate(own.xs) if n in cut.remade]
         read_consts = [k for k, n in enumerate(own.consts) if n in cut.remade]
+        xs = [*cotangents[num_moved:], *fresh[:num_saved], *(own.xs[k] for k in read_xs)]
+        stacked = [
+            *regions.pick(self.ct[c:], self.y_marks), *self.saved_rows(cut),
+            *(operands.xs[k] for k in read_xs),
+        ]  # fmt: skip
+        rows = dict(zip(xs, stacked, strict=True))
+        same = {*fresh[num_saved:], *own.consts}
+        late = self.taken_late(ct_in, rows, same)
+        totals = [(k, n) for k, n in enumerate(ct_in.consts) if n is not None and k not in late]
+        sum_inputs = [graph_input(f"sum{k}", n.aval) for k, n in totals]
+        ys = list(filter(None, ct_in.xs))
+        ys += dict.fromkeys(n for found in late.values() for n in found.rows if n not in rows and n not in ys)
         body = Graph(
             [
-                *cotangents[:num_moved], *sum_inputs,
-                *cotangents[num_moved:], *fresh[:num_saved], *(own.xs[k] for k in read_xs),
-                *fresh[num_saved:], *(own.consts[k] for k in read_consts), scan.body.inputs[-1],
+                *cotangents[:num_moved], *sum_inputs, *xs, *fresh[num_saved:],
+                *(own.consts[k] for k in read_consts), scan.body.inputs[-1],
             ],
             [
                 *filter(None, ct_in.carries),
-                *(b.add(total, n) for total, (_, n) in zip(sum_inputs, sums, strict=True)),
-                *filter(None, ct_in.xs),
+                *(b.add(total, n) for total, (_, n) in zip(sum_inputs, totals, strict=True)),
+                *ys,
             ],
             name=f"{scan.body.name}.vjp",
         )  # fmt: skip
-        c = scan.num_carries
         starts = [
             b.like(x, 0) if t is None else t for x, t in zip(operands.carries, self.ct[:c], strict=True)
         ]
         given = [
-            *regions.pick(starts, self.moved.carries), *(b.like(operands.consts[k], 0) for k, _ in sums),
-            *regions.pick(self.ct[c:], self.y_marks), *self.saved_rows(cut),
-            *(operands.xs[k] for k in read_xs),
-            *self.hoisted(cut, own.consts, operands.consts), *(operands.consts[k] for k in read_consts),
-            *self.inputs[len(scan.body.inputs) - 1 :],
+            *regions.pick(starts, self.moved.carries), *(b.like(operands.consts[k], 0) for k, _ in totals),
+            *stacked, *self.hoisted(cut, own.consts, operands.consts),
+            *(operands.consts[k] for k in read_consts), *self.inputs[len(scan.body.inputs) - 1 :],
         ]  # fmt: skip
-        num_xs = sum(self.y_marks) + num_saved + len(read_xs)
-        op = Scan(body, scan.length, num_moved + len(sums), num_xs, not scan.reverse, scan.dynamic_length)
-        return items(make(op, *given, where=b.where))
+        op = Scan(body, scan.length, num_moved + len(totals), len(xs), not scan.reverse, scan.dynamic_length)
+        found = items(make(op, *given, where=b.where))
+        rows |= zip(ys, found[num_moved + len(totals) :], strict=True)
+        return found, {k: total.finish(b, [rows[n] for n in total.rows]) for k, total in late.items()}
+
+    def taken_late(self, ct_in: Parts, rows: dict[Node, Node], same: set[Node]) -> dict[int, sums.Sum]:
+        """Return the cotangents of constants to sum up after the loop.
+
+        Keeping the rows must move no more bytes than a total read and written in every step.
+        """
+        found: dict[int, sums.Sum] = {}
+        if self.scan.dynamic_length:  # rows beyond the length hold anything
+            return found
+        for k, term in enumerate(ct_in.consts):
+            total = None if term is None else sums.taken_at_once(term)
+            if term is None or total is None or not same.isdisjoint(total.rows):
+                continue
+            if any(n not in rows and not n.inputs for n in total.rows):  # a constant, or a carry
+                continue
+            new = [n for n in dict.fromkeys(total.rows) if n not in rows and n not in ct_in.xs]
+            if sum(n.aval.nbytes for n in new) <= 2 * term.aval.nbytes:
+                found[k] = total
+        return found
 
     def saved_rows(self, cut: regions.Backward) -> list[Node]:
         """Return the stacked values saved by the twin of the primal."""
@@ -309,10 +339,12 @@ class _Reverse:
         """Return the values that are the same in every step, computed from the scan's operands."""
         return inline(Graph(consts, cut.hoisted), operands)
 
-    def results(self, ct_in: Parts, found: list[Node]) -> list[Node | None]:
+    def results(self, ct_in: Parts, found: list[Node], late: dict[int, Node]) -> list[Node | None]:
         rest = iter(found)
         carries = [next(rest) if mark else None for mark in self.moved.carries]
-        consts = [None if n is None else next(rest) for n in ct_in.consts]
+        consts = [
+            late[k] if k in late else None if n is None else next(rest) for k, n in enumerate(ct_in.consts)
+        ]
         xs = [None if n is None else next(rest) for n in ct_in.xs]
         return [*carries, *xs, *consts, *([None] if self.scan.dynamic_length else [])]
 
