@@ -13,7 +13,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from accelerator import BLOCKS, LOCAL, TILED, declare_accelerator
+
 import stratal.ops  # noqa: F401  fills the registry
+from stratal import te
 from stratal.base import settings
 from stratal.base.dtypes import float32
 from stratal.base.target import current_target
@@ -24,8 +27,8 @@ from stratal.graph.graph import Graph, graph_to_text
 from stratal.graph.node import graph_input
 from stratal.graph.op import REGISTRY
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Expr, Var, call, const
-from stratal.loops.stmt import For, Kernel, Seq, Stmt, Store, kernel_to_text, stmt_to_text
+from stratal.loops.expr import Buffer, Var, call, const
+from stratal.loops.stmt import For, Kernel, Seq, Store, kernel_to_text, stmt_to_text
 from stratal.plan.commands import program_to_text
 from stratal.schedule.primitives import Schedule
 
@@ -80,110 +83,45 @@ def command_text() -> str:
     return _decided()[1]
 
 
-# -- schedule primitives, before and after --------------------------------------------------------------
-Made = tuple[Schedule, Callable[[], object]]
+# -- schedules ------------------------------------------------------------------------------------------
+def step(name: str) -> str:
+    """Show the example of a schedule primitive: the loops, the step, the loops after it."""
+    text = te.PRIMITIVES[name].example
+    before, after = te.parse(text.rpartition("\n")[0] + "\n"), te.parse(text)
+    return f"{before.loops}\n\n-- {after.steps[-1]}\n\n{after.loops}"
 
 
-def _shown(made: Made) -> str:
-    schedule, step = made
-    before = stmt_to_text(schedule.body)
-    step()
-    return f"{before}\n\n-- {schedule.steps[-1]}\n\n{stmt_to_text(schedule.body)}"
+def _product(size: int = 1024) -> te.LoopSchedule:
+    a, b, k = te.placeholder((size, size)), te.placeholder((size, size)), te.reduce_axis(size)
+    return te.schedule(te.compute((size, size), lambda y, x: te.sum(a[k, y] * b[k, x], axis=k)))
 
 
-def _buffers(*shape: int) -> tuple[Buffer, Buffer]:
-    return Buffer("x", float32, shape), Buffer("y", float32, shape)
+def product_naive() -> str:
+    return f"{_product()}\n\n{_product().loops}"
 
 
-def _double(x: Buffer, y: Buffer, *where: Expr) -> Store:
-    return Store(y, where, call("add", x[where], x[where]))
+def product_tiled() -> str:
+    tiled = _product().replay(TILED)
+    return f"{tiled.script}\n\n{tiled.loops}"
 
 
-def _line(extent: int) -> tuple[Var, Stmt]:
-    i = Var("i", extent)
-    x, y = _buffers(extent)
-    return i, For(i, _double(x, y, i))
-
-
-def _square(rows: int, columns: int) -> tuple[Var, Var, Stmt]:
-    i, j = Var("i", rows), Var("j", columns)
-    x, y = _buffers(rows, columns)
-    return i, j, For(i, For(j, _double(x, y, i, j)))
-
-
-def split() -> str:
-    i, nest = _line(10)
-    schedule = Schedule(nest)
-    return _shown((schedule, lambda: schedule.split(i, 4)))
-
-
-def reorder() -> str:
-    i, j, nest = _square(3, 5)
-    schedule = Schedule(nest)
-    return _shown((schedule, lambda: schedule.reorder(j, i)))
-
-
-def fuse() -> str:
-    i, j, nest = _square(3, 5)
-    schedule = Schedule(nest)
-    return _shown((schedule, lambda: schedule.fuse(i, j)))
-
-
-def _stages() -> tuple[Buffer, Var, Var, Stmt]:
-    """Return two neighbouring loops, one of which reads what the other writes."""
-    x, y = _buffers(8)
-    t = Buffer("t", float32, (8,))
-    a, b = Var("a", 8), Var("b", 8)
-    first = For(a, Store(t, (a,), call("mul", x[a], x[a])))
-    return t, a, b, Seq((first, For(b, Store(y, (b,), call("add", t[b], const(1.0, float32))))))
-
-
-def merge() -> str:
-    t, a, b, nests = _stages()
-    schedule = Schedule(nests, [t])
-    return _shown((schedule, lambda: schedule.merge(a, b)))
+def product_blocks() -> str:
+    declare_accelerator()
+    blocks = _product().replay(TILED).replay(LOCAL + BLOCKS)
+    steps = "\n".join(map(str, blocks.steps[TILED.strip().count("\n") + 1 :]))
+    return f"{steps}\n\n{blocks.loops}"
 
 
 def shrink() -> str:
-    t, a, b, nests = _stages()
-    schedule = Schedule(nests, [t])
+    """Show the rewrite that tactics keep temporaries small with."""
+    x, y, t = (Buffer(name, float32, (8,)) for name in "xyt")
+    a, b = Var("a", 8), Var("b", 8)
+    first = For(a, Store(t, (a,), call("mul", x[a], x[a])))
+    schedule = Schedule(Seq((first, For(b, Store(y, (b,), call("add", t[b], const(1.0, float32)))))), [t])
     schedule.merge(a, b)
-    return _shown((schedule, lambda: schedule.shrink(t, [a], "register")))
-
-
-def unroll() -> str:
-    i, nest = _line(4)
-    schedule = Schedule(nest)
-    return _shown((schedule, lambda: schedule.unroll(i)))
-
-
-def vectorize() -> str:
-    i, nest = _line(8)
-    schedule = Schedule(nest)
-    return _shown((schedule, lambda: schedule.vectorize(i)))
-
-
-def parallel() -> str:
-    i, _, nest = _square(3, 5)
-    schedule = Schedule(nest)
-    return _shown((schedule, lambda: schedule.parallel(i)))
-
-
-def _with_tail() -> tuple[Schedule, Var]:
-    i, nest = _line(10)
-    schedule = Schedule(nest)
-    outer, _ = schedule.split(i, 4)
-    return schedule, outer
-
-
-def peel() -> str:
-    schedule, outer = _with_tail()
-    return _shown((schedule, lambda: schedule.peel(outer)))
-
-
-def branch() -> str:
-    schedule, outer = _with_tail()
-    return _shown((schedule, lambda: schedule.branch(outer)))
+    before = stmt_to_text(schedule.body)
+    schedule.shrink(t, [a], "register")
+    return f"{before}\n\n-- {schedule.steps[-1]}\n\n{stmt_to_text(schedule.body)}"
 
 
 def index_text() -> str:
@@ -213,6 +151,8 @@ def blocks() -> list[tuple[Path, str, str]]:
 
 
 def printed(name: str) -> str:
+    if name.startswith("step_"):
+        return step(name.removeprefix("step_")).rstrip() + "\n"
     made: Callable[[], str] = globals()[name]
     return made().rstrip() + "\n"
 

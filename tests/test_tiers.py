@@ -17,7 +17,7 @@ TIERS = [
     {"plan"},
     {"compiler"},
     {"tensor"},
-    {"nn", "optim", "data", "formats"},
+    {"nn", "optim", "data", "formats", "te"},
     {"train", "auto", "compress", "serve"},
     {"inspect"},
     {"stratal"},  # the package itself: the public names

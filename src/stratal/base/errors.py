@@ -109,6 +109,12 @@ class MeasurementError(StratalError, RuntimeError):
     """A timing that would not measure what it says: work not waited for, or not warmed up."""
 
 
+class ScheduleError(StratalError, ValueError):
+    """A schedule step that could change a result, or that names what is not there."""
+
+    advice = "print(schedule.loops) shows the loops; a step that is refused leaves the schedule as it was"
+
+
 class MissingExtraError(StratalError, ImportError):
     """An optional dependency that is not installed; the hint names the extra."""
 

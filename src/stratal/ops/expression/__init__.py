@@ -1,0 +1,1 @@
+"""Ops that users write down as tensor expressions."""

@@ -1,0 +1,1 @@
+"""The primitives of the schedule language, one file per family."""
