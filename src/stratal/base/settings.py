@@ -189,6 +189,13 @@ compile_workers = Setting(
     "a whole number from 0",
     "processes that compile kernels; 0 compiles in the calling one",
 )
+winograd = Setting(
+    "winograd",
+    lambda: True,
+    _flag,
+    _FLAG,
+    "let convolutions use Winograd's algorithm: faster, with up to three times the rounding error",
+)
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )
