@@ -62,7 +62,8 @@ class Program:
 
     @cached_property
     def _drafted(self) -> Drafted:
-        draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
+        with settings.winograd(self.made.winograd):
+            draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
 
     @property
@@ -114,7 +115,7 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
         loaded = LoadedProgram(executable, driver_object(target))
     index.forget()
     seconds = time.perf_counter() - started
-    made = Compilation(target, seconds, num_cached, tuple(record.overrides), fused)
+    made = Compilation(target, seconds, num_cached, tuple(record.overrides), fused, settings.winograd.value)
     return record.finished(Program(graph, loaded, made, drafted))
 
 

@@ -73,7 +73,7 @@ class Setting(Generic[T]):
 
     def check(self, value: object) -> T:
         """Return a value given from Python, checked as its text would be."""
-        return self.parse(_as_text(value))
+        return self.parse(as_text(value))
 
     @contextmanager
     def __call__(self, value: T) -> Iterator[None]:
@@ -87,7 +87,8 @@ class Setting(Generic[T]):
         return f"{self.name} = {self.value} ({self.origin})"
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Return a value as an environment variable would spell it."""
     if value is None:
         return "off"
     if isinstance(value, bool):
@@ -194,7 +195,7 @@ winograd = Setting(
     lambda: True,
     _flag,
     _FLAG,
-    "let convolutions use Winograd's algorithm: faster, with up to three times the rounding error",
+    "let float32 convolutions use Winograd's algorithm: faster, with about three times the rounding error",
 )
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"

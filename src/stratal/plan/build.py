@@ -28,6 +28,7 @@ class Compilation(NamedTuple):
     num_cached: int = 0  # kernels that came from the cache
     overrides: tuple[str, ...] = ()
     fused: bool = True
+    winograd: bool = True  # whether convolutions could use that algorithm
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:

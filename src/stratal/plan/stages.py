@@ -157,8 +157,8 @@ class Record:
 
 def _environment() -> str:
     """Return the settings a reproduction needs, as words before a command."""
-    asked = [s for s in (settings.target, settings.threads) if s.origin != "default"]
-    return "".join(f"{s.variable}={s.value} " for s in asked)
+    asked = [s for s in (settings.target, settings.threads, settings.winograd) if s.origin != "default"]
+    return "".join(f"{s.variable}={settings.as_text(s.value)} " for s in asked)
 
 
 def _texts(name: str, again: str, value: object) -> Iterator[tuple[str, str]]:
@@ -213,4 +213,3 @@ def stage(name: str, value: T) -> T:
 def in_force() -> bool:
     """Return whether stages are written or fed back: a program from a cache has none."""
     return settings.dump.value is not None or settings.override.value is not None
-

@@ -9,8 +9,8 @@ polynomials are evaluated, plus infinity (Toom, 1963; Cook, 1966; Winograd, 1980
 (arXiv:1509.09308) brought them to convolutions.
 
 Points decide the error. Those in use came out best of pairs +-a, +-b of small fractions: with a * b = 1 the
-entries stay small, and F(4, 3) has half the error of the customary points 0, +-1, +-2. It costs two to three
-times the error of a direct sum; F(2, 3) costs nothing.
+entries stay small, and F(4, 3) has half the error of the customary points 0, +-1, +-2: about three times
+that of a direct sum, five where it adds up 256 channels in one run. F(2, 3) is as exact as a direct sum.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def filtering(outputs: int, taps: int = 3) -> Filtering:
         scales.append(scale)
     infinite = (Fraction(0),) * (taps - 1) + (Fraction(1),)
     weights = [tuple(s * p**k for k in range(taps)) for p, s in zip(points, scales, strict=True)]
-    output = [
-        (*(p**k for p in points), Fraction(int(k == outputs - 1))) for k in range(outputs)
-    ]
+    output = [(*(p**k for p in points), Fraction(int(k == outputs - 1))) for k in range(outputs)]
     assert len(rows) + 1 == size
     return Filtering((*rows, _polynomial(points)), (*weights, infinite), tuple(output))
 

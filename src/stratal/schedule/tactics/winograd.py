@@ -15,6 +15,7 @@ The first is for many pixels and few filters, the second for few pixels and many
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from stratal.base import settings
@@ -47,14 +48,12 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     for m in POINTS:
         g = Geometry(found, m, target)
         apart = _apart(x, g)
-        yield Candidate(
-            "winograd by tiles", _seconds_by_tiles(g) + apart, lambda x, g=g: by_tiles(x, g),
-            (("m", m), ("tiles", block_of(g))),
-        )  # fmt: skip
-        yield Candidate(
-            "winograd by filters", _seconds_by_filters(g) + apart, lambda x, g=g: by_filters(x, g),
-            (("m", m), ("filters", g.panel)),
-        )  # fmt: skip
+        for name, seconds, make, extent in (
+            ("tiles", _seconds_by_tiles(g), by_tiles, block_of(g)),
+            ("filters", _seconds_by_filters(g), by_filters, g.panel),
+        ):
+            parameters = (("m", m), (name, extent))
+            yield Candidate(f"winograd by {name}", seconds + apart, partial(make, g=g), parameters)
 
 
 # -- blocks of tiles ---------------------------------------------------------------------------------------
@@ -65,7 +64,8 @@ def by_tiles(x: GroupExpressions, g: Geometry) -> Tactic:
     channels = _up(s.channels, g.lanes)
     tiles = Buffer("tiles", float32, (g.places, block, channels + PADDING), space="scratch")
     sums = Buffer("sums", float32, (g.places, block, g.panels * g.panel + PADDING), space="scratch")
-    filters = Buffer("filters", float32, (g.places, g.panels * s.channels + 1, g.panel))  # a row between places
+    rows = g.panels * s.channels + 1  # one to spare: see PADDING
+    filters = Buffer("filters", float32, (g.places, rows, g.panel))
     pack = _filters(stages, filters)
     chunk, t, u = Var("b", -(-g.tiles // block)), Var("t", block), Var("u", block)
     number = index.add(index.mul(chunk, block), t)
@@ -73,15 +73,13 @@ def by_tiles(x: GroupExpressions, g: Geometry) -> Tactic:
     products = stages.products(
         tiles, filters, sums, block=block, panels=g.panels, channels=(index.as_expr(0), s.channels), add=False
     )
-    last = stages.output_tile(
-        sums, index.add(index.mul(chunk, block), u), u, index.as_expr(0), s.filters
-    )
+    last = stages.output_tile(sums, index.add(index.mul(chunk, block), u), u, index.as_expr(0), s.filters)
     body = For(chunk, sequence(For(t, first), products.body, For(u, last)), "parallel")
     return _finished(stages, body, [tiles, sums], products, pack)
 
 
 def block_of(g: Geometry) -> int:
-    """Return how many tiles a block has: whole register tiles, in the cache, little of the last block idle."""
+    """Return how many tiles a block has: whole register tiles, in the cache, few idle in the last block."""
     step = g.tile.rows
     filters = 4 * g.places * g.sizes.channels * g.sizes.filters
     room = g.target.l2_bytes - (filters if filters < g.target.l2_bytes else 0)
@@ -109,7 +107,6 @@ def _filters(stages: Stages, filters: Buffer) -> Pack:
 # -- panels of filters -------------------------------------------------------------------------------------
 def by_filters(x: GroupExpressions, g: Geometry) -> Tactic:
     """Return the kernel over panels of filters: their transforms never leave the cache."""
-    s = g.sizes
     blocks, depth = _blocks_of_channels(g)
     rows = _up(g.tiles, g.tile.rows)
     tiles = Buffer("tiles", float32, (g.places, rows, blocks * depth + PADDING))

@@ -104,9 +104,7 @@ class Stages:
         return in_place_pairs(results, [b for b in loaded(results) if b not in operands], stored(results))
 
     def register(self, name: str, *shape: int) -> Buffer:
-        made = Buffer(
-            f"{name}{len(self.registers)}", float32, (*shape, self.g.lanes), space="register"
-        )
+        made = Buffer(f"{name}{len(self.registers)}", float32, (*shape, self.g.lanes), space="register")
         self.registers.append(made)
         return made
 
@@ -165,13 +163,20 @@ class Stages:
         return For(lane, both_sides(g.matrices.weights, read, held, lane, write), "vector")
 
     def products(
-        self, tiles: Buffer, filters: Buffer, sums: Buffer, *,
-        block: int, panels: int, channels: tuple[Expr, int], add: bool,
+        self,
+        tiles: Buffer,
+        filters: Buffer,
+        sums: Buffer,
+        *,
+        block: int,
+        panels: int,
+        channels: tuple[Expr, int],
+        add: bool,
     ) -> Schedule:
         """Multiply tiles and filters place by place, in register tiles.
 
-        `channels` are where those of this product start among the tiles', and how many they are; `add`
-        continues the sums there are.
+        `channels` are where those of this product start among the tiles', and how many they are; with `add`
+        the product is added to the sums.
         """  # fmt: skip
         g, tile = self.g, self.g.tile
         start, depth = channels
@@ -194,9 +199,13 @@ class Stages:
             factors = tiles[place, t, index.add(start, c)], filters[place, row, column]
             return Store(acc, at, call("fma", *factors, acc[at]))
 
-        begin = over_tile(lambda t, column, at: Store(acc, at, sums[sum_at(t, column)] if add else ZERO))
+        def keep(t: Expr, column: Expr, at: tuple[Expr, ...]) -> Stmt:
+            there = sum_at(t, column)
+            return Store(sums, there, call("add", sums[there], acc[at]) if add else acc[at])
+
+        begin = over_tile(lambda t, column, at: Store(acc, at, ZERO))
         go_on = For(c, over_tile(update))
-        end = over_tile(lambda t, column, at: Store(sums, sum_at(t, column), acc[at]))
+        end = over_tile(keep)
         schedule = Schedule(nest((place, panel, run), Seq((begin, go_on, end))))
         for i, j, lane in innermost:
             schedule.unroll(i)
@@ -209,7 +218,7 @@ class Stages:
         return schedule
 
     def output_tile(self, sums: Buffer, number: Expr, t: Expr, first: Expr, filters: int) -> Stmt:
-        """Transform the sums of one tile back and store what follows from them, for `filters` from `first`."""
+        """Transform the sums of one tile back and store what follows, for `filters` from `first` on."""
         g, s = self.g, self.g.sizes
         n, y, x = g.place(number)
 
@@ -250,4 +259,3 @@ def _either(whole: Expr, arm: Callable[[bool], Stmt]) -> Stmt:
     if isinstance(whole, Const):
         return arm(not whole.value)
     return If(whole, arm(False), arm(True))
-

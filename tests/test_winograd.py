@@ -1,0 +1,238 @@
+"""Winograd's algorithm: exact matrices, agreement with the reference within its bound, where it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from stratal.base import settings
+from stratal.base.dtypes import float32, float64
+from stratal.base.target import Target
+from stratal.base.types import TensorType
+from stratal.compiler import Program, compile_graph
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
+from stratal.graph.op import REGISTRY
+from stratal.loops.expr import Buffer, Call, walk
+from stratal.runtime.storage import Storage
+from stratal.schedule import select
+from stratal.schedule.filtering import POINTS, filtering, product, transposed
+from stratal.schedule.result import Candidate
+
+pytestmark = pytest.mark.row("D14")
+
+Array = np.ndarray[Any, Any]
+BOUND = {2: 3e-6, 4: 1e-5}  # of the largest result: what the documentation promises up to 1024 channels
+WAYS = ("tiles", "filters")
+PLAIN = {"strides": (1, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "groups": 1}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    """What is forced here must not be found by others."""
+    with settings.cache_dir(None):
+        yield
+
+
+def convolution(
+    x: tuple[int, ...],
+    filters: int,
+    padding: int = 1,
+    dtype: Any = float32,
+    *,
+    follow: bool = True,
+    **given: Any,
+) -> Graph:
+    """Return conv(x, w) + bias with a relu, written as channels last."""
+    groups = given.get("groups", 1)
+    types = [x, (filters, x[1] // groups, 3, 3), (filters,)]
+    values = [graph_input(n, TensorType(dtype, t)) for n, t in zip(("x", "w", "b"), types, strict=True)]
+    b = Builder(())
+    pads = ((padding, padding), (padding, padding))
+    out = b.conv(values[0], values[1], padding=pads, **(PLAIN | given))
+    if follow:
+        bias = b.broadcast(values[2], shape=out.shape, axes=(1,))
+        out = b.max(b.add(out, bias), b.full(out.aval, 0))
+    return Graph(values, [out], name="convolution")
+
+
+def arrays(graph: Graph, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(n.shape).astype(n.dtype.np) for n in graph.inputs]
+
+
+def run(graph: Graph, values: list[Array]) -> tuple[Program, list[Array]]:
+    program = compile_graph(graph)
+    given_ = [Storage.copy_of(a, n.aval) for a, n in zip(values, graph.inputs, strict=True)]
+    return program, [np.array(s.array) for s in program.run(given_)]
+
+
+def wanted(values: list[Array], padding: int) -> Array:
+    x, w, bias = (v.astype(np.float64) for v in values)
+    conv = REGISTRY["conv"](padding=((padding, padding),) * 2, **PLAIN)
+    return np.maximum(np.asarray(conv.ref(x, w)) + bias[:, None, None], 0)
+
+
+def tactics(program: Program) -> set[str]:
+    return {s.tactic for s in program.draft.kernels.values()}
+
+
+def only(way: str, m: int) -> Callable[..., list[Candidate]]:
+    """Return `candidates` that offers one way alone, where there is it."""
+    known = select.candidates
+
+    def offered(kind: str, x: Any, target: Target) -> list[Candidate]:
+        found = list(known(kind, x, target))
+        wished = [c for c in found if c.algorithm == f"winograd by {way}" and dict(c.parameters)["m"] == m]
+        return wished or found
+
+    return offered
+
+
+def faults(
+    monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], filters: int, padding: int, way: str, m: int
+) -> str:
+    """Run one convolution by one way; return what is wrong."""
+    graph = convolution(x, filters, padding)
+    values = arrays(graph)
+    with monkeypatch.context() as patch:
+        patch.setattr(select, "candidates", only(way, m))
+        program, (got,) = run(graph, values)
+    want = wanted(values, padding)
+    error = np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1.0)
+    if "winograd" not in tactics(program):
+        return f"{x} {filters}: ran by {tactics(program)}"
+    return "" if error <= BOUND[m] else f"{x} {filters} padding {padding} F({m}) by {way}: error {error:.1e}"
+
+
+# -- matrices ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("m", POINTS)
+def test_the_matrices_filter_exactly(m: int) -> None:
+    given_, weights, output = filtering(m)
+    d = [Fraction(3 * k * k - 7, k + 2) for k in range(m + 2)]
+    g = [Fraction(5, 3), Fraction(-1, 7), Fraction(2)]
+
+    def times(matrix: tuple[tuple[Fraction, ...], ...], v: list[Fraction]) -> list[Fraction]:
+        return [sum((a * b for a, b in zip(row, v, strict=True)), Fraction(0)) for row in matrix]
+
+    products = [a * b for a, b in zip(times(given_, d), times(weights, g), strict=True)]
+    assert times(output, products) == [sum(g[j] * d[k + j] for j in range(3)) for k in range(m)]
+
+
+def test_transforms_share_sums_and_differences_of_paired_points() -> None:
+    """Row by row, the matrices of F(4, 3) take 16, 12 and 17 operations, the transposed weights 14."""
+    counts = []
+    for matrix in (*filtering(4), transposed(filtering(4).weights)):
+        d = Buffer("d", float32, (len(matrix[0]),))
+        values = product(matrix, [d[k] for k in range(len(matrix[0]))])
+        counts.append(sum(isinstance(e, Call) for e in walk(values)))
+    assert counts == [12, 8, 12, 10]
+
+
+# -- results -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("m", POINTS)
+def test_odd_shapes_agree_with_the_reference(
+    monkeypatch: pytest.MonkeyPatch, m: int, way: str, target: str
+) -> None:
+    """Channels and filters that fill no vector, images that end within a tile, tiles that fill no block."""
+    shapes = [((1, 1, 1, 1), 1, 1), ((2, 19, 7, 9), 35, 1), ((3, 66, 5, 4), 17, 2), ((1, 5, 3, 14), 67, 0)]
+    with settings.target(target):
+        found = [faults(monkeypatch, x, k, p, way, m) for x, k, p in shapes]
+    assert not any(found), "\n".join(filter(None, found))
+
+
+@given(
+    n=st.integers(1, 5), c=st.integers(1, 40), k=st.integers(1, 40), height=st.integers(1, 13),
+    width=st.integers(1, 13), padding=st.integers(0, 2), way=st.sampled_from(WAYS), m=st.sampled_from((2, 4)),
+)  # fmt: skip
+@hypothesis_settings(max_examples=12)
+def test_any_shape_agrees_with_the_reference(
+    n: int, c: int, k: int, height: int, width: int, padding: int, way: str, m: int
+) -> None:
+    low = max(1, 3 - 2 * padding)
+    with settings.cache_dir(None), pytest.MonkeyPatch.context() as patch:
+        assert not faults(patch, (n, c, max(height, low), max(width, low)), k, padding, way, m)
+
+
+def test_the_error_is_a_small_multiple_of_a_direct_sum() -> None:
+    graph = convolution((1, 512, 12, 12), 64)
+    values = arrays(graph)
+    values[1] /= 68.0
+    want = wanted(values, 1)
+    program, (fast,) = run(graph, values)
+    with settings.winograd(False):
+        other, (direct,) = run(graph, values)
+    assert "winograd" in tactics(program) and "winograd" not in tactics(other)
+    errors = [np.sqrt(np.mean((a - want) ** 2)) for a in (fast, direct)]
+    assert errors[0] <= 6 * errors[1]
+    assert np.max(np.abs(fast - want)) <= BOUND[4] * np.max(np.abs(want))
+
+
+@pytest.mark.row("B1")
+def test_threads_do_not_change_a_bit() -> None:
+    graph = convolution((4, 64, 13, 13), 64)
+    values = arrays(graph)
+    results = []
+    for threads in (1, 2, 4):
+        with settings.threads(threads):
+            program, (got,) = run(graph, values)
+        assert "winograd" in tactics(program)
+        results.append(got.tobytes())
+    assert len(set(results)) == 1
+
+
+def test_the_gradient_of_the_input_is_such_a_convolution_too() -> None:
+    torch = pytest.importorskip("torch")
+    graph = convolution((2, 64, 16, 16), 64, follow=False)
+    x, w, _ = graph.inputs
+    seed = graph_input("seed", graph.outputs[0].aval)
+    (dx, _) = graph.outputs[0].op.vjp(Builder(needs=(True, False)), seed, graph.outputs[0], x, w)
+    whole = Graph([x, w, seed], [dx], name="backward")
+    values = arrays(whole)
+    program, (got,) = run(whole, values)
+    assert "winograd" in tactics(program)
+    a, b, ct = (torch.tensor(v, dtype=torch.float64) for v in values)
+    want = torch.nn.grad.conv2d_input(a.shape, b, ct, padding=1).numpy()
+    assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
+
+
+# -- choices -----------------------------------------------------------------------------------------------
+def test_it_is_chosen_where_channels_are_many_and_not_where_they_are_few() -> None:
+    chosen = {c: tactics(compile_graph(convolution((2, c, 24, 24), c))) for c in (3, 64)}
+    assert "winograd" in chosen[64]
+    assert "winograd" not in chosen[3]
+
+
+def test_few_pixels_and_many_filters_keep_transformed_filters_in_the_cache() -> None:
+    choices = {
+        x: next(d.choice for d in compile_graph(convolution(x, x[1])).log.of("tactic"))
+        for x in ((8, 64, 32, 32), (8, 512, 4, 4))
+    }
+    assert choices[(8, 64, 32, 32)].startswith("winograd by tiles(m=4")
+    assert choices[(8, 512, 4, 4)].startswith("winograd by filters(m=4")
+
+
+@pytest.mark.parametrize(
+    "given_", [{"strides": (2, 1)}, {"rhs_dilation": (1, 2)}, {"groups": 2}, {"dtype": float64}], ids=str
+)
+def test_other_convolutions_stay_direct(given_: dict[str, Any]) -> None:
+    assert "winograd" not in tactics(compile_graph(convolution((2, 64, 16, 16), 64, **given_)))
+
+
+def test_the_setting_is_part_of_what_a_kept_program_is(tmp_path: Any) -> None:
+    graph = convolution((1, 64, 12, 12), 64)
+    with settings.cache_dir(tmp_path):
+        for allowed in (True, False, True):
+            with settings.winograd(allowed):
+                program = compile_graph(graph)
+            assert ("winograd" in tactics(program)) is allowed
