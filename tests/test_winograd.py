@@ -208,7 +208,7 @@ def test_the_gradient_of_the_input_is_such_a_convolution_too() -> None:
 
 # -- choices -----------------------------------------------------------------------------------------------
 def test_it_is_chosen_where_channels_are_many_and_not_where_they_are_few() -> None:
-    chosen = {c: tactics(compile_graph(convolution((2, c, 24, 24), c))) for c in (3, 64)}
+    chosen = {c: tactics(compile_graph(convolution((2, c, 24, 24), 64))) for c in (3, 64)}
     assert "winograd" in chosen[64]
     assert "winograd" not in chosen[3]
 

@@ -36,8 +36,9 @@ KIND = "contract"
 MAX_TILES: Final = 36  # of a block: filters are read once per block
 MIN_BLOCKS: Final = 8  # something for every thread to do
 DEPTH: Final = 64  # channels of a block of filters: with 64 filters, half of a second-level cache
-PER_PLACE: Final = 10  # cycles to load, transform and store a vector, per place of its tile
-PER_GATHER: Final = 30  # cycles to read a vector whose elements lie apart
+SLOWER: Final = 1.2  # than at the peak: operands stream from the second-level cache
+PER_PLACE: Final = 6  # cycles to load, transform and store a vector, per place of its tile
+PER_GATHER: Final = 20  # cycles to read a vector whose elements lie apart
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -192,13 +193,15 @@ def _seconds_by_filters(g: Geometry) -> float:
 
 
 def _computing(g: Geometry, rows: int, channels: int) -> float:
-    """Estimate products at the peak and transforms, in seconds on one core."""
-    s, cycle = g.sizes, 1e-9 / g.target.ghz
-    flops = 2.0 * g.places * rows * channels * g.panels * g.panel
+    """Estimate products in registers and transforms, in seconds on one core."""
+    s, tile = g.sizes, g.tile
+    products = (
+        g.places * channels * rows // tile.rows * g.panels * (max(tile.rows * tile.vectors / 2, 4) + 0.25)
+    )
     vectors = rows * (-(-s.channels // g.lanes) + -(-s.filters // g.lanes))
     filters = s.channels * g.panels * g.tile.vectors
-    cycles = vectors * g.places * PER_PLACE + filters * (g.places * PER_PLACE + 9 * PER_GATHER)
-    return 1.1 * flops / g.target.peak_flops() + cycles * cycle
+    transforms = vectors * g.places * PER_PLACE + filters * (g.places * PER_PLACE + 9 * PER_GATHER)
+    return (SLOWER * products + transforms) / (g.target.ghz * 1e9)
 
 
 def _apart(x: GroupExpressions, g: Geometry) -> float:

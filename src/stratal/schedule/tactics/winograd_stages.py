@@ -49,6 +49,13 @@ def sizes(anchor: Node) -> Sizes | None:
     return Sizes(n, c, k, height, width)
 
 
+class RegisterTile(NamedTuple):
+    """Accumulators of one product: rows are tiles of the input, vectors hold filters."""
+
+    rows: int
+    vectors: int
+
+
 class Geometry:
     """How one convolution is cut into tiles of `m` x `m` outputs, and its products into register tiles."""
 
@@ -62,7 +69,7 @@ class Geometry:
         self.lanes = target.lanes(float32.itemsize)
         self.rows, self.columns = -(-found.height // m), -(-found.width // m)
         self.tiles = found.batch * self.rows * self.columns
-        self.tile = choose_tile(self.tiles, found.filters, self.lanes, target)
+        self.tile = RegisterTile(*choose_tile(self.tiles, found.filters, self.lanes, target))
         self.panel = self.tile.vectors * self.lanes
         self.panels = -(-found.filters // self.panel)
 
