@@ -10,6 +10,7 @@ python -m benchmarks report rows.json                     docs/performance.md wi
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -19,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import show
-from benchmarks.compare import OWN, measure
+from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
+from benchmarks.report import PAGE, write
 from benchmarks.systems import SYSTEMS
-from benchmarks.tasks import SUITES, TASKS, Task, of_suites
+from benchmarks.task import Task
+from benchmarks.tasks import SUITES, TASKS, of_suites
 
 PEERS = [name for name in SYSTEMS if name != OWN]
+DOCS = Path(__file__).parents[1] / "docs"
 PYTHON_VARIABLE = "BENCHMARK_PYTHON"
 
 
@@ -33,26 +37,29 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--list", action="store_true", help="list the tasks and end")
-    commands = parser.add_subparsers(dest="command", metavar="run | list | report")
+    commands = parser.add_subparsers(dest="command", metavar="run | list | report", required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
-    report = commands.add_parser("report", help="write docs/performance.md from the rows of a run")
+    report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
     report.add_argument("rows", type=Path, metavar="FILE", help="what `run --json FILE` wrote")
-    report.add_argument("--docs", type=Path, default=Path("docs"), help="folder to write to (default: docs)")
+    report.add_argument("--docs", type=Path, default=DOCS, help="folder to write to (default: docs)")
     arguments = parser.parse_args(argv)
-    if arguments.list or arguments.command == "list":
-        print(listing())
-        return 0
     if arguments.command == "run":
         return run(parser, arguments)
-    if arguments.command == "report":
-        from benchmarks.report import write
+    print(
+        listing(list(TASKS.values()))
+        if arguments.command == "list"
+        else written(arguments.rows, arguments.docs)
+    )
+    return 0
 
-        print(f"wrote {write(arguments.rows, arguments.docs)}")
-        return 0
-    parser.print_help()
-    return 2
+
+def written(rows: Path, docs: Path) -> str:
+    """Write the report; return where it is."""
+    try:
+        return f"wrote {write(rows, docs)} and its plot"
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"{rows}: not rows that `run --json` wrote: {error}") from None
 
 
 def _configure_run(parser: argparse.ArgumentParser) -> None:
@@ -78,30 +85,49 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", type=Path, default=Path("~/.cache/stratal-benchmarks"), metavar="DIR",
                         help="where slow compilers and exported models are kept between runs; delete it to "
                         "measure their cold first calls again (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="list the chosen tasks and end")
+    parser.add_argument("--report", action="store_true", help=f"write docs/{PAGE} at the end; needs --json")
     parser.add_argument("--no-floor", action="store_true", help="do not measure the machine's peaks")
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Measure and print; return 0 unless Stratal failed a task or gave other results than its peers."""
     tasks = chosen_tasks(parser, arguments)
+    if arguments.list:
+        print(listing(tasks))
+        return 0
+    if arguments.report and not arguments.json:
+        parser.error("--report needs --json FILE")
     settings = Settings(
         threads=arguments.threads, rounds=arguments.rounds, patience_s=arguments.patience,
         keep=arguments.keep.expanduser().absolute(), pythons=interpreters(parser, arguments.python),
     )  # fmt: skip
     versions = available(chosen_systems(parser, arguments.against), settings)
+    settings = dataclasses.replace(settings, versions=versions)
     peaks = None if arguments.no_floor else _peaks(settings.threads)
     rows: list[dict[str, Any]] = []
-    about = {"versions": versions, "threads": settings.threads, "rounds": settings.rounds,
-             "machine": peaks.to_json() if peaks else None,
-             "date": time.strftime("%Y-%m-%d", time.gmtime())}  # fmt: skip
+    about = {
+        "versions": versions, "threads": settings.threads, "rounds": settings.rounds,
+        "command": command(arguments), "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": peaks.to_json() if peaks else None,
+    }  # fmt: skip
     for task in tasks:
         rows += run_task(task, list(versions), settings, peaks)
         if arguments.json:
-            document = {"about": about, "rows": rows}
+            document = {"about": about, "rows": [*rows, *table_rows(rows)]}
             arguments.json.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-    print("\n" + show.summary(rows))
+    print("\n" + show.summary([*rows, *table_rows(rows)]))
+    if arguments.report:
+        print(written(arguments.json, DOCS))
     own = [row for row in rows if row["system"] == OWN]
-    return 0 if all("error" not in r and r["outputs_agree"] is not False for r in own) else 1
+    return 0 if own and all("error" not in r and r["outputs_agree"] is not False for r in own) else 1
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """Return the command that repeats a run, less what is of this machine."""
+    what = f"--only {arguments.only}" if arguments.only else f"--suite {arguments.suite}"
+    numbers = f"--rounds {arguments.rounds} --threads {arguments.threads}"
+    return f"run {what} --against {arguments.against} {numbers} --json rows.json"
 
 
 def run_task(task: Task, systems: list[str], settings: Settings, peaks: Any) -> list[dict[str, Any]]:
@@ -188,10 +214,10 @@ def available(systems: list[str], settings: Settings) -> dict[str, str]:
     return found
 
 
-def listing() -> str:
-    """Return the tasks as text."""
+def listing(tasks: list[Task]) -> str:
+    """Return tasks as text."""
     lines = [f"{'task':24}{'suite':9}{'GFLOP':>9}{'MB':>8}{'gate':>6}{'aim':>6}  what"]
-    for task in TASKS.values():
+    for task in tasks:
         work = task.work
         gate, aim = (f"{x:.2f}" if x else "-" for x in (task.gate, task.aim))
         lines.append(

@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.process import Settings, Worker, WorkerError
+from benchmarks.export import digest
+from benchmarks.process import Settings, Worker, WorkerError, exported
 from benchmarks.systems import SYSTEMS
-from benchmarks.tasks import Task
+from benchmarks.task import Table, Task
+from benchmarks.tasks import TABLES, TASKS
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
@@ -80,7 +82,7 @@ def _enter(task: Task, system: str, settings: Settings, folder: Path, row: Row, 
     variants = about.image_variants if task.images else ("",)
     tried: dict[str, float] = {}
     for variant in variants:
-        worker = _start(task, system, settings, folder, variant)
+        worker = _start(task, system, settings, folder, variant, say)
         say(f"{task.name}: {system} {variant}: first call")
         try:
             first = worker.ask("first")
@@ -95,7 +97,7 @@ def _enter(task: Task, system: str, settings: Settings, folder: Path, row: Row, 
             raise
         worker.close()
     best = min(tried, key=lambda variant: tried[variant])
-    worker = _start(task, system, settings, folder, best)
+    worker = _start(task, system, settings, folder, best, say)
     say(f"{task.name}: {system} {best}: first call again, warm")
     try:
         return _measured(task, worker, worker.ask("first"), best, row)
@@ -104,18 +106,21 @@ def _enter(task: Task, system: str, settings: Settings, folder: Path, row: Row, 
         raise
 
 
-def _start(task: Task, system: str, settings: Settings, folder: Path, variant: str) -> Worker:
+def _start(task: Task, system: str, settings: Settings, folder: Path, variant: str, say: Say) -> Worker:
     cache = _cache(system, task.name, variant, settings, folder)
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Worker(system, task.name, settings, variant=variant, cache=cache, folder=folder)
+    model_file = exported(task, settings, say) if SYSTEMS[system].needs_export else Path()
+    return Worker(system, task.name, settings, variant=variant, cache=cache, model_file=model_file)
 
 
 def _cache(system: str, task: str, variant: str, settings: Settings, folder: Path) -> Path:
     """Return where a system keeps what it compiled: in the folder of this run, which starts empty, or for
     those slow to compile in one that stays.
     """
-    base = settings.keep if SYSTEMS[system].slow_to_compile else folder
-    return base / f"{system}-{task}-{variant}-{settings.threads}"
+    if not SYSTEMS[system].slow_to_compile:
+        return folder / f"{system}-{variant}"
+    parts = (system, settings.versions.get(system, ""), task, variant, str(settings.threads), digest())
+    return settings.keep / "-".join(filter(None, parts))
 
 
 def _cold(worker: Worker, seconds: float, settings: Settings, task: Task, variant: str) -> float:
@@ -248,3 +253,22 @@ def _compare_first_calls(task: Task, row: Row, peers: list[Row]) -> None:
     if task.suite == "train":
         row["rss_ratio"] = row["peak_rss_mb"] / min(p["peak_rss_mb"] for p in peers)
         row["rss_gate"] = RSS_GATE
+
+
+def table_rows(rows: list[Row]) -> list[Row]:
+    """Return a row for each table of kernels that were measured: the geometric mean of Stratal's ratios."""
+    return [row for table in TABLES if (row := _table_row(table, rows)) is not None]
+
+
+def _table_row(table: Table, rows: list[Row]) -> Row | None:
+    names = {task.name for task in TASKS.values() if task.table == table.name}
+    own = [r for r in rows if r["system"] == OWN and r["workload"] in names]
+    ratios = [r["ratio_to_best_peer"] for r in own if r.get("ratio_to_best_peer")]
+    if not ratios:
+        return None
+    ratio = statistics.geometric_mean(ratios)
+    return {
+        "workload": f"{table.name} table", "system": OWN, "ratio_to_best_peer": ratio, "best_peer": None,
+        "worst_ratio": max(ratios), "kernels": len(ratios), "of_kernels": len(names),
+        "gate": table.gate, "aim": table.aim, "met": len(ratios) == len(names) and ratio <= table.gate,
+    }  # fmt: skip

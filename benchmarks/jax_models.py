@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.inference import BOTTLENECKS
+
 Parameters = Mapping[str, Any]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -137,6 +139,63 @@ def gcn(p: Parameters, x: Any, source: Any, target: Any, coefficient: Any) -> An
 
 TRAINING: dict[str, Callable[..., Any]] = {
     "mlp": mlp, "mlp128": mlp, "lenet": lenet, "resnet18": resnet18, "gpt": gpt, "lstm": lstm, "gcn": gcn
+}  # fmt: skip
+
+
+# -- forward models: batch norms folded --------------------------------------------------------------
+def _biased(p: Parameters, name: str, x: Any, stride: int = 1, padding: int = 0) -> Any:
+    return conv(x, p[f"{name}.weight"], stride, padding) + p[f"{name}.bias"]
+
+
+def resnet50(p: Parameters, x: Any) -> Any:
+    def block(x: Any, name: str, stride: int) -> Any:
+        y = jax.nn.relu(_biased(p, f"{name}.conv1", x))
+        y = jax.nn.relu(_biased(p, f"{name}.conv2", y, stride, 1))
+        y = _biased(p, f"{name}.conv3", y)
+        if f"{name}.downsample.0.weight" in p:
+            x = _biased(p, f"{name}.downsample.0", x, stride)
+        return jax.nn.relu(y + x)
+
+    x = max_pool(jax.nn.relu(_biased(p, "conv1", x, 2, 3)), 3, 2, 1)
+    for stage, depth in enumerate(BOTTLENECKS):
+        for index in range(depth):
+            x = block(x, f"layer{stage + 1}.{index}", 2 if stage and index == 0 else 1)
+    return linear(p, "fc", x.mean((1, 2)))
+
+
+def bert(p: Parameters, tokens: Any, heads: int = 12) -> Any:
+    x = p["tok.weight"][tokens] + p["pos.weight"][: tokens.shape[1]] + p["kind.weight"][0]
+    x = layer_norm(p, "norm", x, 1e-12)
+    b, t, d = x.shape
+    for layer in range(12):
+        name = f"layers.{layer}"
+        projected = (linear(p, f"{name}.{part}", x) for part in ("query", "key", "value"))
+        q, k, v = (y.reshape(b, t, heads, d // heads).transpose(0, 2, 1, 3) for y in projected)
+        y = attention(q, k, v, causal=False).transpose(0, 2, 1, 3).reshape(b, t, d)
+        x = layer_norm(p, f"{name}.ln1", x + linear(p, f"{name}.output", y), 1e-12)
+        h = jax.nn.gelu(linear(p, f"{name}.fc1", x), approximate=False)
+        x = layer_norm(p, f"{name}.ln2", x + linear(p, f"{name}.fc2", h), 1e-12)
+    return x
+
+
+def gpt2(p: Parameters, token: Any, past: Any, heads: int = 12) -> Any:
+    x = p["tok.weight"][token] + p["pos.weight"][past.shape[4]]
+    d, new = x.shape[-1], []
+    for layer in range(12):
+        name = f"blocks.{layer}"
+        h = linear(p, f"{name}.qkv", layer_norm(p, f"{name}.ln1", x))
+        q, k, v = h.reshape(1, 1, 3, heads, d // heads).transpose(2, 0, 3, 1, 4)
+        keys, values = (jnp.concatenate([past[layer, i], u], 2) for i, u in ((0, k), (1, v)))
+        y = attention(q, keys, values, causal=False).transpose(0, 2, 1, 3).reshape(1, 1, d)
+        x = x + linear(p, f"{name}.proj", y)
+        h = jax.nn.gelu(linear(p, f"{name}.fc1", layer_norm(p, f"{name}.ln2", x)), approximate=True)
+        x = x + linear(p, f"{name}.fc2", h)
+        new.append(jnp.stack([k, v]))
+    return (layer_norm(p, "norm", x) @ p["tok.weight"].T)[:, 0], jnp.stack(new)
+
+
+INFERENCE: dict[str, Callable[..., Any]] = {
+    "resnet50_b1": resnet50, "resnet50_b16": resnet50, "bert": bert, "gpt2_decode": gpt2
 }  # fmt: skip
 
 

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.export import digest
 from benchmarks.systems import SYSTEMS
+from benchmarks.task import Task
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,6 +39,7 @@ class Settings:
     patience_s: float = 300.0  # for one answer
     keep: Path = Path()  # compilers that need long, and exported models, keep their results here
     pythons: dict[str, str] = field(default_factory=dict)  # system -> interpreter
+    versions: dict[str, str] = field(default_factory=dict)  # system -> version of its library
 
     def python(self, system: str) -> str:
         """Return the interpreter of a system; `peers` is that of all but Stratal."""
@@ -47,13 +51,20 @@ class Worker:
     """A process that runs one task in one system. Use it in a `with` block, or close it."""
 
     def __init__(
-        self, system: str, task: str, settings: Settings, *, variant: str, cache: Path, folder: Path
+        self,
+        system: str,
+        task: str,
+        settings: Settings,
+        *,
+        variant: str,
+        cache: Path,
+        model_file: Path = Path(),
     ) -> None:
         self.system, self.patience_s = system, settings.patience_s
         places = {"threads": str(settings.threads), "cache": str(cache)}
         environment = {k: v.format(**places) for k, v in SYSTEMS[system].environment.items()}
         command = [settings.python(system), "-m", "benchmarks.worker", system, task, "--variant", variant]
-        command += ["--threads", str(settings.threads), "--folder", str(folder)]
+        command += ["--threads", str(settings.threads), "--model-file", str(model_file)]
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT,
@@ -145,3 +156,23 @@ def version(system: str, settings: Settings) -> str | None:
     except OSError:
         return None
     return found.stdout.strip() if found.returncode == 0 else None
+
+
+def exported(task: Task, settings: Settings, say: Callable[[str], None]) -> Path:
+    """Return the model file of a task, written by PyTorch if it is not kept. Raises: WorkerError."""
+    folder = settings.keep / f"{task.name}-{digest()}"
+    file = folder / "model.onnx"
+    if not file.exists():
+        say(f"{task.name}: PyTorch writes the model file")
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / "part"
+        part.mkdir(exist_ok=True)
+        command = [settings.python("torch"), "-m", "benchmarks.export", task.name, str(part / "model.onnx")]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(settings.threads)}
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:]
+            raise WorkerError(f"there is no model file: {''.join(last)}", unsupported=True)
+        for path in sorted(part.iterdir(), key=lambda p: p.name == "model.onnx"):  # the model last
+            path.rename(folder / path.name)
+    return file

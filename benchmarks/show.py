@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.tasks import Task
+from benchmarks.task import Task
 
 Row = dict[str, Any]
 
@@ -52,26 +52,42 @@ def number(x: float) -> str:
 
 
 def summary(rows: list[Row]) -> str:
-    """Return one line per workload that Stratal ran against a peer: ratio, gate, aim, verdict."""
-    lines = [f"{'workload':24}{'ratio':>7}{'gate':>7}{'aim':>7}{'floor ratio':>13}  verdict"]
+    """Return one line per workload that Stratal ran: ratio, gate, aim, first calls, memory, verdict.
+
+    A `!` stands by a first call or a memory ratio that misses its gate.
+    """
+    lines = [
+        f"{'workload':24}{'ratio':>7}{'gate':>7}{'aim':>7}{'to floor':>10}{'cold s':>9}{'warm s':>9}"
+        f"{'memory':>9}  verdict"
+    ]
     for row in rows:
-        if row["system"] != "stratal":
-            continue
-        if "error" in row:
+        if row["system"] == "stratal" and "error" in row:
             lines.append(f"{row['workload']:24}  error: {row['error'].splitlines()[0][:80]}")
-        elif row["ratio_to_best_peer"] is not None:
+        elif row["system"] == "stratal":
             lines.append(_summary_line(row))
     return "\n".join(lines)
 
 
 def _summary_line(row: Row) -> str:
-    gate, aim, ratio = row["gate"], row["aim"], row["ratio_to_best_peer"]
-    verdict = "" if gate is None else verdict_of(row)
-    floors = row.get("ratio_to_floor")
+    ratios = (row["ratio_to_best_peer"], row["gate"], row["aim"])
+    verdict = "no peer" if row["ratio_to_best_peer"] is None else verdict_of(row)
+    cells = [
+        _gated(row.get("first_call_s"), row.get("first_call_gate_s")),
+        _gated(row.get("warm_call_s"), row.get("warm_call_gate_s")),
+        _gated(row.get("rss_ratio"), row.get("rss_gate")),
+    ]
     return (
-        f"{row['workload']:24}{ratio:>7.2f}{f'{gate:.2f}' if gate else '-':>7}"
-        f"{f'{aim:.2f}' if aim else '-':>7}{f'{floors:.1f}' if floors else '-':>13}  {verdict}"
+        f"{row['workload']:24}{''.join(f'{_plain(x, 2):>7}' for x in ratios)}"
+        f"{_plain(row.get('ratio_to_floor'), 1):>10}{''.join(f'{cell:>9}' for cell in cells)}  {verdict}"
     )
+
+
+def _plain(x: float | None, digits: int) -> str:
+    return "-" if x is None else f"{x:.{digits}f}"
+
+
+def _gated(x: float | None, gate: float | None) -> str:
+    return _plain(x, 2) + ("!" if x is not None and gate is not None and x > gate else " ")
 
 
 def verdict_of(row: Row) -> str:

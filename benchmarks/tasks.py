@@ -6,30 +6,17 @@ allows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
 
 from benchmarks import models
+from benchmarks.functions import CHAIN, FUNCTIONS
+from benchmarks.inference import BOTTLENECKS, INFERENCE
 from benchmarks.structure import num_parameters, state
-from benchmarks.work import Work, attention, convolution, dense, training
+from benchmarks.task import Table, Task
+from benchmarks.work import F32, Work, attention, convolution, dense, sweep, training
 
 SUITES = ("train", "forward", "kernels")
-
-
-@dataclass(frozen=True)
-class Task:
-    """One workload. `table` names the group of kernels whose geometric mean is what counts."""
-
-    name: str
-    suite: str
-    title: str
-    work: Work
-    gate: float | None = None
-    aim: float | None = None
-    tolerance: float = 1e-3  # of losses |a-b| / max(|b|, 1), of results max|a-b| / max|b|
-    images: bool = False  # has images, which libraries keep in one of two memory formats
-    table: str | None = None
-    cold_gate_s: float | None = None
-    peers: tuple[str, ...] | None = None  # only these; None: all that can
 
 
 def _parameters(name: str) -> int:
@@ -99,7 +86,113 @@ TRAINING = (
          0.30, 0.15),
 )  # fmt: skip
 
-TASKS: dict[str, Task] = {task.name: task for task in TRAINING}
+
+# -- forward ---------------------------------------------------------------------------------------
+def _resnet50(batch: int) -> float:
+    total, n_in, size = convolution(112 * 112, 3, 64, 7), 64, 56
+    for stage, depth in enumerate(BOTTLENECKS):
+        width, before, size = 64 << stage, size, 56 >> stage
+        for index in range(depth):
+            first = before if index == 0 else size
+            total += convolution(first**2, n_in, width, 1) + convolution(size**2, width, width, 3)
+            total += convolution(size**2, width, 4 * width, 1)
+            total += convolution(size**2, n_in, 4 * width, 1) if index == 0 else 0.0
+            n_in = 4 * width
+    return batch * (total + dense(1, 2048, 1000))
+
+
+def _encoder(rows: int, keys: float, d: int = 768, layers: int = 12) -> float:
+    return layers * (dense(rows, d, 12 * d) + attention(1, 12, rows, keys, d // 12))
+
+
+def _inference(name: str, operations: float, lookups: int = 0, other_bytes: int = 0) -> Work:
+    """Return the work of a model: of a table that is only looked up, the rest is not read."""
+    parameters = num_parameters(state(INFERENCE[name].build)) - lookups
+    return sweep({F32: operations}, 4.0 * parameters + other_bytes)
+
+
+_SIZE = 4096 * 4096
+FORWARD = (
+    # Unrolled 2000 times, torch.compile has no program after minutes.
+    Task("softmax_chain", "forward", f"softmax, {CHAIN} times on [1000]",
+         sweep({F32: 5.0 * CHAIN * 1000}, 8e3), 0.50, 0.30, tolerance=1e-4, cold_gate_s=3.0,
+         peers=("torch", "jax", "onnxruntime", "openvino")),
+    Task("layernorm_gelu", "forward", "layernorm(gelu(x*w+b)+x), 4096x4096",
+         sweep({F32: 16.0 * _SIZE}, 8.0 * _SIZE), 0.45, 0.35, tolerance=1e-4),
+    Task("resnet50_b1", "forward", "ResNet-50, 224x224, batch 1",
+         _inference("resnet50_b1", _resnet50(1), other_bytes=4 * 3 * 224**2), 0.98, 0.85, images=True),
+    Task("resnet50_b16", "forward", "ResNet-50, 224x224, batch 16",
+         _inference("resnet50_b16", _resnet50(16), other_bytes=64 * 3 * 224**2), 1.00, 0.80, images=True),
+    Task("bert", "forward", "BERT-base, sequence 128, batch 1",
+         _inference("bert", _encoder(128, 128), (30522 + 512) * 768), 1.00, 0.94),
+    Task("gpt2_decode", "forward", "GPT-2 small, one token after 255 of the cache",
+         _inference("gpt2_decode", _encoder(1, 256) + dense(1, 768, 50257), 1024 * 768,
+                    4 * 24 * 12 * 255 * 64), 0.95, 0.80),
+)  # fmt: skip
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+_COMPILERS = ("torch", "torch_compile", "jax")
+WORST_IN_TABLE = 1.05  # no kernel of a table may be slower than this
+TABLES = (Table("gemm", 0.75, 0.60), Table("conv", 0.45, 0.35))
+
+
+def _bytes(name: str, results: Iterable[tuple[int, ...]], itemsize: int = 4) -> float:
+    return sum(float(math.prod(s)) * itemsize for s in (*FUNCTIONS[name].shapes, *results))
+
+
+def _gemm(name: str, title: str, m: int, k: int, n: int, dtype: str = F32) -> Task:
+    itemsize = {F32: 4, "bfloat16": 2, "int8": 1}[dtype]
+    nbytes = itemsize * (m * k + k * n) + (2 if dtype == "bfloat16" else 4) * m * n
+    work = sweep({dtype: dense(m, k, n)}, nbytes)
+    if dtype == F32:
+        peers = ("torch", "numpy", "jax")
+        return Task(name, "kernels", title, work, WORST_IN_TABLE, tolerance=1e-4, table="gemm", peers=peers)
+    tolerance = 0.0 if dtype == "int8" else 1e-2
+    return Task(name, "kernels", title, work, 0.90, 0.80, tolerance=tolerance, peers=("torch", "jax"))
+
+
+def _conv(name: str, batch: int, n_in: int, n_out: int, size: int, kernel: int, stride: int = 1) -> Task:
+    out = size // stride
+    work = sweep(
+        {F32: convolution(batch * out * out, n_in, n_out, kernel)}, _bytes(name, [(batch, n_out, out, out)])
+    )
+    title = f"convolution {kernel}x{kernel}/{stride}, {n_in}->{n_out}, {size}x{size}, batch {batch}"
+    return Task(name, "kernels", title, work, WORST_IN_TABLE, tolerance=1e-3, images=True, table="conv",
+                peers=_COMPILERS)  # fmt: skip
+
+
+def _attention(name: str, batch: int, heads: int, time: int) -> Task:
+    operations = 3 * attention(batch, heads, time, (time + 1) / 2, 64)  # four products backward
+    size = 4.0 * batch * heads * time * 64
+    title = f"causal attention {batch}x{heads}x{time}x64, forward and backward"
+    return Task(name, "kernels", title, sweep({F32: operations}, 8 * size), 0.75, 0.60, tolerance=1e-3,
+                peers=_COMPILERS)  # fmt: skip
+
+
+KERNELS = (
+    _gemm("gemm_128", "GEMM 128^3", 128, 128, 128),
+    _gemm("gemm_512", "GEMM 512^3", 512, 512, 512),
+    _gemm("gemm_1024", "GEMM 1024^3", 1024, 1024, 1024),
+    _gemm("gemm_64x1024x4096", "GEMM [64, 1024] x [1024, 4096]", 64, 1024, 4096),
+    _gemm("gemm_8x1024x4096", "GEMM [8, 1024] x [1024, 4096]", 8, 1024, 4096),
+    _gemm("gemm_1x1024x4096", "GEMM [1, 1024] x [1024, 4096]", 1, 1024, 4096),
+    _conv("conv_64_32x32", 32, 64, 64, 32, 3),
+    _conv("conv_64_56x56", 8, 64, 64, 56, 3),
+    _conv("conv_128_28x28", 8, 128, 128, 28, 3),
+    _conv("conv_stem", 8, 3, 64, 224, 7, 2),
+    _conv("conv_1x1", 8, 64, 256, 56, 1),
+    Task("softmax_rows", "kernels", "softmax of rows, 4096x4096", sweep({F32: 5.0 * _SIZE}, 8.0 * _SIZE),
+         tolerance=1e-4, peers=_COMPILERS),
+    _attention("attention_8x6x256", 8, 6, 256),
+    _attention("attention_1x12x1024", 1, 12, 1024),
+    _gemm("int8_gemm_512", "GEMM 512^3, int8 into int32", 512, 512, 512, "int8"),
+    _gemm("int8_gemm_1024", "GEMM 1024^3, int8 into int32", 1024, 1024, 1024, "int8"),
+    _gemm("bf16_gemm_512", "GEMM 512^3, bfloat16", 512, 512, 512, "bfloat16"),
+    _gemm("bf16_gemm_1024", "GEMM 1024^3, bfloat16", 1024, 1024, 1024, "bfloat16"),
+)  # fmt: skip
+
+TASKS: dict[str, Task] = {task.name: task for task in (*TRAINING, *FORWARD, *KERNELS)}
 
 
 def of_suites(suites: list[str]) -> list[Task]:

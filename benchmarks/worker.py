@@ -48,14 +48,14 @@ def pin(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def prepare(system: str, task: str, variant: str, folder: Path) -> tuple[Job, dict[str, Any]]:
+def prepare(system: str, task: str, variant: str, model_file: Path) -> tuple[Job, dict[str, Any]]:
     """Import the library and build the task; return it with what that took."""
     begin, base_mb = time.perf_counter(), rss_mb("VmRSS")
     importlib.import_module(SYSTEMS[system].library)
     module = importlib.import_module(f"benchmarks.systems.{SYSTEMS[system].module}")
     imported = time.perf_counter()
     facts = {"import_s": imported - begin, "import_rss_mb": rss_mb("VmRSS"), "python_rss_mb": base_mb}
-    job = module.build(TASKS[task], variant, folder)
+    job = module.build(TASKS[task], variant, model_file)
     return job, facts | {"build_s": time.perf_counter() - imported}
 
 
@@ -93,11 +93,11 @@ def main() -> None:
     parser.add_argument("task")
     parser.add_argument("--variant", default="")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--model-file", type=Path, default=Path())
     arguments = parser.parse_args()
     pin(arguments.threads)
     try:
-        job, facts = prepare(arguments.system, arguments.task, arguments.variant, arguments.folder)
+        job, facts = prepare(arguments.system, arguments.task, arguments.variant, arguments.model_file)
         send(facts)
         server = Server(job)
         for line in sys.stdin:

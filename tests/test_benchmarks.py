@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
 
 from benchmarks import compare, show, structure
 from benchmarks.__main__ import listing, main
+from benchmarks.inference import INFERENCE, folded, norms_of
 from benchmarks.models import WORKLOADS
 from benchmarks.process import Settings, Worker, WorkerError
 from benchmarks.tasks import SUITES, TASKS, of_suites
 
+import stratal as st
 from stratal import nn
 
 COLUMNS = """
@@ -24,20 +28,39 @@ COLUMNS = """
 """.split()  # noqa: SIM905
 
 
-def test_a_run_writes_complete_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "rows.json"
-    status = main(["run", "--only", "mlp", "--against", "none", "--rounds", "1", "--json", str(file)])
-    document = json.loads(file.read_text())
-    [row] = document["rows"]
-    assert status == 0
-    assert set(COLUMNS) <= set(row)
-    assert 0 < row["min_ms"] <= row["median_ms"] < 1e3 * row["first_call_s"]
-    assert row["warm_call_s"] < row["first_call_s"]
-    assert 10 < row["import_rss_mb"] <= row["peak_rss_mb"] < 1000
-    assert row["outputs_agree"] is None, "alone there is nothing to agree with"
+@pytest.fixture(scope="module")
+def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows of one training step and of one kernel that NumPy has too."""
+    file = tmp_path_factory.mktemp("benchmarks") / "rows.json"
+    command = ["run", "--only", "mlp,gemm_128", "--against", "numpy", "--rounds", "1", "--threads", "1"]
+    assert main([*command, "--json", str(file)]) == 0
+    return file
+
+
+def test_a_run_writes_complete_rows(rows_file: Path) -> None:
+    document = json.loads(rows_file.read_text())
+    mlp, gemm, numpy, table = document["rows"]
+    assert [r["system"] for r in (mlp, gemm, numpy)] == ["stratal", "stratal", "numpy"]
+    for row in (mlp, gemm, numpy):
+        assert set(COLUMNS) <= set(row)
+        assert 0 < row["min_ms"] <= row["median_ms"]
+        assert row["warm_call_s"] > 0 and row["first_call_s"] > 0 and row["floor_ms"] > 0
+        assert 10 < row["import_rss_mb"] <= row["peak_rss_mb"] < 1000
+    assert mlp["outputs_agree"] is None and mlp["ratio_to_best_peer"] is None, "NumPy trains nothing"
+    assert gemm["outputs_agree"] is True and gemm["best_peer"] == "numpy" and gemm["gate"] == 1.05
+    assert table["workload"] == "gemm table" and table["kernels"] == 1 and not table["met"]
+    assert table["ratio_to_best_peer"] == pytest.approx(gemm["ratio_to_best_peer"])
     assert document["about"]["machine"]["flops"]["float32"] > 1
-    assert row["ratio_to_floor"] > 1
-    assert "mlp" in capsys.readouterr().out
+
+
+def test_the_report_has_a_line_for_every_workload_and_a_plot(rows_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["report", str(rows_file), "--docs", str(tmp_path)]) == 0
+    page = (tmp_path / "performance.md").read_text()
+    assert "MLP 784-512-512-10, batch 32, Adam" in page and "| GEMM 128^3 |" in page
+    assert "performance.svg" in page and (tmp_path / "performance.svg").read_text().startswith("<?xml")
+    with pytest.raises(SystemExit, match="not rows"):
+        main(["report", str(tmp_path / "performance.md"), "--docs", str(tmp_path)])
 
 
 def test_a_task_that_fails_has_its_error_in_its_row_and_the_others_run(
@@ -59,13 +82,13 @@ def test_a_task_that_fails_has_its_error_in_its_row_and_the_others_run(
 def test_a_worker_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     settings = Settings(patience_s=0.01, keep=tmp_path)
     with pytest.raises(WorkerError, match="no answer within"):
-        Worker("stratal", "mlp", settings, variant="", cache=tmp_path, folder=tmp_path)
+        Worker("stratal", "mlp", settings, variant="", cache=tmp_path)
 
 
 def test_a_worker_that_ends_says_its_last_words(tmp_path: Path) -> None:
     settings = Settings(threads=1, keep=tmp_path)
     with pytest.raises(WorkerError, match=r"KeyError: 'no_such_task'"):
-        Worker("stratal", "no_such_task", settings, variant="", cache=tmp_path, folder=tmp_path)
+        Worker("stratal", "no_such_task", settings, variant="", cache=tmp_path)
 
 
 def _entrant(system: str, rounds_ms: list[float], losses: list[float]) -> compare.Entrant:
@@ -90,9 +113,9 @@ def test_losses_that_differ_are_noticed(loss: float, agree: bool) -> None:
     assert entrants[0].row["outputs_agree"] is agree
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", [*WORKLOADS, "resnet50_b1"])
 def test_the_noted_structure_of_a_model_is_that_of_its_state(name: str) -> None:
-    build = WORKLOADS[name].build
+    build = (WORKLOADS | INFERENCE)[name].build
     real = {key: tuple(value.shape) for key, value in build(nn).state_dict().items()}
     assert structure.state(build) == real
 
@@ -111,7 +134,26 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_task_is_listed_with_its_work() -> None:
     assert [t.name for t in of_suites(list(SUITES))] == list(TASKS)
-    assert all(task.name in listing() and task.work.nbytes > 0 for task in TASKS.values())
+    assert all(task.name in listing([task]) and task.work.nbytes > 0 for task in TASKS.values())
     assert (
         TASKS["mlp"].work.operations["float32"] == 102_694_912
     )  # 3 x 2 x 32 x weights, less one input gradient
+
+
+def test_a_folded_batch_norm_gives_what_the_norm_gave() -> None:
+    def build(nn: Any) -> Any:
+        class Pair(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+            def __init__(self) -> None:
+                super().__init__()
+                self.conv1, self.bn1 = nn.Conv2d(3, 5, 3, padding=1, bias=False), nn.BatchNorm2d(5)
+
+        return Pair()
+
+    weights = structure.draw(structure.state(build))
+    assert norms_of(weights) == {"conv1": "bn1"}
+    model, x = build(nn), st.tensor(np.random.default_rng(0).standard_normal((2, 3, 6, 6), dtype=np.float32))
+    model.load_state_dict(weights)
+    model.eval()
+    one = folded(weights)
+    got = nn.functional.conv2d(x, st.tensor(one["conv1.weight"]), st.tensor(one["conv1.bias"]), padding=1)
+    np.testing.assert_allclose(got.numpy(), model.bn1(model.conv1(x)).numpy(), rtol=2e-5, atol=2e-6)

@@ -1,6 +1,6 @@
 """The systems that are compared: which module of this folder runs each, and in which environment.
 
-A system's module has `build(task, variant, folder) -> Job`; importing it imports the library.
+A system's module has `build(task, variant, model_file) -> Job`; importing it imports the library.
 """
 
 from __future__ import annotations
@@ -64,5 +64,12 @@ SYSTEMS: dict[str, System] = {
                {**_THREADS, **KEEP_FREED, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": "{cache}",
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                 "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}),
+        System("onnxruntime", "onnx_runtime", "onnxruntime", False, {**_THREADS, **KEEP_FREED},
+               suites=("forward",), needs_export=True),
+        System("openvino", "openvino_cpu", "openvino", True,
+               {**_THREADS, **KEEP_FREED, "OPENVINO_CACHE": "{cache}"},
+               suites=("forward",), needs_export=True),
+        System("numpy", "numpy_blas", "numpy", False, {**_THREADS, "OPENBLAS_NUM_THREADS": "{threads}"},
+               suites=("kernels",)),
     )
 }  # fmt: skip

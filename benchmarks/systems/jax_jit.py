@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import jax_models
+from benchmarks.functions import CHAIN, FUNCTIONS, Function
+from benchmarks.inference import INFERENCE, folded
 from benchmarks.models import WORKLOADS
 from benchmarks.structure import EMBEDDINGS, draw, state
-from benchmarks.systems import Job, UnsupportedError
-from benchmarks.tasks import Task
+from benchmarks.systems import Job
+from benchmarks.task import Task
 
 jax.config.update("jax_default_matmul_precision", "highest")
 _OPTIMIZERS = SimpleNamespace(
@@ -24,11 +27,11 @@ _OPTIMIZERS = SimpleNamespace(
 )
 
 
-def build(task: Task, variant: str, folder: Path) -> Job:
+def build(task: Task, variant: str, model_file: Path) -> Job:
     """Return the task as a jitted function."""
     if task.suite == "train":
         return _training(task)
-    raise UnsupportedError(f"no way to run {task.suite} tasks")
+    return _inference(task.name) if task.name in INFERENCE else _function(FUNCTIONS[task.name])
 
 
 def array(value: np.ndarray[Any, Any]) -> Any:
@@ -69,3 +72,61 @@ def _training(task: Task) -> Job:
         return float(loss)
 
     return Job(call, lambda loss: [np.array(loss)])
+
+
+def _inference(name: str) -> Job:
+    about, forward = INFERENCE[name], jax_models.INFERENCE[name]
+    weights = jax_models.to_jax(folded(draw(state(about.build))), tables=EMBEDDINGS)
+    inputs = [
+        jnp.array(x.transpose(0, 2, 3, 1) if x.ndim == 4 else x)
+        for x in about.inputs(np.random.default_rng(0))
+    ]
+    compiled = jax.jit(forward)
+    return Job(lambda: jax.block_until_ready(compiled(weights, *inputs)), _arrays)
+
+
+def _function(function: Function) -> Job:
+    inputs = [jnp.array(x) for x in function.inputs()]
+    if function.dtype == "bfloat16":
+        inputs = [x.astype(jnp.bfloat16) for x in inputs]
+    images = function.kind == "convolution"
+    if images:
+        inputs = [inputs[0].transpose(0, 2, 3, 1), inputs[1].transpose(2, 3, 1, 0)]
+    value = partial(_WRITTEN[function.kind], **function.settings)
+
+    def with_gradients(*tensors: Any) -> Any:
+        result, pullback = jax.vjp(value, *tensors[:-1])
+        return result, *pullback(tensors[-1])
+
+    compiled = jax.jit(with_gradients if function.gradients else value)
+    return Job(
+        lambda: jax.block_until_ready(compiled(*inputs)),
+        lambda y: [y.transpose(0, 3, 1, 2)] if images else _arrays(y),
+    )
+
+
+def _layernorm_gelu(x: Any, w: Any, b: Any) -> Any:
+    y = jax.nn.gelu(x * w + b, approximate=False) + x
+    mean = y.mean(-1, keepdims=True)
+    variance = jnp.square(y - mean).mean(-1, keepdims=True)
+    return (y - mean) * jax.lax.rsqrt(variance + 1e-5)
+
+
+def _chain(x: Any) -> Any:
+    return jax.lax.fori_loop(0, CHAIN, lambda _, y: jax.nn.softmax(y, axis=-1), x)
+
+
+_WRITTEN = {
+    "gemm": lambda a, b: a @ b,
+    "gemm_int8": lambda a, b: jax.lax.dot(a, b, preferred_element_type=jnp.int32),
+    "convolution": jax_models.conv,
+    "softmax": lambda x: jax.nn.softmax(x, axis=-1),
+    "softmax_chain": _chain,
+    "layernorm_gelu": _layernorm_gelu,
+    "attention": partial(jax_models.attention, causal=True),
+}
+
+
+def _arrays(result: Any) -> list[Any]:
+    results = result if isinstance(result, tuple) else (result,)
+    return [np.asarray(x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x) for x in results]

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 
 import stratal as st
+from benchmarks.functions import FUNCTIONS, TORCH_STYLE
+from benchmarks.inference import INFERENCE
 from benchmarks.models import WORKLOADS
 from benchmarks.structure import draw
-from benchmarks.systems import Job, UnsupportedError
-from benchmarks.tasks import Task
+from benchmarks.systems import Job
+from benchmarks.task import Task
 from stratal import nn, optim
 
 
-def build(task: Task, variant: str, folder: Path) -> Job:
+def build(task: Task, variant: str, model_file: Path) -> Job:
     """Return the task as a compiled function."""
     if task.suite == "train":
         return _training(task)
-    raise UnsupportedError(f"no way to run {task.suite} tasks")
+    return _inference(task) if task.name in INFERENCE else _function(task)
 
 
 def _load(build: Any) -> Any:
@@ -46,3 +48,43 @@ def _training(task: Task) -> Job:
         return loss
 
     return Job(lambda: float(step(*data)), lambda loss: [np.array(loss)])
+
+
+def _inference(task: Task) -> Job:
+    inference = INFERENCE[task.name]
+    model = _load(inference.build).eval()
+    inputs = [st.tensor(array) for array in inference.inputs(np.random.default_rng(0))]
+    compiled = st.compile(lambda *tensors: model(*tensors))
+
+    def call() -> Any:
+        with st.inference_mode():
+            return compiled(*inputs)
+
+    return Job(call, _arrays)
+
+
+def _function(task: Task) -> Job:
+    function = FUNCTIONS[task.name]
+    inputs = [st.tensor(array) for array in function.inputs()]
+    if function.dtype == "bfloat16":
+        inputs = [x.astype(st.bfloat16) for x in inputs]
+    written = (TORCH_STYLE | {"gemm_int8": _gemm_int8})[function.kind]
+
+    def value(*tensors: Any) -> Any:
+        return written(nn.functional, *tensors, **function.settings)
+
+    def with_gradients(*tensors: Any) -> Any:
+        result, pullback = st.vjp(value, *tensors[:-1])
+        return result, *pullback(tensors[-1])
+
+    compiled = st.compile(with_gradients if function.gradients else value)
+    return Job(lambda: compiled(*inputs), _arrays)
+
+
+def _gemm_int8(F: Any, a: Any, b: Any) -> Any:
+    return a.astype(st.int32) @ b.astype(st.int32)
+
+
+def _arrays(result: Any) -> list[Any]:
+    results = result if isinstance(result, tuple) else (result,)
+    return [x.astype(st.float32).numpy() if x.dtype == st.bfloat16 else x.numpy() for x in results]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import torch._inductor.config as inductor
 
 from benchmarks.systems import Job, torch_eager
-from benchmarks.tasks import Task
+from benchmarks.task import Task
 
 
-def build(task: Task, variant: str, folder: Path) -> Job:
+def build(task: Task, variant: str, model_file: Path) -> Job:
     """Return the task; what is compiled is all but the fused optimizer."""
-    if task.suite == "forward":
-        import torch._inductor.config as inductor
-
-        inductor.freezing = True
-    return torch_eager.build(task, variant, folder, compiled=lambda f: torch.compile(f, dynamic=False))
+    inductor.freezing = task.suite == "forward"
+    return torch_eager.build(task, variant, model_file, compiled=lambda f: torch.compile(f, dynamic=False))

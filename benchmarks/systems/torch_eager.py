@@ -10,22 +10,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from benchmarks.functions import FUNCTIONS, TORCH_STYLE, Function
+from benchmarks.inference import INFERENCE, norms_of
 from benchmarks.models import WORKLOADS
 from benchmarks.structure import draw
-from benchmarks.systems import Job, UnsupportedError
-from benchmarks.tasks import Task
+from benchmarks.systems import Job
+from benchmarks.task import Task
 
 Compile = Callable[[Any], Any]
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 torch.set_float32_matmul_precision("highest")
 
 
-def build(task: Task, variant: str, folder: Path, *, compiled: Compile = lambda f: f) -> Job:
+def build(task: Task, variant: str, model_file: Path, *, compiled: Compile = lambda f: f) -> Job:
     """Return the task; `compiled` wraps what a compiler can take over."""
     if task.suite == "train":
         return _training(task, variant, compiled)
-    raise UnsupportedError(f"no way to run {task.suite} tasks")
+    if task.name in INFERENCE:
+        model, inputs = inference(task.name, variant)
+        return _without_gradients(compiled(model), inputs)
+    return _function(FUNCTIONS[task.name], variant, compiled)
 
 
 def memory_format(variant: str) -> Any:
@@ -69,3 +75,52 @@ def _training(task: Task, variant: str, compiled: Compile) -> Job:
         return float(loss.item())
 
     return Job(step, lambda loss: [np.array(loss)])
+
+
+def inference(name: str, variant: str) -> tuple[Any, list[Any]]:
+    """Return a model in inference mode, its batch norms folded into its convolutions, and its inputs."""
+    about = INFERENCE[name]
+    model = load(about.build(torch.nn), variant).eval()
+    for conv, norm in norms_of(model.state_dict()).items():
+        fused = fuse_conv_bn_eval(model.get_submodule(conv), model.get_submodule(norm))
+        model.set_submodule(conv, fused)
+        model.set_submodule(norm, torch.nn.Identity())
+    model = model.to(memory_format=memory_format(variant))
+    return model, [tensor(array, variant) for array in about.inputs(np.random.default_rng(0))]
+
+
+def _function(function: Function, variant: str, compiled: Compile) -> Job:
+    inputs = [tensor(array, variant) for array in function.inputs()]
+    if function.dtype == "bfloat16":
+        inputs = [x.to(torch.bfloat16) for x in inputs]
+    value = compiled(written(function))
+    if not function.gradients:
+        return _without_gradients(value, inputs)
+    *primals, cotangent = (x.requires_grad_() for x in inputs)
+    cotangent.requires_grad_(False)
+
+    def call() -> Any:
+        result = value(*primals)
+        return result.detach(), *torch.autograd.grad(result, primals, cotangent)
+
+    return Job(call, arrays)
+
+
+def written(function: Function) -> Callable[..., Any]:
+    """Return a function of the tables as PyTorch writes it."""
+    write = (TORCH_STYLE | {"gemm_int8": lambda F, a, b: torch._int_mm(a, b)})[function.kind]
+    return lambda *tensors: write(torch.nn.functional, *tensors, **function.settings)
+
+
+def _without_gradients(function: Callable[..., Any], inputs: list[Any]) -> Job:
+    def call() -> Any:
+        with torch.inference_mode():
+            return function(*inputs)
+
+    return Job(call, arrays)
+
+
+def arrays(result: Any) -> list[Any]:
+    """Return results as NumPy arrays; bfloat16, which NumPy lacks, as float32."""
+    results = result if isinstance(result, tuple) else (result,)
+    return [x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy() for x in results]

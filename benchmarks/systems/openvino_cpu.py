@@ -1,0 +1,39 @@
+"""OpenVINO on the CPU: a model file compiled for latency, pinned to float32."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from benchmarks.export import inputs_of
+from benchmarks.systems import Job
+from benchmarks.task import Task
+
+
+def build(task: Task, variant: str, model_file: Path) -> Job:
+    """Return the model; the first call compiles it."""
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": os.environ["OMP_NUM_THREADS"], "CACHE_DIR": os.environ["OPENVINO_CACHE"],
+    }  # fmt: skip
+    inputs = inputs_of(task)
+    requests: list[Any] = []
+
+    def call() -> Any:
+        if not requests:
+            compiled = ov.Core().compile_model(str(model_file), "CPU", settings)
+            request = compiled.create_infer_request()
+            for index, array in enumerate(inputs):
+                request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
+            requests.append(request)
+        requests[0].infer()
+        return requests[0]
+
+    def outputs(request: Any) -> list[Any]:
+        return [np.array(tensor.data) for tensor in request.output_tensors]
+
+    return Job(call, outputs)
