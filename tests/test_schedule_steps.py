@@ -76,7 +76,11 @@ REFUSED = {
     "unroll": [("vectorize(x)", "unroll(x)", "serial")],
     "vectorize": [("", "vectorize(k)", "meet in C"), ("vectorize(x)", "vectorize(y)", "inside a vector")],
     "parallel": [("", "parallel(k)", "meet in C"), ("", "parallel(x)", "stands inside another")],
-    "cache_read": [("", "cache_read(C, y)", "writes C"), ("", "cache_read(A, y, nowhere)", "the space is")],
+    "cache_read": [
+        ("", "cache_read(C, y)", "writes C"),
+        ("", "cache_read(A, y, nowhere)", "the space is"),
+        ("vectorize(y)", "cache_read(A, x, register)", "vector loop y would meet"),
+    ],
     "cache_write": [("", "cache_write(A, y)", "writes nothing")],
     "store_at": [
         ("", "store_at(C, y)", "not a temporary"),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stratal.base.errors import ShapeError
+from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.loops.te.algorithm import Algorithm
 from stratal.loops.te.substitute import reading
 from stratal.loops.te.tensor import Computed, placeholder
 from stratal.loops.te.tensor import Tensor as Written
 from stratal.tensor.build import apply, as_tensor
-from stratal.tensor.elementwise import cast
 from stratal.tensor.tensor import Tensor
 
 
@@ -37,7 +36,11 @@ def function(*results: Computed) -> Callable[..., Any]:
                 raise ShapeError(
                     f"te.function: {algorithm.names[p]} has another shape", got=f"{t.type} for {p.type}"
                 )
-            held[p] = t if t.dtype is p.dtype else cast(t, p.dtype)
+            if t.dtype is not p.dtype:
+                raise DTypeError(
+                    f"te.function: {algorithm.names[p]} has another dtype", got=f"{t.type} for {p.type}"
+                )
+            held[p] = t
         for stage in algorithm.stages:
             held[stage] = _stage(stage, held)
         found = tuple(held[r] for r in algorithm.results)

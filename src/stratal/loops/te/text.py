@@ -66,7 +66,10 @@ class _Reader:
 
     def error(self, what: str, node: ast.AST) -> FormatError:
         got = ast.get_source_segment(self.text, node) or ""
-        return FormatError(f"te: {what}", got=f"line {getattr(node, 'lineno', 0)}: {got[:200]}")
+        return FormatError(
+            f"te: {what}", got=f"line {getattr(node, 'lineno', 0)}: {got[:200]}",
+            hint="docs/schedule.md has the grammar; print(algorithm) shows an example",
+        )  # fmt: skip
 
     def line(self, node: ast.stmt) -> None:
         if not (

@@ -184,6 +184,15 @@ def privates(whole: Stmt, body: Stmt, local: Iterable[Buffer]) -> set[Buffer]:
     return found
 
 
+def meeting(whole: Stmt, loop: For, local: Iterable[Buffer], *, lanes: bool) -> list[Buffer]:
+    """Return the buffers through which iterations of a loop depend on each other.
+
+    A temporary that each iteration fills for itself does not count, unless they are `lanes`, which share it.
+    """
+    own = set() if lanes else {b for b in privates(whole, loop.body, local) if b.space != "global"}
+    return [b for b, loops in carried(loop.body, [loop.var], own).items() if loops]
+
+
 # -- orders that do not matter ------------------------------------------------------------------------------
 def accumulates_exactly(body: Stmt, buffer: Buffer) -> bool:
     """Return whether a statement only combines values into a buffer so that no order changes a bit."""

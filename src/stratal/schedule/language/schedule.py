@@ -18,6 +18,7 @@ from stratal.loops.te.algorithm import Algorithm
 from stratal.loops.te.tensor import Computed, Tensor
 from stratal.loops.te.text import parse_algorithm
 from stratal.schedule.language.default import default_nest
+from stratal.schedule.language.dependence import meeting
 from stratal.schedule.language.nest import Nest, parts, with_distinct_names
 from stratal.schedule.language.registry import PRIMITIVES, Argument, Primitive
 
@@ -76,7 +77,7 @@ class LoopSchedule:
             raise ScheduleError(wrong.rule, got=wrong.got) from None
         kept = [f.var for f in self.nest.loops.values()]
         after = made._replace(body=with_distinct_names(made.body, kept))
-        _check_kinds(chosen.name, after.body)
+        _check_kinds(chosen.name, after)
         old = {*self.nest.loops, *(b.name for b in self.nest.buffers)}
         new = [n for n in (*(b.name for b in after.local), *after.loops) if n not in old]
         return LoopSchedule(self.algorithm, after, (*self.steps, Step(chosen.name, given, tuple(new))))
@@ -132,8 +133,9 @@ class LoopSchedule:
         return hash(str(self))
 
 
-def _check_kinds(name: str, body: Stmt) -> None:
-    """Raise ScheduleError where the kinds of loops do not go together."""
+def _check_kinds(name: str, nest: Nest) -> None:
+    """Raise ScheduleError where loops do not go together, or those that run at once depend on each other."""
+    body = nest.body
     if sum(1 for _ in statements(body)) > _MOST_STATEMENTS:
         raise ScheduleError(
             f"{name}: the loops become too long", got=f"more than {_MOST_STATEMENTS} statements"
@@ -153,6 +155,12 @@ def _check_kinds(name: str, body: Stmt) -> None:
                     f"{name}: a vector loop inside a vector loop", got=f"{stmt.var.name} in {vector}"
                 )
             vector = stmt.var.name if stmt.kind == "vector" else vector
+            lanes = stmt.kind == "vector"
+            if (lanes or stmt.kind == "parallel") and meeting(body, stmt, nest.local, lanes=lanes):
+                raise ScheduleError(
+                    f"{name}: iterations of the {stmt.kind} loop {stmt.var.name} would meet",
+                    got=", ".join(b.name for b in meeting(body, stmt, nest.local, lanes=lanes)),
+                )
         for part in parts(stmt):
             visit(part, vector)
 

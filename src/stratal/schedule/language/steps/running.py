@@ -6,7 +6,7 @@ from math import prod
 
 from stratal.base.errors import ScheduleError
 from stratal.loops.stmt import Fail, For, LoopKind, statements
-from stratal.schedule.language.dependence import carried, privates
+from stratal.schedule.language.dependence import meeting
 from stratal.schedule.language.nest import Nest
 from stratal.schedule.language.registry import primitive
 
@@ -52,7 +52,7 @@ def vectorize(nest: Nest, loop: For) -> Nest:
 
     Legal where no two iterations touch one element that either writes; at most 64 lanes.
     """
-    _independent("vectorize", nest, loop, private=False)
+    _independent("vectorize", nest, loop, lanes=True)
     if loop.var.extent > MOST_LANES:
         raise ScheduleError(
             f"vectorize: at most {MOST_LANES} lanes",
@@ -71,18 +71,16 @@ def parallel(nest: Nest, loop: For) -> Nest:
     Legal for an outermost loop where no two iterations touch one element that either writes, temporaries
     that each iteration fills for itself left out.
     """
-    _independent("parallel", nest, loop, private=True)
+    _independent("parallel", nest, loop, lanes=False)
     return _as(nest, loop, "parallel")
 
 
-def _independent(step: str, nest: Nest, loop: For, *, private: bool) -> None:
+def _independent(step: str, nest: Nest, loop: For, *, lanes: bool) -> None:
     if loop.kind != "serial":
         raise ScheduleError(f"{step}: only a serial loop", got=f"{loop.kind} {loop.var.name}")
-    own = {b for b in privates(nest.body, loop.body, nest.local) if b.space != "global"} if private else set()
-    for b, loops in carried(loop.body, [loop.var], own).items():
-        if loops:
-            raise ScheduleError(
-                f"{step}: iterations of {loop.var.name} meet in {b.name}",
-                got=f"{b} is written by one and touched by another",
-                hint="a loop that is reduced over runs in order; cache_write gives iterations a tile each",
-            )
+    for b in meeting(nest.body, loop, nest.local, lanes=lanes):
+        raise ScheduleError(
+            f"{step}: iterations of {loop.var.name} meet in {b.name}",
+            got=f"{b} is written by one and touched by another",
+            hint="a loop that is reduced over runs in order; cache_write gives iterations a tile each",
+        )
