@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
+
+# The interpreter's own functions: those of `signal` turn every argument into an enum, 13 us a block.
+_plain = importlib.import_module("_signal")
+_SIGINT = int(signal.SIGINT)
 
 
 class InterruptsHeld:
@@ -19,9 +24,9 @@ class InterruptsHeld:
         self._previous: Callable[[int, FrameType | None], Any] | None = None
         if threading.get_ident() != threading.main_thread().ident:
             return  # interrupts only ever reach the main thread
-        handler = signal.getsignal(signal.SIGINT)
+        handler = _plain.getsignal(_SIGINT)
         if callable(handler):
-            signal.signal(signal.SIGINT, self._hold)
+            _plain.signal(_SIGINT, self._hold)
             self._previous = handler
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
@@ -32,6 +37,6 @@ class InterruptsHeld:
     ) -> None:
         if self._previous is None:
             return
-        signal.signal(signal.SIGINT, self._previous)
+        _plain.signal(_SIGINT, self._previous)
         if self._held:
             self._previous(*self._held[0])

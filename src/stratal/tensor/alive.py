@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Handles = dict[int, "weakref.ref[Tensor]"]  # by id
 LIVE: Handles = {}  # tensors without a value yet, or with a history, in the order they were made
 LEAVES: Handles = {}  # tensors that take gradients themselves
+CHANGES = [0]  # counts the times a handle took a storage that another may hold
 _SHARED: dict[int, list[weakref.ref[Tensor]]] = {}  # storages that more than one handle took, by id
 
 
@@ -25,6 +26,7 @@ def enlist(tensor: Tensor) -> None:
 
 def share(tensor: Tensor) -> None:
     """Remember that several handles may hold one storage."""
+    CHANGES[0] += 1
     storage = tensor._storage
     known = [r for r in _SHARED.get(id(storage), ()) if (t := r()) is not None and t._storage is storage]
     _SHARED[id(storage)] = [*known, weakref.ref(tensor)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -14,8 +16,8 @@ from stratal.base.dtypes import float64
 from stratal.base.interrupts import InterruptsHeld
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
-from stratal.runtime.storage import Storage
-from stratal.tensor import lazy, programs, values
+from stratal.runtime.storage import Storage, any_exported
+from stratal.tensor import alive, lazy, programs, values
 from stratal.tensor.alive import shared
 from stratal.tensor.guards import Guards, Source
 from stratal.tensor.handles import CONSTANT, look, rebind
@@ -70,6 +72,37 @@ Place = FromArgument | FromHandle | FromGrad
 Fixed = FromFloat | Frozen
 
 
+class _Absent:
+    """Stands where an input is no tensor's value."""
+
+    _storage: ClassVar[object] = object()
+
+
+_ABSENT: Final[Any] = _Absent()
+_STORAGE: Final = attrgetter("_storage")
+
+
+class Gather(NamedTuple):
+    """The inputs of a program by where they are read, each with its position; `handles` has one for each."""
+
+    handles: list[Any]
+    varying: list[tuple[int, FromArgument | FromGrad]]
+    made: list[tuple[int, Fixed]]
+
+    def __call__(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Storage]]:
+        """Return the tensor and the storage of each input; what has no value yet is computed."""
+        tensors = self.handles.copy()
+        for k, read in self.varying:
+            tensors[k] = read.tensor(arguments)
+        inputs = list(map(_STORAGE, tensors))
+        while None in inputs:
+            lazy.flush([tensors[inputs.index(None)]])
+            inputs = list(map(_STORAGE, tensors))
+        for k, fixed in self.made:
+            inputs[k] = fixed.storage(arguments)
+        return tensors, inputs
+
+
 class Out(NamedTuple):
     """A leaf of the function's result: output of that number, or a value to return as it is."""
 
@@ -101,7 +134,22 @@ class Entry:
         self.lazily = False  # results carry gradients back into this call: its graph joins the caller's
         self.tracks: list[int] = []  # of the values written
         self.once = False  # made tensors that outlive the call: the next call finds them and captures again
+        self.settled: tuple[Any, ...] = ()  # what was true when nobody but the cells held their storages
+        self.own_grads: list[int] = []  # ids of the storages that hold the gradients, since then
         self._program: Any = None
+
+    @cached_property
+    def gather(self) -> Gather:
+        """How inputs are collected."""
+        handles = [r.handle if isinstance(r, FromHandle) else _ABSENT for r in self.reads]
+        varying = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, (FromArgument, FromGrad))]
+        made = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, (FromFloat, Frozen))]
+        return Gather(handles, varying, made)
+
+    @cached_property
+    def grad_types(self) -> list[TensorType]:
+        """The types of the gradients made inside."""
+        return [self.graph.inputs[k].aval for _, k in self.grads]
 
     @property
     def program(self) -> Any:
@@ -149,30 +197,22 @@ def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
 
 
 def _run_now(entry: Entry, arguments: list[Any]) -> Any:
-    tensors: list[Tensor | None] = []
-    inputs: list[Storage] = []
-    for read in entry.reads:
-        if isinstance(read, (FromFloat, Frozen)):
-            tensors.append(None)
-            inputs.append(read.storage(arguments))
-            continue
-        found = read.tensor(arguments)
-        storage = found._storage
-        if storage is None:
-            lazy.flush([found])
-            storage = found._storage
-            assert storage is not None
-        tensors.append(found)
-        inputs.append(storage)
-    written = [(k, tensors[k]) for k in entry.written]
-    _make_room(written, inputs)  # type: ignore[arg-type]
-    gradients = [_gradient_home(owner, entry.graph.inputs[k].aval) for owner, k in entry.grads]
-    inputs += [g._storage for g in gradients]  # type: ignore[misc]
+    tensors, inputs = entry.gather(arguments)
+    steady = _state_of(entry, inputs) == entry.settled and not _looked_at(entry, inputs)
+    written = [] if steady else [(k, tensors[k]) for k in entry.written]
+    if not steady:
+        _make_room(written, inputs)
+        entry.settled = _state_of(entry, inputs)
+        entry.own_grads = [0] * len(entry.grads)  # no storage has this id
+    homes = zip(entry.grads, entry.grad_types, entry.own_grads, strict=True)
+    gradients = [_gradient_home(owner, type_, own) for (owner, _), type_, own in homes]
+    stores = list(map(_STORAGE, gradients))
+    entry.own_grads = list(map(id, stores))
+    inputs += stores
     program = entry.program
     with InterruptsHeld():  # between the writing of cells and their handles knowing of it
         outputs = programs.run(program, inputs)
         for k, cell in written:
-            assert cell is not None
             cell._storage, cell._node, cell._home = inputs[k], None, None
         for (owner, _), gradient in zip(entry.grads, gradients, strict=True):
             owner._grad = gradient
@@ -181,6 +221,14 @@ def _run_now(entry: Entry, arguments: list[Any]) -> Any:
         for handle, index in entry.survivors:
             _adopt(handle(), outputs[index])
     return _results(entry, outputs)
+
+
+def _state_of(entry: Entry, inputs: list[Storage]) -> tuple[Any, ...]:
+    """Return what stays equal as long as nobody else can have come to hold the storages a capture writes.
+
+    Handles come to share a storage, and nodes to have one as their value, in two places, which count that.
+    """
+    return values.CHANGES[0], alive.CHANGES[0], [id(inputs[k]) for k in entry.written]
 
 
 def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage]) -> None:
@@ -197,18 +245,25 @@ def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage]) -> None
         taken.add(id(storage))
 
 
-def _gradient_home(owner: Tensor, type_: TensorType) -> Tensor:
-    """Return a tensor to write a gradient into: the last one unless somebody holds it, or a new one."""
+def _looked_at(entry: Entry, inputs: list[Storage]) -> bool:
+    """Return whether NumPy may look at a storage that is written: at any of them, once it did."""
+    return any_exported() and any(inputs[k]._exports is not None for k in entry.written)
+
+
+def _gradient_home(owner: Tensor, type_: TensorType, own: int) -> Tensor:
+    """Return a tensor to write a gradient into: the last one unless somebody holds it, or a new one.
+
+    `own` is the id of the storage it was written to last, if nobody can have come to hold that since.
+    """
     old = owner._grad
     if (
         old is not None
         and sys.getrefcount(old) <= 3
-        and old.type == type_
+        and (old.type is type_ or old.type == type_)
         and old._storage is not None
         and old._node is None
         and not old._storage.exported
-        and not shared(old._storage, old)
-        and not values.uses(old._storage)
+        and (id(old._storage) == own or not (shared(old._storage, old) or values.uses(old._storage)))
     ):
         return old
     return hold(Storage.empty(type_))
