@@ -11,6 +11,7 @@ from differential import check_graph
 from test_control import FLAG, INDEX, SCALAR, V, _recurrent, _registered, _root, _values, region
 
 from stratal.autodiff import grad_graph, jvp_graph, trace, value_and_grad_graph
+from stratal.base.artifact import Launch, Loop, flat
 from stratal.base.dtypes import float32
 from stratal.base.types import TensorType
 from stratal.compiler import compile_graph
@@ -20,6 +21,7 @@ from stratal.graph.node import Node, graph_input, items, make
 from stratal.ops.control.cond import Cond
 from stratal.ops.control.scan import Scan
 from stratal.ops.control.while_ import While
+from stratal.optimize.invariants import lay_out_constants
 from stratal.optimize.simplify import simplify
 from stratal.runtime.storage import Storage
 
@@ -287,3 +289,64 @@ def test_the_interpreter_agrees_with_numpy_on_a_swap() -> None:
     a, b = some(V, V)
     _, states = interpret(Graph([p, q], [], [(p, q), (q, p)], "swap"), [a, b])
     np.testing.assert_array_equal(states, [b, a])
+
+
+# -- rows in place -------------------------------------------------------------------------------------------
+def _sums_of_sums(reverse: bool) -> Graph:
+    """A scan over rows that are scanned again: inner rows lie in rows of the outer loop."""
+    row = TensorType(float32, (40,))
+
+    def inner(b: Any, c: Node, x: Node, i: Node) -> list[Node]:
+        after = b.add(b.mul(c, x), x)
+        return [after, b.sub(after, c)]
+
+    inner_body = region(inner, [row, row, INDEX])
+
+    def outer(b: Any, c: Node, x: Node, i: Node) -> list[Node]:
+        final, ys = items(make(Scan(inner_body, 3, 1, 1, not reverse), c, x))
+        return [b.mul(final, final), ys, x]
+
+    outer_body = region(outer, [row, TensorType(float32, (3, 40)), INDEX])
+    return trace(
+        lambda b, c, xs: items(make(Scan(outer_body, 4, 1, 1, reverse), c, xs)),
+        [row, TensorType(float32, (4, 3, 40))],
+    )
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_of_rows_are_read_and_written_where_they_stand(reverse: bool) -> None:
+    graph = _sums_of_sums(reverse)
+    agree(graph, *some(*graph.input_types))
+    made = compile_graph(graph).executable
+    assert sum(value.row is not None for value in made.values) >= 4
+    assert not any("row" in getattr(c, "label", "") for c in flat(made.commands) if isinstance(c, Launch))
+
+
+def test_what_is_the_same_in_every_turn_runs_once() -> None:
+    wide, square = TensorType(float32, (4, 64)), TensorType(float32, (64, 64))
+
+    def step(b: Any, h: Node, w: Node, i: Node) -> list[Node]:
+        return [b.tanh(b.contract(h, b.exp(w), spec="nk,mk->nm"))]
+
+    body = region(step, [wide, square, INDEX])
+    graph = trace(lambda b, h, w: [items(make(Scan(body, 6, 1, 0), h, w))[0]], [wide, square])
+    agree(graph, *some(wide, square))
+    commands = compile_graph(graph).executable.commands
+    (loop,) = [c for c in commands if isinstance(c, Loop)]
+    assert not any("exp" in c.label for c in loop.body if isinstance(c, Launch))
+    assert any("exp" in c.label for c in commands if isinstance(c, Launch))
+
+
+def test_a_constant_that_products_read_across_memory_is_laid_out_before_the_loop() -> None:
+    wide, square = TensorType(float32, (4, 64)), TensorType(float32, (64, 64))
+
+    def step(b: Any, h: Node, w: Node, i: Node) -> list[Node]:
+        return [b.tanh(b.contract(h, w, spec="nk,mk->nm"))]
+
+    body = region(step, [wide, square, INDEX])
+    graph = trace(lambda b, h, w: [items(make(Scan(body, 6, 1, 0), h, w))[0]], [wide, square])
+    agree(graph, *some(wide, square))
+    (scan,) = [n for n in lay_out_constants(graph).nodes if n.op.name == "scan"]
+    assert scan.inputs[1].op.name == "permute"
+    (product,) = [n for n in scan.op.body.nodes if n.op.name == "contract"]  # type: ignore[attr-defined]
+    assert product.op.attributes["spec"] == "nk,km->nm"

@@ -50,4 +50,9 @@ from stratal.nn.pooling import AvgPool1d as AvgPool1d
 from stratal.nn.pooling import AvgPool2d as AvgPool2d
 from stratal.nn.pooling import MaxPool1d as MaxPool1d
 from stratal.nn.pooling import MaxPool2d as MaxPool2d
+from stratal.nn.recurrent import GRU as GRU
 from stratal.nn.recurrent import LSTM as LSTM
+from stratal.nn.recurrent import RNN as RNN
+from stratal.nn.recurrent import GRUCell as GRUCell
+from stratal.nn.recurrent import LSTMCell as LSTMCell
+from stratal.nn.recurrent import RNNCell as RNNCell

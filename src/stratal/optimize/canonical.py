@@ -9,6 +9,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.control.regions import is_zero
 from stratal.ops.indexing.segments import MOST, segmented
+from stratal.optimize.invariants import lay_out_constants
 from stratal.optimize.rewrite import rewrite_graph
 
 
@@ -136,4 +137,4 @@ def _sums_plainly(base: Node) -> bool:
 
 def choose_algorithms(graph: Graph) -> Graph:
     """Apply every choice of this file."""
-    return split_reductions(sort_scatters(pad_convolutions(graph)))
+    return split_reductions(sort_scatters(pad_convolutions(lay_out_constants(graph))))

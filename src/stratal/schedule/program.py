@@ -186,9 +186,11 @@ class GraphLowering:
         groups = self._late_updates([read for check in checks for read in check.scheduled.reads])
         due = self._due(checks, groups)
         commands: list[Command] = []
+        for group in groups:  # inputs returned as they came: the old value is free to be replaced then
+            commands += self._group(group) if group.kind == "alias" else ()
         for k, group in enumerate(groups):
             commands += due.get(k, ())
-            commands += self._group(group)
+            commands += self._group(group) if group.kind != "alias" else ()
         return commands
 
     def _index_checks(self) -> list[IndexCheck]:
