@@ -102,25 +102,44 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         threads=arguments.threads, rounds=arguments.rounds, patience_s=arguments.patience,
         keep=arguments.keep.expanduser().absolute(), pythons=interpreters(parser, arguments.python),
     )  # fmt: skip
+    if arguments.json:
+        _check_writable(parser, arguments.json)
     versions = available(chosen_systems(parser, arguments.against), settings)
-    settings = dataclasses.replace(settings, versions=versions)
     peaks = None if arguments.no_floor else _peaks(settings.threads)
-    rows: list[dict[str, Any]] = []
     about = {
         "versions": versions, "threads": settings.threads, "rounds": settings.rounds,
         "command": command(arguments), "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": peaks.to_json() if peaks else None,
     }  # fmt: skip
-    for task in tasks:
-        rows += run_task(task, list(versions), settings, peaks)
-        if arguments.json:
-            document = {"about": about, "rows": [*rows, *table_rows(rows)]}
-            arguments.json.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-    print("\n" + show.summary([*rows, *table_rows(rows)]))
+    settings = dataclasses.replace(settings, versions=versions)
+    rows = run_tasks(tasks, settings, peaks, about, arguments.json)
+    print("\n" + show.summary(rows))
     if arguments.report:
         print(written(arguments.json, DOCS))
-    own = [row for row in rows if row["system"] == OWN]
+    own = [row for row in rows if row["system"] == OWN and row["workload"] in TASKS]
     return 0 if own and all("error" not in r and r["outputs_agree"] is not False for r in own) else 1
+
+
+def run_tasks(
+    tasks: list[Task], settings: Settings, peaks: Any, about: dict[str, Any], file: Path | None
+) -> list[dict[str, Any]]:
+    """Measure tasks one after the other and renew the file after each; return all rows, the tables' last."""
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        rows += run_task(task, list(settings.versions), settings, peaks)
+        if file:
+            document = {"about": about, "rows": [*rows, *table_rows(rows)]}
+            file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return [*rows, *table_rows(rows)]
+
+
+def _check_writable(parser: argparse.ArgumentParser, file: Path) -> None:
+    """Refuse a file that cannot be written before anything is measured."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.open("a").close()
+    except OSError as error:
+        parser.error(f"--json: {error}")
 
 
 def command(arguments: argparse.Namespace) -> str:

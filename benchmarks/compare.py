@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable
@@ -49,6 +50,7 @@ class Entrant:
     calls: int = 3
     rounds_ms: list[float] = field(default_factory=list)
     least_ms: float = math.inf
+    cpu_s: float = 0.0  # of its process so far
 
 
 def measure(task: Task, systems: Iterable[str], settings: Settings, folder: Path, say: Say) -> list[Row]:
@@ -70,7 +72,9 @@ def measure(task: Task, systems: Iterable[str], settings: Settings, folder: Path
             entrants.append(entrant)
         entrants = _warm(entrants, say)
         _agree(task, entrants)
+        begin, own = cpu_seconds(), sum(e.cpu_s for e in entrants)
         _run_rounds(entrants, settings.rounds, say)
+        _note_others(entrants, begin, own)
     _compare(task, [e for e in entrants if e.rounds_ms])
     return rows
 
@@ -153,7 +157,7 @@ def _warm(entrants: list[Entrant], say: Say) -> list[Entrant]:
             answer = e.worker.ask(f"calls {NUM_LOSSES - 1 if e.losses else 2}")
             e.losses += answer["losses"]
             e.calls = max(2, min(MOST_CALLS, int(ROUND_S / max(1e-6, min(answer["times"])))))
-            e.row["peak_rss_mb"] = answer["peak_rss_mb"]
+            e.row["peak_rss_mb"], e.cpu_s = answer["peak_rss_mb"], answer["cpu_s"]
         except WorkerError as error:
             e.row["error"] = str(error)
             say(f"{e.row['workload']}: {e.system}: {error}")
@@ -221,13 +225,36 @@ def _run_rounds(entrants: list[Entrant], rounds: int, say: Say) -> None:
                 continue
             e.rounds_ms.append(1e3 * statistics.median(answer["times"]))
             e.least_ms = min(e.least_ms, 1e3 * min(answer["times"]))
-            e.row["peak_rss_mb"] = answer["peak_rss_mb"]
+            e.row["peak_rss_mb"], e.cpu_s = answer["peak_rss_mb"], answer["cpu_s"]
     for e in entrants:
         if e.rounds_ms:
             e.row |= {
                 "median_ms": statistics.median(e.rounds_ms), "min_ms": e.least_ms,
                 "rounds": len(e.rounds_ms), "calls_per_round": e.calls,
             }  # fmt: skip
+
+
+def cpu_seconds() -> tuple[float, float] | None:
+    """Return seconds of all cores so far, at work (what the hypervisor took included) and in all.
+
+    None where the system does not say.
+    """
+    try:
+        ticks = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    second = os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - ticks[3] - ticks[4]) / second, sum(ticks) / second
+
+
+def _note_others(entrants: list[Entrant], begin: tuple[float, float] | None, own_s: float) -> None:
+    """Add which share of all cores went to neither the entrants nor idleness while they took turns."""
+    end = cpu_seconds()
+    if begin is None or end is None or end[1] <= begin[1]:
+        return
+    others = (end[0] - begin[0]) - (sum(e.cpu_s for e in entrants) - own_s)
+    for e in entrants:
+        e.row["others_busy"] = round(max(0.0, others / (end[1] - begin[1])), 3)
 
 
 def _compare(task: Task, entrants: list[Entrant]) -> None:

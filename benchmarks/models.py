@@ -42,7 +42,7 @@ def resnet18(nn: Any, width: int = 64, classes: int = 10) -> Any:
     """
     F = nn.functional
 
-    class BasicBlock(nn.Module):  # type: ignore[misc, name-defined]
+    class BasicBlock(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self, n_in: int, n_out: int, stride: int) -> None:
             super().__init__()
             self.conv1 = nn.Conv2d(n_in, n_out, 3, stride=stride, padding=1, bias=False)
@@ -59,7 +59,7 @@ def resnet18(nn: Any, width: int = 64, classes: int = 10) -> Any:
             y = self.bn2(self.conv2(y))
             return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
-    class ResNet(nn.Module):  # type: ignore[misc, name-defined]
+    class ResNet(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
@@ -87,7 +87,7 @@ def gpt(nn: Any, layers: int = 6, d: int = 384, heads: int = 6, context: int = 2
     """
     F = nn.functional
 
-    class Attention(nn.Module):  # type: ignore[misc, name-defined]
+    class Attention(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.qkv = nn.Linear(d, 3 * d)
@@ -99,7 +99,7 @@ def gpt(nn: Any, layers: int = 6, d: int = 384, heads: int = 6, context: int = 2
             y = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=True)
             return self.proj(y.permute(0, 2, 1, 3).reshape(b, t, d))
 
-    class Block(nn.Module):  # type: ignore[misc, name-defined]
+    class Block(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.ln1, self.attn = nn.LayerNorm(d), Attention()
@@ -109,7 +109,7 @@ def gpt(nn: Any, layers: int = 6, d: int = 384, heads: int = 6, context: int = 2
             x = x + self.attn(self.ln1(x))
             return x + self.fc2(F.gelu(self.fc1(self.ln2(x))))
 
-    class GPT(nn.Module):  # type: ignore[misc, name-defined]
+    class GPT(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.tok = nn.Embedding(vocab, d)
@@ -133,7 +133,7 @@ def gpt(nn: Any, layers: int = 6, d: int = 384, heads: int = 6, context: int = 2
 def lstm(nn: Any, inputs: int = 64, hidden: int = 256, classes: int = 10) -> Any:
     """Return an LSTM over [time, batch, inputs] with a linear head on the last step."""
 
-    class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
+    class Recurrent(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.lstm = nn.LSTM(inputs, hidden)
@@ -152,7 +152,7 @@ def gcn(nn: Any, inputs: int = 128, hidden: int = 64, classes: int = 10) -> Any:
     """
     F = nn.functional
 
-    class GraphConvolution(nn.Module):  # type: ignore[misc, name-defined]
+    class GraphConvolution(nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:
             super().__init__()
             self.linear1 = nn.Linear(inputs, hidden)

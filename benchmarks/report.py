@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.show import number, verdict_of
+from benchmarks.show import BUSY, number, verdict_of
 from benchmarks.systems import SYSTEMS
 from benchmarks.tasks import SUITES, TASKS
 
@@ -30,7 +30,7 @@ def write(rows_file: Path, docs: Path) -> Path:
 def text(about: Row, rows: list[Row]) -> str:
     """Return the page."""
     systems = [name for name in SYSTEMS if name in about["versions"]]
-    parts = [_opening(about), f"![Stratal's time over the best peer's]({PLOT})"]
+    parts = [_opening(about, _busy(rows)), f"![Stratal's time over the best peer's]({PLOT})"]
     for suite in SUITES:
         own = [r for r in rows if r["system"] == "stratal" and _suite(r["workload"]) == suite]
         if own:
@@ -38,11 +38,22 @@ def text(about: Row, rows: list[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _busy(rows: list[Row]) -> str:
+    """Return a sentence on how busy the machine was with other work."""
+    shares = [row["others_busy"] for row in rows if "others_busy" in row]
+    if not shares or max(shares) <= BUSY:
+        return ""
+    doubtful = len({r["workload"] for r in rows if r.get("others_busy", 0.0) > BUSY})
+    return (
+        f"Other processes took up to {max(shares):.0%} of the machine during {doubtful} of the workloads.\n"
+    )
+
+
 def _suite(workload: str) -> str:
     return TASKS[workload].suite if workload in TASKS else "kernels"  # a table's mean
 
 
-def _opening(about: Row) -> str:
+def _opening(about: Row, busy: str) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = ""
     if about["machine"]:
@@ -62,7 +73,7 @@ python -m benchmarks {about["command"]}
 python -m benchmarks report rows.json
 ```
 
-{machine}Versions: {versions}.
+{machine}{busy}Versions: {versions}.
 
 A ratio is Stratal's time over the fastest other system's: the median over {about["rounds"]} rounds, below 1
 is faster. The floor is the roofline of the arithmetic and of the bytes that must move, at the machine's

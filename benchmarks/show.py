@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.task import Task
 
 Row = dict[str, Any]
+BUSY = 0.05  # share of all cores at work for others from which times are in doubt
 
 
 def block(task: Task, rows: list[Row]) -> str:
@@ -17,6 +18,9 @@ def block(task: Task, rows: list[Row]) -> str:
     timed = sorted((r for r in rows if "median_ms" in r), key=lambda r: float(r["median_ms"]))
     lines = [title, _HEADER] + [_line(row) for row in timed]
     lines += [f"  {row['system']:14} {row['error']}" for row in rows if "error" in row]
+    busy = max((row.get("others_busy", 0.0) for row in rows), default=0.0)
+    if busy > BUSY:
+        lines.append(f"  other processes took {busy:.0%} of the machine meanwhile: do not trust these times")
     return "\n".join(lines)
 
 
@@ -97,6 +101,8 @@ def verdict_of(row: Row) -> str:
     pace = f"{1 / ratio:.2f}x as fast as {against}" if ratio <= 1 else f"{ratio:.2f}x SLOWER than {against}"
     if gate is None:
         return pace
+    if row.get("kernels", 0) < row.get("of_kernels", 0):
+        return f"{pace}: {row['kernels']} of {row['of_kernels']} kernels were run"
     if aim is not None and ratio <= aim:
         return f"{pace}: aim met"
     return f"{pace}: gate {'met' if ratio <= gate else 'MISSED'}"

@@ -1,7 +1,7 @@
 """One system with one task in a process of its own; commands on stdin, answers as JSON lines on stdout.
 
     first            the first call                  {"seconds", "loss"}
-    calls K          K calls, each timed             {"times", "losses", "peak_rss_mb"}
+    calls K          K calls, each timed             {"times", "losses", "peak_rss_mb", "cpu_s"}
     outputs FILE     the last results, as .npz       {}
     quit
 
@@ -79,7 +79,8 @@ class Server:
             losses += [self.result] if isinstance(self.result, float) else []
         if command == "first":
             return {"seconds": times[0], "losses": losses}
-        return {"times": times, "losses": losses, "peak_rss_mb": rss_mb("VmHWM")}
+        cost = {"peak_rss_mb": rss_mb("VmHWM"), "cpu_s": time.process_time()}
+        return {"times": times, "losses": losses} | cost
 
 
 def send(answer: dict[str, Any]) -> None:

@@ -120,6 +120,18 @@ def test_the_noted_structure_of_a_model_is_that_of_its_state(name: str) -> None:
     assert structure.state(build) == real
 
 
+def test_other_work_on_the_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds of two cores: we worked five seconds, others eight."""
+    entrants = [_entrant("stratal", [1.0], []), _entrant("torch", [1.0], [])]
+    for entrant in entrants:
+        entrant.cpu_s = 12.5
+    monkeypatch.setattr(compare, "cpu_seconds", lambda: (113.0, 320.0))
+    compare._note_others(entrants, (100.0, 300.0), 20.0)
+    assert entrants[0].row["others_busy"] == 0.4
+    row = {"system": "torch", "error": "gave up", "others_busy": entrants[1].row["others_busy"]}
+    assert "other processes took 40% of the machine" in show.block(TASKS["mlp"], [row])
+
+
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ["--only", "mpl"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,7 +117,7 @@ def _chain(x: Any) -> Any:
     return jax.lax.fori_loop(0, CHAIN, lambda _, y: jax.nn.softmax(y, axis=-1), x)
 
 
-_WRITTEN = {
+_WRITTEN: dict[str, Callable[..., Any]] = {
     "gemm": lambda a, b: a @ b,
     "gemm_int8": lambda a, b: jax.lax.dot(a, b, preferred_element_type=jnp.int32),
     "convolution": jax_models.conv,
