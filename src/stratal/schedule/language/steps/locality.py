@@ -145,15 +145,16 @@ def store_at(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") -> N
     places = touched(loop.body, tensor)
     if len(places) != len(touched(nest.body, tensor)) or not places:
         raise ScheduleError(f"store_at: {tensor.name} is used outside of the loop", got=loop.var.name)
-    if not private(loop.body, tensor):
+    box = region("store_at", loop.body, tensor, places)
+    tile = Buffer(tensor.name, tensor.dtype, box.shape, space=space)
+    body = redirected(_unconditional(loop.body, tensor), tensor, tile, box.local)
+    if not private(body, tile):
         raise ScheduleError(
             f"store_at: an iteration of {loop.var.name} reads of {tensor.name} what it may not have written",
             got=str(tensor),
             hint="merge the loops that write and read it",
         )
-    box = region("store_at", loop.body, tensor, places)
-    tile = Buffer(tensor.name, tensor.dtype, box.shape, space=space)
-    after = nest.replaced(loop, For(loop.var, redirected(loop.body, tensor, tile, box.local), loop.kind))
+    after = nest.replaced(loop, For(loop.var, body, loop.kind))
     return after._replace(local=tuple(tile if b is tensor else b for b in nest.local))
 
 
