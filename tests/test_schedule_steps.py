@@ -11,11 +11,14 @@ from random_schedules import inputs
 from test_te import product
 
 from stratal import te
+from stratal.base.dtypes import float32
 from stratal.base.errors import ScheduleError
 from stratal.base.target import current_target
 from stratal.codegen.module import kernel_module
-from stratal.loops.expr import Load, walk
-from stratal.loops.stmt import For, expressions, statements
+from stratal.loops import index
+from stratal.loops.expr import Buffer, Load, Var, call, walk
+from stratal.loops.stmt import For, If, Seq, Store, expressions, statements
+from stratal.schedule.language.dependence import private
 
 TILE = """
 split(y, 4)
@@ -336,3 +339,26 @@ def test_the_primitive_that_the_documentation_adds_works() -> None:
             product(4, 4, 4).reverse("k")
     finally:
         te.PRIMITIVES.pop("reverse", None)
+
+
+def test_threads_and_copies_that_run_ahead_go_together() -> None:
+    steps = TILE + "\ncache_write(C, xo)\ncache_read(A, ko)\ncache_read(B, ko)"
+    tiled = product(8, 8, 12).replay(steps)
+    check(tiled.pipeline("ko", "AL", "BL").parallel("yo"))
+    check(tiled.parallel("yo").pipeline("ko", "AL", "BL"))
+
+
+def test_a_temporary_that_is_only_sometimes_written_is_not_private() -> None:
+    i, j = Var("i", 4), Var("j", 4)
+    x, y, t = (Buffer(name, float32, (4,)) for name in "xyt")
+    filled = For(i, Store(t, (i,), x[i]))
+    sometimes = For(i, If(call("lt", x[i], x[0]), Store(t, (i,), x[i])))
+    backwards = For(i, Seq((Store(t, (index.sub(3, i),), x[i]), Store(y, (i,), t[i]))))
+    reader = For(j, Store(y, (j,), t[j]))
+    assert private(Seq((filled, reader)), t)
+    assert not private(Seq((sometimes, reader)), t)
+    assert not private(backwards, t)
+    h, g = Var("h", 2), Var("g", 2)
+    assert not private(Seq((For(h, Store(t, (h,), x[h])), reader)), t)
+    both = Seq((For(h, Store(t, (h,), x[h])), For(g, Store(t, (index.add(g, 2),), x[g])), reader))
+    assert private(both, t)

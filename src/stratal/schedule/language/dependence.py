@@ -13,6 +13,7 @@ from stratal.loops import index
 from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, loads
 from stratal.loops.stmt import For, If, Seq, Stmt, Store, statements, stored
 from stratal.schedule.language.nest import Access, accesses, parts, touched
+from stratal.schedule.language.replay import written_before_read
 
 _WIDEST = 1 << 62
 _REST = " rest"  # no loop can be called so
@@ -130,7 +131,10 @@ def private(stmt: Stmt, buffer: Buffer) -> bool:
         users = [s for s in stmt.body if touched(s, buffer)]
         if not users or not private(users[0], buffer):
             return not users
-        return len(users) == 1 or _covers(users[0], touched(stmt, buffer), buffer, variables_of(stmt))
+        inner = variables_of(stmt)
+        if len(users) == 1 or _covers(users[0], touched(stmt, buffer), buffer, inner):
+            return True
+        return written_before_read(stmt, buffer, inner)
     if isinstance(stmt, If) and any(e.buffer is buffer for e in loads((stmt.condition,))):
         return False
     return all(private(s, buffer) for s in parts(stmt))
