@@ -139,7 +139,7 @@ def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
 
     def plan(part: Graph) -> Planned:
         part = choose_algorithms(part)
-        orders = choose_orders(part, lower_of)
+        orders = choose_orders(part, lower_of, target)
         partition = stage("partition", fuse(part, lower_of, orders, enabled=fused))
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
 

@@ -2,16 +2,19 @@
 
 Logical shapes never change.
 
-Convolutions want channels last, so that a window's rows are contiguous and outputs are written in vectors;
-what is computed from a value element by element keeps its order. Results of the graph are row-major.
+Convolutions want vectors along an axis their windows do not touch: channels last, so that a window's rows are
+contiguous too, or the batch last where channels are too few to fill a vector. What is computed from a value
+element by element keeps its order. Results of the graph are row-major.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from stratal.base.log import decide
 from stratal.base.lowered import Lowered
+from stratal.base.target import Target
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.loops.compute import Compute
@@ -24,7 +27,14 @@ def channels_last(rank: int) -> Order:
     return (0, *range(2, rank), 1)
 
 
-def choose_orders(graph: Graph, lower_of: Callable[[Node], Lowered | None]) -> dict[Node, Order]:
+def batch_last(rank: int) -> Order:
+    """Return the axis order C, spatial..., N."""
+    return (*range(1, rank), 0)
+
+
+def choose_orders(
+    graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target
+) -> dict[Node, Order]:
     """Return the axis order of every value that is not row-major when stored, outermost axis first.
 
     Fusion reads it too: which axes are contiguous decides which reductions run along rows.
@@ -33,13 +43,18 @@ def choose_orders(graph: Graph, lower_of: Callable[[Node], Lowered | None]) -> d
     convolved = {
         source for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])
     }
+    by_batch = _vectors_along_batch(graph, target)
     for node in graph.nodes:
         if isinstance(node.op, (Input, Const, Item)) or not isinstance(lower_of(node), Compute):
             continue
         rank = len(node.shape)
         if node.op.name == "conv" or (rank > 2 and node in convolved):
-            orders[node] = channels_last(rank)
-            _note(node, orders[node], "convolutions read windows and write vectors along the channels")
+            if by_batch and (node.op.name != "conv" or _of_activations(node)):
+                orders[node] = batch_last(rank)
+                _note(node, orders[node], "channels are too few to fill the vectors of a convolution")
+            else:
+                orders[node] = channels_last(rank)
+                _note(node, orders[node], "convolutions read windows and write vectors along the channels")
             continue
         found = _inherited(node, orders, rank)
         if found is not None:
@@ -47,6 +62,31 @@ def choose_orders(graph: Graph, lower_of: Callable[[Node], Lowered | None]) -> d
     for root in graph.roots:
         orders.pop(root, None)
     return orders
+
+
+def _vectors_along_batch(graph: Graph, target: Target) -> bool:
+    """Return whether the convolutions of a graph take less arithmetic with vectors along the batch."""
+    along_batch = along_channels = 0.0
+    for node in graph.nodes:
+        if node.op.name == "conv" and _of_activations(node):
+            lanes = target.lanes(max(4, node.dtype.itemsize))
+            batch, channels, *_ = node.aval.ints
+            work = node.op.cost(*[i.aval for i in node.inputs]).flops
+            along_batch += work * _padded(batch, lanes)
+            along_channels += work * _padded(channels, lanes)
+    return along_batch < 0.9 * along_channels
+
+
+def _padded(extent: int, lanes: int) -> float:
+    """Return how many lanes are computed per lane used."""
+    return math.ceil(extent / lanes) * lanes / max(extent, 1)
+
+
+def _of_activations(node: Node) -> bool:
+    """Return whether a convolution makes images. One that makes weight gradients has images for windows, and
+    its batch and channels are swapped.
+    """
+    return math.prod(node.inputs[1].aval.ints[2:]) <= math.prod(node.aval.ints[2:])
 
 
 def _note(node: Node, order: Order, why: str) -> None:
