@@ -41,7 +41,10 @@ def choose_orders(
     """
     orders: dict[Node, Order] = {}
     convolved = {
-        source for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])
+        source: _of_activations(node)
+        for node in graph.nodes
+        if node.op.name == "conv"
+        for source in _sources(node.inputs[0])
     }
     by_batch = _vectors_along_batch(graph, target)
     for node in graph.nodes:
@@ -49,7 +52,8 @@ def choose_orders(
             continue
         rank = len(node.shape)
         if node.op.name == "conv" or (rank > 2 and node in convolved):
-            if by_batch and (node.op.name != "conv" or _of_activations(node)):
+            images = _of_activations(node) if node.op.name == "conv" else convolved[node]
+            if by_batch and images:
                 orders[node] = batch_last(rank)
                 _note(node, orders[node], "channels are too few to fill the vectors of a convolution")
             else:

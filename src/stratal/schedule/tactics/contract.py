@@ -1,5 +1,5 @@
-"""Sums of products of two operands in register tiles: matrix products, batched or not, and convolutions in any
-of their three roles.
+"""Sums of products of two operands in register tiles: matrix products, batched or not, and convolutions in all
+three of their roles.
 
 One operand is read in vectors along an output axis (`B`), the other one element at a time and broadcast
 (`A`). A register tile of `rows` x `vectors` accumulators stays in registers over a block of the reduction;
@@ -454,7 +454,7 @@ class TiledProduct:
             many, column = part.split(column, self.p.lanes)
             part.unroll(row)
             part.unroll(many)
-        part.vectorize(column)  # a tile in memory takes its row as one wide vector: independent chains of work
+        part.vectorize(column)  # a tile in memory takes its row as one wide vector: independent chains
         if reduce:
             self._unroll_reduction(part, list(reduce))
             self.steps = part.steps

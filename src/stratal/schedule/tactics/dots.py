@@ -1,7 +1,7 @@
 """Matrix products as dot products: both operands are contiguous along the reduction, which runs in vectors.
 
-Nothing is copied into another order, which few rows of A would not repay; the price is one sum over the lanes of
-a vector per element of the result. This is the product of a linear layer: weights lie one output after the
+Nothing is copied into another order, which few rows of A would not repay; the price is one sum over the lanes
+of a vector per element of the result. This is the product of a linear layer: weights lie one output after the
 other.
 """
 
@@ -31,7 +31,7 @@ from stratal.schedule.tactics.product import Product
 KIND = "contract"
 
 SUM_CYCLES = 6.0  # to add up the lanes of one vector
-MISS_CYCLES = 0.4  # by which a multiply-add is slower on average: tiles are smaller, vectors come from afar
+MISS_CYCLES = 0.4  # by which a multiply-add is slower on average: tiles are smaller, vectors come from far
 RUNS = 8  # of columns or rows that there should be, for all threads to share
 
 
@@ -83,7 +83,7 @@ def _suits(p: Product) -> bool:
 def choose_cut(p: Product) -> Cut:
     """Choose the tile that takes the least time: products, loads and sums of lanes counted."""
     rows, columns = p.m.extent, p.roles.vector.extent
-    tiles = [(r, c) for c in (4, 8, 2, 16, 1) for r in range(1, 9) if _fits(p, r, c)]
+    tiles = [(r, c) for c in (4, 8, 6, 5, 3, 2, 16, 1) for r in range(1, 9) if _fits(p, r, c)]
     r, c = min(tiles, key=lambda t: -(-rows // t[0]) * -(-columns // t[1]) * _tile_cycles(*t))
     run_columns = max(1, p.lanes // c)
     runs = -(-columns // (c * run_columns)) * p.num_outer

@@ -19,6 +19,8 @@ from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import sequence
 from stratal.schedule.tactics.common import in_place_pairs
 
+SCATTERED = 2  # what storing an element across its line costs, in elements of an operand turned beforehand
+
 
 class Roles(NamedTuple):
     """What each loop does.
@@ -34,9 +36,11 @@ class Roles(NamedTuple):
     reduce: tuple[Var, ...]
 
 
-def choose_roles(terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Var], out: Buffer) -> Roles:
-    """Choose the vector axis: contiguous in one operand and in the result if there is one, else in the
-    operand.
+def choose_roles(
+    terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Var], out: Buffer, num_results: int = 1
+) -> Roles:
+    """Choose the vector axis: contiguous in one operand and in the result if there is one; else whichever
+    leaves fewer elements to be moved across their lines, those of the operand or those of the results.
     """
     operands = [strip_cast(t) for t in terms]
     offsets = [
@@ -48,8 +52,11 @@ def choose_roles(terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Va
         if sum(mine) != 1:
             continue
         b = mine.index(True)
-        contiguous = index.stride_of(offsets[b], v) == 1
-        score = (int(contiguous and v.extent > 1), int(step_out == 1), min(v.extent, 64), b)
+        contiguous = index.stride_of(offsets[b], v) == 1 and v.extent > 1
+        operand = operands[b]
+        copied = 0 if contiguous or not isinstance(operand, Load) else operand.buffer.size
+        scattered = 0 if step_out == 1 else SCATTERED * num_results * out.size
+        score = (-copied - scattered, int(contiguous), int(step_out == 1), min(v.extent, 64), b)
         if best is None or score > best[0]:
             best = (score, b, v)
     if best is None:
@@ -76,7 +83,7 @@ class Product:
         self.axes = fresh_axes((v.extent for v in self.compute.axes), "i")
         reduce = fresh_axes((v.extent for v in self.compute.reduce), "k")
         operands = x.terms(self.anchor, tuple(self.axes), tuple(reduce))
-        self.roles = choose_roles(operands, self.axes, reduce, x.buffer(x.results[0]))
+        self.roles = choose_roles(operands, self.axes, reduce, x.buffer(x.results[0]), len(x.results))
         self.dtype: DType = self.compute.state_dtypes[0]
         self.lanes = max(1, target.vector_bits // 8 // max(4, self.dtype.itemsize))
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
