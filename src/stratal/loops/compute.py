@@ -215,6 +215,19 @@ class LoopBody(Lowered):
 
 
 @final
+class Nest(Lowered):
+    """A computation whose loops only a tactic knows how to write, for its blocks depend on the target.
+
+    `kind` names the group and so the tactic (`schedule/tactics/`). Views of its operands are seen through.
+    """
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: str) -> None:
+        self.kind: Final = kind
+
+
+@final
 class Region(Lowered):
     """Control flow: the compiler turns it into nested command lists. `kind` is `cond`, `while` or `scan`."""
 

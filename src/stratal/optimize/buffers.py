@@ -85,7 +85,9 @@ class Buffers:
         stored: dict[Node, None] = {}
         for node in self.kernels.graph.nodes:
             group = self.kernels.group_of.get(node)
-            if group is not None and (node in self.kernels.whole or group.kind in ("host", "region", "body")):
+            if group is not None and (
+                node in self.kernels.whole or not isinstance(self.kernels.lower_of(node), Compute)
+            ):
                 stored[node] = None
             for access in self.kernels.reads.get(node, ()):
                 if self.kernels.owner(access.value) is not group and access.value in self.kernels.group_of:

@@ -16,7 +16,8 @@ from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
-from stratal.loops.compute import Compute, Region
+from stratal.loops.compute import Compute, Nest, Region
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Var
 from stratal.loops.lowering import axis_positions, is_contraction, is_segmented, is_view
 from stratal.loops.rebuild import substitute
@@ -108,6 +109,10 @@ class Fusion(Grouping):
             self._open("host", node, "it has no lowering for these operands")
         elif isinstance(lowered, Region):
             self._open("region", node, "control flow nests commands of its own")
+        elif isinstance(lowered, Nest):
+            self.reads[node] = [self.resolve(i, tuple(fresh_axes(i.aval.ints))) for i in node.inputs]
+            self._settle([a.value for a in self.reads[node] if a.value in self.waiting])
+            self._open(lowered.kind, node, "only a tactic knows how to write its loops")
         elif isinstance(lowered, Compute):
             self.reads[node] = self.accesses(node, lowered)
             self._place_compute(node, lowered, self.reads[node])

@@ -9,7 +9,7 @@ from stratal.base.lowered import Lowered
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group
-from stratal.loops.compute import Compute
+from stratal.loops.compute import Compute, Nest
 from stratal.loops.expr import Call, Expr, walk
 
 LowerOf = Callable[[Node], Lowered | None]
@@ -37,7 +37,9 @@ class Grouping:
         self._sizes: dict[Compute, int] = {}
         self.whole = set(graph.roots)  # values that must exist as buffers, views or not
         for node in graph.nodes:
-            if not isinstance(node.op, (Input, Const, Item)) and not isinstance(lower_of(node), Compute):
+            if not isinstance(node.op, (Input, Const, Item)) and not isinstance(
+                lower_of(node), (Compute, Nest)
+            ):
                 self.whole.update(node.inputs)
 
     def owner(self, value: Node) -> Group | None:

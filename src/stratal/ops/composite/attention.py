@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
-from stratal.base.dims import as_int, known_equal
-from stratal.base.dtypes import int64
+from stratal.base.dims import Shape, as_int, known_equal
+from stratal.base.dtypes import float32, int64
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.ops.composite.family import cast_to, check_float, named, scaled
+
+FEWEST = 16  # queries and keys below which a block of scores is mostly empty
 
 
 @named
@@ -29,8 +31,14 @@ def scaled_dot_product_attention(
     keeps key j for query i where j <= i. `scale` is 1/sqrt(D) unless given. Scores of 16-bit operands stay
     float32 up to the product with value.
 
+    With several queries and keys the scores are never held as a whole (`ops/linear/attention.py`).
+
     Shapes: query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E].
     """
+    if _by_blocks(query, key, value, mask):
+        factor = 1 / math.sqrt(as_int(query.shape[-1])) if scale is None else scale
+        masks = () if mask is None else (_spread(b, mask, (*query.shape[:-1], key.shape[-2])),)
+        return b.item(b.op("attention", query, key, value, *masks, causal=causal, scale=float(factor)), 0)
     weights = b.attention_weights(query, key, mask, causal=causal, scale=scale)
     product: Node = b.matmul(cast_to(b, weights, value.dtype), value)
     return product
@@ -69,6 +77,24 @@ def attention_weights(
     return weights
 
 
+def _by_blocks(query: Node, key: Node, value: Node, mask: Node | None) -> bool:
+    """Return whether attention runs block by block: float32, enough queries and keys to fill blocks."""
+    types = (query.aval, key.aval, value.aval)
+    if any(t.dtype is not float32 or t.ndim != query.aval.ndim or t.ndim < 2 for t in types):
+        return False
+    if any(not isinstance(n, int) for t in types for n in t.shape) or 0 in value.shape:
+        return False
+    heads = query.shape[:-2]
+    return (
+        key.shape[:-2] == heads
+        and value.shape[:-2] == heads
+        and query.shape[-1] == key.shape[-1]
+        and key.shape[-2] == value.shape[-2]
+        and min(as_int(query.shape[-2]), as_int(key.shape[-2])) >= FEWEST
+        and (mask is None or (mask.dtype.is_bool and mask.aval.ndim <= query.aval.ndim))
+    )
+
+
 def _lower_triangle(b: Builder, scores: Node) -> Node:
     """Return where the key is not later than the query."""
     last = scores.aval.ndim - 1
@@ -86,10 +112,16 @@ def _masked(b: Builder, scores: Node, mask: Node) -> Node:
         raise ShapeError(
             "attention: the mask has more axes than the scores", got=f"{mask.aval}, {scores.aval}"
         )
-    first = scores.aval.ndim - mask.aval.ndim
-    spread = b.broadcast(mask, shape=scores.shape, axes=tuple(range(first, scores.aval.ndim)))
+    spread = _spread(b, mask, scores.shape)
     if mask.dtype.is_bool:
         return _hidden(b, scores, spread)
     if not mask.dtype.is_float:
         raise DTypeError("attention: the mask is bool or float", got=str(mask.aval))
     return b.op("add", scores, cast_to(b, spread, scores.dtype))
+
+
+def _spread(b: Builder, mask: Node, shape: Shape) -> Node:
+    """Stretch a mask whose axes align with the last ones of the scores."""
+    first = len(shape) - mask.aval.ndim
+    spread: Node = b.broadcast(mask, shape=shape, axes=tuple(range(first, len(shape))))
+    return spread

@@ -1,5 +1,5 @@
-"""Sums of products of two operands in register tiles: matrix products, batched or not, and convolutions in all
-three of their roles.
+"""Sums of products of two operands in register tiles: matrix products, batched or not, and convolutions in
+all three of their roles.
 
 One operand is read in vectors along an output axis (`B`), the other one element at a time and broadcast
 (`A`). A register tile of `rows` x `vectors` accumulators stays in registers over a block of the reduction;

@@ -31,13 +31,13 @@ from stratal.schedule.tactics.product import Product
 KIND = "contract"
 
 SUM_CYCLES = 6.0  # to add up the lanes of one vector
-MISS_CYCLES = 0.4  # by which a multiply-add is slower on average: tiles are smaller, vectors come from far
+MISS_CYCLES = 0.4  # by which a multiply-add is slower on average: smaller tiles, vectors from afar
 RUNS = 8  # of columns or rows that there should be, for all threads to share
 
 
 class Cut(NamedTuple):
-    """How the result is cut: tiles of `rows` x `columns` dot products; a run of `run_columns` tiles is as wide
-    as a vector.
+    """How the result is cut: tiles of `rows` x `columns` dot products; a run of `run_columns` tiles is as
+    wide as a vector.
     """
 
     rows: int
