@@ -39,7 +39,7 @@ class Fusion(Grouping):
         self.orders = orders
         self.enabled = enabled
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
-        self.columns: dict[tuple[tuple[int, ...], ...], Group] = {}
+        self.columns: dict[tuple[tuple[int, ...], ...], list[Group]] = {}
         self.little: set[Node] = set()
         self.waiting: dict[Node, Compute] = {}  # element-wise nodes over inputs alone, not placed yet
 
@@ -216,18 +216,22 @@ class Fusion(Grouping):
         key = _column_key(compute, accesses)
         # Shared loops run over the first reduction's axes: the others' have its extents, in order.
         slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
-        found = self.columns.get(slot) if slot is not None and self.enabled else None
-        if (
-            found is not None
-            and not self._full(found)
-            and (latest is None or latest.position < found.position)
-        ):
-            self._join(found, node)
-            return
+        known = self.columns.setdefault(slot, []) if slot is not None and self.enabled else []
+        for found in reversed(known):
+            in_time = latest is None or latest.position < found.position
+            if in_time and not self._full(found) and self._shares(found, accesses):
+                self._join(found, node)
+                return
         group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
         group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
-        if slot is not None:
-            self.columns[slot] = group
+        known.append(group)
+
+    def _shares(self, group: Group, accesses: Sequence[Access]) -> bool:
+        """Return whether a kernel reads a large value that a node reads too: else one pass over memory is as
+        good as another, and many streams at once are worse.
+        """
+        read = {a.value for m in group.members for a in self.reads[m]}
+        return any(a.value in read or math.prod(a.value.aval.ints) < SMALL_SPACE for a in accesses)
 
     def _reduces_innermost(self, accesses: Sequence[Access], num_rows: int) -> bool:
         """Return whether the reduced axes are also the last ones in memory, so that rows are contiguous."""

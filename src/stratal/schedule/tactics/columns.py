@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, loads, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, const, guard, lanes, loads, walk
 from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import For, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
@@ -57,15 +57,35 @@ class ColumnNest:
         self.x = x
         self.reductions = [m for m in x.group.members if x.compute(m).combiner is not None]
         first = x.compute(self.reductions[0])
-        self.kept = fresh_axes((v.extent for v in first.axes), "i")
         self.reduced = fresh_axes((v.extent for v in first.reduce), "k")
-        self.terms = {m: x.terms(m, tuple(self.kept), tuple(self.reduced)) for m in self.reductions}
+        self._choose_kept(fresh_axes((v.extent for v in first.axes), "i"))
         roots = [t for ts in self.terms.values() for t in ts]
         self.width = vector_lanes(target, roots)
         self.work = 1 + work(roots)
         self.reduced = self._memory_order(roots, self.reduced)
         self.states: list[Buffer] = []
         self.in_place: list[tuple[Buffer, Buffer]] = []
+
+    def _choose_kept(self, axes: Sequence[Var]) -> None:
+        """Set the loops over kept axes, where results stand in terms of them, and the terms.
+
+        An axis that operands read in runs, through a reshape, becomes two: over runs and within one.
+        """
+        self.kept: list[Var] = []
+        values: dict[Var, Expr] = {}
+        for v in axes:
+            run = _run_length(self._terms(axes), v)
+            if run is None:
+                self.kept.append(v)
+                continue
+            many, one = Var(f"{v.name}o", v.extent // run), Var(f"{v.name}i", run)
+            values[v] = index.add(index.mul(many, run), one)
+            self.kept += [many, one]
+        self.where = tuple(values.get(v, v) for v in axes)
+        self.terms = {m: self.x.terms(m, self.where, tuple(self.reduced)) for m in self.reductions}
+
+    def _terms(self, where: Sequence[Expr]) -> list[Expr]:
+        return [t for m in self.reductions for t in self.x.terms(m, tuple(where), tuple(self.reduced))]
 
     def schedule(self) -> Schedule:
         along = self._unit(self.kept)
@@ -157,7 +177,7 @@ class ColumnNest:
 
     def _results(self, totals: dict[Node, Expr], at: dict[Var, Expr]) -> Stmt:
         """Store results of the reductions and of what follows them on the kept axes."""
-        where = tuple(at.get(v, v) for v in self.kept)
+        where = tuple(substitute(self.where, at))
         stand = {m: Buffer(f"s{k}", m.dtype, m.aval.ints) for k, m in enumerate(totals)}
         self.x.local.update(stand)
         self.x.forget()
@@ -210,6 +230,17 @@ class ColumnNest:
         else:
             cut_tails(schedule)
         return schedule
+
+
+def _run_length(terms: Sequence[Expr], v: Var) -> int | None:
+    """Return the shortest run in which operands are read along an axis; None where they are read as one."""
+    runs = [
+        e.args[1].value
+        for e in walk([i for t in loads(terms) for i in t.indices])
+        if isinstance(e, Call) and e.fn == "mod" and e.args[0] is v and isinstance(e.args[1], Const)
+    ]
+    run = min(map(int, runs), default=0)
+    return run if run > 1 and v.extent % run == 0 else None
 
 
 def _combiner(x: GroupExpressions, m: Node) -> Combiner:
