@@ -12,7 +12,13 @@ from stratal.autodiff import check_grad
 from stratal.base.dtypes import float32, int32
 from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType
+from stratal.compiler import compile_graph
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
 from stratal.graph.op import REGISTRY
+from stratal.optimize.canonical import split_products
+from stratal.runtime.storage import Storage
 
 GEOMETRIES = list(itertools.product((1, 2, 3), (0, 2), (1, 2), (1, 2)))
 
@@ -158,3 +164,18 @@ def test_matmul_broadcasts_no_operand() -> None:
 
     graph = traced(lambda b, x, y: b.matmul(x, y), normal(8, 3, 4), normal(1, 4, 5))
     assert {n.op.name for n in graph.nodes} == {"input", "reshape", "contract"}
+
+
+@pytest.mark.parametrize("spec", ["km,kn->mn", "mk,nk->nm", "kbm,kbn->mn"])
+def test_a_tall_product_is_summed_in_parts(spec: str) -> None:
+    """The gradient of a small weight over many rows: what one part adds up stays near."""
+    rng = np.random.default_rng(2)
+    size = {"k": 4800 if "b" not in spec else 1600, "b": 3, "m": 12, "n": 20}
+    arrays = [rng.standard_normal([size[c] for c in part]) for part in spec.split("->")[0].split(",")]
+    inputs = [graph_input(f"x{k}", TensorType(float32, a.shape)) for k, a in enumerate(arrays)]
+    graph = Graph(inputs, [Builder().contract(*inputs, spec=spec)])
+    split = split_products(graph)
+    assert [n.op.name for n in split.nodes if n.op.name in ("contract", "sum")] == ["contract", "sum"]
+    stored = [Storage.copy_of(a.astype(np.float32), i.aval) for a, i in zip(arrays, inputs, strict=True)]
+    (got,) = compile_graph(graph).run(stored)
+    np.testing.assert_allclose(got.array, np.einsum(spec, *arrays), rtol=1e-4, atol=1e-3)

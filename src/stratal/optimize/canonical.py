@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from string import ascii_letters
 
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.control.regions import is_zero
 from stratal.ops.indexing.segments import MOST, segmented
+from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.invariants import lay_out_constants
 from stratal.optimize.rewrite import rewrite_graph
 
@@ -135,6 +137,53 @@ def _sums_plainly(base: Node) -> bool:
     return is_zero(base) and not base.dtype.is_bool and base.dtype.compute is base.dtype
 
 
+TALL = 1 << 12  # products an element of the result must be the sum of, to be summed in parts, and
+SHORT = 1 << 9  # those of one part
+SMALL = 1 << 14  # elements of a result that stays in the first cache next to its operands
+
+
+def split_products(graph: Graph) -> Graph:
+    """Sum tall products in parts: there is something for every thread to do, and each part stays near.
+
+        contract("km,kn->mn", x[k, m], y[k, n])
+        ->  sum(contract("pkm,pkn->pmn", reshape(x, [16, k/16, m]), reshape(y, [16, k/16, n])), axes=(0,))
+
+    The gradient of a small weight over many rows is such a product. Where it is split depends on shapes alone.
+    """
+    return rewrite_graph(graph, _split_product)
+
+
+def _split_product(node: Node) -> tuple[str, Node] | None:
+    if node.op.name != "contract" or node.dtype.compute is not node.dtype:
+        return None
+    s = parse_spec(node.op.attributes["spec"])
+    letter = next((c for c in ascii_letters if c not in s.left + s.right), None)
+    if s.batch or not s.contracted or not s.rows or not s.columns or letter is None:
+        return None
+    size = dict(zip(s.left + s.right, (n for i in node.inputs for n in i.aval.ints), strict=True))
+    depth = math.prod(size[c] for c in s.contracted)
+    if depth < TALL or math.prod(node.aval.ints) > SMALL:
+        return None
+    axis = s.contracted[0]
+    fits = (p for p in range(PARTS, 3, -1) if size[axis] % p == 0 and depth // p >= SHORT)
+    parts = next(fits, 0)
+    if not parts:
+        return None
+    b = Builder(node.where)
+    pairs = zip(node.inputs, s[:2], strict=True)
+    x, y = (_in_parts(b, i, letters.index(axis), parts) for i, letters in pairs)
+    left, right = (letters.replace(axis, letter + axis) for letters in s[:2])
+    spec = f"{left},{right}->{letter}{s.out}"
+    return "split-product", b.sum(b.contract(x, y, spec=spec, dtype=node.op.attributes["dtype"]), axes=(0,))
+
+
+def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
+    """Return an operand with one axis as two, the first over the parts."""
+    shape = x.aval.ints
+    return _reshaped(b, x, (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]))
+
+
 def choose_algorithms(graph: Graph) -> Graph:
     """Apply every choice of this file."""
-    return split_reductions(sort_scatters(pad_convolutions(lay_out_constants(graph))))
+    laid_out = lay_out_constants(graph)
+    return split_reductions(split_products(sort_scatters(pad_convolutions(laid_out))))
