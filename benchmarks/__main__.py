@@ -1,10 +1,12 @@
 """Stratal against what people use today: the same tasks, each system in its own process, taking turns.
 
-python -m benchmarks run                                  train and forward, against all that is installed
-python -m benchmarks run --suite kernels --against torch --rounds 9 --json rows.json
-python -m benchmarks run --only mlp,gpt --python peers=/path/to/python
-python -m benchmarks list                                 the tasks, with their work and their gates
-python -m benchmarks report rows.json                     docs/performance.md with its plot
+examples:
+    python -m benchmarks run                             train and forward, against all that is installed
+    python -m benchmarks run --suite kernels --against torch --rounds 9 --json rows.json
+    python -m benchmarks run --only mlp,gpt --python peers=/path/to/python
+    python -m benchmarks sizes --only mlp,gpt            training steps at odd sizes and with twice the work
+    python -m benchmarks list                            the tasks, with their work and their gates
+    python -m benchmarks report rows.json                docs/performance.md with its plot
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import show
+from benchmarks import compare_sizes, show
 from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
 from benchmarks.report import PAGE, write
@@ -37,15 +40,16 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", metavar="run | list | report", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="run | sizes | list | report", required=True)
     _configure_run(commands.add_parser("run", help="measure"))
+    _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
     report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
     report.add_argument("rows", type=Path, metavar="FILE", help="what `run --json FILE` wrote")
     report.add_argument("--docs", type=Path, default=DOCS, help="folder to write to (default: docs)")
     arguments = parser.parse_args(argv)
-    if arguments.command == "run":
-        return run(parser, arguments)
+    if arguments.command in ("run", "sizes"):
+        return (run if arguments.command == "run" else run_sizes)(parser, arguments)
     print(
         listing(list(TASKS.values()))
         if arguments.command == "list"
@@ -70,6 +74,13 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--against", default="all", metavar="LIST",
                         help=f"all, none, or some of {', '.join(PEERS)} (default: all)")  # fmt: skip
+    _configure_measuring(parser)
+    parser.add_argument("--list", action="store_true", help="list the chosen tasks and end")
+    parser.add_argument("--report", action="store_true", help=f"write docs/{PAGE} at the end; needs --json")
+    parser.add_argument("--no-floor", action="store_true", help="do not measure the machine's peaks")
+
+
+def _configure_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds of turns (default: 5)")
     parser.add_argument(
         "--threads", type=int, default=2, metavar="N", help="threads and cores each (default: 2)"
@@ -85,9 +96,13 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", type=Path, default=Path("~/.cache/stratal-benchmarks"), metavar="DIR",
                         help="where slow compilers and exported models are kept between runs; delete it to "
                         "measure their cold first calls again (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="list the chosen tasks and end")
-    parser.add_argument("--report", action="store_true", help=f"write docs/{PAGE} at the end; needs --json")
-    parser.add_argument("--no-floor", action="store_true", help="do not measure the machine's peaks")
+
+
+def _configure_sizes(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(compare_sizes.NAMES)
+    parser.add_argument("--only", default="", metavar="LIST", help=f"only these, of {names}")
+    parser.add_argument("--system", default=OWN, choices=SYSTEMS, help="the system that is measured")
+    _configure_measuring(parser)
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -98,10 +113,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         return 0
     if arguments.report and not arguments.json:
         parser.error("--report needs --json FILE")
-    settings = Settings(
-        threads=arguments.threads, rounds=arguments.rounds, patience_s=arguments.patience,
-        keep=arguments.keep.expanduser().absolute(), pythons=interpreters(parser, arguments.python),
-    )  # fmt: skip
+    settings = _settings(parser, arguments)
     if arguments.json:
         _check_writable(parser, arguments.json)
     versions = available(chosen_systems(parser, arguments.against), settings)
@@ -118,6 +130,32 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         print(written(arguments.json, DOCS))
     own = [row for row in rows if row["system"] == OWN and row["workload"] in TASKS]
     return 0 if own and all("error" not in r and r["outputs_agree"] is not False for r in own) else 1
+
+
+def _settings(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Settings:
+    return Settings(
+        threads=arguments.threads, rounds=arguments.rounds, patience_s=arguments.patience,
+        keep=arguments.keep.expanduser().absolute(), pythons=interpreters(parser, arguments.python),
+    )  # fmt: skip
+
+
+def run_sizes(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Measure the training steps at other sizes; return 0 if every gate is met."""
+    settings, names = _settings(parser, arguments), _names(arguments.only) or list(compare_sizes.NAMES)
+    if unknown := [name for name in names if name not in compare_sizes.NAMES]:
+        parser.error(f"unknown training step {unknown[0]!r}; there are {', '.join(compare_sizes.NAMES)}")
+    if arguments.json:
+        _check_writable(parser, arguments.json)
+    floor_s = partial(floor_seconds, peaks=_peaks(settings.threads))
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+            found = compare_sizes.measure(name, arguments.system, settings, Path(folder), floor_s, say)
+        print(f"{name}: {TASKS[name].title}\n{compare_sizes.text(found)}\n", flush=True)
+        rows += found
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    return 0 if all("error" not in row and row.get("met", True) for row in rows) else 1
 
 
 def run_tasks(

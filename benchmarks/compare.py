@@ -62,7 +62,7 @@ def measure(task: Task, systems: Iterable[str], settings: Settings, folder: Path
             row: Row = {"workload": task.name, "system": system}
             rows.append(row)
             try:
-                entrant = _enter(task, system, settings, folder, row, say)
+                entrant = enter(task, system, settings, folder, row, say)
             except WorkerError as error:
                 row["error"] = str(error)
                 row["unsupported"] = error.unsupported
@@ -70,17 +70,15 @@ def measure(task: Task, systems: Iterable[str], settings: Settings, folder: Path
                 continue
             stack.callback(entrant.worker.close)
             entrants.append(entrant)
-        entrants = _warm(entrants, say)
+        entrants = warm(entrants, say)
         _agree(task, entrants)
-        begin, own = cpu_seconds(), sum(e.cpu_s for e in entrants)
-        _run_rounds(entrants, settings.rounds, say)
-        _note_others(entrants, begin, own)
+        take_turns(entrants, settings.rounds, say)
     _compare(task, [e for e in entrants if e.rounds_ms])
     return rows
 
 
 # -- before the rounds -----------------------------------------------------------------------------
-def _enter(task: Task, system: str, settings: Settings, folder: Path, row: Row, say: Say) -> Entrant:
+def enter(task: Task, system: str, settings: Settings, folder: Path, row: Row, say: Say) -> Entrant:
     """Make the first call cold, choose the fastest variant, and return the process that is measured."""
     about = SYSTEMS[system]
     variants = about.image_variants if task.images else ("",)
@@ -148,7 +146,7 @@ def _measured(task: Task, worker: Worker, first: dict[str, Any], variant: str, r
     return Entrant(worker.system, worker, row, list(first["losses"]))
 
 
-def _warm(entrants: list[Entrant], say: Say) -> list[Entrant]:
+def warm(entrants: list[Entrant], say: Say) -> list[Entrant]:
     """Call each until it is warm and its outputs and first losses are known; return those that still live."""
     living = []
     for e in entrants:
@@ -211,6 +209,13 @@ def _relative(x: Array, y: Array) -> float:
 
 
 # -- rounds and what they say ----------------------------------------------------------------------
+def take_turns(entrants: list[Entrant], rounds: int, say: Say) -> None:
+    """Time each in every round, and note what else the machine did meanwhile."""
+    begin, own_s = cpu_seconds(), sum(e.cpu_s for e in entrants)
+    _run_rounds(entrants, rounds, say)
+    _note_others(entrants, begin, own_s)
+
+
 def _run_rounds(entrants: list[Entrant], rounds: int, say: Say) -> None:
     for number in range(rounds):
         turn = entrants[number % len(entrants) :] + entrants[: number % len(entrants)] if entrants else []

@@ -27,12 +27,15 @@ def mlp(nn: Any, sizes: tuple[int, ...] = (784, 512, 512, 10)) -> Any:
     return nn.Sequential(*layers)
 
 
-def lenet(nn: Any) -> Any:
+def lenet(
+    nn: Any, channels: tuple[int, int] = (6, 16), widths: tuple[int, int] = (120, 84), classes: int = 10
+) -> Any:
     """Return LeNet-5 for 1x28x28: two convolutions with max pooling, then 400-120-84-10."""
     return nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        nn.Conv2d(1, channels[0], 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(*channels, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(25 * channels[1], widths[0]), nn.ReLU(),
+        nn.Linear(*widths), nn.ReLU(), nn.Linear(widths[1], classes),
     )  # fmt: skip
 
 
@@ -169,6 +172,11 @@ def gcn(nn: Any, inputs: int = 128, hidden: int = 64, classes: int = 10) -> Any:
     return GraphConvolution()
 
 
+def nothing(rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], ...]:
+    """Return no arrays: most models take their data alone."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model, its data and its optimizer, for a library's `nn` and `optim`."""
@@ -177,7 +185,7 @@ class Workload:
     build: Callable[[Any], Any]
     data: Callable[[np.random.Generator], Arrays]
     optimizer: Callable[[Any, Any], Any]  # (optim, parameters)
-    rest: Callable[[np.random.Generator], tuple[np.ndarray[Any, Any], ...]] = lambda rng: ()
+    rest: Callable[[np.random.Generator], tuple[np.ndarray[Any, Any], ...]] = nothing
 
     def loss(self, nn: Any, model: Any, x: Any, y: Any, *rest: Any) -> Any:
         """Return the cross-entropy over all positions; `rest` is what the model takes besides x."""
@@ -185,14 +193,18 @@ class Workload:
         return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
 
 
-def _images(batch: int, shape: tuple[int, ...]) -> Callable[[np.random.Generator], Arrays]:
+def images(batch: int, shape: tuple[int, ...]) -> Callable[[np.random.Generator], Arrays]:
+    """Return what draws a batch of arrays with one of ten labels each."""
+
     def draw(rng: np.random.Generator) -> Arrays:
         return rng.standard_normal((batch, *shape), dtype=np.float32), rng.integers(0, 10, batch)
 
     return draw
 
 
-def _tokens(batch: int, length: int, vocab: int) -> Callable[[np.random.Generator], Arrays]:
+def tokens(batch: int, length: int, vocab: int) -> Callable[[np.random.Generator], Arrays]:
+    """Return what draws texts, and the same texts one token on."""
+
     def draw(rng: np.random.Generator) -> Arrays:
         text = rng.integers(0, vocab, (batch, length + 1))
         return text[:, :-1].copy(), text[:, 1:].copy()
@@ -200,14 +212,18 @@ def _tokens(batch: int, length: int, vocab: int) -> Callable[[np.random.Generato
     return draw
 
 
-def _sequences(length: int, batch: int, width: int) -> Callable[[np.random.Generator], Arrays]:
+def sequences(length: int, batch: int, width: int) -> Callable[[np.random.Generator], Arrays]:
+    """Return what draws [length, batch, width] with a label per sequence."""
+
     def draw(rng: np.random.Generator) -> Arrays:
         return rng.standard_normal((length, batch, width), dtype=np.float32), rng.integers(0, 10, batch)
 
     return draw
 
 
-def _graph(nodes: int, edges: int) -> Callable[[np.random.Generator], tuple[np.ndarray[Any, Any], ...]]:
+def graph(nodes: int, edges: int) -> Callable[[np.random.Generator], tuple[np.ndarray[Any, Any], ...]]:
+    """Return what draws edges (sources, targets) with the coefficients of symmetric normalisation."""
+
     def draw(rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], ...]:
         source, target = rng.integers(0, nodes, edges), rng.integers(0, nodes, edges)
         degree = 1.0 + np.bincount(source, minlength=nodes) + np.bincount(target, minlength=nodes)
@@ -219,17 +235,13 @@ def _graph(nodes: int, edges: int) -> Callable[[np.random.Generator], tuple[np.n
 WORKLOADS: dict[str, Workload] = {
     w.name: w
     for w in (
-        Workload("mlp", mlp, _images(32, (784,)), lambda o, p: o.Adam(p, lr=1e-3)),
-        Workload("mlp128", mlp, _images(128, (784,)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)),
-        Workload("lenet", lenet, _images(64, (1, 28, 28)), lambda o, p: o.Adam(p, lr=1e-3)),
-        Workload("gpt", gpt, _tokens(8, 256, 256), lambda o, p: o.AdamW(p, lr=1e-3, weight_decay=0.1)),
-        Workload(
-            "resnet18", resnet18, _images(32, (3, 32, 32)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)
-        ),
-        Workload("lstm", lstm, _sequences(64, 32, 64), lambda o, p: o.Adam(p, lr=1e-3)),
-        Workload(
-            "gcn", gcn, _images(20_000, (128,)), lambda o, p: o.Adam(p, lr=1e-3), _graph(20_000, 200_000)
-        ),
+        Workload("mlp", mlp, images(32, (784,)), lambda o, p: o.Adam(p, lr=1e-3)),
+        Workload("mlp128", mlp, images(128, (784,)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)),
+        Workload("lenet", lenet, images(64, (1, 28, 28)), lambda o, p: o.Adam(p, lr=1e-3)),
+        Workload("gpt", gpt, tokens(8, 256, 256), lambda o, p: o.AdamW(p, lr=1e-3, weight_decay=0.1)),
+        Workload("resnet18", resnet18, images(32, (3, 32, 32)), lambda o, p: o.SGD(p, lr=0.01, momentum=0.9)),
+        Workload("lstm", lstm, sequences(64, 32, 64), lambda o, p: o.Adam(p, lr=1e-3)),
+        Workload("gcn", gcn, images(20_000, (128,)), lambda o, p: o.Adam(p, lr=1e-3), graph(20_000, 200_000)),
     )
 }
 

@@ -18,10 +18,15 @@ def block(task: Task, rows: list[Row]) -> str:
     timed = sorted((r for r in rows if "median_ms" in r), key=lambda r: float(r["median_ms"]))
     lines = [title, _HEADER] + [_line(row) for row in timed]
     lines += [f"  {row['system']:14} {row['error']}" for row in rows if "error" in row]
+    return "\n".join([*lines, *busy_lines(rows)])
+
+
+def busy_lines(rows: list[Row]) -> list[str]:
+    """Return a warning where other processes took more than a little of the machine."""
     busy = max((row.get("others_busy", 0.0) for row in rows), default=0.0)
-    if busy > BUSY:
-        lines.append(f"  other processes took {busy:.0%} of the machine meanwhile: do not trust these times")
-    return "\n".join(lines)
+    if busy <= BUSY:
+        return []
+    return [f"  other processes took {busy:.0%} of the machine meanwhile: do not trust these times"]
 
 
 _HEADER = (

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from benchmarks import models
+from benchmarks import layers, models
 from benchmarks.functions import CHAIN, FUNCTIONS
-from benchmarks.inference import BOTTLENECKS, INFERENCE
+from benchmarks.inference import INFERENCE
 from benchmarks.structure import num_parameters, state
 from benchmarks.task import Table, Task
 from benchmarks.work import F32, Work, attention, convolution, dense, sweep, training
@@ -23,88 +23,28 @@ def _parameters(name: str) -> int:
     return num_parameters(state(models.WORKLOADS[name].build))
 
 
-def _mlp(batch: int) -> list[float]:
-    return [dense(batch, 784, 512), dense(batch, 512, 512), dense(batch, 512, 10)]
-
-
-def _lenet(batch: int) -> list[float]:
-    convolutions = [convolution(batch * 28 * 28, 1, 6, 5), convolution(batch * 10 * 10, 6, 16, 5)]
-    return [*convolutions, dense(batch, 400, 120), dense(batch, 120, 84), dense(batch, 84, 10)]
-
-
-def _resnet18(batch: int) -> list[float]:
-    layers = [convolution(batch * 32 * 32, 3, 64, 3)]
-    n_in, size = 64, 32
-    for stage in range(4):
-        n_out, size = 64 << stage, 32 >> stage
-        pixels = batch * size * size
-        layers += [convolution(pixels, n_in, n_out, 3)] + [convolution(pixels, n_out, n_out, 3)] * 3
-        layers += [convolution(pixels, n_in, n_out, 1)] if stage else []
-        n_in = n_out
-    return [*layers, dense(batch, 512, 10)]
-
-
-def _gpt(batch: int, context: int, d: int, layers: int, heads: int, vocab: int) -> list[float]:
-    rows = batch * context
-    block = [dense(rows, d, 3 * d), dense(rows, d, d), dense(rows, d, 4 * d), dense(rows, 4 * d, d)]
-    block.append(attention(batch, heads, context, (context + 1) / 2, d // heads))
-    return [0.0, *(block * layers), dense(rows, d, vocab)]  # the embedding looks up, it multiplies nothing
-
-
-def _lstm(length: int, batch: int, inputs: int, hidden: int) -> list[float]:
-    gates = 4 * hidden
-    return [
-        dense(length * batch, inputs, gates),
-        dense(length * batch, hidden, gates),
-        dense(batch, hidden, 10),
-    ]
-
-
-def _gcn(nodes: int, edges: int) -> list[float]:
-    return [
-        dense(nodes, 128, 64), 2.0 * edges * 64, dense(nodes, 64, 10), 2.0 * edges * 10,
-    ]  # fmt: skip
-
-
 TRAINING = (
     Task("mlp", "train", "MLP 784-512-512-10, batch 32, Adam",
-         training(_mlp(32), _parameters("mlp"), 2, 32 * 784 * 4), 0.65, 0.55, cold_gate_s=1.0),
+         training(layers.mlp(32), _parameters("mlp"), 2, 32 * 784 * 4), 0.65, 0.55, cold_gate_s=1.0),
     Task("mlp128", "train", "MLP 784-512-512-10, batch 128, SGD momentum",
-         training(_mlp(128), _parameters("mlp"), 1, 128 * 784 * 4), 0.80, 0.70, cold_gate_s=1.0),
+         training(layers.mlp(128), _parameters("mlp"), 1, 128 * 784 * 4), 0.80, 0.70, cold_gate_s=1.0),
     Task("lenet", "train", "LeNet-5, 1x28x28, batch 64, Adam",
-         training(_lenet(64), _parameters("lenet"), 2, 64 * 784 * 4), 0.25, 0.12, images=True),
+         training(layers.lenet(64), _parameters("lenet"), 2, 64 * 784 * 4), 0.25, 0.12, images=True),
     Task("resnet18", "train", "ResNet-18, 3x32x32, batch 32, SGD momentum",
-         training(_resnet18(32), _parameters("resnet18"), 1, 32 * 3072 * 4), 0.70, 0.55,
+         training(layers.resnet18(32), _parameters("resnet18"), 1, 32 * 3072 * 4), 0.70, 0.55,
          tolerance=5e-3, images=True, cold_gate_s=3.0),
     Task("lstm", "train", "LSTM 64->256, sequence 64, batch 32, Adam",
-         training(_lstm(64, 32, 64, 256), _parameters("lstm"), 2, 64 * 32 * 64 * 4), 0.82, 0.72),
+         training(layers.lstm(32), _parameters("lstm"), 2, 64 * 32 * 64 * 4), 0.82, 0.72),
     Task("gpt", "train", "GPT, 6 layers, d 384, context 256, batch 8, AdamW",
-         training(_gpt(8, 256, 384, 6, 6, 256), _parameters("gpt"), 2, 8 * 257 * 8), 0.82, 0.76,
+         training(layers.gpt(8), _parameters("gpt"), 2, 8 * 257 * 8), 0.82, 0.76,
          cold_gate_s=2.5),
     Task("gcn", "train", "GCN 128-64-10, 20,000 nodes, 200,000 edges, Adam",
-         training(_gcn(20_000, 200_000), _parameters("gcn"), 2, 20_000 * 129 * 4 + 200_000 * 12),
+         training(layers.gcn(20_000, 200_000), _parameters("gcn"), 2, 20_000 * 129 * 4 + 200_000 * 12),
          0.30, 0.15),
 )  # fmt: skip
 
 
 # -- forward ---------------------------------------------------------------------------------------
-def _resnet50(batch: int) -> float:
-    total, n_in, size = convolution(112 * 112, 3, 64, 7), 64, 56
-    for stage, depth in enumerate(BOTTLENECKS):
-        width, before, size = 64 << stage, size, 56 >> stage
-        for index in range(depth):
-            first = before if index == 0 else size
-            total += convolution(first**2, n_in, width, 1) + convolution(size**2, width, width, 3)
-            total += convolution(size**2, width, 4 * width, 1)
-            total += convolution(size**2, n_in, 4 * width, 1) if index == 0 else 0.0
-            n_in = 4 * width
-    return batch * (total + dense(1, 2048, 1000))
-
-
-def _encoder(rows: int, keys: float, d: int = 768, layers: int = 12) -> float:
-    return layers * (dense(rows, d, 12 * d) + attention(1, 12, rows, keys, d // 12))
-
-
 def _inference(name: str, operations: float, lookups: int = 0, other_bytes: int = 0) -> Work:
     """Return the work of a model: of a table that is only looked up, the rest is not read."""
     parameters = num_parameters(state(INFERENCE[name].build)) - lookups
@@ -120,13 +60,14 @@ FORWARD = (
     Task("layernorm_gelu", "forward", "layernorm(gelu(x*w+b)+x), 4096x4096",
          sweep({F32: 16.0 * _SIZE}, 8.0 * _SIZE), 0.45, 0.35, tolerance=1e-4),
     Task("resnet50_b1", "forward", "ResNet-50, 224x224, batch 1",
-         _inference("resnet50_b1", _resnet50(1), other_bytes=4 * 3 * 224**2), 0.98, 0.85, images=True),
+         _inference("resnet50_b1", layers.resnet50(1), other_bytes=4 * 3 * 224**2), 0.98, 0.85, images=True),
     Task("resnet50_b16", "forward", "ResNet-50, 224x224, batch 16",
-         _inference("resnet50_b16", _resnet50(16), other_bytes=64 * 3 * 224**2), 1.00, 0.80, images=True),
+         _inference("resnet50_b16", layers.resnet50(16), other_bytes=64 * 3 * 224**2), 1.00, 0.80,
+         images=True),
     Task("bert", "forward", "BERT-base, sequence 128, batch 1",
-         _inference("bert", _encoder(128, 128), (30522 + 512) * 768), 1.00, 0.94),
+         _inference("bert", layers.encoder(128, 128), (30522 + 512) * 768), 1.00, 0.94),
     Task("gpt2_decode", "forward", "GPT-2 small, one token after 255 of the cache",
-         _inference("gpt2_decode", _encoder(1, 256) + dense(1, 768, 50257), 1024 * 768,
+         _inference("gpt2_decode", layers.encoder(1, 256) + dense(1, 768, 50257), 1024 * 768,
                     4 * 24 * 12 * 255 * 64), 0.95, 0.80),
 )  # fmt: skip
 

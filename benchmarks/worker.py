@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.sizes import task as task_named
 from benchmarks.systems import SYSTEMS, Job, UnsupportedError
-from benchmarks.tasks import TASKS
 
 
 def rss_mb(which: str) -> float:
@@ -55,7 +55,7 @@ def prepare(system: str, task: str, variant: str, model_file: Path) -> tuple[Job
     module = importlib.import_module(f"benchmarks.systems.{SYSTEMS[system].module}")
     imported = time.perf_counter()
     facts = {"import_s": imported - begin, "import_rss_mb": rss_mb("VmRSS"), "python_rss_mb": base_mb}
-    job = module.build(TASKS[task], variant, model_file)
+    job = module.build(task_named(task), variant, model_file)
     return job, facts | {"build_s": time.perf_counter() - imported}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
 
-from benchmarks import compare, show, structure
+from benchmarks import compare, compare_sizes, show, sizes, structure
 from benchmarks.__main__ import listing, main
 from benchmarks.inference import INFERENCE, folded, norms_of
 from benchmarks.models import WORKLOADS
@@ -130,6 +130,31 @@ def test_other_work_on_the_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     assert entrants[0].row["others_busy"] == 0.4
     row = {"system": "torch", "error": "gave up", "others_busy": entrants[1].row["others_busy"]}
     assert "other processes took 40% of the machine" in show.block(TASKS["mlp"], [row])
+
+
+def test_other_sizes_are_other_models_and_their_work_follows() -> None:
+    assert {name.partition("+")[0] for name in sizes.CASES} == set(WORKLOADS)
+    for name, case in sizes.CASES.items():
+        x, y = sizes.workload(name).data(np.random.default_rng(0))
+        base = sizes.task(name.partition("+")[0]).work
+        ratio = sizes.task(name).work.operations["float32"] / base.operations["float32"]
+        if name.endswith("+twice"):
+            assert ratio == pytest.approx(2, rel=1e-3)
+            assert structure.state(case.build) == structure.state(WORKLOADS[name.partition("+")[0]].build)
+        else:
+            assert 1 < ratio < 2 and (len(x) % 2 == 1 or (name.startswith("lstm") and len(y) % 2 == 1))
+
+
+def test_odd_sizes_are_judged_by_their_operations_per_second() -> None:
+    """The odd size has 1.07 times the operations of the first; twice as slow, it keeps about half."""
+    entrants = [_entrant("stratal", [ms, 3 * ms], []) for ms in (1.0, 2.0, 2.2)]
+    for entrant, name in zip(entrants, ("mlp", "mlp+odd", "mlp+twice"), strict=True):
+        entrant.row["workload"] = name
+    compare_sizes._judge(entrants, lambda task: 1e-4)
+    assert entrants[1].row["kept"] == pytest.approx(0.53, abs=0.02) and entrants[1].row["met"] is False
+    assert entrants[2].row["slower"] == pytest.approx(2.2) and "MISSED" in compare_sizes.text(
+        [entrants[2].row]
+    )
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,24 +19,24 @@ from stratal.tensor import programs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
 
-from benchmarks.models import WORKLOADS, Workload, _images, _tokens, gpt, mlp, resnet18
+from benchmarks.models import WORKLOADS, Workload, gpt, images, mlp, resnet18, tokens
 
 SMALL: dict[str, Workload] = {
-    "mlp": replace(WORKLOADS["mlp"], build=partial(mlp, sizes=(20, 33, 17, 10)), data=_images(8, (20,))),
-    "lenet": replace(WORKLOADS["lenet"], data=_images(4, (1, 28, 28))),
+    "mlp": replace(WORKLOADS["mlp"], build=partial(mlp, sizes=(20, 33, 17, 10)), data=images(8, (20,))),
+    "lenet": replace(WORKLOADS["lenet"], data=images(4, (1, 28, 28))),
     "resnet18": replace(
-        WORKLOADS["resnet18"], build=partial(resnet18, width=8), data=_images(2, (3, 32, 32))
+        WORKLOADS["resnet18"], build=partial(resnet18, width=8), data=images(2, (3, 32, 32))
     ),
     "gpt": replace(
         WORKLOADS["gpt"], build=partial(gpt, layers=2, d=48, heads=3, context=24, vocab=40),
-        data=_tokens(2, 24, 40),
+        data=tokens(2, 24, 40),
     ),
 }  # fmt: skip
 FULL: dict[str, Workload] = {
     "mlp": WORKLOADS["mlp"],
     "lenet": WORKLOADS["lenet"],
-    "resnet18": replace(WORKLOADS["resnet18"], data=_images(8, (3, 32, 32))),
-    "gpt": replace(WORKLOADS["gpt"], data=_tokens(2, 256, 256)),
+    "resnet18": replace(WORKLOADS["resnet18"], data=images(8, (3, 32, 32))),
+    "gpt": replace(WORKLOADS["gpt"], data=tokens(2, 256, 256)),
 }
 
 

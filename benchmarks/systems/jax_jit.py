@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import jax_models
 from benchmarks.functions import CHAIN, FUNCTIONS, Function
 from benchmarks.inference import INFERENCE, folded
-from benchmarks.models import WORKLOADS
+from benchmarks.sizes import workload as workload_named
 from benchmarks.structure import EMBEDDINGS, draw, state
 from benchmarks.systems import Job
 from benchmarks.task import Task
@@ -43,8 +43,8 @@ def array(value: np.ndarray[Any, Any]) -> Any:
 
 
 def _training(task: Task) -> Job:
-    workload = WORKLOADS[task.name]
-    forward = jax_models.TRAINING[task.name]
+    workload = workload_named(task.name)
+    forward = jax_models.TRAINING[task.name.partition("+")[0]]
     weights = draw(state(workload.build))
     learned = {name: w for name, w in weights.items() if not name.endswith(jax_models.STATISTICS)}
     parameters = jax_models.to_jax(learned, tables=EMBEDDINGS)

@@ -10,7 +10,7 @@ import numpy as np
 import stratal as st
 from benchmarks.functions import FUNCTIONS, TORCH_STYLE
 from benchmarks.inference import INFERENCE
-from benchmarks.models import WORKLOADS
+from benchmarks.sizes import workload as workload_named
 from benchmarks.structure import draw
 from benchmarks.systems import Job
 from benchmarks.task import Task
@@ -33,7 +33,7 @@ def _load(build: Any) -> Any:
 
 
 def _training(task: Task) -> Job:
-    workload = WORKLOADS[task.name]
+    workload = workload_named(task.name)
     model = _load(workload.build)
     optimizer = workload.optimizer(optim, model.parameters())
     rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from benchmarks.functions import FUNCTIONS, TORCH_STYLE, Function
 from benchmarks.inference import INFERENCE, norms_of
-from benchmarks.models import WORKLOADS
+from benchmarks.sizes import workload as workload_named
 from benchmarks.structure import draw
 from benchmarks.systems import Job
 from benchmarks.task import Task
@@ -60,7 +60,7 @@ def tensor(array: np.ndarray[Any, Any], variant: str) -> Any:
 
 
 def _training(task: Task, variant: str, compiled: Compile) -> Job:
-    workload = WORKLOADS[task.name]
+    workload = workload_named(task.name)
     model = load(workload.build(torch.nn), variant)
     optimizer = workload.optimizer(_Fused(), model.parameters())
     rng = np.random.default_rng(0)
