@@ -148,7 +148,8 @@ def split_products(graph: Graph) -> Graph:
         contract("km,kn->mn", x[k, m], y[k, n])
         ->  sum(contract("pkm,pkn->pmn", reshape(x, [16, k/16, m]), reshape(y, [16, k/16, n])), axes=(0,))
 
-    The gradient of a small weight over many rows is such a product. Where it is split depends on shapes alone.
+    The gradient of a small weight over many rows is such a product. Where it is split depends on shapes
+    alone.
     """
     return rewrite_graph(graph, _split_product)
 
