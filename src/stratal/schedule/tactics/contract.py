@@ -43,6 +43,7 @@ PANELS_AT_ONCE = 16  # written side by side while packing what is contiguous acr
 BLOCK = 512  # products summed in one run
 MANY_ROWS = 512  # rows of A that repay copying all of B before
 FEW_ROWS = 16  # rows of A that do not repay copying B at all
+FAR_BYTES = 1024  # between lines that then crowd into few sets of the first cache
 COPIED_BLOCK = 256  # rows of B that are copied at a time
 THIN_BLOCK = 32  # rows of B that few rows of A read side by side
 THIN_COLUMNS = 1024
@@ -151,7 +152,7 @@ def choose_tiling(p: Product) -> Tiling:
     panel = min(BLOCK, max(256, p.target.l2_bytes // 4 // (width * size)))
     if p.depth <= 2 * panel:
         return Tiling(rows, vectors, copy_a=copy_a, copy_b=copy_b)
-    run = max(1, min(RUN, -(-num_rows // max(1, -(-RUNS // 2 // num_columns)))))
+    run = max(1, min(RUN, -(-num_rows // max(1, -(-RUNS // num_columns)))))
     return Tiling(rows, vectors, panel, run, copy_a=copy_a, copy_b=copy_b)
 
 
@@ -186,13 +187,11 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     far = max((abs(p.step(p.roles.b, v) or 0) for v in p.roles.reduce), default=0)
     used = p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
     read = math.prod(v.extent for v in used) * p.roles.vector.extent
-    if (
-        far <= vectors * p.lanes
-        or read > operand.buffer.size  # windows overlap: panels would hold elements several times
-        or p.m.extent <= FEW_ROWS
-        or p.depth * far * 4 <= p.target.l1d_bytes
-    ):
+    near = far <= vectors * p.lanes or p.depth * far * 4 <= p.target.l1d_bytes
+    if near or p.m.extent <= FEW_ROWS:
         return ""
+    if read > operand.buffer.size:  # windows overlap: a copy of all would hold elements several times
+        return "inside" if far * p.dtype.itemsize >= FAR_BYTES else ""
     return "before" if p.m.extent >= MANY_ROWS else "inside"
 
 

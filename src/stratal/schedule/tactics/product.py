@@ -19,7 +19,8 @@ from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import sequence
 from stratal.schedule.tactics.common import in_place_pairs
 
-SCATTERED = 2  # what storing an element across its line costs, in elements of an operand turned beforehand
+COPIED = 3.0  # cycles to copy an element across its line
+SCATTERED = 4.0  # cycles to store an element across its line
 
 
 class Roles(NamedTuple):
@@ -37,16 +38,22 @@ class Roles(NamedTuple):
 
 
 def choose_roles(
-    terms: Sequence[Expr], axes: Sequence[Var], reduce: Sequence[Var], out: Buffer, num_results: int = 1
+    terms: Sequence[Expr],
+    axes: Sequence[Var],
+    reduce: Sequence[Var],
+    out: Buffer,
+    lanes: int,
+    num_results: int = 1,
 ) -> Roles:
-    """Choose the vector axis: contiguous in one operand and in the result if there is one; else whichever
-    leaves fewer elements to be moved across their lines, those of the operand or those of the results.
+    """Choose the vector axis: the one with the fewest cycles for arithmetic on padded vectors, for copying an
+    operand it is not contiguous in, and for storing results across their lines.
     """
+    products = math.prod(v.extent for v in (*axes, *reduce)) / (2 * lanes)
     operands = [strip_cast(t) for t in terms]
     offsets = [
         index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands
     ]  # else a constant
-    best: tuple[tuple[int, ...], int, Var] | None = None
+    best: tuple[tuple[float, ...], int, Var] | None = None
     for v, step_out in zip(axes, out.strides, strict=True):
         mine = [index.depends(o, v) for o in offsets]
         if sum(mine) != 1:
@@ -54,9 +61,12 @@ def choose_roles(
         b = mine.index(True)
         contiguous = index.stride_of(offsets[b], v) == 1 and v.extent > 1
         operand = operands[b]
-        copied = 0 if contiguous or not isinstance(operand, Load) else operand.buffer.size
-        scattered = 0 if step_out == 1 else SCATTERED * num_results * out.size
-        score = (-copied - scattered, int(contiguous), int(step_out == 1), min(v.extent, 64), b)
+        cycles = products * (-(-v.extent // lanes) * lanes / max(1, v.extent))
+        if not contiguous and isinstance(operand, Load):
+            cycles += COPIED * operand.buffer.size
+        if step_out != 1:
+            cycles += SCATTERED * num_results * out.size
+        score = (-cycles, int(contiguous), int(step_out == 1), min(v.extent, 64), b)
         if best is None or score > best[0]:
             best = (score, b, v)
     if best is None:
@@ -83,9 +93,10 @@ class Product:
         self.axes = fresh_axes((v.extent for v in self.compute.axes), "i")
         reduce = fresh_axes((v.extent for v in self.compute.reduce), "k")
         operands = x.terms(self.anchor, tuple(self.axes), tuple(reduce))
-        self.roles = choose_roles(operands, self.axes, reduce, x.buffer(x.results[0]), len(x.results))
         self.dtype: DType = self.compute.state_dtypes[0]
         self.lanes = max(1, target.vector_bits // 8 // max(4, self.dtype.itemsize))
+        out = x.buffer(x.results[0])
+        self.roles = choose_roles(operands, self.axes, reduce, out, self.lanes, len(x.results))
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
         rows = index.unflatten(self.m, tuple(v.extent for v in self.roles.rows))
         self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
