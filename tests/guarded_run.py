@@ -69,14 +69,28 @@ class GuardedRun:
     def view(self, id_: int) -> Array:
         value: Value = self.values[id_]
         strides = tuple(s * value.type.dtype.itemsize for s in value.strides)
-        return np.ndarray(value.type.ints, value.type.dtype.np, self.memory[id_].data, 0, strides)
+        data = self.memory[id_].data
+        return np.ndarray(value.type.ints, value.type.dtype.np, data, self.offset(id_), strides)
+
+    def offset(self, id_: int) -> int:
+        """Return where a value starts in its block: a row of another value moves with its counter."""
+        value, bytes_in = self.values[id_], 0
+        while value.alias is not None:
+            if value.row is not None:
+                bytes_in += int(self.view(value.row)) * value.nbytes
+            value = self.values[value.alias]
+        return bytes_in
+
+    def bytes_of(self, id_: int) -> Array:
+        start = self.offset(id_)
+        return self.memory[id_][start : start + self.values[id_].nbytes]
 
     def commands(self, commands: Sequence[Command]) -> None:
         for c in commands:
             if isinstance(c, Launch):
                 self.launch(c)
             elif isinstance(c, Copy):
-                self.memory[c.target][:] = self.memory[c.source].copy()
+                self.bytes_of(c.target)[:] = self.bytes_of(c.source).copy()
             elif isinstance(c, Host):
                 self.host(c)
             elif isinstance(c, Branch):
@@ -104,7 +118,7 @@ class GuardedRun:
             self.view(id_)[...] = result
 
     def launch(self, c: Launch) -> None:
-        pointers = [self.memory[id_].ctypes.data for id_ in (*c.reads, *c.writes)]
+        pointers = [self.memory[id_].ctypes.data + self.offset(id_) for id_ in (*c.reads, *c.writes)]
         buffers = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
         scratch = self.scratch.ctypes.data
         frame = Frame(ctypes.addressof(buffers), None, None, scratch, 0, ctypes.addressof(self.error))
