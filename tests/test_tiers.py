@@ -20,6 +20,7 @@ TIERS = [
     {"nn", "optim", "data", "formats", "te"},
     {"train", "auto", "compress", "serve"},
     {"inspect"},
+    {"tune"},
     {"stratal"},  # the package itself: the public names
     {"cli"},
     {"__main__"},

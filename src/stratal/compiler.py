@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from stratal.base import settings
+from stratal.base import settings, tuning
 from stratal.base.artifact import Branch, Command, Copy, Executable, KernelObject, Loop, Value, While
 from stratal.base.collector import collector_paused
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target, current_target
-from stratal.codegen.assemble import assemble, compile_all
+from stratal.codegen.assemble import assemble, compile_all, toolchain_digest
 from stratal.codegen.driver import driver_target, driver_text
 from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph, verify
@@ -62,7 +62,7 @@ class Program:
 
     @cached_property
     def _drafted(self) -> Drafted:
-        with settings.winograd(self.made.winograd):
+        with settings.winograd(self.made.winograd), tuning.using(self.made.records):
             draft, log = decided(self.graph, self.made.target, fused=self.made.fused)
         return Drafted(draft.of_commands(self.executable.commands), log)
 
@@ -103,7 +103,8 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     """
     started = time.perf_counter()
     target = current_target()
-    with collector_paused(), recording(graph) as record:
+    records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
+    with collector_paused(), recording(graph) as record, tuning.using(records):
         kept = KeptProgram(graph, target, fused=fused)
         executable, drafted = kept.find(), None
         num_cached = len(executable.kernels) if executable else 0
@@ -115,13 +116,16 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
         loaded = LoadedProgram(executable, driver_object(target))
     index.forget()
     seconds = time.perf_counter() - started
-    made = Compilation(target, seconds, num_cached, tuple(record.overrides), fused, settings.winograd.value)
+    made = Compilation(
+        target, seconds, num_cached, tuple(record.overrides), fused, settings.winograd.value, records
+    )
     return record.finished(Program(graph, loaded, made, drafted))
 
 
 def decided(graph: Graph, target: Target, *, fused: bool = True) -> Drafted:
     """Take every decision: rewrites, partition, layouts, schedules and shared memory."""
     with collect() as log:
+        tuning.in_force().report()
         prepared = stage("simplified", prepare(stage("captured", graph)))
         draft = stage("commands", lower(prepared, target, fused=fused))
         share_memory(draft)

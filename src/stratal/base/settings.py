@@ -24,6 +24,7 @@ T = TypeVar("T")
 Origin = Literal["default", "environment", "context"]
 PREFIX: Final = "STRATAL_"
 TARGET_NAMES: Final = ("host", "avx512", "haswell", "neon", "generic")
+OBJECTIVES: Final = ("time", "memory", "utilisation")
 
 
 @final
@@ -133,6 +134,18 @@ def _target(text: str) -> str:
     return text
 
 
+def _objective(text: str) -> str:
+    if text not in OBJECTIVES:
+        raise ValueError
+    return text
+
+
+def _records(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError
+    return text if text in ("auto", "off") else str(Path(text).expanduser().absolute())
+
+
 _UNITS: Final = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _BINARY: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
@@ -196,6 +209,20 @@ winograd = Setting(
     _flag,
     _FLAG,
     "let float32 convolutions use Winograd's algorithm: faster, with about three times the rounding error",
+)
+tuning = Setting(
+    "tuning",
+    lambda: "auto",
+    _records,
+    "auto, off or a file",
+    "tuning records that decide schedules; auto: tuning.json in the cache directory",
+)
+objective = Setting(
+    "objective",
+    lambda: "time",
+    _objective,
+    "one of " + ", ".join(OBJECTIVES),
+    "what tuning optimises, and whose records decide",
 )
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"

@@ -21,6 +21,7 @@ WORKER_READY_S: Final = 0.01  # one that runs already
 SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
 SECONDS_PER_KERNEL: Final = 2.0e-3
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
+_SCHEDULE_SOURCES: Final = (*_KERNEL_SOURCES, "schedule")
 _PROGRAM_SOURCES: Final = (*_KERNEL_SOURCES, "graph", "ops", "optimize", "schedule", "memory", "compiler.py")
 
 
@@ -195,10 +196,10 @@ class _Compilation:
                 self.rejected[key] = answer.decode(errors="replace")
 
 
-@lru_cache(maxsize=2)
-def toolchain_digest(scope: Literal["kernel", "program"] = "kernel") -> str:
-    """Return a digest of the toolchain and of the sources that decide what a kernel (or a whole program)
-    becomes.
+@lru_cache(maxsize=3)
+def toolchain_digest(scope: Literal["kernel", "schedule", "program"] = "kernel") -> str:
+    """Return a digest of the toolchain and of the sources that decide what a kernel's loops (a kernel and its
+    loops, a whole program) become.
 
     Part of every cache key: an edit of any of them makes old entries unreachable.
     """
@@ -208,7 +209,7 @@ def toolchain_digest(scope: Literal["kernel", "program"] = "kernel") -> str:
     digest = hashlib.blake2b(digest_size=16)
     version = ".".join(map(str, llvm.llvm_version_info))
     digest.update(f"llvmlite {llvmlite.__version__} llvm {version}".encode())
-    roots = _KERNEL_SOURCES if scope == "kernel" else _PROGRAM_SOURCES
+    roots = {"kernel": _KERNEL_SOURCES, "schedule": _SCHEDULE_SOURCES, "program": _PROGRAM_SOURCES}[scope]
     for path, content in _source_digests():
         if path.split("/")[0] in roots:
             digest.update(path.encode() + b"\0" + content)

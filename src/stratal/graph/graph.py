@@ -11,6 +11,7 @@ from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 from stratal.graph.literal import Literal, show
 from stratal.graph.node import Const, Input, Node, rebuild, topological
+from stratal.graph.op import Op
 
 
 @final
@@ -73,10 +74,9 @@ class Graph:
                     continue
                 if isinstance(node.op, Input):
                     raise VerifyError(f"graph {self.name}: input {node.op.label!r} is used but not listed")
-                attributes = ",".join(f"{k}={_digest_of(v)}" for k, v in node.op.attributes.items())
                 operands = ",".join(str(number[i]) for i in node.inputs)
                 number[node] = len(number)
-                sha.update(f"{node.op.name}[{attributes}]({operands}){node.type}\n".encode())
+                sha.update(f"{op_text(node.op)}({operands}){node.type}\n".encode())
             sha.update(f"return {[number[o] for o in self.outputs]}\n".encode())
             sha.update(f"update {[(number[s], number[v]) for s, v in self.updates]}".encode())
             self._digest = sha.hexdigest()[:32]
@@ -135,6 +135,11 @@ def _show(value: Any, indent: str, limit: int | None) -> str:
     if limit is not None and isinstance(value, Literal) and len(text) > limit:
         return f"{text[:limit]}...}}"
     return text
+
+
+def op_text(op: Op) -> str:
+    """Return an op with its attributes as text, the same in every process; constants by their digest."""
+    return f"{op.name}[{','.join(f'{k}={_digest_of(v)}' for k, v in op.attributes.items())}]"
 
 
 def _digest_of(value: object) -> str:

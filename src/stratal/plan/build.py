@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, Value, While
 from stratal.base.source import SourceLine
 from stratal.base.target import Target
+from stratal.base.tuning import UNTUNED, Records
 from stratal.graph.graph import Graph
 from stratal.memory.plan import live_minimum, round_up
 from stratal.plan.names import kernel_name, tactic_name
@@ -29,6 +30,7 @@ class Compilation(NamedTuple):
     overrides: tuple[str, ...] = ()
     fused: bool = True
     winograd: bool = True  # whether convolutions could use that algorithm
+    records: Records = UNTUNED  # measurements that decided
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:

@@ -2,7 +2,7 @@
 
     kernel   its loops (by the digest in its name), the target and its function attributes, the code generator
     program  the graph, labels of its inputs, which of its nodes share source lines, the target, the threads,
-             fused or not, Winograd's algorithm allowed or not, the compiler
+             fused or not, Winograd's algorithm allowed or not, tuning records, the compiler
 
 A program names its source lines by number in the order the graph meets them: moved within a file, or computed
 in another one, the same graph finds the same program, and errors name the lines of whoever runs it.
@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from stratal.base import settings
+from stratal.base import settings, tuning
 from stratal.base.artifact import Executable, KernelObject
 from stratal.base.errors import FormatError
 from stratal.base.source import SourceLine
@@ -77,6 +77,7 @@ class KeptProgram:
             labels = hashlib.sha256(repr([str(getattr(i.op, "label", "")) for i in graph.inputs]).encode())
             threads, way = str(settings.threads.value), "fused" if fused else "unfused"
             way += " winograd" if settings.winograd.value else ""
+            way += f" tuned {tuning.in_force().digest}" if len(tuning.in_force()) else ""
             self._key = " ".join((
                 "program", graph.digest, shared, labels.hexdigest()[:32], target.digest, threads, way,
                 toolchain_digest("program"),

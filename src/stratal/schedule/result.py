@@ -56,13 +56,16 @@ class Tactic(NamedTuple):
 class Candidate(NamedTuple):
     """One way to make a kernel of a group: an algorithm and its parameters.
 
-    `seconds` is what it should take on one core, from sizes and the target's description alone.
+    `seconds` is what it should take on one core, from sizes and the target's description alone; `operations`
+    the arithmetic of its products, a multiply-add counted as two: algorithms differ in it. Algorithm and
+    parameters say all: `tactics.candidate_of` makes the candidate again from them.
     """
 
     algorithm: str
     seconds: float
     make: Callable[[GroupExpressions], Tactic]
     parameters: tuple[tuple[str, int], ...] = ()
+    operations: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.algorithm}({', '.join(f'{k}={v}' for k, v in self.parameters)})"

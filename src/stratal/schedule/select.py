@@ -5,13 +5,19 @@ its content.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
 
+from stratal.base import tuning
 from stratal.base.errors import VerifyError
 from stratal.base.log import Alternative, decide
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
+from stratal.graph.graph import op_text
 from stratal.graph.node import Const, Input, Item, Node, items, topological
+from stratal.graph.op import Op
 from stratal.graph.partition import Group
 from stratal.loops.compute import LoopBody
 from stratal.loops.expr import Buffer, Expr, Load, load
@@ -19,7 +25,7 @@ from stratal.loops.stmt import Kernel, Stmt, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import rewrite_expressions
 from stratal.schedule.result import Candidate, Operand, Scheduled, Tactic
-from stratal.schedule.tactics import candidates
+from stratal.schedule.tactics import candidate_of, candidates, variants
 from stratal.schedule.tactics.bodies import schedule_body
 
 
@@ -111,24 +117,110 @@ def schedule_group(
     target: Target,
 ) -> Scheduled:
     """Return the kernel of a group that has one (not `host`, `region` or `alias`)."""
-    memory = Memory(strides_of)
     if group.kind == "body":
-        return _body(group, lower_of, memory, target)
-    x = GroupExpressions(group, lower_of, memory, is_stored)
-    return finish(memory, choose(x, target).make(x))
+        return _body(group, lower_of, Memory(strides_of), target)
+    problem = Problem(group, lower_of, strides_of, is_stored, target)
+    found = choose(problem)
+    watching = _WATCHING.get()
+    if watching is not None:
+        watching.append((problem, found))
+    return problem.schedule(found)
 
 
-def choose(x: GroupExpressions, target: Target) -> Candidate:
-    """Return the candidate that should take the least time."""
-    first, *others = sorted(candidates(x.group.kind, x, target), key=lambda c: c.seconds)
+class Problem(NamedTuple):
+    """A group that is to become a kernel, with what its schedule depends on."""
+
+    group: Group
+    lower_of: Callable[[Node], Lowered | None]
+    strides_of: Callable[[Node], tuple[int, ...]]
+    is_stored: Callable[[Node], bool]
+    target: Target
+
+    @property
+    def digest(self) -> str:
+        """A hash of what is computed, with shapes, strides and dtypes: the same in every process."""
+        rows, _ = structure(self.group, self.strides_of, self.is_stored)
+        return hashlib.sha256(_as_text(rows).encode()).hexdigest()[:32]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """What the group reads, computes and writes, in an order that no candidate changes."""
+        return structure(self.group, self.strides_of, self.is_stored)[1]
+
+    def expressions(self, memory: Memory | None = None) -> GroupExpressions:
+        """Return the group's members as expressions; fresh ones for each candidate that is made of them."""
+        return GroupExpressions(self.group, self.lower_of, memory or Memory(self.strides_of), self.is_stored)
+
+    def candidates(self) -> list[Candidate]:
+        """Return every way that is priced without measurements, the least estimate first."""
+        found = candidates(self.group.kind, self.expressions(), self.target)
+        return sorted(found, key=lambda c: c.seconds)
+
+    def variants(self) -> list[Candidate]:
+        """Return what measurements choose from beside the candidates."""
+        known = {(c.algorithm, c.parameters) for c in self.candidates()}
+        found = variants(self.group.kind, self.expressions(), self.target)
+        return [c for c in found if (c.algorithm, c.parameters) not in known]
+
+    def named(self, algorithm: str, parameters: tuple[tuple[str, int], ...]) -> Candidate | None:
+        """Return the way a tuning record names; None where there is no such way."""
+        return candidate_of(self.group.kind, self.expressions(), self.target, algorithm, parameters)
+
+    def schedule(self, candidate: Candidate) -> Scheduled:
+        """Return the kernel a candidate makes."""
+        memory = Memory(self.strides_of)
+        return finish(memory, candidate.make(self.expressions(memory)))
+
+
+def _as_text(value: object) -> str:
+    """Return a description with its ops as text, which a process does not decide."""
+    if isinstance(value, tuple | list):
+        return f"({','.join(map(_as_text, value))})"
+    return op_text(value) if isinstance(value, Op) else str(value)
+
+
+_WATCHING: ContextVar[list[tuple[Problem, Candidate]] | None] = ContextVar("stratal_problems", default=None)
+
+
+@contextmanager
+def watched_problems() -> Iterator[list[tuple[Problem, Candidate]]]:
+    """Collect what is scheduled in a block, each distinct group of a program once, with what was chosen."""
+    found: list[tuple[Problem, Candidate]] = []
+    token = _WATCHING.set(found)
+    try:
+        yield found
+    finally:
+        _WATCHING.reset(token)
+
+
+def choose(problem: Problem) -> Candidate:
+    """Return the candidate a tuning record names, else the one that should take the least time."""
+    first, *others = problem.candidates()
+    records = tuning.in_force()
+    record = records.find(problem.digest) if len(records) else None
+    if record is not None:
+        tuned = problem.named(record.algorithm, record.parameters)
+        if tuned is not None:
+            _decide_measured(problem, tuned, record)
+            return tuned
     if others:
-        anchor = x.group.members[0]
+        anchor = problem.group.members[0]
         decide(
             "tactic", f"{anchor.op.name} {anchor.type}", str(first), "the least estimated time on one core",
             alternatives=tuple(Alternative(str(c), c.seconds) for c in others),
             seconds=first.seconds, basis="estimated", where=anchor.where,
         )  # fmt: skip
     return first
+
+
+def _decide_measured(problem: Problem, tuned: Candidate, record: tuning.Record) -> None:
+    anchor = problem.group.members[0]
+    found = f"measured {record.when} in {record.trials} trials on {record.threads} threads"
+    others = () if record.default == str(tuned) else (Alternative(record.default, record.default_seconds),)
+    decide(
+        "tactic", f"{anchor.op.name} {anchor.type}", str(tuned), f"{found}, for {record.objective}",
+        alternatives=others, seconds=record.seconds, basis="measured", where=anchor.where,
+    )  # fmt: skip
 
 
 def _body(

@@ -1,7 +1,10 @@
 """Tactics: which loops, in what order, split and vectorised how, for one kind of group each.
 
 A module here names the `KIND` of groups it schedules and yields `candidates(x, target)`: the ways it knows
-for one group, each with an estimate. It needs to be listed nowhere.
+for one group, each with an estimate. It needs to be listed nowhere. One that can be tuned also has
+
+    variants(x, target)                              the same algorithms with other legal parameters
+    candidate_of(x, target, algorithm, parameters)   the candidate so named, None where it is not legal here
 """
 
 from __future__ import annotations
@@ -28,3 +31,27 @@ def candidates(kind: str, x: GroupExpressions, target: Target) -> Iterator[Candi
     """Yield every way known to make a kernel of a group."""
     for module in tactics(kind):
         yield from module.candidates(x, target)
+
+
+def variants(kind: str, x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield further ways to make a kernel of a group, for measurements to choose from."""
+    for module in tactics(kind):
+        if hasattr(module, "variants"):
+            yield from module.variants(x, target)
+
+
+def tunable(kind: str) -> bool:
+    """Return whether measurements have anything to choose from."""
+    return any(hasattr(module, "variants") for module in tactics(kind))
+
+
+def candidate_of(
+    kind: str, x: GroupExpressions, target: Target, algorithm: str, parameters: tuple[tuple[str, int], ...]
+) -> Candidate | None:
+    """Return the way of that name and those parameters; None where this group has no such way."""
+    for module in tactics(kind):
+        if hasattr(module, "candidate_of"):
+            found: Candidate | None = module.candidate_of(x, target, algorithm, dict(parameters))
+            if found is not None:
+                return found
+    return None

@@ -10,9 +10,11 @@ multiplication", 2008.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal, NamedTuple
 
 from stratal.base.dtypes import bool_
 from stratal.base.log import decide
@@ -54,6 +56,10 @@ DIRECT_WORK = 6  # epilogues up to this many operations are repeated in the unro
 PACK_CYCLES = (1.0, 3.0)  # an element copied, along its lines and across them
 
 Copied = Literal["", "before", "inside"]
+COPIES: Final[tuple[Copied, ...]] = ("", "before", "inside")  # by number, as parameters name them
+DEPTHS: Final = (128, 256, 512, 1024)  # blocks of the reduction that measurements try
+RUN_LENGTHS: Final = (1, 4, 16)
+FAIR: Final = 1.3  # a register tile that takes more of the best one's cycles is not tried
 
 
 class Tiling(NamedTuple):
@@ -75,20 +81,55 @@ class Tiling(NamedTuple):
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield the product in tiles that suit its sizes."""
     product = Product(x, target)
-    tiling = choose_tiling(product)
-    yield Candidate(
+    yield _candidate(product, choose_tiling(product))
+
+
+def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield the product in other register tiles, blocks, runs and with other copies."""
+    p = Product(x, target)
+    chosen = choose_tiling(p)
+    copies = [(a, b) for a in COPIES for b in COPIES if _may_copy(p, a, b)]
+    copying = {(a, b): _copy_cycles(p, a, b) for a, b in copies}
+    depths = sorted({0, chosen.depth, *(d for d in DEPTHS if d < p.depth)})
+    for rows, vectors in _fair_tiles(p):
+        num_rows, num_columns = -(-p.m.extent // rows), -(-p.roles.vector.extent // (vectors * p.lanes))
+        run_rows = sorted({n for n in (*RUN_LENGTHS, num_rows, chosen.run_rows) if n <= num_rows})
+        run_columns = sorted({n for n in (*RUN_LENGTHS, chosen.run_columns) if n <= num_columns})
+        for depth, down, across, (a, b) in itertools.product(depths, run_rows, run_columns, copies):
+            yield _candidate(p, Tiling(rows, vectors, depth, down, across, a, b), copying[a, b])
+
+
+def candidate_of(
+    x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
+) -> Candidate | None:
+    """Return the product tiled as the parameters say."""
+    if algorithm != "tiles" or set(parameters) != set(Tiling._fields):
+        return None
+    p = Product(x, target)
+    rows, vectors, depth, down, across, a, b = (parameters[name] for name in Tiling._fields)
+    if (rows, vectors) not in register_tiles(p.m.extent, p.roles.vector.extent, p.target, p.lanes):
+        return None
+    if depth < 0 or min(down, across) < 1 or not {a, b} <= set(range(len(COPIES))):
+        return None
+    tiling = Tiling(rows, vectors, depth, down, across, COPIES[a], COPIES[b])
+    return _candidate(p, tiling) if tiling == choose_tiling(p) or _may_copy(p, COPIES[a], COPIES[b]) else None
+
+
+def _candidate(p: Product, t: Tiling, copying: float | None = None) -> Candidate:
+    numbers = {**t._asdict(), "copy_a": COPIES.index(t.copy_a), "copy_b": COPIES.index(t.copy_b)}
+    return Candidate(
         "tiles",
-        _cycles(product, tiling) / (target.ghz * 1e9),
-        lambda x: schedule_contract(x, target),
-        (("rows", tiling.rows), ("vectors", tiling.vectors), ("depth", tiling.depth)),
+        _cycles(p, t, copying) / (p.target.ghz * 1e9),
+        partial(schedule_contract, target=p.target, tiling=t),
+        tuple(numbers.items()),
+        p.operations,
     )
 
 
-def schedule_contract(x: GroupExpressions, target: Target) -> Tactic:
-    """Return the scheduled nest of a contraction and its epilogue, its name, and pairs that may share memory.
-    """
+def schedule_contract(x: GroupExpressions, target: Target, tiling: Tiling) -> Tactic:
+    """Return the scheduled nest of a contraction and its epilogue, with pairs that may share memory."""
     product = Product(x, target)
-    tiles = TiledProduct(product, choose_tiling(product))
+    tiles = TiledProduct(product, tiling)
     schedule = tiles.schedule()
     schedule.steps.append(reduction_order(product.roles.reduce))
     return finished(schedule, "contract", product.in_place, tiles.packs)
@@ -112,6 +153,40 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
     return best
 
 
+def register_tiles(num_rows: int, num_columns: int, target: Target, lanes: int = 0) -> list[tuple[int, int]]:
+    """Return rows and vectors of every register tile that fits the registers and the sizes."""
+    lanes = lanes or target.lanes(4)
+    return [
+        (rows, vectors)
+        for vectors in (1, 2, 3, 4, 6)
+        for rows in range(1, min(16, num_rows) + 1)
+        if rows * vectors + vectors + 1 <= target.num_vector_registers and (vectors - 1) * lanes < num_columns
+    ] or [(1, 1)]
+
+
+def _fair_tiles(p: Product) -> list[tuple[int, int]]:
+    """Return the register tiles that are not estimated to take much longer than the best."""
+    rows, columns = p.m.extent, p.roles.vector.extent
+    cycles = {
+        t: _tile_cycles(rows, columns, *t, p.lanes) for t in register_tiles(rows, columns, p.target, p.lanes)
+    }
+    return [t for t, c in cycles.items() if c <= FAIR * min(cycles.values())]
+
+
+def _may_copy(p: Product, a: Copied, b: Copied) -> bool:
+    """Return whether operands may be copied so: elements that windows share are copied once only."""
+    for k, copied, along in ((p.roles.a, a, p.m), (p.roles.b, b, p.roles.vector)):
+        operand = p.operand(k)
+        if not copied:
+            if k == p.roles.b and p.step(k, along) != 1 and along.extent > 1 and operand is not None:
+                return False  # vectors would be gathered
+            continue
+        used = p.used(k, (*p.roles.outer, *p.roles.reduce))
+        if operand is None or math.prod(v.extent for v in used) * along.extent > operand.buffer.size:
+            return False
+    return True
+
+
 def _tile_cycles(num_rows: int, num_columns: int, rows: int, vectors: int, lanes: int) -> float:
     """Return the cycles all tiles take per element of the reduction.
 
@@ -122,10 +197,17 @@ def _tile_cycles(num_rows: int, num_columns: int, rows: int, vectors: int, lanes
     return tiles * (max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.25 + max(0, rows - 8) / 8)
 
 
-def _cycles(p: Product, t: Tiling) -> float:
-    columns = p.roles.vector.extent
-    cycles = p.num_outer * p.depth * _tile_cycles(p.m.extent, columns, t.rows, t.vectors, p.lanes)
-    for k, copied, along in ((p.roles.b, t.copy_b, p.roles.vector), (p.roles.a, t.copy_a, p.m)):
+def _cycles(p: Product, t: Tiling, copying: float | None = None) -> float:
+    """Estimate the cycles of a product on one core; `copying` are those of its copies, if known."""
+    tiles = _tile_cycles(p.m.extent, p.roles.vector.extent, t.rows, t.vectors, p.lanes)
+    return p.num_outer * p.depth * tiles + (
+        _copy_cycles(p, t.copy_a, t.copy_b) if copying is None else copying
+    )
+
+
+def _copy_cycles(p: Product, copy_a: Copied, copy_b: Copied) -> float:
+    cycles = 0.0
+    for k, copied, along in ((p.roles.b, copy_b, p.roles.vector), (p.roles.a, copy_a, p.m)):
         if copied:
             size = math.prod(v.extent for v in p.used(k, (*p.roles.outer, *p.roles.reduce))) * along.extent
             cycles += size * PACK_CYCLES[p.step(k, along) != 1]
@@ -210,8 +292,7 @@ def _thin(p: Product, width: int) -> bool:
 
 # -- building ------------------------------------------------------------------------------------------------
 class Part(NamedTuple):
-    """One stage of the nest: loops over runs of tiles, over blocks of the reduction, over the tiles of a run.
-    """
+    """One stage of the nest: loops over runs of tiles, blocks of the reduction, the tiles of a run."""
 
     nest: Schedule
     runs: list[Var]
@@ -254,8 +335,7 @@ class TiledProduct:
 
     # -- copies of operands ----------------------------------------------------------------------------------
     def _copy(self, k: int, along: Var, width: int, when: Copied, name: str) -> None:
-        """Copy an operand so that `width` steps of `along` lie together, then the reduction, and read that.
-        """
+        """Copy an operand: `width` steps of `along` lie together, then the reduction; read that."""
         if not when:
             return
         p, width = self.p, min(width, along.extent)

@@ -8,7 +8,8 @@ other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stratal.base.target import Target
@@ -49,21 +50,47 @@ class Cut(NamedTuple):
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield dot products where both operands are contiguous along the same reduction."""
     p = Product(x, target)
+    if _suits(p):
+        yield _candidate(p, choose_cut(p))
+
+
+def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield dot products in other tiles and runs."""
+    p = Product(x, target)
     if not _suits(p):
         return
-    cut = choose_cut(p)
-    yield Candidate(
+    for rows, columns in [(r, c) for c in (1, 2, 4, 8, 16) for r in range(1, 9) if _fits(p, r, c)]:
+        chosen = cut_in_tiles(p, rows, columns)
+        num_rows = -(-p.m.extent // rows)
+        for run_rows in sorted({1, max(1, num_rows // 2), num_rows, chosen.run_rows}):
+            for run_columns in sorted({1, chosen.run_columns, 2 * chosen.run_columns}):
+                yield _candidate(p, Cut(rows, columns, run_rows, run_columns))
+
+
+def candidate_of(
+    x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
+) -> Candidate | None:
+    """Return dot products cut as the parameters say."""
+    if algorithm != "dots" or set(parameters) != set(Cut._fields) or min(parameters.values()) < 1:
+        return None
+    p, cut = Product(x, target), Cut(**parameters)
+    return _candidate(p, cut) if _suits(p) and _fits(p, cut.rows, cut.columns) else None
+
+
+def _candidate(p: Product, cut: Cut) -> Candidate:
+    return Candidate(
         "dots",
-        _cycles(p, cut) / (target.ghz * 1e9),
-        lambda x: schedule_dots(x, target),
-        (("rows", cut.rows), ("columns", cut.columns)),
+        _cycles(p, cut) / (p.target.ghz * 1e9),
+        partial(schedule_dots, target=p.target, cut=cut),
+        tuple(cut._asdict().items()),
+        p.operations,
     )
 
 
-def schedule_dots(x: GroupExpressions, target: Target) -> Tactic:
+def schedule_dots(x: GroupExpressions, target: Target, cut: Cut) -> Tactic:
     """Return the scheduled nest of a contraction as dot products, with its epilogue."""
     p = Product(x, target)
-    schedule = DotProducts(p, choose_cut(p)).schedule()
+    schedule = DotProducts(p, cut).schedule()
     schedule.steps.append(reduction_order(p.roles.reduce))
     return finished(schedule, "dots", p.in_place)
 
@@ -84,10 +111,17 @@ def choose_cut(p: Product) -> Cut:
     """Choose the tile that takes the least time: products, loads and sums of lanes counted."""
     rows, columns = p.m.extent, p.roles.vector.extent
     tiles = [(r, c) for c in (4, 8, 6, 5, 3, 2, 16, 1) for r in range(1, 9) if _fits(p, r, c)]
-    r, c = min(tiles, key=lambda t: -(-rows // t[0]) * -(-columns // t[1]) * _tile_cycles(*t))
+    return cut_in_tiles(
+        p, *min(tiles, key=lambda t: -(-rows // t[0]) * -(-columns // t[1]) * _tile_cycles(*t))
+    )
+
+
+def cut_in_tiles(p: Product, r: int, c: int) -> Cut:
+    """Choose the runs for a tile: a vector wide, and enough of them."""
+    columns = p.roles.vector.extent
     run_columns = max(1, p.lanes // c)
     runs = -(-columns // (c * run_columns)) * p.num_outer
-    num_rows = -(-rows // r)
+    num_rows = -(-p.m.extent // r)
     return Cut(r, c, max(1, num_rows // max(1, -(-RUNS // runs))), run_columns)
 
 
@@ -175,9 +209,7 @@ class DotProducts:
             part.vectorize(v)
         return part, runs, tiles
 
-    def _products(
-        self, acc: Buffer, here: tuple[Expr, ...], k: Var
-    ) -> tuple[Schedule, list[Var], list[Var]]:
+    def _products(self, acc: Buffer, here: tuple[Expr, ...], k: Var) -> tuple[Schedule, list[Var], list[Var]]:
         """Return the stage that adds up products, the innermost reduction in vectors."""
         p = self.p
         many, lane = Var("ko", -(-k.extent // p.lanes)), Var("kl", p.lanes)

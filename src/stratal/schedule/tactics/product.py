@@ -110,6 +110,11 @@ class Product:
         return math.prod(v.extent for v in self.roles.outer)
 
     @property
+    def operations(self) -> float:
+        """The arithmetic of all products, a multiply-add counted as two."""
+        return 2.0 * self.num_outer * self.m.extent * self.roles.vector.extent * self.depth
+
+    @property
     def combiner(self) -> Combiner:
         assert self.compute.combiner is not None
         return self.compute.combiner

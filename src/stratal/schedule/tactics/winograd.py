@@ -14,7 +14,7 @@ The first is for many pixels and few filters, the second for few pixels and many
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -29,12 +29,17 @@ from stratal.schedule.filtering import POINTS
 from stratal.schedule.primitives import Schedule, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import MAX_CHUNKS, finished, nest
-from stratal.schedule.tactics.winograd_stages import PADDING, TAPS, ZERO, Geometry, Stages, sizes
+from stratal.schedule.tactics.contract import register_tiles
+from stratal.schedule.tactics.winograd_stages import PADDING, TAPS, ZERO, Geometry, Sizes, Stages, sizes
 
 KIND = "contract"
 
+TILES: Final = "winograd by tiles"
+FILTERS: Final = "winograd by filters"
 MAX_TILES: Final = 36  # of a block: filters are read once per block
 MIN_BLOCKS: Final = 8  # something for every thread to do
+MOST_TILES: Final = 256  # of a block that is tried
+DEPTHS: Final = (32, 48, 64, 96, 128, 256)  # that are tried
 DEPTH: Final = 64  # channels of a block of filters: with 64 filters, half of a second-level cache
 SLOWER: Final = 1.2  # than at the peak: operands stream from the second-level cache
 PER_PLACE: Final = 6  # cycles to load, transform and store a vector, per place of its tile
@@ -43,25 +48,66 @@ PER_GATHER: Final = 20  # cycles to read a vector whose elements lie apart
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield F(2x2, 3x3) and F(4x4, 3x3), by tiles and by filters, for the convolutions they compute."""
-    found = sizes(x.group.members[0])
-    if found is None or not settings.winograd.value:
+    found = _sizes(x)
+    if found is None:
         return
     for m in POINTS:
         g = Geometry(found, m, target)
-        apart = _apart(x, g)
-        for name, seconds, make, extent in (
-            ("tiles", _seconds_by_tiles(g), by_tiles, block_of(g)),
-            ("filters", _seconds_by_filters(g), by_filters, g.panel),
-        ):
-            parameters = (("m", m), (name, extent))
-            yield Candidate(f"winograd by {name}", seconds + apart, partial(make, g=g), parameters)
+        yield _candidate(x, g, TILES, block_of(g))
+        yield _candidate(x, g, FILTERS, DEPTH)
+
+
+def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield the same with other register tiles, blocks of tiles and blocks of channels."""
+    found = _sizes(x)
+    if found is None:
+        return
+    for m in POINTS:
+        for tile in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
+            g = Geometry(found, m, target, tile)
+            step = g.tile.rows
+            for block in sorted(
+                {block_of(g), *(step * k for k in (1, 2, 3, 4, 6, 8) if step * k <= MOST_TILES)}
+            ):
+                yield _candidate(x, g, TILES, block)
+            for depth in DEPTHS:
+                yield _candidate(x, g, FILTERS, depth)
+
+
+def candidate_of(
+    x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
+) -> Candidate | None:
+    """Return Winograd's algorithm cut as the parameters say."""
+    found, by = _sizes(x), {TILES: "tiles", FILTERS: "depth"}.get(algorithm)
+    if found is None or by is None or set(parameters) != {"m", "rows", "vectors", by}:
+        return None
+    m, tile, extent = parameters["m"], (parameters["rows"], parameters["vectors"]), parameters[by]
+    if m not in POINTS or not 1 <= extent <= MOST_TILES:
+        return None
+    if tile not in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
+        return None
+    return _candidate(x, Geometry(found, m, target, tile), algorithm, extent)
+
+
+def _sizes(x: GroupExpressions) -> Sizes | None:
+    return sizes(x.group.members[0]) if settings.winograd.value else None
+
+
+def _candidate(x: GroupExpressions, g: Geometry, algorithm: str, extent: int) -> Candidate:
+    by_blocks = algorithm == TILES
+    seconds = _seconds_by_tiles(g, extent) if by_blocks else _seconds_by_filters(g, extent)
+    make = partial(by_tiles, g=g, block=extent) if by_blocks else partial(by_filters, g=g, depth=extent)
+    by = ("tiles" if by_blocks else "depth", extent)
+    parameters = (("m", g.m), ("rows", g.tile.rows), ("vectors", g.tile.vectors), by)
+    products = 2.0 * g.places * g.tiles * g.sizes.channels * g.sizes.filters
+    return Candidate(algorithm, seconds + _apart(x, g), make, parameters, products)
 
 
 # -- blocks of tiles ---------------------------------------------------------------------------------------
-def by_tiles(x: GroupExpressions, g: Geometry) -> Tactic:
+def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     """Return the kernel over blocks of tiles."""
     stages = Stages(x, g)
-    s, block = g.sizes, block_of(g)
+    s = g.sizes
     channels = _up(s.channels, g.lanes)
     tiles = Buffer("tiles", float32, (g.places, block, channels + PADDING), space="scratch")
     sums = Buffer("sums", float32, (g.places, block, g.panels * g.panel + PADDING), space="scratch")
@@ -106,9 +152,9 @@ def _filters(stages: Stages, filters: Buffer) -> Pack:
 
 
 # -- panels of filters -------------------------------------------------------------------------------------
-def by_filters(x: GroupExpressions, g: Geometry) -> Tactic:
+def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
     """Return the kernel over panels of filters: their transforms never leave the cache."""
-    blocks, depth = _blocks_of_channels(g)
+    blocks, depth = _blocks_of_channels(g, depth)
     rows = _up(g.tiles, g.tile.rows)
     tiles = Buffer("tiles", float32, (g.places, rows, blocks * depth + PADDING))
     filters = Buffer("filters", float32, (g.places, depth + 1, g.panel), space="scratch")
@@ -128,9 +174,9 @@ def by_filters(x: GroupExpressions, g: Geometry) -> Tactic:
     return _finished(stages, For(panel, body, "parallel"), [filters, sums], products, pack)
 
 
-def _blocks_of_channels(g: Geometry) -> tuple[int, int]:
-    """Return how many blocks the channels make, and the channels of each."""
-    blocks = -(-g.sizes.channels // DEPTH)
+def _blocks_of_channels(g: Geometry, depth: int) -> tuple[int, int]:
+    """Return how many blocks of at most `depth` the channels make, and the channels of each."""
+    blocks = -(-g.sizes.channels // depth)
     return blocks, _up(-(-g.sizes.channels // blocks), g.lanes)
 
 
@@ -173,18 +219,17 @@ def _divisor(n: int, most: int) -> int:
 
 
 # -- estimates ---------------------------------------------------------------------------------------------
-def _seconds_by_tiles(g: Geometry) -> float:
+def _seconds_by_tiles(g: Geometry, block: int) -> float:
     s = g.sizes
-    block = block_of(g)
     blocks = -(-g.tiles // block)
     weights = 4.0 * g.places * s.channels * g.panels * g.panel
     moved = (2 + blocks) * weights / g.target.bandwidth(weights)
     return _computing(g, blocks * block, s.channels) + moved
 
 
-def _seconds_by_filters(g: Geometry) -> float:
+def _seconds_by_filters(g: Geometry, depth: int) -> float:
     s = g.sizes
-    blocks, depth = _blocks_of_channels(g)
+    blocks, depth = _blocks_of_channels(g, depth)
     rows = _up(g.tiles, g.tile.rows)
     tiles, sums = 4.0 * g.places * rows * s.channels, 4.0 * g.places * rows * g.panel
     moved = (2 + g.panels) * tiles / g.target.bandwidth(tiles)

@@ -59,7 +59,7 @@ class RegisterTile(NamedTuple):
 class Geometry:
     """How one convolution is cut into tiles of `m` x `m` outputs, and its products into register tiles."""
 
-    def __init__(self, found: Sizes, m: int, target: Target) -> None:
+    def __init__(self, found: Sizes, m: int, target: Target, tile: tuple[int, int] | None = None) -> None:
         self.sizes = found
         self.target = target
         self.matrices: Filtering = filtering(m)
@@ -69,7 +69,7 @@ class Geometry:
         self.lanes = target.lanes(float32.itemsize)
         self.rows, self.columns = -(-found.height // m), -(-found.width // m)
         self.tiles = found.batch * self.rows * self.columns
-        self.tile = RegisterTile(*choose_tile(self.tiles, found.filters, self.lanes, target))
+        self.tile = RegisterTile(*(tile or choose_tile(self.tiles, found.filters, self.lanes, target)))
         self.panel = self.tile.vectors * self.lanes
         self.panels = -(-found.filters // self.panel)
 

@@ -1,0 +1,1 @@
+"""Tuning: measurements decide where estimates do not; records of them decide in later compilations."""

@@ -1,0 +1,102 @@
+"""One kernel as a program of its own, so that another process can compile, run and time it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from stratal.base.artifact import Executable, KernelObject, Launch, Value
+from stratal.base.target import Target
+from stratal.base.types import TensorType
+from stratal.codegen.module import kernel_module
+from stratal.graph.node import Node
+from stratal.loops.expr import Buffer, Load, walk
+from stratal.loops.stmt import Kernel, expressions
+from stratal.memory.plan import plan_arena
+from stratal.runtime.pack import pack
+from stratal.schedule.result import Operand, Scheduled
+
+MOST_TEXT: Final = 1 << 20  # bytes of generated code worth compiling for one kernel
+
+
+class Trial(NamedTuple):
+    """A kernel to measure.
+
+    `program` is a packed Executable whose kernels hold LLVM text in place of object code: whoever measures
+    compiles it, so that a compiler that fails or hangs does no harm here. `indices` are inputs that
+    choose elements; `workspace_bytes` is the memory beside operands and results.
+    """
+
+    program: bytes
+    indices: tuple[int, ...]
+    workspace_bytes: int
+    text_bytes: int
+
+
+def trial_of(scheduled: Scheduled, nodes: Sequence[Node], target: Target, threads: int) -> Trial:
+    """Return a kernel, with what packs its operands, as a program.
+
+    `nodes` are the graph's values in the order in which all candidates take inputs and give outputs.
+    """
+    parts = [*scheduled.before, scheduled]
+    values = _Values({w for part in parts for w in part.writes})
+    buffers = {operand: b for part in parts for operand, b in _operands(part)}
+    for node in nodes:
+        if node in buffers:
+            values.at(node, buffers[node])
+    commands = tuple(_launch(part, values) for part in parts)
+    texts = {part.kernel.name: kernel_module(part.kernel, target).encode() for part in parts}
+    objects = {name: KernelObject(name, text, name) for name, text in texts.items()}
+    arena = plan_arena(values.made, commands, outputs=values.outputs)
+    scratch = max(part.kernel.scratch_bytes for part in parts)
+    executable = Executable(
+        "trial", objects, values.made, commands, tuple(values.inputs), tuple(values.outputs), (), [], arena,
+        scratch, threads,
+    )  # fmt: skip
+    used = {values.of[r] for part in parts for r, b in _operands(part) if b in indexing(part.kernel)}
+    indices = tuple(k for k, v in enumerate(values.inputs) if v in used)
+    text_bytes = sum(map(len, texts.values()))
+    return Trial(pack(executable), indices, arena + scratch * threads, text_bytes)
+
+
+def indexing(kernel: Kernel) -> set[Buffer]:
+    """Return the parameters whose elements say where others are read."""
+    loads = [e for e in walk(expressions(kernel.body)) if isinstance(e, Load)]
+    return {e.buffer for load in loads for e in walk(list(load.indices)) if isinstance(e, Load)}
+
+
+def _operands(part: Scheduled) -> list[tuple[Operand, Buffer]]:
+    return list(zip((*part.reads, *part.writes), part.kernel.parameters, strict=True))
+
+
+class _Values:
+    """The values of the program: what kernels write is an output or a workspace, the rest are inputs."""
+
+    def __init__(self, written: set[Operand]) -> None:
+        self.written = written
+        self.made: list[Value] = []
+        self.of: dict[Operand, int] = {}
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+
+    def at(self, operand: Operand, buffer: Buffer) -> int:
+        if operand not in self.of:
+            type_ = TensorType(buffer.dtype, buffer.shape)
+            value = Value(len(self.made), type_, buffer.strides)
+            if isinstance(operand, Node):
+                listed = self.outputs if operand in self.written else self.inputs
+                value.home = "output" if operand in self.written else "input"
+                value.index = len(listed)
+                listed.append(value.id)
+            self.of[operand] = value.id
+            self.made.append(value)
+        return self.of[operand]
+
+
+def _launch(part: Scheduled, values: _Values) -> Launch:
+    at = [values.at(operand, buffer) for operand, buffer in _operands(part)]
+    count, kernel = len(part.reads), part.kernel
+    return Launch(
+        kernel.name, tuple(at[:count]), tuple(at[count:]), kernel.num_chunks,
+        scratch_bytes=kernel.scratch_bytes, label=part.tactic,
+    )  # fmt: skip

@@ -1,0 +1,379 @@
+"""Tuning: records decide schedules, bad files and candidates do no harm, the search finds its way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stratal as st
+from stratal.base import settings, tuning
+from stratal.base.artifact import KernelObject
+from stratal.base.errors import CacheError, FormatError, MissingExtraError
+from stratal.base.target import current_target
+from stratal.compiler import Program, compile_graph
+from stratal.graph.graph import Graph
+from stratal.runtime.pack import pack, unpack
+from stratal.runtime.storage import Storage
+from stratal.schedule.result import Candidate
+from stratal.schedule.select import Problem
+from stratal.schedule.tactics.contract import Tiling
+from stratal.tune.explore import Attempt, Explorer, Objective
+from stratal.tune.measure import Dropped, Measurer, Timing
+from stratal.tune.model import RandomStrategy, features, strategy
+from stratal.tune.session import Task, Watch, problems_of, tasks_of, toolchain
+from stratal.tune.trial import Trial, trial_of
+
+BAD = Tiling(1, 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    with settings.tuning(str(tmp_path / "tuning.json")):  # type: ignore[arg-type]
+        yield tmp_path / "tuning.json"
+
+
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    with Measurer(current_target(), limit_seconds=30.0) as made:
+        yield made
+
+
+def product_graph(m: int = 96, k: int = 80, n: int = 112) -> Graph:
+    """Return the graph of relu(a @ b)."""
+    return program_of(
+        lambda: st.compile(lambda a, b: st.relu(a @ b))(st.zeros((m, k)), st.zeros((k, n)))
+    ).graph
+
+
+def program_of(call: Callable[[], object]) -> Program:
+    """Return the last program that a call runs."""
+    with Watch() as watch:
+        call()
+    return watch.programs[-1][0]
+
+
+def only_task(graph: Graph) -> Task:
+    (task,) = tasks_of([(compile_graph(graph), 1)])
+    return task
+
+
+def bad_way(task: Task) -> Candidate:
+    numbers = {**BAD._asdict(), "copy_a": 0, "copy_b": 0}
+    found = task.problem.named("tiles", tuple(numbers.items()))
+    assert found is not None
+    return found
+
+
+def record_of(problem: Problem, way: Candidate, **changed: object) -> tuning.Record:
+    made = tuning.Record(
+        problem.digest, problem.target.digest, toolchain(), "time", way.algorithm, way.parameters,
+        1e-3, 0, "tiles()", 2e-3, 0, 7, 2, "2026-11-20T00:00:00+00:00", "contract",
+    )  # fmt: skip
+    return dataclasses.replace(made, **changed)  # type: ignore[arg-type]
+
+
+def results(program: Program, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    given = [rng.standard_normal(i.aval.ints).astype("float32") for i in program.graph.inputs]
+    (made,) = program.run(
+        [Storage.copy_of(a, i.aval) for a, i in zip(given, program.graph.inputs, strict=True)]
+    )
+    expected = np.maximum(given[0] @ given[1], 0)
+    np.testing.assert_allclose(made.array, expected, rtol=1e-4, atol=1e-4)
+    return np.array(made.array)
+
+
+# -- records -------------------------------------------------------------------------------------------------
+@pytest.mark.row("B5")
+def test_a_record_decides_the_schedule_and_the_log_says_it_was_measured(path: Path) -> None:
+    graph = product_graph()
+    before = compile_graph(graph)
+    task = only_task(graph)
+    tuning.write_file(path, [record_of(task.problem, bad_way(task))])
+    tuned, again = compile_graph(graph), compile_graph(graph)
+    assert tuned.plan.hash != before.plan.hash, "a cached program was used although the records changed"
+    assert again.plan.hash == tuned.plan.hash
+    (decision,) = tuned.log.of("tactic")
+    assert decision.basis == "measured" and decision.choice == str(bad_way(task))
+    assert "7 trials" in decision.why
+    results(tuned)
+    path.unlink()
+    assert compile_graph(graph).plan.hash == before.plan.hash
+
+
+def test_records_come_back_from_the_file_as_they_were(path: Path) -> None:
+    task = only_task(product_graph())
+    first = record_of(task.problem, bad_way(task))
+    other = dataclasses.replace(first, objective="memory")
+    assert tuning.write_file(path, [first]) == 1
+    assert tuning.write_file(path, [other]) == 2
+    assert tuning.write_file(path, [dataclasses.replace(first, trials=9)]) == 2
+    assert {(r.objective, r.trials) for r in tuning.read_file(path)} == {("time", 9), ("memory", 7)}
+
+
+def test_a_file_of_records_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError, match="cannot be written"):
+        tuning.write_file(tmp_path / "file" / "tuning.json", [])
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "other", "list", "field"])
+def test_a_corrupt_file_is_told_of_once_and_ignored(path: Path, damage: str) -> None:
+    graph = product_graph()
+    before = compile_graph(graph).plan.hash
+    task = only_task(graph)
+    tuning.write_file(path, [record_of(task.problem, bad_way(task))])
+    text = path.read_text()
+    value = json.loads(text)
+    value["records"][0]["extra"] = 1
+    value["digest"] = tuning._digest(value["records"])
+    path.write_text({
+        "cut": text[:100], "altered": text.replace('"trials": 7', '"trials": 8'), "other": "{}", "list": "[[",
+        "field": json.dumps(value),
+    }[damage])  # fmt: skip
+    with pytest.raises(FormatError):
+        tuning.read_file(path)
+    with pytest.warns(tuning.TuningWarning, match="are ignored"):
+        program = compile_graph(graph)
+    assert program.plan.hash == before
+    results(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compile_graph(graph)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({"target": "0" * 24}, "other machines"), ({"toolchain": "0" * 32}, "another compiler")],
+)
+def test_records_of_another_machine_or_compiler_are_ignored(
+    path: Path, change: dict[str, str], told: str
+) -> None:
+    graph = product_graph()
+    before = compile_graph(graph).plan.hash
+    task = only_task(graph)
+    tuning.write_file(path, [record_of(task.problem, bad_way(task), **change)])
+    with pytest.warns(tuning.TuningWarning, match=told):
+        program = compile_graph(graph)
+    assert program.plan.hash == before
+    assert told in str(program.log) or program.log.of("tuning")[0].choice == "ignored"
+    results(program)
+
+
+@pytest.mark.parametrize("parameters", [
+    {}, {"rows": 99}, {"rows": 0}, {"copy_a": 7}, {"run_rows": 0}, {"depth": -1}, {"vectors": 10**9},
+])  # fmt: skip
+def test_a_record_that_names_no_legal_schedule_is_ignored(path: Path, parameters: dict[str, int]) -> None:
+    graph = product_graph()
+    task = only_task(graph)
+    given = dict(bad_way(task).parameters) | parameters if parameters else {}
+    record = record_of(task.problem, task.default, parameters=tuple(given.items()))
+    tuning.write_file(path, [record])
+    program = compile_graph(graph)
+    assert all(d.basis != "measured" for d in program.log.of("tactic"))
+    results(program)
+
+
+def test_a_kernel_has_the_same_digest_in_another_process() -> None:
+    text = (
+        "import stratal as st\nfrom stratal.tune.session import Watch, tasks_of\n"
+        "f = st.compile(lambda a, b: st.relu(a @ b))\n"
+        "with Watch() as watch: f(st.zeros((96, 80)), st.zeros((80, 112)))\n"
+        "print(tasks_of(watch.programs)[0].problem.digest)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == only_task(product_graph()).problem.digest
+
+
+# -- measuring -----------------------------------------------------------------------------------------------
+def pair(task: Task) -> tuple[Trial, Trial]:
+    problem = task.problem
+    ways = task.default, bad_way(task)
+    default, bad = (trial_of(problem.schedule(w), problem.nodes, problem.target, 1) for w in ways)
+    return default, bad
+
+
+def with_body(trial: Trial, body: str) -> Trial:
+    """Return a trial whose kernels do something else."""
+    executable = unpack(trial.program)
+    executable.kernels = {
+        name: KernelObject(
+            name, f"define void @{name}(ptr %f, i64 %c, i32 %w) {{\n{body}\n}}\n".encode(), name
+        )
+        for name in executable.kernels
+    }
+    return trial._replace(program=pack(executable))
+
+
+@pytest.mark.parametrize(("body", "told"), [
+    ("store volatile i32 1, ptr null\nret void", "crashes: SIGSEGV"),
+    ("br label %l\nl:\nbr label %l", "takes more than"),
+    ("ret void", "wrong numbers"),
+    ("this is no code", "CompilerError"),
+])  # fmt: skip
+def test_a_candidate_that_crashes_hangs_or_is_wrong_is_dropped_and_the_next_is_timed(
+    body: str, told: str
+) -> None:
+    default, bad = pair(only_task(product_graph()))
+    with Measurer(current_target(), limit_seconds=3.0) as fragile:
+        fragile.compare(default, default)  # the process has started
+        found = fragile.compare(default, with_body(bad, body))
+        assert isinstance(found, Dropped) and told in found.reason
+        assert isinstance(fragile.compare(default, bad), Timing)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: st.compile(lambda a, b: st.relu(a @ b))(st.zeros((37, 150)), st.zeros((150, 67))),
+    lambda: st.compile(lambda a, b: a @ b.T)(st.zeros((19, 300)), st.zeros((70, 300))),
+    lambda: st.compile(lambda a, b: st.nn.functional.conv2d(a, b, padding=1))(
+        st.zeros((1, 20, 13, 11)), st.zeros((24, 20, 3, 3))
+    ),
+], ids=["product", "linear", "convolution"])  # fmt: skip
+def test_random_variants_compute_what_the_default_computes(
+    call: Callable[[], object], measurer: Measurer
+) -> None:
+    (problem, default, _), *_ = problems_of(program_of(call))
+    base = trial_of(problem.schedule(default), problem.nodes, problem.target, 2)
+    drawn = random.Random(3).sample(problem.variants(), 6)
+    reasons = []
+    for way in drawn:
+        assert str(problem.named(way.algorithm, way.parameters)) == str(way)
+        try:
+            trial = trial_of(problem.schedule(way), problem.nodes, problem.target, 2)
+        except st.StratalError:
+            continue  # not every combination has a schedule; none may be wrong
+        found = measurer.compare(base, trial, rounds=1, seconds=0.0)
+        reasons += [f"{way}: {found.reason}"] if isinstance(found, Dropped) else []
+    assert reasons == []
+
+
+# -- searching -----------------------------------------------------------------------------------------------
+@pytest.mark.row("D6")
+def test_from_a_bad_default_the_search_finds_something_faster(measurer: Measurer) -> None:
+    task = only_task(product_graph(256, 256, 256))
+    bad = bad_way(task)
+    verdict = Explorer(measurer, RandomStrategy(0)).tune(task.problem, bad, trials=4)
+    assert verdict.timing is not None and verdict.timing.ratio.high < 0.9
+    assert verdict.chosen.parameters != bad.parameters
+    assert verdict.record(toolchain(), "time").seconds < verdict.default_seconds
+
+
+@pytest.mark.parametrize(("others", "wins"), [
+    ([0.9] * 9, True), ([0.99] * 9, False), ([0.5, 1.5] * 5, False), ([1.5] * 9, False),
+], ids=["faster", "hardly", "perhaps", "slower"])  # fmt: skip
+def test_only_a_way_that_wins_by_a_margin_with_confidence_replaces_the_default(
+    others: list[float], wins: bool
+) -> None:
+    way = Candidate("tiles", 1.0, lambda x: None)  # type: ignore[arg-type, return-value]
+    timing = Timing((1.0,) * len(others), tuple(others))
+    assert Objective("time", way, 0).wins(way, timing, 0) is wins
+
+
+def test_ctrl_c_ends_the_search_and_keeps_what_was_found(measurer: Measurer) -> None:
+    task = only_task(product_graph(256, 256, 256))
+    seen: list[Attempt] = []
+
+    def interrupt(attempt: Attempt) -> None:
+        seen.append(attempt)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    explorer = Explorer(measurer, RandomStrategy(0))
+    verdict = explorer.tune(task.problem, bad_way(task), trials=50, seen=interrupt)
+    assert verdict.interrupted and len(verdict.attempts) == 2
+
+
+@pytest.mark.row("D19")
+def test_three_objectives_give_three_recorded_plans(path: Path, measurer: Measurer) -> None:
+    step = st.compile(lambda a, b: st.nn.functional.conv2d(a, b, padding=1))
+    graph = program_of(lambda: step(st.zeros((2, 32, 24, 24)), st.zeros((32, 32, 3, 3)))).graph
+    hashes = set()
+    for objective in settings.OBJECTIVES:
+        task = only_task(graph)
+        verdict = Explorer(measurer, RandomStrategy(1), objective).tune(task.problem, task.default, trials=6)
+        tuning.write_file(path, [verdict.record(toolchain(), objective)])
+        if objective == "memory":
+            assert verdict.workspace_bytes <= verdict.default_workspace_bytes
+        with settings.objective(objective):
+            program = compile_graph(graph)
+        assert program.log.of("tactic")[0].basis == "measured"
+        hashes.add(program.plan.hash)
+    assert len(tuning.read_file(path)) == 3
+    assert len(hashes) >= 2, "least memory is another plan than least time"
+
+
+def test_the_cost_model_without_its_library_is_an_error_that_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    with pytest.raises(MissingExtraError, match="lightgbm") as caught:
+        strategy("lightgbm", 0)
+    assert "stratal[tune]" in caught.value.hint and "--model none" in caught.value.hint
+
+
+@pytest.mark.row("D6")
+def test_the_cost_model_ranks_candidates_it_has_not_seen() -> None:
+    pytest.importorskip("lightgbm")
+    task = only_task(product_graph())
+    ways = task.problem.variants()
+    rows = features(ways, task.default, (96, 112))
+    truth = np.array([1.0 + dict(w.parameters)["depth"] / 100 + 5 / dict(w.parameters)["rows"] for w in ways])
+    learned = strategy("lightgbm", 0)
+    drawn = random.Random(0).sample(range(len(ways)), 64)
+    for k in drawn:
+        learned.learn(rows[k], float(truth[k]))
+    unseen = [k for k in range(len(ways)) if k not in set(drawn)]
+    picked = unseen[learned.propose(rows[unseen])]
+    assert truth[picked] < np.quantile(truth, 0.2)
+
+
+@pytest.mark.row("B5", "D6")
+def test_the_command_tunes_a_script_and_knows_what_it_tuned(tmp_path: Path) -> None:
+    script, records = tmp_path / "script.py", tmp_path / "records.json"
+    script.write_text(
+        "import stratal as st\nf = st.compile(lambda a, b: st.relu(a @ b))\n"
+        "f(st.zeros((64, 64)), st.zeros((64, 64)))\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "stratal",
+        "tune",
+        "--model",
+        "none",
+        "--trials",
+        "2",
+        "--db",
+        str(records),
+    ]
+    first = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120)
+    assert first.returncode == 0, first.stderr
+    assert "tuning 1" in first.stdout and "2 candidates tried" in first.stdout
+    assert len(tuning.read_file(records)) == 1
+    again = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120)
+    assert "1 tuned before: tuning 0" in again.stdout, again.stdout + again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.row("D6", "B5")
+def test_from_a_bad_default_the_tuner_comes_back_near_the_best(measurer: Measurer) -> None:
+    task = only_task(product_graph(512, 512, 512))
+    found = Explorer(measurer, RandomStrategy(0)).tune(task.problem, bad_way(task), trials=64)
+    best = Explorer(measurer, RandomStrategy(1)).tune(task.problem, task.default, trials=64)
+    problem = task.problem
+    ways = best.chosen, found.chosen
+    first, second = (trial_of(problem.schedule(w), problem.nodes, problem.target, 2) for w in ways)
+    timing = measurer.compare(first, second, rounds=41, seconds=1.0)
+    assert isinstance(timing, Timing)
+    assert timing.ratio.median < 1.05
