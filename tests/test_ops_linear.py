@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from ops_calls import agrees_with_torch, evaluated, gradients, normal
 
+import stratal as st
 from stratal.autodiff import check_grad
 from stratal.base.dtypes import float32, int32
 from stratal.base.errors import ShapeError
@@ -179,3 +180,13 @@ def test_a_tall_product_is_summed_in_parts(spec: str) -> None:
     stored = [Storage.copy_of(a.astype(np.float32), i.aval) for a, i in zip(arrays, inputs, strict=True)]
     (got,) = compile_graph(graph).run(stored)
     np.testing.assert_allclose(got.array, np.einsum(spec, *arrays), rtol=1e-4, atol=1e-3)
+
+
+def test_products_of_odd_sizes_compile_with_the_update_that_follows_them() -> None:
+    """Rows that do not fill the last tile meet columns of which unrolled vectors are known to be full."""
+    rng = np.random.default_rng(0)
+    x, y, w = (rng.standard_normal(s).astype(np.float32) for s in ((203, 67), (203, 131), (67, 131)))
+    step = st.compile(lambda x, y, w: (w - 0.1 * (x.T @ y), (x.T @ y) * w))
+    got = step(st.tensor(x), st.tensor(y), st.tensor(w))
+    np.testing.assert_allclose(got[0].numpy(), w - 0.1 * (x.T @ y), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got[1].numpy(), (x.T @ y) * w, rtol=1e-4, atol=1e-3)

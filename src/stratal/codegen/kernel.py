@@ -141,6 +141,7 @@ class KernelEmitter(Values):
         if known.unrolled:
             values = {v: index.as_expr(self.env[v]) for v in known.unrolled}
             stmt = If(substitute((stmt.condition,), values)[0], stmt.then, stmt.otherwise)
+            known = self._known(stmt.condition)  # what is filled in may decide the part that lanes differ in
         if isinstance(stmt.condition, Const):
             chosen = stmt.then if stmt.condition.value else stmt.otherwise
             if chosen is not None:

@@ -100,7 +100,11 @@ def _cut(stmt: Stmt) -> Stmt:
     part = Schedule(stmt)
     part.peel(stmt.var)
     pieces = part.body.body if isinstance(part.body, Seq) else (part.body,)
-    return sequence(*(For(p.var, _cut(p.body), p.kind) if isinstance(p, For) else _cut(p) for p in pieces))
+    if stmt.var.extent <= 1:
+        return sequence(*map(_cut, pieces))
+    main, *last = pieces
+    assert isinstance(main, For)
+    return sequence(For(main.var, _cut(main.body), main.kind), *map(_cut, last))
 
 
 def unit_axis(buffer: Buffer, indices: Sequence[Expr], axes: Iterable[Var]) -> Var | None:
