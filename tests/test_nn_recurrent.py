@@ -7,7 +7,8 @@ import pytest
 from torch_twins import compare, draw
 
 import stratal as st
-from stratal import nn
+from stratal import nn, optim
+from stratal.base import settings
 from stratal.base.artifact import Launch, Loop, flat
 from stratal.base.errors import AttributeValueError, ShapeError
 
@@ -150,6 +151,26 @@ def test_a_training_step_packs_no_weight_and_adds_no_weight_gradient_inside_the_
         assert not any(c.label.startswith("pack") or "row" in c.label for c in launches)
         written = [values[w].type.ints for c in launches for w in c.writes]
         assert (48, 12) not in written, "a weight's gradient is one product after the loop"
+
+
+def test_a_checked_run_finds_every_row_where_it_stands():
+    """The counter's cell may be used again once nobody reads it: rows go by the turn itself."""
+    x = st.tensor(draw(7, 3, 5))
+    layer = nn.LSTM(5, 13, num_layers=2, bidirectional=True)
+    optimizer = optim.Adam(layer.parameters(), lr=1e-2)
+
+    @st.compile
+    def step(x):
+        loss = (layer(x)[0] ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with settings.verify(True):
+        losses = [float(step(x)) for _ in range(3)]
+    assert step.program.loaded.checked
+    assert losses[0] > losses[1] > losses[2]
 
 
 def test_wrong_inputs_are_refused():

@@ -85,6 +85,7 @@ class CheckedRun:
                 last = live.num_moments if root in kept else life.last
                 self._holders.append((life.first, last, owner.offset, owner.offset + values[id_].nbytes))
         self._slots: list[GuardedBlock] = []
+        self._turns: dict[int, int] = {}  # by counter: its cell holds it only while somebody reads it
 
     def run(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> tuple[int, int]:
         """Run once, filling outputs and updating states; return the error code and the record that failed.
@@ -153,7 +154,7 @@ class CheckedRun:
             trips = max(0, min(trips, self._cell(command.trips_value).value))
         for turn in range(trips):
             counter = trips - 1 - turn if command.reverse else turn
-            self._cell(command.counter).value = counter
+            self._cell(command.counter).value = self._turns[command.counter] = counter
             self._encoding.move(self._records[id(command)], counter)
             code = self._list(command.body, (*path, 0))
             if code:
@@ -203,7 +204,7 @@ class CheckedRun:
         row, place = places.row(id_), places[id_]
         if row is not None:
             assert row.row is not None and row.alias is not None
-            return self._address(row.alias) + self._cell(row.row).value * row.nbytes
+            return self._address(row.alias) + self._turns[row.row] * row.nbytes
         return place.address if place.slot is None else self._slots[place.slot].address + place.address
 
     def _cell(self, id_: int) -> ctypes.c_int64:
