@@ -13,13 +13,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from stratal.base import settings
+from stratal.base.artifact import Launch, flat
 from stratal.base.dtypes import float32, float64
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.compiler import Program, compile_graph
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
-from stratal.graph.node import graph_input
+from stratal.graph.interpret import interpret
+from stratal.graph.node import Node, graph_input
 from stratal.graph.op import REGISTRY
 from stratal.loops.expr import Buffer, Call, walk
 from stratal.runtime.storage import Storage
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.row("D14")
 
 Array = np.ndarray[Any, Any]
 BOUND = {2: 3e-6, 4: 1e-5}  # of the largest result: what the documentation promises up to 1024 channels
-WAYS = ("tiles", "filters")
+WAYS = ("by tiles", "by filters")
 PLAIN = {"strides": (1, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "groups": 1}
 
 
@@ -91,7 +93,7 @@ def only(way: str, m: int) -> Callable[..., list[Candidate]]:
 
     def offered(kind: str, x: Any, target: Target) -> list[Candidate]:
         found = list(known(kind, x, target))
-        wished = [c for c in found if c.algorithm == f"winograd by {way}" and dict(c.parameters)["m"] == m]
+        wished = [c for c in found if c.algorithm == f"winograd {way}" and dict(c.parameters)["m"] == m]
         return wished or found
 
     return offered
@@ -110,7 +112,7 @@ def faults(
     error = np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1.0)
     if "winograd" not in tactics(program):
         return f"{x} {filters}: ran by {tactics(program)}"
-    return "" if error <= BOUND[m] else f"{x} {filters} padding {padding} F({m}) by {way}: error {error:.1e}"
+    return "" if error <= BOUND[m] else f"{x} {filters} padding {padding} F({m}) {way}: error {error:.1e}"
 
 
 # -- matrices ----------------------------------------------------------------------------------------------
@@ -204,6 +206,69 @@ def test_the_gradient_of_the_input_is_such_a_convolution_too() -> None:
     a, b, ct = (torch.tensor(v, dtype=torch.float64) for v in values)
     want = torch.nn.grad.conv2d_input(a.shape, b, ct, padding=1).numpy()
     assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
+
+
+def gradient_of_filters(x: tuple[int, ...], filters: int, padding: int) -> Graph:
+    """Return the gradient of conv(x, w) by w for a cotangent with channels last, as one of a network has."""
+    graph = convolution(x, filters, padding, follow=False)
+    (out,) = graph.outputs
+    seed = graph_input("seed", out.aval)
+    b = Builder(needs=(False, True))
+    ct = b.add(out, seed)
+    return Graph([*graph.inputs[:2], seed], [out.op.vjp(b, ct, out, *graph.inputs[:2])[1]], name="gradient")
+
+
+def gradient_faults(patch: pytest.MonkeyPatch, x: tuple[int, ...], filters: int, padding: int, m: int) -> str:
+    graph = gradient_of_filters(x, filters, padding)
+    values = arrays(graph)
+    values[1] /= np.sqrt(np.float32(9 * x[1]))
+    patch.setattr(select, "candidates", only("of weights", m))
+    program, (got,) = run(graph, values)
+    if not any("order t" in step for s in program.draft.kernels.values() for step in s.steps):
+        return f"{x} {filters}: ran by {tactics(program)}"
+    wide = [a.astype(np.float64) for a in values]
+    (want,), _ = interpret(Graph(*_in_float64(graph), name="wide"), wide)
+    error = np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1.0)
+    return "" if error <= BOUND[m] else f"{x} {filters} padding {padding} F({m}): error {error:.1e}"
+
+
+def _in_float64(graph: Graph) -> tuple[list[Node], list[Node]]:
+    """Return inputs and outputs of the same graph over float64."""
+    new: dict[Node, Node] = {}
+    b = Builder(())
+    for node in graph.inputs:
+        new[node] = graph_input(str(getattr(node.op, "label", "")), node.aval.with_dtype(float64))
+    for node in graph.nodes:
+        if node not in new:
+            new[node] = b.op(node.op.name, *(new[i] for i in node.inputs), **node.op.attributes)
+    return [new[n] for n in graph.inputs], [new[n] for n in graph.outputs]
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("m", POINTS)
+def test_gradients_of_filters_agree_with_the_reference(
+    monkeypatch: pytest.MonkeyPatch, m: int, target: str
+) -> None:
+    """One part and several; channels and filters that fill no block, tiles that fill none either."""
+    shapes = [
+        ((1, 67, 7, 9), 35, 1),
+        ((3, 33, 13, 5), 17, 0),
+        ((2, 20, 22, 21), 70, 2),
+        ((40, 5, 9, 9), 3, 1),
+    ]
+    with settings.target(target):
+        found = [gradient_faults(monkeypatch, x, k, p, m) for x, k, p in shapes]
+    assert not any(found), "\n".join(filter(None, found))
+
+
+def test_gradients_of_filters_read_the_padded_copy_of_the_convolution() -> None:
+    program = compile_graph(gradient_of_filters((4, 64, 16, 16), 64, 1))
+    labels = [c.label for c in flat(program.executable.commands) if isinstance(c, Launch)]
+    assert sum(label == "pad" for label in labels) == 1
+    assert [d.choice.split("(")[0] for d in program.log.of("tactic")] == [
+        "winograd by tiles",
+        "winograd of weights",
+    ]
 
 
 # -- choices -----------------------------------------------------------------------------------------------

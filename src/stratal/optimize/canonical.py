@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from string import ascii_letters
 
+from stratal.base import settings
+from stratal.base.dtypes import float32
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
@@ -21,7 +23,8 @@ def pad_convolutions(graph: Graph) -> Graph:
         conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
         conv(permute(x), ...)                  ->  conv(permute(pad(x, ...)), w)
 
-    A padded copy of x itself serves both directions.
+    The second is for gradients of filters: one padded copy of x is read in both directions. Its channels lie
+    together, as the tiles of Winograd's algorithm need them; direct sums over images are slower that way.
     """
     return rewrite_graph(graph, _pad_convolution)
 
@@ -41,7 +44,7 @@ def _pad_convolution(node: Node) -> tuple[str, Node] | None:
     low = (0, 0, *(p[0] for p in padding))
     high = (0, 0, *(p[1] for p in padding))
     interior = (0, 0, *(d - 1 for d in dilation))
-    if x.op.name == "permute":
+    if x.op.name == "permute" and _sums_tiles(node):
         perm = x.op.attributes["perm"]
         place = {axis: k for k, axis in enumerate(perm)}
         moved = [tuple(values[place[axis]] for axis in range(len(perm))) for values in (low, high, interior)]
@@ -54,6 +57,17 @@ def _pad_convolution(node: Node) -> tuple[str, Node] | None:
     return "pad-convolution", b.conv(padded, w, **attributes)
 
 
+def _sums_tiles(node: Node) -> bool:
+    """Return whether a convolution is a gradient of filters that Winograd's algorithm may compute."""
+    op = node.op.attributes
+    plain = op["groups"] == 1 and all(n == 1 for n in (*op["strides"], *op["rhs_dilation"]))
+    wide = min(node.aval.ints[:2]) >= FEW_CHANNELS
+    return (
+        settings.winograd.value and plain and wide and node.dtype is float32 and node.aval.ints[2:] == (3, 3)
+    )
+
+
+FEW_CHANNELS = 16  # fewer do not fill a vector
 LONG = 1 << 16  # elements a reduction must have to be worth two kernels
 FEW = 256  # results beyond which threads find enough to do without splitting
 PARTS = 16

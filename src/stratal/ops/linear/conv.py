@@ -131,9 +131,12 @@ class Conv(Op):
             return b.full(x, 0)
         outputs, inputs, *window = w.shape
         spatial = tuple(range(2, x.ndim))
-        turned = b.reshape(w, shape=(self.groups, outputs // self.groups, inputs, *window))
-        turned = b.permute(turned, perm=(0, 2, 1, *range(3, x.ndim + 1)))
-        turned = b.reshape(turned, shape=(self.groups * inputs, outputs // self.groups, *window))
+        if self.groups == 1:
+            turned = b.op("permute", w, perm=(1, 0, *spatial))
+        else:
+            turned = b.reshape(w, shape=(self.groups, outputs // self.groups, inputs, *window))
+            turned = b.permute(turned, perm=(0, 2, 1, *range(3, x.ndim + 1)))
+            turned = b.reshape(turned, shape=(self.groups * inputs, outputs // self.groups, *window))
         turned = b.flip(turned, axes=spatial) if spatial else turned
         padding = []
         for k, (low, _) in enumerate(self.padding):
@@ -160,9 +163,12 @@ class Conv(Op):
                 (low, as_int(covered + reach - low - family.dilated(size[k], self.lhs_dilation[k])))
             )
         x, positive = family.crop_negative(b, x, 2, tuple(padding), self.lhs_dilation)
-        turned = b.reshape(x, shape=(batch, self.groups, inputs, *x.shape[2:]))
-        turned = b.permute(turned, perm=(2, 1, 0, *range(3, w.ndim + 1)))
-        turned = b.reshape(turned, shape=(inputs, self.groups * batch, *x.shape[2:]))
+        if self.groups == 1:  # a mere permutation can share a padded copy of x with the forward convolution
+            turned = b.op("permute", x, perm=(1, 0, *spatial))
+        else:
+            turned = b.reshape(x, shape=(batch, self.groups, inputs, *x.shape[2:]))
+            turned = b.permute(turned, perm=(2, 1, 0, *range(3, w.ndim + 1)))
+            turned = b.reshape(turned, shape=(inputs, self.groups * batch, *x.shape[2:]))
         result = b.conv(
             turned, b.permute(ct, perm=(1, 0, *spatial)), strides=self.rhs_dilation, padding=positive,
             lhs_dilation=self.lhs_dilation, rhs_dilation=self.strides, groups=self.groups,

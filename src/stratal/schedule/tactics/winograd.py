@@ -22,7 +22,7 @@ from stratal.base import settings
 from stratal.base.dtypes import float32
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Expr, Load, Var, call
+from stratal.loops.expr import Buffer, Load, Var
 from stratal.loops.stmt import For, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.filtering import POINTS
@@ -30,7 +30,20 @@ from stratal.schedule.primitives import Schedule, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import MAX_CHUNKS, finished, nest
 from stratal.schedule.tactics.contract import register_tiles
-from stratal.schedule.tactics.winograd_stages import PADDING, TAPS, ZERO, Geometry, Sizes, Stages, sizes
+from stratal.schedule.tactics.winograd_stages import (
+    PADDING,
+    TAPS,
+    ZERO,
+    Factors,
+    Geometry,
+    Sizes,
+    Stages,
+    clamped,
+    divisor,
+    products,
+    sizes,
+    up,
+)
 
 KIND = "contract"
 
@@ -38,6 +51,7 @@ TILES: Final = "winograd by tiles"
 FILTERS: Final = "winograd by filters"
 MAX_TILES: Final = 36  # of a block: filters are read once per block
 MIN_BLOCKS: Final = 8  # something for every thread to do
+MIN_PANELS: Final = 4
 MOST_TILES: Final = 256  # of a block that is tried
 DEPTHS: Final = (32, 48, 64, 96, 128, 256)  # that are tried
 DEPTH: Final = 64  # channels of a block of filters: with 64 filters, half of a second-level cache
@@ -108,7 +122,7 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     """Return the kernel over blocks of tiles."""
     stages = Stages(x, g)
     s = g.sizes
-    channels = _up(s.channels, g.lanes)
+    channels = up(s.channels, g.lanes)
     tiles = Buffer("tiles", float32, (g.places, block, channels + PADDING), space="scratch")
     sums = Buffer("sums", float32, (g.places, block, g.panels * g.panel + PADDING), space="scratch")
     rows = g.panels * s.channels + 1  # one to spare: see PADDING
@@ -116,13 +130,19 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     pack = _filters(stages, filters)
     chunk, t, u = Var("b", -(-g.tiles // block)), Var("t", block), Var("u", block)
     number = index.add(index.mul(chunk, block), t)
-    first = stages.input_tile(tiles, _clamped(number, g.tiles), t, channels)
-    products = stages.products(
-        tiles, filters, sums, block=block, panels=g.panels, channels=(index.as_expr(0), s.channels), add=False
+    first = stages.input_tile(tiles, clamped(number, g.tiles), t, channels)
+    factors = Factors(
+        lambda p, row, c: tiles[p, row, c],
+        lambda p, q, column, c: filters[p, index.add(index.mul(q, s.channels), c), column],
+        lambda p, row, q, column: sums[p, row, index.add(index.mul(q, g.panel), column)],
+    )
+    acc = stages.register("acc", g.tile.rows, g.tile.vectors)
+    product = products(
+        factors, acc, places=g.places, rows=block, panels=g.panels, steps=s.channels, add=False
     )
     last = stages.output_tile(sums, index.add(index.mul(chunk, block), u), u, index.as_expr(0), s.filters)
-    body = For(chunk, sequence(For(t, first), products.body, For(u, last)), "parallel")
-    return _finished(stages, body, [tiles, sums], products, pack)
+    body = For(chunk, sequence(For(t, first), product.body, For(u, last)), "parallel")
+    return _finished(stages, body, [tiles, sums], product, pack)
 
 
 def block_of(g: Geometry) -> int:
@@ -145,7 +165,7 @@ def _filters(stages: Stages, filters: Buffer) -> Pack:
     there = index.add(index.mul(panel, channels), c), column
     body = stages.filter_vector(filters, index.add(index.mul(panel, g.panel), column), c, there)
     schedule = Schedule(nest((panel, v, c), body))
-    pieces = _divisor(channels, MAX_CHUNKS // (g.panels * g.tile.vectors))
+    pieces = divisor(channels, MAX_CHUNKS // (g.panels * g.tile.vectors))
     outer, _ = schedule.split(c, channels // pieces)
     schedule.parallel(schedule.fuse(schedule.fuse(panel, v), outer))
     return Pack(filters, schedule.body, tuple(schedule.steps), stages.taken())
@@ -155,7 +175,7 @@ def _filters(stages: Stages, filters: Buffer) -> Pack:
 def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
     """Return the kernel over panels of filters: their transforms never leave the cache."""
     blocks, depth = _blocks_of_channels(g, depth)
-    rows = _up(g.tiles, g.tile.rows)
+    rows = up(g.tiles, g.tile.rows)
     tiles = Buffer("tiles", float32, (g.places, rows, blocks * depth + PADDING))
     filters = Buffer("filters", float32, (g.places, depth + 1, g.panel), space="scratch")
     sums = Buffer("sums", float32, (g.places, rows, g.panel + PADDING), space="scratch")
@@ -165,26 +185,30 @@ def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
     first, column = index.mul(panel, g.panel), index.mul(v, g.lanes)
     channel = index.add(index.mul(block, depth), c)
     turned = stages.filter_vector(filters, index.add(first, column), channel, (c, column))
-    products = stages.products(
-        tiles, filters, sums, block=rows, panels=1, channels=(index.mul(block, depth), depth), add=True
+    factors = Factors(
+        lambda p, row, c: tiles[p, row, index.add(index.mul(block, depth), c)],
+        lambda p, q, column, c: filters[p, c, column],
+        lambda p, row, q, column: sums[p, row, column],
     )
+    acc = stages.register("acc", g.tile.rows, g.tile.vectors)
+    product = products(factors, acc, places=g.places, rows=rows, panels=1, steps=depth, add=True)
     t = Var("t", g.tiles)
-    over = For(block, sequence(nest((v, c), turned), products.body))
+    over = For(block, sequence(nest((v, c), turned), product.body))
     body = sequence(_zeros(g, sums), over, For(t, stages.output_tile(sums, t, t, first, g.panel)))
-    return _finished(stages, For(panel, body, "parallel"), [filters, sums], products, pack)
+    return _finished(stages, For(panel, body, "parallel"), [filters, sums], product, pack)
 
 
 def _blocks_of_channels(g: Geometry, depth: int) -> tuple[int, int]:
     """Return how many blocks of at most `depth` the channels make, and the channels of each."""
     blocks = -(-g.sizes.channels // depth)
-    return blocks, _up(-(-g.sizes.channels // blocks), g.lanes)
+    return blocks, up(-(-g.sizes.channels // blocks), g.lanes)
 
 
 def _tiles(stages: Stages, tiles: Buffer, channels: int) -> Pack:
     """Transform the tiles of the input; those after the last are copies of the last."""
     g, t = stages.g, Var("t", tiles.shape[1])
-    schedule = Schedule(For(t, stages.input_tile(tiles, _clamped(t, g.tiles), t, channels)))
-    chunk, _ = schedule.split(t, t.extent // _divisor(t.extent, MAX_CHUNKS))
+    schedule = Schedule(For(t, stages.input_tile(tiles, clamped(t, g.tiles), t, channels)))
+    chunk, _ = schedule.split(t, t.extent // divisor(t.extent, MAX_CHUNKS))
     schedule.parallel(chunk)
     return Pack(tiles, schedule.body, tuple(schedule.steps), stages.taken())
 
@@ -198,24 +222,11 @@ def _zeros(g: Geometry, sums: Buffer) -> Stmt:
 
 
 # -- both --------------------------------------------------------------------------------------------------
-def _finished(stages: Stages, body: Stmt, scratch: list[Buffer], products: Schedule, pack: Pack) -> Tactic:
+def _finished(stages: Stages, body: Stmt, scratch: list[Buffer], product: Schedule, pack: Pack) -> Tactic:
     schedule = Schedule(body, [*scratch, *stages.taken()])
     m = stages.g.m
-    schedule.steps += [*products.steps, f"reduction in the order c, of F({m}x{m}, {TAPS}x{TAPS})"]
+    schedule.steps += [*product.steps, f"reduction in the order c, of F({m}x{m}, {TAPS}x{TAPS})"]
     return finished(schedule, "winograd", stages.in_place(), [pack])
-
-
-def _clamped(number: Expr, count: int) -> Expr:
-    return number if index.bounds(number)[1] < count else call("min", number, index.as_expr(count - 1))
-
-
-def _up(n: int, step: int) -> int:
-    return -(-n // step) * step
-
-
-def _divisor(n: int, most: int) -> int:
-    """Return the greatest divisor of n that is at most `most`, at least 1."""
-    return next(d for d in range(max(1, min(n, most)), 0, -1) if n % d == 0)
 
 
 # -- estimates ---------------------------------------------------------------------------------------------
@@ -230,11 +241,12 @@ def _seconds_by_tiles(g: Geometry, block: int) -> float:
 def _seconds_by_filters(g: Geometry, depth: int) -> float:
     s = g.sizes
     blocks, depth = _blocks_of_channels(g, depth)
-    rows = _up(g.tiles, g.tile.rows)
+    rows = up(g.tiles, g.tile.rows)
     tiles, sums = 4.0 * g.places * rows * s.channels, 4.0 * g.places * rows * g.panel
     moved = (2 + g.panels) * tiles / g.target.bandwidth(tiles)
     moved += 2 * blocks * g.panels * sums / g.target.bandwidth(sums)
-    return _computing(g, rows, blocks * depth) + moved
+    idle = max(1.0, MIN_PANELS / g.panels)  # threads without a panel
+    return (_computing(g, rows, blocks * depth) + moved) * idle
 
 
 def _computing(g: Geometry, rows: int, channels: int) -> float:

@@ -13,7 +13,7 @@ from stratal.loops.expr import Buffer, Const, Expr, Load, Var, call, const, guar
 from stratal.loops.rebuild import transform
 from stratal.loops.stmt import For, If, Seq, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.filtering import Filtering, both_sides, filtering
+from stratal.schedule.filtering import Filtering, Matrix, both_sides, filtering
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.tactics.common import in_place_pairs, nest
 from stratal.schedule.tactics.contract import UNROLL_K, choose_tile
@@ -33,14 +33,18 @@ class Sizes(NamedTuple):
     width: int
 
 
+def is_plain(anchor: Node) -> bool:
+    """Return whether a node is a two-dimensional convolution in float32 without strides, padding, groups."""
+    if anchor.op.name != "conv" or len(anchor.shape) != 4 or anchor.dtype is not float32:
+        return False
+    given = anchor.op.attributes
+    ones = (*given["strides"], *given["rhs_dilation"], *given["lhs_dilation"], given["groups"])
+    return all(n == 1 for n in ones) and all(p == (0, 0) for p in given["padding"])
+
+
 def sizes(anchor: Node) -> Sizes | None:
     """Return the extents of a convolution this algorithm computes; None for any other node."""
-    op = anchor.op
-    if op.name != "conv" or len(anchor.shape) != 4 or anchor.dtype is not float32:
-        return None
-    given = op.attributes
-    ones = (*given["strides"], *given["rhs_dilation"], *given["lhs_dilation"], given["groups"])
-    if any(n != 1 for n in ones) or any(p != (0, 0) for p in given["padding"]):
+    if not is_plain(anchor):
         return None
     n, k, height, width = anchor.aval.ints
     _, c, *window = anchor.inputs[1].aval.ints
@@ -57,7 +61,10 @@ class RegisterTile(NamedTuple):
 
 
 class Geometry:
-    """How one convolution is cut into tiles of `m` x `m` outputs, and its products into register tiles."""
+    """How one convolution is cut into tiles of `m` x `m` outputs, and its products into register tiles.
+
+    The register tile is the one that suits the tiles of the input best, unless given.
+    """
 
     def __init__(self, found: Sizes, m: int, target: Target, tile: tuple[int, int] | None = None) -> None:
         self.sizes = found
@@ -125,7 +132,31 @@ class Stages:
         """Transform one tile of the input: tiles[place, t, c] for all channels, 0 beyond the last."""
         g, s = self.g, self.g.sizes
         n, y, x = g.place(number)
-        height, width = s.height + TAPS - 1, s.width + TAPS - 1
+
+        def value(c: Expr, row: Expr, column: Expr) -> Expr:
+            return guard(
+                index.less(c, s.channels), self.x.at(self.anchor.inputs[0], (n, c, row, column)), ZERO
+            )
+
+        extent = s.height + TAPS - 1, s.width + TAPS - 1
+        return self.tile(tiles, g.matrices.input, value, (y, x), extent, t, channels)
+
+    def tile(
+        self,
+        tiles: Buffer,
+        matrix: Matrix,
+        value: Callable[[Expr, Expr, Expr], Expr],
+        corner: tuple[Expr, Expr],
+        extent: tuple[int, int],
+        t: Expr,
+        channels: int,
+    ) -> Stmt:
+        """Transform the tile of an image that starts at `corner`: tiles[place, t, c], 0 outside the image.
+
+        `value` gives channel, row and column of the image, which has `extent` of the latter.
+        """
+        g, (y, x), (height, width) = self.g, corner, extent
+        last = len(matrix[0]) - 1
 
         def arm(edge: bool) -> Stmt:
             outer, lane = Var("c", channels // g.lanes), Var("l", g.lanes)
@@ -133,22 +164,17 @@ class Stages:
 
             def read(k: int, j: Var) -> Expr:
                 row, column = index.add(y, k), index.add(x, j)
-                condition = index.less(c, s.channels)
-                if edge:
-                    inside = index.both(index.less(row, height), index.less(column, width))
-                    condition = index.both(condition, inside)
-                return guard(condition, self.x.at(self.anchor.inputs[0], (n, c, row, column)), ZERO)
+                found = value(c, row, column)
+                return guard(fits(row, height, column, width), found, ZERO) if edge else found
 
             def write(i: Var, values: Sequence[Expr]) -> Stmt:
                 first = index.mul(i, g.size)
                 return Seq(Store(tiles, (index.add(first, k), t, c), v) for k, v in enumerate(values))
 
-            held = self.register("columns", g.size, g.size)
-            body = both_sides(g.matrices.input, read, held, lane, write)
-            return For(outer, For(lane, body, "vector"))
+            held = self.register("columns", g.size, last + 1)
+            return For(outer, For(lane, both_sides(matrix, read, held, lane, write), "vector"))
 
-        last = g.size - 1
-        return _either(_fits(index.add(y, last), height, index.add(x, last), width), arm)
+        return _either(fits(index.add(y, last), height, index.add(x, last), width), arm)
 
     def filter_vector(self, filters: Buffer, k: Expr, c: Expr, at: tuple[Expr, Expr]) -> Stmt:
         """Transform a vector of filters from `k` on: filters[place, row, column...], 0 beyond the last."""
@@ -169,61 +195,6 @@ class Stages:
         held = self.register("columns", g.size, TAPS)
         return For(lane, both_sides(g.matrices.weights, read, held, lane, write), "vector")
 
-    def products(
-        self,
-        tiles: Buffer,
-        filters: Buffer,
-        sums: Buffer,
-        *,
-        block: int,
-        panels: int,
-        channels: tuple[Expr, int],
-        add: bool,
-    ) -> Schedule:
-        """Multiply tiles and filters place by place, in register tiles.
-
-        `channels` are where those of this product start among the tiles', and how many they are; with `add`
-        the product is added to the sums.
-        """  # fmt: skip
-        g, tile = self.g, self.g.tile
-        start, depth = channels
-        place, panel = Var("p", g.places), Var("q", panels)
-        run, c = Var("r", block // tile.rows), Var("c", depth)
-        acc = self.register("acc", tile.rows, tile.vectors)
-        innermost: list[tuple[Var, Var, Var]] = []
-
-        def over_tile(make: Callable[[Expr, Expr, tuple[Expr, ...]], Stmt]) -> Stmt:
-            i, j, lane = Var("i", tile.rows), Var("j", tile.vectors), Var("l", g.lanes)
-            innermost.append((i, j, lane))
-            t, column = index.add(index.mul(run, tile.rows), i), index.add(index.mul(j, g.lanes), lane)
-            return nest((i, j, lane), make(t, column, (i, j, lane)))
-
-        def sum_at(t: Expr, column: Expr) -> tuple[Expr, ...]:
-            return place, t, index.add(index.mul(panel, g.panel), column)
-
-        def update(t: Expr, column: Expr, at: tuple[Expr, ...]) -> Stmt:
-            row = index.add(index.mul(panel, depth), c)
-            factors = tiles[place, t, index.add(start, c)], filters[place, row, column]
-            return Store(acc, at, call("fma", *factors, acc[at]))
-
-        def keep(t: Expr, column: Expr, at: tuple[Expr, ...]) -> Stmt:
-            there = sum_at(t, column)
-            return Store(sums, there, call("add", sums[there], acc[at]) if add else acc[at])
-
-        begin = over_tile(lambda t, column, at: Store(acc, at, ZERO))
-        go_on = For(c, over_tile(update))
-        end = over_tile(keep)
-        schedule = Schedule(nest((place, panel, run), Seq((begin, go_on, end))))
-        for i, j, lane in innermost:
-            schedule.unroll(i)
-            schedule.unroll(j)
-            schedule.vectorize(lane)
-        outer, inner = schedule.split(c, UNROLL_K)
-        schedule.unroll(inner)
-        if depth % UNROLL_K:
-            schedule.peel(outer)
-        return schedule
-
     def output_tile(self, sums: Buffer, number: Expr, t: Expr, first: Expr, filters: int) -> Stmt:
         """Transform the sums of one tile back and store what follows, for `filters` from `first` on."""
         g, s = self.g, self.g.sizes
@@ -240,7 +211,7 @@ class Stages:
                 row, there = index.add(y, i), index.add(x, j)
                 condition = index.less(k, s.filters)
                 if edge:
-                    condition = index.both(_fits(row, s.height, there, s.width), condition)
+                    condition = index.both(fits(row, s.height, there, s.width), condition)
                 stores = guard_leaves(self.results(totals[j, lane], (n, k, row, there)), condition)
                 held = [Store(totals, (index.as_expr(a), lane), v) for a, v in enumerate(values)]
                 return Seq((*held, For(j, stores, "unroll")))
@@ -253,11 +224,65 @@ class Stages:
 
         exists = index.less(number, g.tiles)
         last = g.m - 1
-        whole = index.both(exists, _fits(index.add(y, last), s.height, index.add(x, last), s.width))
+        whole = index.both(exists, fits(index.add(y, last), s.height, index.add(x, last), s.width))
         return _either(whole, lambda edge: If(exists, arm(edge)) if edge else arm(edge))
 
 
-def _fits(y: Expr, height: int, x: Expr, width: int) -> Expr:
+class Factors(NamedTuple):
+    """Where the product of a place reads and adds up.
+
+    `left` takes place, row and step, `right` place, panel, column and step, `sums` place, row, panel and
+    column.
+    """
+
+    left: Callable[[Expr, Expr, Expr], Expr]
+    right: Callable[[Expr, Expr, Expr, Expr], Expr]
+    sums: Callable[[Expr, Expr, Expr, Expr], Load]
+
+
+def products(
+    f: Factors, acc: Buffer, *, places: int, rows: int, panels: int, steps: int, add: bool
+) -> Schedule:
+    """Return the matrix products of all places in register tiles `acc` [rows, vectors, lanes].
+
+    `rows` is a multiple of the tile's; with `add` products are added to the sums there are.
+    """
+    height, vectors, lanes = acc.shape
+    place, panel = Var("p", places), Var("q", panels)
+    run, step = Var("r", rows // height), Var("c", steps)
+    innermost: list[tuple[Var, Var, Var]] = []
+
+    def over_tile(make: Callable[[Expr, Expr, Load], Stmt]) -> Stmt:
+        i, j, lane = Var("i", height), Var("j", vectors), Var("l", lanes)
+        innermost.append((i, j, lane))
+        row, column = index.add(index.mul(run, height), i), index.add(index.mul(j, lanes), lane)
+        return nest((i, j, lane), make(row, column, acc[i, j, lane]))
+
+    def update(row: Expr, column: Expr, here: Load) -> Stmt:
+        return _set(here, call("fma", f.left(place, row, step), f.right(place, panel, column, step), here))
+
+    def keep(row: Expr, column: Expr, here: Load) -> Stmt:
+        there = f.sums(place, row, panel, column)
+        return _set(there, call("add", there, here) if add else here)
+
+    stages = over_tile(lambda row, column, here: _set(here, ZERO)), over_tile(update), over_tile(keep)
+    schedule = Schedule(nest((place, panel, run), Seq((stages[0], For(step, stages[1]), stages[2]))))
+    for i, j, lane in innermost:
+        schedule.unroll(i)
+        schedule.unroll(j)
+        schedule.vectorize(lane)
+    outer, inner = schedule.split(step, UNROLL_K)
+    schedule.unroll(inner)
+    if steps % UNROLL_K:
+        schedule.peel(outer)
+    return schedule
+
+
+def _set(there: Load, value: Expr) -> Store:
+    return Store(there.buffer, there.indices, value)
+
+
+def fits(y: Expr, height: int, x: Expr, width: int) -> Expr:
     return index.both(index.less(y, height), index.less(x, width))
 
 
@@ -266,3 +291,18 @@ def _either(whole: Expr, arm: Callable[[bool], Stmt]) -> Stmt:
     if isinstance(whole, Const):
         return arm(not whole.value)
     return If(whole, arm(False), arm(True))
+
+
+def clamped(number: Expr, count: int) -> Expr:
+    """Return a number below `count`: the last where it would be greater."""
+    return number if index.bounds(number)[1] < count else call("min", number, index.as_expr(count - 1))
+
+
+def up(n: int, step: int) -> int:
+    """Return the next multiple of `step`."""
+    return -(-n // step) * step
+
+
+def divisor(n: int, most: int) -> int:
+    """Return the greatest divisor of n that is at most `most`, at least 1."""
+    return next(d for d in range(max(1, min(n, most)), 0, -1) if n % d == 0)
