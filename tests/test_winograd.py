@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+import stratal as tensors
 from stratal.base import settings
 from stratal.base.artifact import Launch, flat
 from stratal.base.dtypes import float32, float64
@@ -301,3 +302,14 @@ def test_the_setting_is_part_of_what_a_kept_program_is(tmp_path: Any) -> None:
             with settings.winograd(allowed):
                 program = compile_graph(graph)
             assert ("winograd" in tactics(program)) is allowed
+
+
+def test_the_setting_decides_in_one_process_too() -> None:
+    x, w = tensors.ones((1, 64, 12, 12)), tensors.ones((64, 64, 3, 3))
+    found = []
+    for allowed in (True, False):
+        with settings.winograd(allowed):
+            function = tensors.compile(lambda x, w: tensors.nn.functional.conv2d(x, w, padding=1))
+            function(x, w)
+            found.append("winograd" in tactics(function.program))
+    assert found == [True, False]

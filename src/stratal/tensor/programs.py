@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
+from stratal.base import settings
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input
@@ -20,8 +21,8 @@ Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
 _CAPACITY = 256
 
-_PROGRAMS: OrderedDict[Key, Program] = OrderedDict()  # of lazy work, those used last
-_LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest, while somebody holds them
+_PROGRAMS: OrderedDict[tuple[Key, bool], Program] = OrderedDict()  # of lazy work, those used last
+_LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest and setting, while they are held
 _RECENT: deque[Program] = deque(maxlen=32)  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
 _WATCHERS: list[Watcher] = []
@@ -96,7 +97,7 @@ def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[N
 
 def program_for(work: Work, name: str) -> Program:
     """Return the program for some work, compiled at most once per structure."""
-    key = work.key()
+    key = (work.key(), settings.winograd.value)
     found = _PROGRAMS.get(key)
     if found is not None:
         _PROGRAMS.move_to_end(key)
@@ -109,11 +110,12 @@ def program_for(work: Work, name: str) -> Program:
 
 
 def compiled(graph: Graph) -> Program:
-    """Return the program of a graph, compiled at most once per digest."""
-    found = _LIVING.get(graph.digest)
+    """Return the program of a graph, compiled at most once per digest and choice of algorithms."""
+    key = f"{graph.digest} {settings.winograd.value}"
+    found = _LIVING.get(key)
     if found is None:
         started_ns = time.perf_counter_ns()
-        found = _LIVING[graph.digest] = compile_graph(graph)
+        found = _LIVING[key] = compile_graph(graph)
         _RECENT.append(found)
         COMPILED[0] += 1
         for watcher in _WATCHERS:
