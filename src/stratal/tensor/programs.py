@@ -22,7 +22,7 @@ Program = Any  # what compile_graph returns
 _CAPACITY = 256
 
 _PROGRAMS: OrderedDict[tuple[Key, bool], Program] = OrderedDict()  # of lazy work, those used last
-_LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest and setting, while they are held
+_LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest and setting, while held
 _RECENT: deque[Program] = deque(maxlen=32)  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
 _WATCHERS: list[Watcher] = []
