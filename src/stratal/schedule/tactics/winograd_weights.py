@@ -12,7 +12,7 @@ second kernel, which adds them up in order and transforms them back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -48,6 +48,7 @@ from stratal.schedule.tactics.winograd_stages import (
 
 KIND = "contract"
 
+WEIGHTS: Final = "winograd of weights"
 CHANNELS: Final = 64  # of a chunk: with 64 filters, sums take half of a second-level cache
 MIN_CHUNKS: Final = 8  # something for every thread to do
 SUMS_BYTES: Final = 8 << 20  # all parts may leave behind
@@ -66,7 +67,17 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
         cut = Cut(g)
         seconds = cut.cycles(_gathers(x, g)) / (target.ghz * 1e9) + cut.moving()
         parameters = (("m", m), ("parts", cut.parts), ("tiles", cut.block))
-        yield Candidate("winograd of weights", seconds, partial(gradient, cut=cut), parameters)
+        operations = 2.0 * g.places * g.tiles * found.channels * found.filters
+        yield Candidate(WEIGHTS, seconds, partial(gradient, cut=cut), parameters, operations)
+
+
+def candidate_of(
+    x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
+) -> Candidate | None:
+    """Return the gradient of filters cut as the parameters say."""
+    if algorithm != WEIGHTS:
+        return None
+    return next((c for c in candidates(x, target) if dict(c.parameters) == dict(parameters)), None)
 
 
 def gradient_sizes(anchor: Node) -> Sizes | None:
