@@ -12,6 +12,9 @@ inputs, and PyTorch's float32 gradients differ by 5e-2 between its own memory fo
 compared on the first draw on which PyTorch agrees with itself, the batch halved after `SEEDS` draws; the row
 says which draw that is, and how far we and PyTorch are from PyTorch on the whole batch. Exits with 1 where a
 bar is missed.
+
+Convolutions are direct sums here, as PyTorch's are: Winograd's algorithm has a larger error, whose bound
+`tests/test_winograd.py` tests. `--winograd` allows it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.models import WORKLOADS, Workload, copy_weights
+from stratal.base import settings
 
 Array = np.ndarray[Any, Any]
 COMPARED = ("mlp", "lenet", "gpt", "resnet18")
@@ -188,10 +192,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement")
     parser.add_argument("--only", default=",".join(COMPARED), help="workloads, comma separated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
+    parser.add_argument("--winograd", action="store_true", help="let convolutions use Winograd's algorithm")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.only.split(","):
-        row = compare(name)
+        with settings.winograd(arguments.winograd):
+            row = compare(name)
         rows.append(row)
         print(
             f"{name:9} f64 {row['float64']:.1e} ({row['float64_worst']})"
