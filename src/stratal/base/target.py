@@ -22,6 +22,9 @@ from stratal.base.cost import Cost
 from stratal.base.errors import SettingError
 
 Bound = Literal["compute", "memory", "latency"]
+ByteDots = Literal["vnni", "pairs", "arithmetic"]
+"""Ways to sum four products of bytes: one instruction of VNNI, two of x86 that multiply pairs of 16-bit
+integers, or product by product."""
 LAUNCH_SECONDS: Final = 0.2e-6  # one parallel region over the claim pool, quiet machine
 
 
@@ -65,6 +68,15 @@ class Target:
     def has(self, feature: str) -> bool:
         """Return whether the feature list names `feature` as present; what `cpu` implies is not looked up."""
         return f"+{feature}" in self.features.split(",")
+
+    @property
+    def byte_dots(self) -> ByteDots:
+        """How the machine sums four products of bytes; see `ByteDots`."""
+        if self.arch != "x86_64":
+            return "arithmetic"
+        if self.has("avx512vnni") or (self.has("avxvnni") and self.vector_bits == 256):
+            return "vnni"
+        return "pairs"
 
     @property
     def function_attributes(self) -> tuple[tuple[str, str], ...]:

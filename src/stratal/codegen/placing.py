@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratal.base.errors import VerifyError
+from stratal.base.target import ByteDots
 from stratal.codegen.scalar import ScalarEmitter
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Lanes, Load, Var
 from stratal.loops.stmt import Kernel, loaded, stored
@@ -52,10 +53,10 @@ class Placing:
     `target` is where instructions are appended right now; a value is remembered where it was emitted.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, dots: ByteDots = "arithmetic") -> None:
         self.kernel = kernel
         self.names = itertools.count()
-        self.scalars = ScalarEmitter(self._append)
+        self.scalars = ScalarEmitter(self._append, dots)
         written = set(stored(kernel.body))
         self.mutable = frozenset(b for b in loaded(kernel.body) if b in written)
         self.scopes = [Scope("entry")]

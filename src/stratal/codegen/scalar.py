@@ -11,6 +11,7 @@ from typing import Final
 
 from stratal.base.dtypes import DType, bfloat16, float16, float32
 from stratal.base.errors import VerifyError
+from stratal.base.target import ByteDots
 from stratal.codegen.types import immediate, register_type
 
 Emit = Callable[[str], str]
@@ -42,14 +43,20 @@ _ROUND: Final = {
     "rint": "rint",
     "abs": "fabs",
 }
+_PAIRS: Final = {
+    128: "llvm.x86.sse2.pmadd.wd",
+    256: "llvm.x86.avx2.pmadd.wd",
+    512: "llvm.x86.avx512.pmaddw.d.512",
+}
 _ORDERED: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
 class ScalarEmitter:
     """Emits calls of `loops.expr.FUNCTIONS`; collects the intrinsics they need declared."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, dots: ByteDots = "arithmetic") -> None:
         self.emit = emit
+        self.dots: Final = dots
         self.declared: set[str] = set()
 
     def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]]) -> str:
@@ -127,7 +134,53 @@ class ScalarEmitter:
             product = self.emit(f"mul {wide} {a}, {b}")
             high = self.emit(f"lshr {wide} {product}, {splat(str(arg.bits), f'i{2 * arg.bits}', lanes)}")
             return self.emit(f"trunc {wide} {high} to {ty}")
+        if fn == "bytes4":
+            return self._bytes4(args, arg, lanes)
+        if fn == "dot4":
+            return self._dot4(args, ty, lanes)
         raise VerifyError(f"codegen: no integer function {fn!r}")
+
+    # -- bytes in words --------------------------------------------------------------------------------------
+    def _bytes4(self, args: Sequence[str], arg: DType, lanes: int) -> str:
+        bytes_, words = vector_of("i8", lanes), vector_of("i32", lanes)
+        word = self.emit(f"zext {bytes_} {args[0]} to {words}")
+        for k, part in enumerate(args[1:], 1):
+            wide = self.emit(f"zext {bytes_} {part} to {words}")
+            moved = self.emit(f"shl {words} {wide}, {splat(str(8 * k), 'i32', lanes)}")
+            word = self.emit(f"or {words} {word}, {moved}")
+        return word
+
+    def _dot4(self, args: Sequence[str], ty: str, lanes: int) -> str:
+        """Emit a + the products of the bytes of b, unsigned, and c, signed."""
+        bits = 32 * lanes
+        if self.dots == "vnni" and bits in (128, 256, 512):
+            return self.intrinsic(f"llvm.x86.avx512.vpdpbusd.{bits}", ty, [(ty, a) for a in args])
+        if self.dots == "pairs" and bits in _PAIRS:
+            return self._dot4_by_pairs(args, ty, lanes)
+        total, b, c = args
+        for k in range(4):
+            low = self.emit(f"lshr {ty} {b}, {splat(str(8 * k), 'i32', lanes)}")
+            unsigned = self.emit(f"and {ty} {low}, {splat('255', 'i32', lanes)}")
+            high = self.emit(f"shl {ty} {c}, {splat(str(24 - 8 * k), 'i32', lanes)}")
+            signed = self.emit(f"ashr {ty} {high}, {splat('24', 'i32', lanes)}")
+            total = self.emit(f"add {ty} {total}, {self.emit(f'mul {ty} {unsigned}, {signed}')}")
+        return total
+
+    def _dot4_by_pairs(self, args: Sequence[str], ty: str, lanes: int) -> str:
+        """Emit the sum by pairs of 16-bit integers: 2 * 255 * 128 is far from the end of 32 bits."""
+        half = 2 * lanes
+        i16 = vector_of("i16", half)
+        total, b, c = args
+        b, c = (self.emit(f"bitcast {ty} {x} to {i16}") for x in (b, c))
+        eight = splat("8", "i16", half)
+        even_b = self.emit(f"and {i16} {b}, {splat('255', 'i16', half)}")
+        odd_b = self.emit(f"lshr {i16} {b}, {eight}")
+        even_c = self.emit(f"ashr {i16} {self.emit(f'shl {i16} {c}, {eight}')}, {eight}")
+        odd_c = self.emit(f"ashr {i16} {c}, {eight}")
+        for x, y in ((even_b, even_c), (odd_b, odd_c)):
+            product = self.intrinsic(_PAIRS[32 * lanes], ty, [(i16, x), (i16, y)])
+            total = self.emit(f"add {ty} {total}, {product}")
+        return total
 
     def _shift(self, fn: str, args: Sequence[str], arg: DType, scalar: str, ty: str, lanes: int) -> str:
         mask = vector_of("i1", lanes)

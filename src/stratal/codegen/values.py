@@ -34,7 +34,7 @@ class Values(Placing):
                 continue
             needed = (
                 []
-                if isinstance(e, (Guard, Load, Lanes))
+                if isinstance(e, (Guard, Load, Lanes)) or self._word(e) is not None
                 else [c for c in inputs(e) if not self._has(c, mask)]
             )
             if needed:
@@ -66,6 +66,10 @@ class Values(Placing):
             return self._guard(e, info, mask)
         if isinstance(e, Lanes):
             return self._across(e)
+        word = self._word(e)
+        if word is not None:
+            place = self._place(word.buffer, word.indices)
+            return self._read(word.buffer, place, "i32", info, self._under(e, mask)[1])
         args = [self._operand(a, info.vector, mask, self._form(e, a)) for a in e.args]
         self.target = self._home(info)[0]
         lanes = self.lanes if info.vector else 0
@@ -194,30 +198,45 @@ class Values(Placing):
                     f"kernel {self.kernel.name}: a register is read before it is written", got=str(e)
                 )
             return self.registers[key]
-        place = self._place(e.buffer, e.indices)
-        memory = memory_type(e.dtype)
+        value = self._read(e.buffer, self._place(e.buffer, e.indices), memory_type(e.dtype), info, mask)
+        if not e.dtype.is_bool:
+            return value
         if not info.vector:
-            pointer = self._pointer(e.buffer, place, mask)
+            return self._append(f"icmp ne i8 {value}, 0")
+        return self._append(f"icmp ne {vector_of('i8', self.lanes)} {value}, zeroinitializer")
+
+    def _read(self, buffer: Buffer, place: Place, memory: str, info: Info, mask: str | None) -> str:
+        """Return what lies at a place, loaded as `memory`: an element, or four bytes."""
+        size = buffer.dtype.itemsize
+        adjacent = 4 if memory == "i32" and size == 1 else 1
+        if not info.vector:
+            pointer = self._pointer(buffer, place, mask)
             self.target = self._home(info)[0]
             if mask is not None:
-                pointer = self._safe(pointer, self.pointers[e.buffer], mask)
-            value = self._append(f"load {memory}, ptr {pointer}, align {e.dtype.itemsize}")
-            return self._append(f"icmp ne i8 {value}, 0") if e.dtype.is_bool else value
+                pointer = self._safe(pointer, self.pointers[buffer], mask)
+            return self._append(f"load {memory}, ptr {pointer}, align {size}")
         assert self.lane is not None
-        ty = vector_of(memory, self.lanes)
-        if place.stride == 1:
-            pointer = self._pointer(e.buffer, place, mask)
+        if place.stride == adjacent:
+            pointer = self._pointer(buffer, place, mask)
             self.target = self._home(info)[0]
             if mask is None:
-                value = self._append(f"load {ty}, ptr {pointer}, align {e.dtype.itemsize}")
-            else:
-                value = self._masked_load("load", memory, f"ptr align {e.dtype.itemsize} {pointer}", mask)
-        else:
-            pointers = self._pointers(e.buffer, place, mask)
-            self.target = self._home(info)[0]
-            where = f"<{self.lanes} x ptr> align {e.dtype.itemsize} {pointers}"
-            value = self._masked_load("gather", memory, where, mask or "splat (i1 true)")
-        return self._append(f"icmp ne {ty} {value}, zeroinitializer") if e.dtype.is_bool else value
+                return self._append(f"load {vector_of(memory, self.lanes)}, ptr {pointer}, align {size}")
+            return self._masked_load("load", memory, f"ptr align {size} {pointer}", mask)
+        pointers = self._pointers(buffer, place, mask)
+        self.target = self._home(info)[0]
+        where = f"<{self.lanes} x ptr> align {size} {pointers}"
+        return self._masked_load("gather", memory, where, mask or "splat (i1 true)")
+
+    def _word(self, e: Expr) -> Load | None:
+        """Return the first load of a word made of four neighbouring bytes in memory, which are one load."""
+        if not isinstance(e, Call) or e.fn != "bytes4":
+            return None
+        found = [a for a in e.args if isinstance(a, Load) and a.buffer.space != "register"]
+        if len(found) < 4 or any(a.buffer is not found[0].buffer for a in found):
+            return None
+        first, *others = (self._place(a.buffer, a.indices) for a in found)
+        together = all(p == first._replace(constant=first.constant + k) for k, p in enumerate(others, 1))
+        return found[0] if together else None
 
     def _masked_load(self, kind: str, memory: str, where: str, mask: str) -> str:
         ty, mask_ty = vector_of(memory, self.lanes), vector_of("i1", self.lanes)

@@ -79,6 +79,22 @@ def _mulhi(a: Array, b: Array) -> Array:
     return np.asarray(a1 * b1 + (middle >> shift) + (other >> shift))
 
 
+def _bytes4(*parts: Array) -> Array:
+    word = np.uint32(0)
+    for k, part in enumerate(parts):
+        word = word | (part.view(np.uint8).astype(np.uint32) << np.uint32(8 * k))
+    return np.asarray(word).view(np.int32)
+
+
+def _dot4(total: Array, a: Array, b: Array) -> Array:
+    """Add four products to a sum: bytes of `a` are unsigned, those of `b` signed."""
+    for k in range(4):
+        unsigned = (a >> np.int32(8 * k)) & np.int32(255)
+        signed = (b << np.int32(24 - 8 * k)) >> np.int32(24)
+        total = total + unsigned * signed
+    return np.asarray(total)
+
+
 def _not(a: Array) -> Array:
     return np.asarray(~a)
 
@@ -175,6 +191,8 @@ _EXACT: Final[dict[str, Callable[..., Array]]] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "not": _not,
+    "bytes4": _bytes4,
+    "dot4": _dot4,
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,

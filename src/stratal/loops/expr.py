@@ -9,7 +9,7 @@ from typing import Any, Final, Union, final
 
 import numpy as np
 
-from stratal.base.dtypes import DType, bool_, float64, int64
+from stratal.base.dtypes import DType, bool_, float64, int32, int64
 from stratal.base.errors import VerifyError
 from stratal.base.weak import WeakTable
 
@@ -52,6 +52,8 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
         "to the call's dtype; float to integer truncates and saturates, NaN gives 0; to bool: a != 0",
     ),
     "bitcast": (1, "the same bits as the call's dtype of equal width"),
+    "bytes4": (4, "int32 that has the bits of four 8-bit integers, the first lowest"),
+    "dot4": (3, "int32: a + four products of bytes, unsigned ones of b with signed ones of c; wraps"),
 }
 COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
@@ -316,9 +318,16 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
     elif fn in COMPARISONS:
         dtype = bool_
         _same(fn, args)
+    elif fn == "bytes4":
+        dtype = int32
+        _same(fn, args)
+        if args[0].dtype.bits != 8 or not args[0].dtype.is_integer:
+            raise VerifyError("expr: bytes4 takes 8-bit integers", got=str(args[0].dtype))
     else:
         dtype = args[0].dtype
         _same(fn, args)
+        if fn == "dot4" and dtype is not int32:
+            raise VerifyError("expr: dot4 takes int32", got=str(dtype))
     result: DType = dtype
     return _intern(("call", fn, result.name, *map(id, args)), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
 

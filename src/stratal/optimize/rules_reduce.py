@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratal.base.dtypes import bool_, float32
+from stratal.base.dtypes import bfloat16, bool_, float16, float32, int8, int32, uint8
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
@@ -171,6 +171,17 @@ def _absorb_broadcast(side: int, b: Builder, m: Match) -> Node | None:
     return _respelled(b, m, side, smaller, "".join(letters[a] for a in rest))
 
 
+WIDENED = {int8: int32, uint8: int32, bfloat16: float32, float16: float32}
+"""Dtypes whose products are summed in another anyway: widening the operands first changes no bit."""
+
+
+def _widens(m: Match) -> bool:
+    wide = m.root.dtype
+    given = m.x.dtype, m.y.dtype
+    same = given[0] is given[1] or all(d in (int8, uint8) for d in given)
+    return m.root.inputs[0].dtype is wide and same and all(WIDENED.get(d) is wide for d in given)
+
+
 def _permuted_result(b: Builder, m: Match) -> Node:
     s = parse_spec(m.spec)
     spec = f"{s.left},{s.right}->{''.join(s.out[k] for k in m.perm)}"
@@ -218,6 +229,16 @@ def _side_rules(side: int) -> list[Rule]:
 CONTRACTIONS = (
     *_side_rules(0),
     *_side_rules(1),
+    Rule(
+        "contract_widened",
+        P.contract(P.cast(x), P.cast(y), spec=Attr("spec"), dtype=Attr("dtype")),
+        lambda b, m: b.contract(m.x, m.y, spec=m.spec, dtype=m.root.dtype),
+        when=_widens,
+        examples=tuple(
+            {"x": TensorType(dx, (2, 3)), "y": TensorType(dy, (3, 4)), "spec": "mk,kn->mn", "dtype": None}
+            for dx, dy in ((int8, int8), (uint8, int8), (bfloat16, bfloat16))
+        ),
+    ),
     Rule(
         "permute_contract",
         P.permute(CONTRACT, perm=Attr("perm")),

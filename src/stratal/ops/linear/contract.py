@@ -21,6 +21,7 @@ from stratal.base.dtypes import (
     int8,
     int32,
     int64,
+    uint8,
 )
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.base.lowered import Lowered
@@ -185,6 +186,8 @@ class Contract(Op):
             (int8, None),
         ):  # fmt: skip
             yield Sample(cls("mk,kn->mn", wide), (TensorType(dtype, (7, 33)), TensorType(dtype, (33, 9))))
+        for left, right in ((int8, int8), (uint8, uint8), (uint8, int8), (int8, uint8)):
+            yield Sample(cls("mk,nk->mn", int32), (TensorType(left, (6, 40)), TensorType(right, (20, 40))))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:

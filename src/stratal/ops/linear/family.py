@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from stratal.base.dims import Dim, known_equal
-from stratal.base.dtypes import DType, as_dtype, bool_
+from stratal.base.dtypes import DType, as_dtype, bool_, int8, int16, int32, int64, uint8
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
@@ -21,8 +21,13 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def result_dtype(name: str, types: Sequence[TensorType], dtype: DType | None) -> DType:
-    """Return the dtype of a sum of products: `dtype`, or the operands'. Raises: DTypeError."""
+    """Return the dtype of a sum of products: `dtype`, or the operands'. Raises: DTypeError.
+
+    Signed bytes multiply unsigned ones into a signed `dtype`, as quantised values multiply weights.
+    """
     first, given = types[0].dtype, ", ".join(map(str, types))
+    if {first, types[1].dtype} == {int8, uint8} and dtype is not None and dtype in (int16, int32, int64):
+        return dtype
     if types[1].dtype is not first:
         raise DTypeError(f"{name}: operands differ in dtype", got=given, hint="cast one side")
     if first.is_bool:

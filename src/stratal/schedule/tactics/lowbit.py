@@ -1,0 +1,257 @@
+"""Products of 8-bit integers into int32, four at a time: words of four bytes along the reduction take the
+place of elements, and the register tiles of other products run over words.
+
+The instructions multiply unsigned bytes by signed ones. Where both operands are of one kind, the second is
+shifted by 128 while it is copied into panels, and 128 times the sums of the first one's rows are put right
+afterwards: exact, for sums wrap like the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from stratal.base.dtypes import DType, int8, int32, uint8
+from stratal.base.target import Target
+from stratal.loops import index
+from stratal.loops.compute import Combiner
+from stratal.loops.expr import Buffer, Call, Expr, Load, Var, call, const, guard, lanes
+from stratal.loops.rebuild import substitute
+from stratal.loops.stmt import Stmt, Store
+from stratal.schedule.expressions import GroupExpressions
+from stratal.schedule.primitives import Schedule, sequence
+from stratal.schedule.result import Candidate, Pack, Tactic
+from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order
+from stratal.schedule.tactics.contract import BLOCK, RUN, TiledProduct, Tiling, choose_tile, tile_cycles
+from stratal.schedule.tactics.product import Product
+
+KIND = "contract"
+
+BYTES: Final = (int8, uint8)
+GROUP: Final = 4  # bytes of a word
+PANELS_AT_ONCE: Final = 4  # written side by side while reading rows that are contiguous across them
+CYCLES: Final = {"vnni": 1.0, "pairs": 3.0, "arithmetic": 12.0}  # of a step, in those of a multiply-add
+PACK_CYCLES: Final = (0.15, 0.5)  # a byte copied into words, along the vectors and across them
+SUM_CYCLES: Final = 0.05  # a byte added up
+
+
+def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
+    """Yield the product over words where both operands are bytes and the result is int32."""
+    product = Product(x, target)
+    if not _suits(product):
+        return
+    words = WordProduct(x, target)
+    tiling = choose_tiling(words)
+    yield Candidate(
+        "words",
+        _cycles(words, tiling) / (target.ghz * 1e9),
+        lambda x: schedule_words(x, target),
+        (("rows", tiling.rows), ("vectors", tiling.vectors), ("depth", tiling.depth)),
+    )
+
+
+def schedule_words(x: GroupExpressions, target: Target) -> Tactic:
+    """Return the scheduled nest of a product of bytes, with the kernels that prepare its operands."""
+    words = WordProduct(x, target)
+    schedule = TiledProduct(words, choose_tiling(words)).schedule()
+    schedule.steps.append(reduction_order(words.roles.reduce))
+    return finished(schedule, "words", words.in_place, words.packs)
+
+
+def _suits(p: Product) -> bool:
+    return (
+        p.dtype is int32
+        and all(_byte(t) is not None for t in p.terms)
+        and bool(p.roles.reduce)
+        and p.roles.reduce[-1].extent >= GROUP
+        and all(v.extent for v in (*p.axes, *p.roles.reduce))
+        and not _repeats(p, p.roles.a, (p.m,))
+        and not _repeats(p, p.roles.b, (p.roles.vector,))
+    )
+
+
+def _byte(term: Expr) -> Load | None:
+    """Return the access of a byte that is widened once; nothing else keeps its value."""
+    if isinstance(term, Call) and term.fn == "cast" and isinstance(term.args[0], Load):
+        found = term.args[0]
+        return found if found.dtype in BYTES else None
+    return None
+
+
+def _repeats(p: Product, k: int, along: Sequence[Var]) -> bool:
+    """Return whether a copy of an operand would be much larger than it: windows overlap."""
+    used = p.used(k, (*p.roles.outer, *along, *p.roles.reduce))
+    operand = p.operand(k)
+    return operand is None or math.prod(v.extent for v in used) > 2 * operand.buffer.size
+
+
+def choose_tiling(p: WordProduct) -> Tiling:
+    """Choose tiles and blocks; both operands lie as the tiles read them."""
+    rows, vectors = choose_tile(p.m.extent, p.roles.vector.extent, p.lanes, p.target)
+    width = vectors * p.lanes
+    panel = min(BLOCK, max(256, p.target.l2_bytes // 4 // (width * int32.itemsize)))
+    if p.depth <= 2 * panel:
+        return Tiling(rows, vectors)
+    return Tiling(rows, vectors, panel, max(1, min(RUN, -(-p.m.extent // rows))))
+
+
+def _cycles(p: WordProduct, t: Tiling) -> float:
+    tiles = tile_cycles(p.m.extent, p.roles.vector.extent, t.rows, t.vectors, p.lanes)
+    cycles = p.num_outer * p.depth * tiles * CYCLES[p.target.byte_dots]
+    return cycles + sum(size * each for size, each in p.prepared)
+
+
+class WordProduct(Product):
+    """A product over words: `terms` are words of both operands, `packs` the kernels that make them.
+
+    `prepared` lists bytes handled by those kernels, with the cycles each takes.
+    """
+
+    def __init__(self, x: GroupExpressions, target: Target) -> None:
+        super().__init__(x, target)
+        self.packs: list[Pack] = []
+        self.prepared: list[tuple[float, float]] = []
+        a, b, k = self.roles.a, self.roles.b, self.roles.reduce[-1]
+        kinds = [self._dtype_of(n) for n in (a, b)]
+        self.signed_a = kinds[0] is int8
+        shifted = kinds[0] is kinds[1]
+        self.word = Var(k.name, -(-k.extent // GROUP))
+        near = [self.step(n, k) == 1 for n in (a, b)]
+        across = self.step(b, self.roles.vector) != 1
+        self._whole = k.extent % GROUP == 0
+        words = [self._word(n, k) for n in (0, 1)]
+        self.roles = self.roles._replace(reduce=(*self.roles.reduce[:-1], self.word))
+        self.depth = math.prod(v.extent for v in self.roles.reduce)
+        self.terms = words
+        if not (near[0] and self._whole):
+            self.terms[a] = self._pack_rows(words[a], near[0])
+        self.terms[b] = self._pack_panels(words[b], shifted, across)
+        self.shift = self._row_sums() if shifted else None
+
+    def _dtype_of(self, k: int) -> DType:
+        found = _byte(self.terms[k])
+        assert found is not None
+        return found.dtype
+
+    def _word(self, n: int, k: Var) -> Expr:
+        """Return four neighbours along the reduction as a word; zeros beyond its end."""
+        found = _byte(self.terms[n])
+        assert found is not None
+        parts = []
+        for j in range(GROUP):
+            position = index.add(index.mul(self.word, GROUP), j)
+            (part,) = substitute([found], {k: position})
+            inside = index.less(position, k.extent)
+            parts.append(guard(inside, part, const(0, found.dtype)))
+        return call("bytes4", *parts)
+
+    # -- what the tiles see ----------------------------------------------------------------------------------
+    @property
+    def combiner(self) -> Combiner:
+        a, b = self.roles.a, self.roles.b
+        first, second = (b, a) if self.signed_a else (a, b)
+        return super().combiner._replace(
+            combine=lambda states, terms: [call("dot4", states[0], terms[first], terms[second])]
+        )
+
+    def results(self, total: Expr) -> Stmt:
+        if self.shift is not None:
+            total = call("add", total, self.shift)
+        return super().results(total)
+
+    # -- kernels before --------------------------------------------------------------------------------------
+    def _pack_rows(self, word: Expr, near: bool) -> Expr:
+        """Copy the first operand into words, as its rows lie."""
+        outer, inner = self._loops(word)
+        loops = [*outer, self.m, *inner]
+        copy = Buffer("words", int32, [v.extent for v in loops])
+        s = Schedule(nest(loops, Store(copy, tuple(loops), word)))
+        taken = [*outer, self.m]
+        if near:
+            many, lane = s.split(self.word, self.lanes)
+        else:  # contiguous along the rows, if at all
+            many, lane = s.split(self.m, self.lanes)
+            taken = [*outer, many]
+            s.reorder(*taken, *inner, lane)
+        s.vectorize(lane)
+        if not self._whole:
+            s.peel(many if near else self.word)
+        distribute(s, taken, _work(copy, taken))
+        self._add(copy, s, near)
+        return copy[tuple(loops)]
+
+    def _pack_panels(self, word: Expr, shifted: bool, across: bool) -> Expr:
+        """Copy the second operand into panels as wide as a tile, shifted by 128 where that is needed."""
+        v = self.roles.vector
+        _, vectors = choose_tile(self.m.extent, v.extent, self.lanes, self.target)
+        width = min(vectors * self.lanes, v.extent)
+        outer, inner = self._loops(word)
+        panel, column = Var("p", -(-v.extent // width)), Var("c", width)
+        position = index.add(index.mul(panel, width), column)
+        loops: list[Var] = [*outer, panel, *inner, column]
+        copy = Buffer("panels", int32, [u.extent for u in loops])
+        (value,) = substitute([word], {v: position})
+        if shifted:
+            value = call("xor", value, const(-0x7F7F7F80, int32))
+        value = guard(index.less(position, v.extent), value, const(0, int32))
+        s = Schedule(nest(loops, Store(copy, tuple(loops), value)))
+        many, lane = s.split(column, self.lanes)
+        s.vectorize(lane)
+        if across:
+            taken = [*outer, panel]
+            s.reorder(*taken, many, *inner)
+        else:
+            block, one = s.split(panel, min(PANELS_AT_ONCE, -(-panel.extent // 4)))
+            taken = [*outer, block]
+            s.reorder(*taken, *inner, one, many)
+        if not self._whole:
+            s.peel(self.word)
+        distribute(s, taken, _work(copy, taken))
+        self._add(copy, s, not across)
+        return copy[(*outer, index.floordiv(v, width), *inner, index.mod(v, width))]
+
+    def _row_sums(self) -> Expr:
+        """Add up the rows of the first operand, times what the second one's shift adds to each product."""
+        word = self.terms[self.roles.a]
+        outer, inner = self._loops(word)
+        many, lane = Var("o", -(-self.word.extent // self.lanes)), Var("l", self.lanes)
+        position = index.add(index.mul(many, self.lanes), lane)
+        (wide,) = substitute([word], {self.word: position})
+        wide = guard(index.less(position, self.word.extent), wide, const(0, int32))
+        acc = Buffer("acc", int32, (self.lanes,), space="register")
+        ones = const(0x01010101, int32)
+        pair = (ones, wide) if self.signed_a else (wide, ones)
+        add = Store(acc, (lane,), call("dot4", acc[lane], *pair))
+        times = const(-128 if self.signed_a else 128, int32)
+        taken = [*outer, self.m]
+        sums = Buffer("sums", int32, [v.extent for v in taken])
+        start, across = Var("l", self.lanes), Var("l", self.lanes)
+        parts = (
+            nest([start], Store(acc, (start,), const(0, int32))),
+            nest([*inner[:-1], many, lane], add),
+            Store(sums, tuple(taken), call("mul", lanes("add", acc[across], across), times)),
+        )
+        s = Schedule(nest(taken, sequence(*parts)), [acc])
+        s.vectorize(start)
+        s.vectorize(lane)
+        if self.word.extent % self.lanes:
+            s.peel(many)
+        distribute(s, taken, 0.25 * self.depth)
+        self.packs.append(Pack(sums, s.body, tuple(s.steps), (acc,), "sums"))
+        self.prepared.append((GROUP * sums.size * self.depth, SUM_CYCLES))
+        return sums[tuple(taken)]
+
+    def _loops(self, word: Expr) -> tuple[list[Var], list[Var]]:
+        """Return batch axes and reductions that an operand depends on, words last."""
+        outer = [v for v in self.roles.outer if index.depends(word, v)]
+        return outer, [v for v in self.roles.reduce if index.depends(word, v)]
+
+    def _add(self, copy: Buffer, s: Schedule, near: bool) -> None:
+        self.packs.append(Pack(copy, s.body, tuple(s.steps)))
+        self.prepared.append((GROUP * copy.size, PACK_CYCLES[not near]))
+
+
+def _work(copy: Buffer, taken: Sequence[Var]) -> float:
+    """Return the operations of one iteration of the loops that chunks are made of."""
+    return max(1.0, 2.0 * copy.size / math.prod(v.extent for v in taken))

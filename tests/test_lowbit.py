@@ -1,0 +1,222 @@
+"""Products of 8-bit integers are exact, whatever the target has for them; 16-bit floats sum in float32."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import stratal
+from stratal.base import settings
+from stratal.base.dtypes import DType, int8, int32, uint8
+from stratal.base.errors import DTypeError, VerifyError
+from stratal.base.target import TARGETS, Target, current_target
+from stratal.base.types import TensorType
+from stratal.codegen.assemble import emit_assembly
+from stratal.compiler import Program, compile_graph, decided, kernel_module
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
+from stratal.loops.exact import apply
+from stratal.loops.expr import Buffer, call
+from stratal.runtime.storage import Storage
+from stratal.schedule import select
+
+pytestmark = pytest.mark.row("D12")
+
+Array = np.ndarray[Any, Any]
+BYTES = (int8, uint8)
+KINDS = [(a, b) for a in BYTES for b in BYTES]
+SPECS = {
+    spec: tuple(spec.split("->")[0].split(","))
+    for spec in (
+        "mk,kn->mn", "mk,nk->mn", "km,kn->mn", "km,nk->nm", "bmk,bkn->bmn", "bmk,nk->bmn",
+        "mjk,jkn->mn", "mk,k->m",
+    )
+}  # fmt: skip
+MACHINES = ("host", "avx512", "haswell")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    """What is forced here must not be found by others."""
+    with settings.cache_dir(None):
+        yield
+
+
+def product(spec: str, sizes: dict[str, int], kinds: tuple[DType, DType]) -> Graph:
+    left, right = SPECS[spec]
+    x, y = (
+        graph_input(name, TensorType(d, tuple(sizes[c] for c in letters)))
+        for name, d, letters in (("x", kinds[0], left), ("y", kinds[1], right))
+    )
+    return Graph([x, y], [Builder(()).contract(x, y, spec=spec, dtype=int32)], name="product")
+
+
+def drawn(graph: Graph, seed: int, extremes: bool = False) -> list[Array]:
+    """Return operands: any bytes, or only the least and the largest."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for node in graph.inputs:
+        ends = np.iinfo(node.dtype.np)
+        any_ = rng.integers(ends.min, ends.max + 1, node.shape)
+        found.append(
+            np.asarray(np.where(any_ < any_.mean(), ends.min, ends.max) if extremes else any_, node.dtype.np)
+        )
+    return found
+
+
+def run(graph: Graph, values: list[Array]) -> Array:
+    program: Program = compile_graph(graph)
+    stored = [Storage.copy_of(a, n.aval) for a, n in zip(values, graph.inputs, strict=True)]
+    return np.array(program.run(stored)[0].array)
+
+
+def wanted(spec: str, values: list[Array]) -> Array:
+    """Sum in 64 bits; int32 is what is left of that."""
+    return np.asarray(np.einsum(spec, *[v.astype(np.int64) for v in values])).astype(np.int32)
+
+
+def tactics(graph: Graph, target: Target) -> list[str]:
+    return [k.tactic for k in decided(graph, target).draft.kernels.values()]
+
+
+@pytest.fixture
+def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the product over words wherever there is one."""
+    every = select.candidates
+
+    def chosen(kind: str, x: Any, target: Target) -> Any:
+        found = list(every(kind, x, target))
+        return [c for c in found if c.algorithm == "words"] or found
+
+    monkeypatch.setattr(select, "candidates", chosen)
+
+
+def check(machine: str, spec: str, kinds: tuple[DType, DType], size: int) -> None:
+    graph = product(spec, {"b": 3, "m": size + 1, "k": size, "n": size + 19, "j": 3}, kinds)
+    with settings.target(machine):
+        assert "words" in tactics(graph, current_target())
+        for extremes in (False, True):
+            values = drawn(graph, size, extremes)
+            np.testing.assert_array_equal(run(graph, values), wanted(spec, values))
+
+
+@pytest.mark.parametrize(("k", "spec"), list(enumerate(SPECS)))
+def test_products_of_bytes_equal_the_sum_in_wide_integers(k: int, spec: str, words_only: None) -> None:
+    check("host", spec, KINDS[k % 4], 37)
+    check("haswell", spec, KINDS[(k + 1) % 4], 22)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", KINDS, ids=str)
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_products_of_all_kinds_of_bytes_are_exact(
+    machine: str, spec: str, kinds: tuple[DType, DType], words_only: None
+) -> None:
+    for size in (4, 37, 70):
+        check(machine, spec, kinds, size)
+
+
+@given(
+    spec=st.sampled_from(sorted(SPECS)), kinds=st.sampled_from(KINDS), machine=st.sampled_from(MACHINES),
+    sizes=st.fixed_dictionaries({c: st.integers(0, 40) for c in "mkn"}), extremes=st.booleans(),
+)  # fmt: skip
+@hypothesis_settings(max_examples=12, deadline=None)
+def test_products_of_bytes_are_exact_at_any_size(
+    spec: str, kinds: tuple[DType, DType], machine: str, sizes: dict[str, int], extremes: bool
+) -> None:
+    graph = product(spec, {**sizes, "b": 2, "j": 2}, kinds)
+    values = drawn(graph, sum(sizes.values()), extremes and all(sizes.values()))
+    with settings.target(machine), settings.cache_dir(None):
+        np.testing.assert_array_equal(run(graph, values), wanted(spec, values))
+
+
+def test_long_sums_wrap_like_the_reference() -> None:
+    """66,000 products of 255 and -128 do not fit 31 bits: the sums wrap."""
+    graph = product("mk,nk->mn", {"m": 3, "k": 132_000, "n": 18}, (uint8, int8))
+    values = [np.full((3, 132_000), 255, np.uint8), np.full((18, 132_000), -128, np.int8)]
+    exact = wanted("mk,nk->mn", values)
+    assert exact[0, 0] == (132_000 * 255 * -128 + (1 << 31)) % (1 << 32) - (1 << 31)
+    np.testing.assert_array_equal(run(graph, values), exact)
+
+
+def test_products_without_instructions_of_their_own_are_exact(
+    monkeypatch: pytest.MonkeyPatch, words_only: None
+) -> None:
+    monkeypatch.setattr(Target, "byte_dots", property(lambda _: "arithmetic"))
+    graph = product("mk,kn->mn", {"m": 20, "k": 50, "n": 35}, (int8, int8))
+    values = drawn(graph, 5)
+    np.testing.assert_array_equal(run(graph, values), wanted("mk,kn->mn", values))
+
+
+def test_large_products_take_words_where_the_machine_multiplies_bytes() -> None:
+    vnni = dataclasses.replace(TARGETS["avx512"], features="+avx512vnni")
+    graph = product("mk,kn->mn", {"m": 256, "k": 256, "n": 256}, (int8, int8))
+    for target, instruction in (
+        (vnni, "vpdpbusd"), (TARGETS["avx512"], "vpmaddwd"), (TARGETS["haswell"], "vpmaddwd"),
+    ):  # fmt: skip
+        (kernel,) = [k for k in decided(graph, target).draft.kernels.values() if k.tactic == "words"]
+        text = emit_assembly(kernel_module(kernel.kernel, target), target)
+        assert text.count(instruction) >= 32, target.name
+    assert "words" not in tactics(graph, TARGETS["neon"])
+
+
+def test_widening_bytes_first_is_the_same_product() -> None:
+    """`a.astype(int32) @ b.astype(int32)` reads bytes, not four times as much."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 128, (96, 96)).astype(np.int8) for _ in range(2))
+    compiled = stratal.compile(lambda x, y: x.astype(stratal.int32) @ y.astype(stratal.int32))
+    x, y = stratal.tensor(a), stratal.tensor(b)
+    np.testing.assert_array_equal(compiled(x, y).numpy(), wanted("mk,kn->mn", [a, b]))
+    assert tactics(compiled.program.graph, current_target())[-1] == "words"
+
+
+def test_what_follows_a_product_of_bytes_runs_in_its_kernel() -> None:
+    """Scales of a quantised layer: int32 sums become float32 where they are made."""
+    rng = np.random.default_rng(1)
+    a, b = (
+        rng.integers(0, 256, (64, 128)).astype(np.uint8),
+        rng.integers(-128, 128, (48, 128)).astype(np.int8),
+    )
+    scale, bias = rng.random(48, np.float32), rng.random(48, np.float32)
+
+    def layer(x: Any, w: Any, s: Any, t: Any) -> Any:
+        return stratal.relu(
+            (x.astype(stratal.int32) @ w.astype(stratal.int32).T).astype(stratal.float32) * s + t
+        )
+
+    compiled = stratal.compile(layer)
+    found = compiled(*[stratal.tensor(v) for v in (a, b, scale, bias)]).numpy()
+    sums = wanted("mk,nk->mn", [a, b]).astype(np.float32)
+    np.testing.assert_array_equal(found, np.maximum(sums * scale + bias, 0))
+    assert tactics(compiled.program.graph, current_target()) == ["pack", "words"]
+
+
+def test_bytes_of_two_kinds_need_a_wider_signed_result() -> None:
+    with pytest.raises(DTypeError, match="differ in dtype"):
+        Builder(()).contract(
+            graph_input("x", TensorType(uint8, (2, 4))),
+            graph_input("y", TensorType(int8, (4, 3))),
+            spec="mk,kn->mn",
+        )
+
+
+def test_the_functions_of_words_mean_what_they_say() -> None:
+    rng = np.random.default_rng(2)
+    u, s = rng.integers(0, 256, (4, 50)).astype(np.uint8), rng.integers(-128, 128, (4, 50)).astype(np.int8)
+    words = [apply("bytes4", list(v), int32) for v in (u, s)]
+    np.testing.assert_array_equal(words[0].view(np.uint8).reshape(50, 4).T, u)
+    start = rng.integers(-(1 << 31), 1 << 31, 50).astype(np.int32)
+    sums = (start + (u.astype(np.int64) * s).sum(axis=0)).astype(np.int32)
+    np.testing.assert_array_equal(apply("dot4", [start, *words], int32), sums)
+    floats = Buffer("x", stratal.float32, (4,))
+    with pytest.raises(VerifyError, match="bytes4"):
+        call("bytes4", *[floats[k] for k in range(4)])
