@@ -13,8 +13,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import stratal
+from stratal import nn, optim
 from stratal.base import settings
-from stratal.base.dtypes import DType, int8, int32, uint8
+from stratal.base.dtypes import DType, bfloat16, float16, float32, int8, int32, uint8
 from stratal.base.errors import DTypeError, VerifyError
 from stratal.base.target import TARGETS, Target, current_target
 from stratal.base.types import TensorType
@@ -30,6 +31,7 @@ from stratal.schedule import select
 
 pytestmark = pytest.mark.row("D12")
 
+F = nn.functional
 Array = np.ndarray[Any, Any]
 BYTES = (int8, uint8)
 KINDS = [(a, b) for a in BYTES for b in BYTES]
@@ -220,3 +222,68 @@ def test_the_functions_of_words_mean_what_they_say() -> None:
     floats = Buffer("x", stratal.float32, (4,))
     with pytest.raises(VerifyError, match="bytes4"):
         call("bytes4", *[floats[k] for k in range(4)])
+
+
+# -- 16-bit floats -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("spec", ["mk,kn->mn", "mk,nk->mn", "bmk,bkn->bmn"])
+@pytest.mark.parametrize("machine", ["host", "haswell"])
+def test_products_of_16_bit_floats_sum_in_float32_and_round_once(
+    machine: str, spec: str, dtype: DType
+) -> None:
+    """Integers of up to 8 bits and their sums here are exact in float32: only the last rounding is left."""
+    rng = np.random.default_rng(3)
+    sizes = {"b": 2, "m": 70, "k": 90, "n": 110}
+    x, y = (
+        graph_input(name, TensorType(dtype, tuple(sizes[c] for c in letters)))
+        for name, letters in zip("xy", SPECS[spec], strict=True)
+    )
+    graph = Graph([x, y], [Builder(()).contract(x, y, spec=spec)], name="product")
+    values = [rng.integers(-100, 101, n.shape).astype(dtype.np) / dtype.np.type(16) for n in graph.inputs]
+    exact = np.einsum(spec, *[v.astype(np.float64) for v in values])
+    with settings.target(machine):
+        np.testing.assert_array_equal(run(graph, values), exact.astype(np.float32).astype(dtype.np))
+
+
+def test_operands_of_16_bits_are_widened_once_not_for_every_product() -> None:
+    types = [TensorType(bfloat16, (512, 512))] * 2
+    x, y = (graph_input(name, t) for name, t in zip("xy", types, strict=True))
+    graph = Graph([x, y], [Builder(()).contract(x, y, spec="mk,nk->mn")], name="product")
+    draft = decided(graph, TARGETS["avx512"]).draft
+    main = list(draft.kernels.values())[-1].kernel
+    assert {b.dtype for b in main.reads} == {float32}
+
+
+def test_a_model_in_bfloat16_trains_like_float32_with_float32_master_weights() -> None:
+    """Weights and activations of the model are bfloat16; the optimiser updates float32 weights."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((128, 16)).astype(np.float32)
+    wanted_ = np.tanh(x @ rng.standard_normal((16, 4)).astype(np.float32) / 4)
+    data = stratal.tensor(x), stratal.tensor(wanted_)
+
+    def losses(low: Any) -> list[float]:
+        stratal.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+        master = optim.SGD(model.parameters(), lr=0.2)
+        first, last = model[0], model[2]
+
+        @stratal.compile
+        def step(x: Any, y: Any) -> Any:
+            master.zero_grad()
+            h = F.relu(F.linear(x.astype(low), first.weight.astype(low), first.bias.astype(low)))
+            out = F.linear(h, last.weight.astype(low), last.bias.astype(low))
+            loss = F.mse_loss(out.astype(stratal.float32), y)
+            loss.backward()
+            master.step()
+            return loss
+
+        found = [float(step(*data)) for _ in range(60)]
+        assert all(p.dtype == stratal.float32 for p in model.parameters())
+        return found
+
+    full, mixed = losses(stratal.float32), losses(stratal.bfloat16)
+    assert full[-1] < 0.25 * full[0]
+    np.testing.assert_allclose(mixed, full, rtol=0.05)
+    assert mixed != full

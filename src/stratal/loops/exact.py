@@ -80,7 +80,7 @@ def _mulhi(a: Array, b: Array) -> Array:
 
 
 def _bytes4(*parts: Array) -> Array:
-    word = np.uint32(0)
+    word: Array = np.zeros((), np.uint32)
     for k, part in enumerate(parts):
         word = word | (part.view(np.uint8).astype(np.uint32) << np.uint32(8 * k))
     return np.asarray(word).view(np.int32)

@@ -176,10 +176,9 @@ WIDENED = {int8: int32, uint8: int32, bfloat16: float32, float16: float32}
 
 
 def _widens(m: Match) -> bool:
-    wide = m.root.dtype
     given = m.x.dtype, m.y.dtype
-    same = given[0] is given[1] or all(d in (int8, uint8) for d in given)
-    return m.root.inputs[0].dtype is wide and same and all(WIDENED.get(d) is wide for d in given)
+    together = given[0] is given[1] or all(d in (int8, uint8) for d in given)
+    return together and m.root.dtype is m.wide and all(WIDENED.get(d) is m.wide for d in given)
 
 
 def _permuted_result(b: Builder, m: Match) -> Node:
@@ -231,11 +230,22 @@ CONTRACTIONS = (
     *_side_rules(1),
     Rule(
         "contract_widened",
-        P.contract(P.cast(x), P.cast(y), spec=Attr("spec"), dtype=Attr("dtype")),
+        P.contract(
+            P.cast(x, dtype=Attr("wide")),
+            P.cast(y, dtype=Attr("wide")),
+            spec=Attr("spec"),
+            dtype=Attr("dtype"),
+        ),
         lambda b, m: b.contract(m.x, m.y, spec=m.spec, dtype=m.root.dtype),
         when=_widens,
         examples=tuple(
-            {"x": TensorType(dx, (2, 3)), "y": TensorType(dy, (3, 4)), "spec": "mk,kn->mn", "dtype": None}
+            {
+                "x": TensorType(dx, (2, 3)),
+                "y": TensorType(dy, (3, 4)),
+                "wide": WIDENED[dx],
+                "spec": "mk,kn->mn",
+                "dtype": None,
+            }
             for dx, dy in ((int8, int8), (uint8, int8), (bfloat16, bfloat16))
         ),
     ),

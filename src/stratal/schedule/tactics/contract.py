@@ -119,7 +119,7 @@ def _candidate(p: Product, t: Tiling, copying: float | None = None) -> Candidate
     numbers = {**t._asdict(), "copy_a": COPIES.index(t.copy_a), "copy_b": COPIES.index(t.copy_b)}
     return Candidate(
         "tiles",
-        _cycles(p, t, copying) / (p.target.ghz * 1e9),
+        cycles_of(p, t, copying) / (p.target.ghz * 1e9),
         partial(schedule_contract, target=p.target, tiling=t),
         tuple(numbers.items()),
         p.operations,
@@ -147,7 +147,7 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
                 continue
             if (vectors - 1) * lanes >= num_columns:
                 continue
-            cycles = _tile_cycles(num_rows, num_columns, rows, vectors, lanes)
+            cycles = tile_cycles(num_rows, num_columns, rows, vectors, lanes)
             if cycles < cost * 0.999:
                 best, cost = (rows, vectors), cycles
     return best
@@ -168,7 +168,7 @@ def _fair_tiles(p: Product) -> list[tuple[int, int]]:
     """Return the register tiles that are not estimated to take much longer than the best."""
     rows, columns = p.m.extent, p.roles.vector.extent
     cycles = {
-        t: _tile_cycles(rows, columns, *t, p.lanes) for t in register_tiles(rows, columns, p.target, p.lanes)
+        t: tile_cycles(rows, columns, *t, p.lanes) for t in register_tiles(rows, columns, p.target, p.lanes)
     }
     return [t for t, c in cycles.items() if c <= FAIR * min(cycles.values())]
 
@@ -187,7 +187,7 @@ def _may_copy(p: Product, a: Copied, b: Copied) -> bool:
     return True
 
 
-def _tile_cycles(num_rows: int, num_columns: int, rows: int, vectors: int, lanes: int) -> float:
+def tile_cycles(num_rows: int, num_columns: int, rows: int, vectors: int, lanes: int) -> float:
     """Return the cycles all tiles take per element of the reduction.
 
     Two fused multiply-adds and two loads start each cycle; fewer than eight accumulators cannot hide the
@@ -197,9 +197,10 @@ def _tile_cycles(num_rows: int, num_columns: int, rows: int, vectors: int, lanes
     return tiles * (max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.25 + max(0, rows - 8) / 8)
 
 
-def _cycles(p: Product, t: Tiling, copying: float | None = None) -> float:
+def cycles_of(p: Product, t: Tiling, copying: float | None = None) -> float:
     """Estimate the cycles of a product on one core; `copying` are those of its copies, if known."""
-    tiles = _tile_cycles(p.m.extent, p.roles.vector.extent, t.rows, t.vectors, p.lanes)
+    tiles = tile_cycles(p.m.extent, p.roles.vector.extent, t.rows, t.vectors, p.lanes)
+    tiles *= p.widening([k for k, c in ((p.roles.a, t.copy_a), (p.roles.b, t.copy_b)) if c])
     return p.num_outer * p.depth * tiles + (
         _copy_cycles(p, t.copy_a, t.copy_b) if copying is None else copying
     )

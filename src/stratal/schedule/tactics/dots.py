@@ -50,14 +50,14 @@ class Cut(NamedTuple):
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield dot products where both operands are contiguous along the same reduction."""
     p = Product(x, target)
-    if _suits(p):
+    if suits(p):
         yield _candidate(p, choose_cut(p))
 
 
 def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield dot products in other tiles and runs."""
     p = Product(x, target)
-    if not _suits(p):
+    if not suits(p):
         return
     for rows, columns in [(r, c) for c in (1, 2, 4, 8, 16) for r in range(1, 9) if _fits(p, r, c)]:
         chosen = cut_in_tiles(p, rows, columns)
@@ -74,13 +74,13 @@ def candidate_of(
     if algorithm != "dots" or set(parameters) != set(Cut._fields) or min(parameters.values()) < 1:
         return None
     p, cut = Product(x, target), Cut(**parameters)
-    return _candidate(p, cut) if _suits(p) and _fits(p, cut.rows, cut.columns) else None
+    return _candidate(p, cut) if suits(p) and _fits(p, cut.rows, cut.columns) else None
 
 
 def _candidate(p: Product, cut: Cut) -> Candidate:
     return Candidate(
         "dots",
-        _cycles(p, cut) / (p.target.ghz * 1e9),
+        cycles_of(p, cut) / (p.target.ghz * 1e9),
         partial(schedule_dots, target=p.target, cut=cut),
         tuple(cut._asdict().items()),
         p.operations,
@@ -95,7 +95,7 @@ def schedule_dots(x: GroupExpressions, target: Target, cut: Cut) -> Tactic:
     return finished(schedule, "dots", p.in_place)
 
 
-def _suits(p: Product) -> bool:
+def suits(p: Product) -> bool:
     k = p.roles.reduce[-1] if p.roles.reduce else None
     return (
         k is not None
@@ -138,11 +138,11 @@ def _tile_cycles(rows: int, columns: int) -> float:
     return max(rows * columns / 2, (rows + columns) / 2, 4.0) + 0.25
 
 
-def _cycles(p: Product, cut: Cut) -> float:
+def cycles_of(p: Product, cut: Cut) -> float:
     rows, columns = p.m.extent, p.roles.vector.extent
     tiles = -(-rows // cut.rows) * -(-columns // cut.columns) * p.num_outer
     steps = math.prod(v.extent for v in p.roles.reduce[:-1]) * -(-p.roles.reduce[-1].extent // p.lanes)
-    each = _tile_cycles(cut.rows, cut.columns) * (1 + MISS_CYCLES)
+    each = _tile_cycles(cut.rows, cut.columns) * (1 + MISS_CYCLES) * p.widening(())
     return tiles * (steps * each + SUM_CYCLES * cut.rows * cut.columns)
 
 

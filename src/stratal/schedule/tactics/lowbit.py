@@ -9,7 +9,8 @@ afterwards: exact, for sums wrap like the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from stratal.base.dtypes import DType, int8, int32, uint8
@@ -46,9 +47,19 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     yield Candidate(
         "words",
         _cycles(words, tiling) / (target.ghz * 1e9),
-        lambda x: schedule_words(x, target),
+        partial(schedule_words, target=target),
         (("rows", tiling.rows), ("vectors", tiling.vectors), ("depth", tiling.depth)),
+        product.operations,
     )
+
+
+def candidate_of(
+    x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
+) -> Candidate | None:
+    """Return the product over words, if it has those parameters."""
+    if algorithm != "words":
+        return None
+    return next((c for c in candidates(x, target) if dict(c.parameters) == parameters), None)
 
 
 def schedule_words(x: GroupExpressions, target: Target) -> Tactic:
