@@ -224,23 +224,22 @@ class Schedule:
         accesses += [
             s.indices for s in statements(self.body) if isinstance(s, Store) and s.buffer is temporary
         ]
-        shape = [0] * len(temporary.shape)
-        for indices in accesses:
-            for k, i in enumerate(indices):
-                _, rest = _outer_part(i, fixed)
-                low, high = index.bounds(rest)
-                if low < 0:
-                    raise VerifyError("shrink: an index runs below its tile", got=f"{temporary.name}[{i}]")
-                shape[k] = max(shape[k], high + 1)
+        parts = [[_inner_part(i, fixed) for i in indices] for indices in accesses]
+        ranges = [[index.bounds(rest) for rest in axis] for axis in zip(*parts, strict=True)]
+        first = [min(low for low, _ in axis) for axis in ranges]  # a tile starts where its first access does
+        shape = [max(high for _, high in axis) - f + 1 for axis, f in zip(ranges, first, strict=True)]
         small = Buffer(temporary.name, temporary.dtype, shape, space=space)
+
+        def moved(indices: Sequence[Expr]) -> tuple[Expr, ...]:
+            return tuple(index.sub(_inner_part(i, fixed), f) for i, f in zip(indices, first, strict=True))
 
         def local(e: Expr) -> Expr | None:
             if isinstance(e, Load) and e.buffer is temporary:
-                return load(small, tuple(_outer_part(i, fixed)[1] for i in e.indices))
+                return load(small, moved(e.indices))
             return None
 
         self.body = rewrite_expressions(
-            self.body, local, {temporary: (small, lambda i: _outer_part(i, fixed)[1])}
+            self.body, local, {temporary: (small, moved)}
         )
         self.local = [small if b is temporary else b for b in self.local]
         self._log(f"shrink({temporary.name}, {space}{list(shape)})")
@@ -337,16 +336,16 @@ def rewrite(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
 def rewrite_expressions(
     stmt: Stmt,
     change: Callable[[Expr], Expr | None],
-    stores: dict[Buffer, tuple[Buffer, Callable[[Expr], Expr]]],
+    stores: dict[Buffer, tuple[Buffer, Callable[[Sequence[Expr]], Sequence[Expr]]]],
 ) -> Stmt:
-    """Rebuild every expression, and retarget stores to the buffers in `stores`."""
+    """Rebuild every expression, and retarget stores to the buffers and indices in `stores`."""
 
     def visit(s: Stmt) -> Stmt:
         if isinstance(s, Store):
             *indices, value = transform((*s.indices, s.value), change)
             if s.buffer in stores:
                 buffer, local = stores[s.buffer]
-                return Store(buffer, [local(i) for i in indices], value)
+                return Store(buffer, local(indices), value)
             return Store(s.buffer, indices, value)
         if isinstance(s, If):
             return If(transform((s.condition,), change)[0], s.then, s.otherwise)
@@ -440,19 +439,11 @@ def _limit(condition: Expr, var: Var) -> int:
     return max(0, -(-most // step)) if most < 1 << 60 else var.extent
 
 
-def _outer_part(expr: Expr, fixed: set[Var]) -> tuple[Expr, Expr]:
-    """Split an index into the part that depends only on `fixed` variables and the rest."""
+def _inner_part(expr: Expr, fixed: set[Var]) -> Expr:
+    """Return an index without its terms in `fixed` variables alone."""
     terms, constant = index.linear(expr)
-    outer: dict[Expr, int] = {}
-    inner: dict[Expr, int] = {}
-    for atom, c in terms.items():
-        free = atom.free
-        (outer if free and free <= fixed else inner)[atom] = c
-    if outer and constant and not inner:
-        outer_constant, inner_constant = constant, 0
-    else:
-        outer_constant, inner_constant = 0, constant
-    return index.from_linear(outer, outer_constant), index.from_linear(inner, inner_constant)
+    inner = {atom: c for atom, c in terms.items() if not (atom.free and atom.free <= fixed)}
+    return index.from_linear(inner, constant)
 
 
 def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:
