@@ -21,12 +21,14 @@ from stratal.base.errors import CacheError, FormatError, MissingExtraError
 from stratal.base.target import current_target
 from stratal.compiler import Program, compile_graph
 from stratal.graph.graph import Graph
+from stratal.inspect.timer import compare
 from stratal.runtime.pack import pack, unpack
 from stratal.runtime.storage import Storage
 from stratal.schedule.result import Candidate
 from stratal.schedule.select import Problem
 from stratal.schedule.tactics.contract import Tiling
 from stratal.tune.explore import Attempt, Explorer, Objective
+from stratal.tune.fusion import FusionVerdict, compare_fusion, fused_kernels
 from stratal.tune.measure import Dropped, Measurer, Timing
 from stratal.tune.model import RandomStrategy, features, strategy
 from stratal.tune.session import Task, Watch, problems_of, tasks_of, toolchain
@@ -377,3 +379,61 @@ def test_from_a_bad_default_the_tuner_comes_back_near_the_best(measurer: Measure
     timing = measurer.compare(first, second, rounds=41, seconds=1.0)
     assert isinstance(timing, Timing)
     assert timing.ratio.median < 1.05
+
+
+# -- fusion --------------------------------------------------------------------------------------------------
+def softmax_graph() -> Graph:
+    step = st.compile(lambda x: st.nn.functional.softmax(x * 2.0, dim=-1))
+    return program_of(lambda: step(st.zeros((64, 96)))).graph
+
+
+@pytest.mark.row("C7")
+def test_a_fused_kernel_that_loses_to_its_parts_is_taken_apart_by_a_record(path: Path) -> None:
+    graph = softmax_graph()
+    fused = compile_graph(graph)
+    (kernel,) = fused_kernels([fused])
+    slow = FusionVerdict(kernel, Timing((1.0,) * 9, (0.5,) * 9))
+    assert slow.unfused
+    tuning.write_file(path, [slow.record(current_target(), toolchain())])
+    apart = compile_graph(graph)
+    assert len(apart.plan.kernels) > len(fused.plan.kernels) == 1
+    assert any(d.choice == "taken apart" and d.basis == "measured" for d in apart.log.of("fuse"))
+    numbers = np.random.default_rng(0).standard_normal((64, 96)).astype("float32")
+    given = Storage.copy_of(numbers, graph.inputs[0].aval)
+    (one,), (other,) = fused.run([given]), apart.run([given])
+    np.testing.assert_array_equal(one.array, other.array)
+
+
+@pytest.mark.row("C7")
+def test_fused_kernels_are_timed_beside_their_parts_and_the_winner_stays(
+    path: Path, measurer: Measurer
+) -> None:
+    graph = softmax_graph()
+    fused = compile_graph(graph)
+    (verdict,) = compare_fusion(fused_kernels([fused]), measurer)
+    assert verdict.timing is not None and not verdict.unfused, "one sweep against five"
+    tuning.write_file(path, [verdict.record(current_target(), toolchain())])
+    assert compile_graph(graph).plan.hash == fused.plan.hash
+
+
+def chain_graph(length: int) -> Graph:
+    def chain(x: st.Tensor) -> st.Tensor:
+        for _ in range(length):
+            x = st.nn.functional.softmax(x, dim=0)
+        return x
+
+    return program_of(lambda: st.compile(chain)(st.ones((1000,)))).graph
+
+
+@pytest.mark.row("C8")
+@pytest.mark.parametrize("length", [16, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_chain_of_softmaxes_compiles_in_seconds_and_runs_no_slower_fused(length: int) -> None:
+    graph = chain_graph(length)
+    given = Storage.copy_of(np.linspace(0, 1, 1000, dtype="float32"), graph.inputs[0].aval)
+    with settings.cache_dir(None):
+        fused, unfused = compile_graph(graph), compile_graph(graph, fused=False)
+    assert fused.compile_seconds < 20.0
+    (one,), (other,) = fused.run([given]), unfused.run([given])
+    np.testing.assert_array_equal(one.array, other.array)
+    turns = compare({"unfused": lambda: unfused.run([given]), "fused": lambda: fused.run([given])})
+    assert turns.ratio("fused").low <= 1.0

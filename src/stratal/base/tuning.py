@@ -32,6 +32,8 @@ from stratal.base.log import decide
 FORMAT: Final = "stratal-tuning"
 VERSION: Final = 1
 FILE_NAME: Final = "tuning.json"
+FUSED: Final = "fused"
+UNFUSED: Final = "unfused"
 Parameters = tuple[tuple[str, int], ...]
 
 
@@ -87,6 +89,11 @@ class Records:
     def find(self, kernel: str) -> Record | None:
         """Return the verdict on a kernel."""
         return self._of.get(kernel)
+
+    @cached_property
+    def unfused(self) -> dict[str, Record]:
+        """The verdicts that fused kernels are slower than their parts, by kernel."""
+        return {kernel: r for kernel, r in self._of.items() if r.algorithm == UNFUSED}
 
     @cached_property
     def digest(self) -> str:

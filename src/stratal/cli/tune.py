@@ -19,9 +19,10 @@ from stratal.cli.script import run_script
 from stratal.memory.render import format_bytes
 from stratal.plan.text import plural
 from stratal.tune.explore import Attempt, Explorer, Verdict
+from stratal.tune.fusion import FusionVerdict, compare_fusion, fused_kernels
 from stratal.tune.measure import Measurer
 from stratal.tune.model import MODELS, strategy
-from stratal.tune.session import Task, Watch, known_records, tasks_of, tune
+from stratal.tune.session import Task, Watch, known_records, tasks_of, toolchain, tune
 
 INTERRUPTED: Final = 130
 EPILOG: Final = """\
@@ -49,6 +50,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what proposes candidates: a learned cost model, or none, at random (lightgbm)")  # fmt: skip
     add("--limit", metavar="S", type=float, default=20.0, help="seconds one candidate may take (20)")
     add("--seed", metavar="N", type=int, default=0, help="seed of the search (0)")
+    add(
+        "--fusion",
+        action="store_true",
+        help="time fused kernels beside their parts, too; losers are taken apart",
+    )
     add("--again", action="store_true", help="tune kernels that have a record, too")
 
 
@@ -78,11 +84,13 @@ def run(args: argparse.Namespace) -> int:
     with Measurer(target, limit_seconds=args.limit) as measurer:
         explorer = Explorer(measurer, proposer, args.objective, args.seed)
         found = _search(out, chosen, explorer, path, args)
-    _show(out, found, args.objective)
-    if found:
+        _show(out, found, args.objective)
+        stopped = any(v.interrupted for _, v in found)
+        fusions = _fusions(out, watch, measurer, path) if args.fusion and not stopped else []
+    if found or fusions:
         out.print(f"\nRecords in {path}" + _how_to_use(args))
-    write_json(args.json, [_json(task, verdict) for task, verdict in found])
-    return INTERRUPTED if any(v.interrupted for _, v in found) else status
+    write_json(args.json, [*(_json(*pair) for pair in found), *map(_fusion_json, fusions)])
+    return INTERRUPTED if stopped else status
 
 
 def _file(given: Path | None) -> Path:
@@ -161,6 +169,35 @@ def _show(out: Console, found: list[tuple[Task, Verdict]], objective: str) -> No
     )
     for reason in dict.fromkeys(a.dropped.splitlines()[0] for a in dropped):
         out.print(Text(f"  dropped: {reason}", "dim"), soft_wrap=True)
+
+
+def _fusions(out: Console, watch: Watch, measurer: Measurer, path: Path) -> list[FusionVerdict]:
+    """Time fused kernels beside their parts, keep the verdicts, print them."""
+    kernels = fused_kernels(program for program, _ in watch.programs)
+    found: list[FusionVerdict] = []
+    with Progress(console=out, transient=True) as progress:
+        bar = progress.add_task("fused kernels", total=len(kernels))
+        for verdict in compare_fusion(kernels, measurer):
+            found.append(verdict)
+            progress.update(bar, advance=1)
+            if verdict.timing is not None:
+                tuning.write_file(path, [verdict.record(measurer.target, toolchain())])
+    rows = table("", "fused kernel", "from", "fused", "its parts", "verdict", right=(2, 3))
+    for v in found:
+        times = (
+            ("-", "-") if v.timing is None else (duration(v.timing.base_seconds), duration(v.timing.seconds))
+        )
+        verdict = v.dropped.splitlines()[0] if v.dropped else "taken apart" if v.unfused else "stays"
+        rows.add_row(cell(v.kernel.name), cell(v.kernel.line, "dim"), *times, cell(verdict))
+    out.print(rows)
+    return found
+
+
+def _fusion_json(v: FusionVerdict) -> dict[str, Any]:
+    row = {"fused": v.kernel.name, "from": v.kernel.line, "dropped": v.dropped, "taken_apart": v.unfused}
+    if v.timing is None:
+        return row
+    return row | {"seconds": v.timing.base_seconds, "parts_seconds": v.timing.seconds}
 
 
 def _json(task: Task, v: Verdict) -> dict[str, Any]:

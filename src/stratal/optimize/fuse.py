@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from stratal.base import tuning
 from stratal.base.dims import Dim
-from stratal.base.log import decide
+from stratal.base.log import collect, decide
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph
-from stratal.graph.node import Const, Input, Item, Node
+from stratal.graph.graph import substitute as replace_nodes
+from stratal.graph.node import Const, Input, Item, Node, graph_input, topological
 from stratal.graph.partition import Group, Partition
 from stratal.loops.compute import Compute, Nest, Region
 from stratal.loops.compute import axes as fresh_axes
@@ -30,14 +32,21 @@ LITTLE = 16  # elements
 
 
 class Fusion(Grouping):
-    """One run of the pass; see `fuse`."""
+    """One run of the pass; see `fuse`. Nodes that stand `alone` share no kernel."""
 
     def __init__(
-        self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], enabled: bool = True
+        self,
+        graph: Graph,
+        lower_of: LowerOf,
+        orders: Mapping[Node, tuple[int, ...]],
+        enabled: bool = True,
+        alone: frozenset[Node] = frozenset(),
     ) -> None:
         super().__init__(graph, lower_of)
         self.orders = orders
         self.enabled = enabled
+        self.alone = alone
+        self.whole |= alone
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
         self.columns: dict[tuple[tuple[int, ...], ...], list[Group]] = {}
         self.little: set[Node] = set()
@@ -122,10 +131,11 @@ class Fusion(Grouping):
     def _place_compute(self, node: Node, compute: Compute, accesses: list[Access]) -> None:
         waiting = [a.value for a in accesses if a.value in self.waiting]
         owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
-        if not owners and self.enabled and compute.combiner is None and node not in self.little:
+        joins = self.enabled and node not in self.alone
+        if not owners and joins and compute.combiner is None and node not in self.little:
             self.waiting[node] = compute  # depends on inputs alone: runs wherever its first reader runs
             return
-        latest = max(owners, key=lambda g: g.position, default=None) if self.enabled else None
+        latest = max(owners, key=lambda g: g.position, default=None) if joins else None
         plain = compute.combiner is None
         if latest is not None and plain and self._fits(latest, node, compute, accesses):
             needed = self._waiting_for(waiting)
@@ -141,7 +151,7 @@ class Fusion(Grouping):
         if waiting:
             self._settle(waiting)
             owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
-            latest = max(owners, key=lambda g: g.position, default=None)
+            latest = max(owners, key=lambda g: g.position, default=None) if joins else None
         if is_contraction(compute):
             self._open(
                 "contract", node, "a sum of products starts a kernel; what follows on its result joins"
@@ -216,7 +226,8 @@ class Fusion(Grouping):
         key = _column_key(compute, accesses)
         # Shared loops run over the first reduction's axes: the others' have its extents, in order.
         slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
-        known = self.columns.setdefault(slot, []) if slot is not None and self.enabled else []
+        joins = self.enabled and node not in self.alone
+        known = self.columns.setdefault(slot, []) if slot is not None and joins else []
         for found in reversed(known):
             in_time = latest is None or latest.position < found.position
             if in_time and not self._full(found) and self._shares(found, accesses):
@@ -270,7 +281,8 @@ class Fusion(Grouping):
         group.why = why
         self.groups.append(group)
         self.group_of[node] = group
-        self.work[group] = self.work_of(node)
+        # a full kernel takes nothing in and goes into no other
+        self.work[group] = MAX_WORK if node in self.alone else self.work_of(node)
         return group
 
     def _apart(
@@ -279,6 +291,8 @@ class Fusion(Grouping):
         """Say why a node does not run in the loops of the latest kernel it reads."""
         if not self.enabled:
             return "fusion is off"
+        if any(a.value in self.alone for a in accesses):
+            return "a record says that what it reads is faster alone"
         if latest is None:
             return "it reads no other kernel's results"
         name = named(latest)
@@ -351,6 +365,52 @@ def fuse(
 ) -> Partition:
     """Partition a graph into kernels; `orders` says how values that are not row-major will lie in memory.
 
-    With `enabled=False` every node that is not a view runs alone.
+    With `enabled=False` every node that is not a view runs alone. So do the members of a kernel that was
+    measured to be slower than its parts (`stratal tune --fusion`).
     """
-    return Fusion(graph, lower_of, orders, enabled).run()
+    alone = _slower_fused(graph, lower_of, orders) if enabled and tuning.in_force().unfused else frozenset()
+    return Fusion(graph, lower_of, orders, enabled, alone).run()
+
+
+def _slower_fused(
+    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]]
+) -> frozenset[Node]:
+    """Return the members of kernels that records say to take apart."""
+    unfused = tuning.in_force().unfused
+    with collect():  # what would be decided without the records is nobody's decision
+        partition = Fusion(graph, lower_of, orders).run()
+    found: set[Node] = set()
+    for group in fused_groups(partition):
+        record = unfused.get(fusion_key(kernel_graph(group, partition)))
+        if record is not None:
+            found.update(group.members)
+            decide("fuse", named(group), "taken apart", f"measured {record.when}", basis="measured",
+                   seconds=record.seconds, where=group.members[0].where)  # fmt: skip
+    return frozenset(found)
+
+
+def fused_groups(partition: Partition) -> list[Group]:
+    """Return the groups that compute several nodes in one kernel."""
+    kinds = ("pointwise", "rows", "columns", "contract")
+    return [g for g in partition.groups if g.kind in kinds and len(g.members) > 1]
+
+
+def kernel_graph(group: Group, partition: Partition) -> Graph:
+    """Return what a group computes as a graph of its own: what it reads from memory are the inputs."""
+    members = set(group.members)
+
+    def is_read(node: Node) -> bool:
+        constant = isinstance(node.op, Const) and node.shape != ()
+        return node not in members and (
+            isinstance(node.op, (Input, Item)) or constant or node in partition.stored
+        )
+
+    read = [n for n in topological(group.members, stop=is_read) if is_read(n)]
+    fresh = {node: graph_input(f"x{k}", node.aval) for k, node in enumerate(read)}
+    results = [m for m in group.members if m in partition.stored]
+    return Graph([fresh[n] for n in read], replace_nodes(results, fresh), name="kernel")
+
+
+def fusion_key(kernel: Graph) -> str:
+    """Return the name under which records hold whether a kernel is better taken apart."""
+    return f"fusion {kernel.digest}"

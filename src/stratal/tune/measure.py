@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from stratal.base import tuning
 from stratal.base.errors import MeasurementError
@@ -101,7 +101,7 @@ class Measurer:
             raise
         if "error" in answer:
             return Dropped(str(answer["error"]))
-        return Timing(*(tuple(ns * 1e-9 for ns in answer[which]) for which in "ab"))  # type: ignore[union-attr]
+        return Timing(*(tuple(ns * 1e-9 for ns in answer[which]) for which in "ab"))
 
     def _started(self) -> subprocess.Popen[bytes]:
         process = self._process
@@ -116,7 +116,7 @@ class Measurer:
                 raise MeasurementError("tuning: the process that measures does not start") from None
         return process
 
-    def _answer(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, object]:
+    def _answer(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
         """Return the next message. Raises: EOFError, TimeoutError."""
         assert process.stdout is not None
         deadline = time.monotonic() + seconds
@@ -152,8 +152,8 @@ def _start() -> subprocess.Popen[bytes]:
     inherited = os.environ.get("PYTHONPATH", "")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, inherited)))}
     # Its own process group, so that the terminal's Ctrl-C reaches only the process the user talks to.
-    group = {"process_group": 0} if os.name == "posix" else {}
+    group: dict[str, Any] = {"process_group": 0} if os.name == "posix" else {}
     return subprocess.Popen(
         [sys.executable, "-m", "stratal.tune.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        bufsize=0, env=environment, **group,  # type: ignore[call-overload]
+        bufsize=0, env=environment, **group,
     )  # fmt: skip

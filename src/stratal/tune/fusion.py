@@ -1,0 +1,110 @@
+"""Never slower by fusion: each fused kernel beside the same operations in kernels of their own."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from stratal.base import settings, tuning
+from stratal.base.artifact import Executable, KernelObject, Launch, flat
+from stratal.base.target import Target
+from stratal.codegen.module import kernel_module
+from stratal.compiler import Lowerings, Program, lower, prepare, share_memory
+from stratal.graph.graph import Graph
+from stratal.memory.plan import plan_arena
+from stratal.optimize.canonical import choose_algorithms
+from stratal.optimize.fuse import fuse, fused_groups, fusion_key, kernel_graph
+from stratal.optimize.grouping import named
+from stratal.optimize.layout import choose_orders
+from stratal.runtime.pack import pack
+from stratal.tune.explore import FINAL_SECONDS, MARGIN
+from stratal.tune.measure import FINAL_ROUNDS, Dropped, Measurer, Timing
+from stratal.tune.trial import Trial, indexing
+
+
+class FusedKernel(NamedTuple):
+    """A fused kernel of some program, as a graph of its own; `line` is the user's."""
+
+    graph: Graph
+    name: str
+    line: str
+
+
+class FusionVerdict(NamedTuple):
+    """A fused kernel beside its parts: `timing.ratio` is the parts' time over the fused kernel's."""
+
+    kernel: FusedKernel
+    timing: Timing | None
+    dropped: str = ""
+
+    @property
+    def unfused(self) -> bool:
+        """Whether the parts are faster, with confidence and by a margin."""
+        return self.timing is not None and self.timing.ratio.high < 1 - MARGIN
+
+    def record(self, target: Target, toolchain: str) -> tuning.Record:
+        """Return the verdict as later compilations read it. Call where there is a timing."""
+        assert self.timing is not None
+        times = self.timing.base_seconds, self.timing.seconds
+        fused, parts = times if not self.unfused else times[::-1]
+        return tuning.Record(
+            fusion_key(self.kernel.graph), target.digest, toolchain, "time",
+            tuning.UNFUSED if self.unfused else tuning.FUSED, (), fused, 0,
+            tuning.FUSED if self.unfused else tuning.UNFUSED, parts, 0, 1, settings.threads.value,
+            datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), self.kernel.name,
+        )  # fmt: skip
+
+
+def fused_kernels(programs: Iterable[Program]) -> list[FusedKernel]:
+    """Return the distinct kernels of programs that compute several ops; those inside loops are left out."""
+    found: dict[str, FusedKernel] = {}
+    for program in programs:
+        lower_of = Lowerings()
+        graph = choose_algorithms(prepare(program.graph))
+        orders = choose_orders(graph, lower_of, program.made.target)
+        partition = fuse(graph, lower_of, orders, enabled=program.made.fused)
+        for group in fused_groups(partition):
+            kernel = kernel_graph(group, partition)
+            line = next((str(w) for w in group.members[0].where), "")
+            found.setdefault(kernel.digest, FusedKernel(kernel, named(group), line))
+    return list(found.values())
+
+
+def compare_fusion(
+    kernels: Iterable[FusedKernel], measurer: Measurer, seed: int = 0
+) -> Iterator[FusionVerdict]:
+    """Time each fused kernel and its parts in turns. Raises: MeasurementError."""
+    for kernel in kernels:
+        fused, parts = (_trial(kernel.graph, measurer.target, fused=way) for way in (True, False))
+        found = measurer.compare(fused, parts, seed=seed, seconds=FINAL_SECONDS, rounds=FINAL_ROUNDS)
+        if isinstance(found, Dropped):
+            yield FusionVerdict(kernel, None, found.reason)
+        else:
+            yield FusionVerdict(kernel, found)
+
+
+def _trial(graph: Graph, target: Target, *, fused: bool) -> Trial:
+    draft = lower(graph, target, fused=fused)
+    share_memory(draft)
+    kernels = {name: s.kernel for name, s in draft.kernels.items()}
+    texts = {name: kernel_module(kernel, target).encode() for name, kernel in kernels.items()}
+    objects = {name: KernelObject(name, text, name) for name, text in texts.items()}
+    arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
+    scratch = max((k.scratch_bytes for k in kernels.values()), default=0)
+    executable = Executable(
+        "trial", objects, draft.values, draft.commands, draft.inputs, draft.outputs, (), draft.constants,
+        arena, scratch, settings.threads.value,
+    )  # fmt: skip
+    launches = [c for c in flat(draft.commands) if isinstance(c, Launch)]
+    used = {
+        value
+        for launch in launches
+        for value, buffer in zip(
+            (*launch.reads, *launch.writes), kernels[launch.kernel].parameters, strict=True
+        )
+        if buffer in indexing(kernels[launch.kernel])
+    }
+    indices = tuple(k for k, value in enumerate(draft.inputs) if value in used)
+    workspace = arena + scratch * settings.threads.value
+    return Trial(pack(executable), indices, workspace, sum(map(len, texts.values())))
