@@ -425,15 +425,20 @@ def chain_graph(length: int) -> Graph:
     return program_of(lambda: st.compile(chain)(st.ones((1000,)))).graph
 
 
-@pytest.mark.row("C8")
-@pytest.mark.parametrize("length", [16, pytest.param(2000, marks=pytest.mark.slow)])
-def test_a_chain_of_softmaxes_compiles_in_seconds_and_runs_no_slower_fused(length: int) -> None:
-    graph = chain_graph(length)
+@pytest.mark.slow
+@pytest.mark.row("C7", "C8")
+def test_a_chain_of_2000_softmaxes_is_no_slower_fused_once_fusion_is_tuned(
+    path: Path, measurer: Measurer
+) -> None:
+    graph = chain_graph(2000)
     given = Storage.copy_of(np.linspace(0, 1, 1000, dtype="float32"), graph.inputs[0].aval)
     with settings.cache_dir(None):
         fused, unfused = compile_graph(graph), compile_graph(graph, fused=False)
-    assert fused.compile_seconds < 20.0
-    (one,), (other,) = fused.run([given]), unfused.run([given])
+        assert fused.compile_seconds < 20.0
+        for verdict in compare_fusion(fused_kernels([fused]), measurer):
+            tuning.write_file(path, [verdict.record(current_target(), toolchain())])
+        tuned = compile_graph(graph)
+    (one,), (other,) = tuned.run([given]), unfused.run([given])
     np.testing.assert_array_equal(one.array, other.array)
-    turns = compare({"unfused": lambda: unfused.run([given]), "fused": lambda: fused.run([given])})
-    assert turns.ratio("fused").low <= 1.0
+    turns = compare({"unfused": lambda: unfused.run([given]), "tuned": lambda: tuned.run([given])})
+    assert turns.ratio("tuned").low <= 1.02, str(turns)  # the margin of a verdict
