@@ -167,6 +167,14 @@ def test_llvm_text_that_is_rejected_is_kept_by_itself(
     assert "LLVM rejected" in capsys.readouterr().err
 
 
+PRODUCTS = """graph "products"(%0: f32[64,64] = "x", %1: f32[64,64] = "y") {
+  %2 = contract(%0, %1) spec="mk,kn->mn" dtype=none : f32[64,64]
+  %3 = contract(%1, %0) spec="mk,kn->mn" dtype=none : f32[64,64]
+  %4 = contract(%2, %3) spec="mk,kn->mn" dtype=none : f32[64,64]
+  return %4
+}"""
+
+
 def blocks_alive_together(program: Program) -> tuple[Block, Block]:
     made = program.executable
     live = analyse(made.commands, roots(made.values))
@@ -175,7 +183,7 @@ def blocks_alive_together(program: Program) -> tuple[Block, Block]:
 
 
 def test_verification_finds_buffers_that_overlap_or_leave_the_arena() -> None:
-    program = compiled(parse_graph(LOOP))
+    program = compiled(parse_graph(PRODUCTS))
     made = program.executable
     check.executable(made)
     first, second = blocks_alive_together(program)
