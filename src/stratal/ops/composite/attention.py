@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from stratal.base.dims import Shape, as_int, known_equal
-from stratal.base.dtypes import float32, int64
+from stratal.base.dtypes import float32
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.ops.composite.family import cast_to, check_float, named, scaled
+from stratal.ops.linear.attention import hidden, lower_triangle
 
 FEWEST = 16  # queries and keys below which a block of scores is mostly empty
 
@@ -70,7 +71,7 @@ def attention_weights(
     widened = None if query.dtype.compute is query.dtype else query.dtype.compute
     scores = scaled(b, b.matmul(query, swapped, dtype=widened), factor)
     if causal:
-        scores = _hidden(b, scores, _lower_triangle(b, scores))
+        scores = hidden(b, scores, lower_triangle(b, scores))
     if mask is not None:
         scores = _masked(b, scores, mask)
     weights: Node = b.softmax(scores, axis=-1)
@@ -95,17 +96,6 @@ def _by_blocks(query: Node, key: Node, value: Node, mask: Node | None) -> bool:
     )
 
 
-def _lower_triangle(b: Builder, scores: Node) -> Node:
-    """Return where the key is not later than the query."""
-    last = scores.aval.ndim - 1
-    rows, columns = (b.iota(shape=scores.shape, axis=axis, dtype=int64) for axis in (last - 1, last))
-    return b.op("le", columns, rows)
-
-
-def _hidden(b: Builder, scores: Node, keep: Node) -> Node:
-    return b.op("select", keep, scores, b.like(scores, float("-inf")))
-
-
 def _masked(b: Builder, scores: Node, mask: Node) -> Node:
     """Apply a mask whose axes align with the last ones of the scores; sizes of 1 stretch."""
     if mask.aval.ndim > scores.aval.ndim:
@@ -114,7 +104,7 @@ def _masked(b: Builder, scores: Node, mask: Node) -> Node:
         )
     spread = _spread(b, mask, scores.shape)
     if mask.dtype.is_bool:
-        return _hidden(b, scores, spread)
+        return hidden(b, scores, spread)
     if not mask.dtype.is_float:
         raise DTypeError("attention: the mask is bool or float", got=str(mask.aval))
     return b.op("add", scores, cast_to(b, spread, scores.dtype))

@@ -71,12 +71,22 @@ class _Attention(Op):
         """Return P as a value of its own: derivatives of higher order hold it."""
         s = _times(b, self.scale, _mm(b, q, k, "LD,SD->LS"))
         if self.causal:
-            last = s.aval.ndim - 1
-            rows, columns = (b.iota(shape=s.shape, axis=axis, dtype=int64) for axis in (last - 1, last))
-            mask = (*mask, b.op("le", columns, rows))
+            mask = (*mask, lower_triangle(b, s))
         for m in mask:
-            s = b.op("select", m, s, b.like(s, float("-inf")))
+            s = hidden(b, s, m)
         return b.op("exp", b.op("sub", s, _column(b, lse, s)))
+
+
+def lower_triangle(b: Builder, scores: Node) -> Node:
+    """Return where the key is not later than the query."""
+    last = scores.aval.ndim - 1
+    rows, columns = (b.iota(shape=scores.shape, axis=axis, dtype=int64) for axis in (last - 1, last))
+    return b.op("le", columns, rows)
+
+
+def hidden(b: Builder, scores: Node, keep: Node) -> Node:
+    """Return scores, -inf where a mask does not keep them."""
+    return b.op("select", keep, scores, b.like(scores, float("-inf")))
 
 
 def _mm(b: Builder, x: Node, y: Node, spec: str) -> Node:

@@ -21,7 +21,7 @@ def lanes_of(target: Target, dtypes: Iterable[DType]) -> int:
     bytes' worth.
     """
     sizes = [d.compute.itemsize for d in dtypes if not d.is_bool]
-    return max(1, target.vector_bits // 8 // max(4, min(sizes, default=4)))
+    return target.lanes(max(4, min(sizes, default=4)))
 
 
 def vector_lanes(target: Target, roots: Sequence[Expr]) -> int:
@@ -79,6 +79,19 @@ def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: flo
     schedule.branch(chunk)
     schedule.parallel(chunk)
     cut_tails(schedule)
+
+
+def distribute_runs(schedule: Schedule, runs: Sequence[Var], work_per_run: float) -> None:
+    """Turn nested loops over runs into chunks worth their cost; tails were dealt with before."""
+    fused, *rest = runs
+    for var in rest:
+        fused = schedule.fuse(fused, var)
+    count = fused.extent
+    if count * work_per_run < 2 * CHUNK_WORK:
+        return
+    chunks = int(min(MAX_CHUNKS, max(1, count * work_per_run // CHUNK_WORK), count))
+    chunk, _ = schedule.split(fused, -(-count // chunks))
+    schedule.parallel(chunk)
 
 
 def cut_tails(schedule: Schedule) -> None:

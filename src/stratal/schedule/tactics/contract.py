@@ -20,23 +20,21 @@ from stratal.base.dtypes import bool_
 from stratal.base.log import decide
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Expr, Load, Var, const, guard
-from stratal.loops.lowering import strip_cast
+from stratal.loops.expr import Buffer, Expr, Var, const, guard
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Stmt, Store, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import (
-    CHUNK_WORK,
-    MAX_CHUNKS,
     cut_tails,
     distribute,
+    distribute_runs,
     finished,
     nest,
     reduction_order,
 )
-from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.product import Product, step_of
 
 KIND = "contract"
 
@@ -250,12 +248,7 @@ def _scattered_rows(p: Product, rows: int, vectors: int) -> bool:
         return False
     tile, row = Var("t", -(-p.m.extent // rows)), Var("r", rows)
     (term,) = substitute([p.terms[p.roles.a]], {p.m: index.add(index.mul(tile, rows), row)})
-    return _step_of(term, row) == 1
-
-
-def _step_of(term: Expr, v: Var) -> int | None:
-    operand = strip_cast(term)
-    return index.stride_of(index.offset(operand), v) if isinstance(operand, Load) else None
+    return step_of(term, row) == 1
 
 
 def _copy_of_b(p: Product, vectors: int) -> Copied:
@@ -365,7 +358,7 @@ class TiledProduct:
         panel, column = Var("p", panels), Var("c", width)
         position = index.add(index.mul(panel, width), column)
         (value,) = substitute((term,), {along: position})
-        near = _step_of(value, column) == 1
+        near = step_of(value, column) == 1
         value = guard(index.less(position, along.extent), value, const(0, term.dtype))
         s = Schedule(
             nest([*outer, panel, *inner, column], Store(copy, (*outer, panel, *inner, column), value))
@@ -571,13 +564,5 @@ class TiledProduct:
     def _distribute(self, s: Schedule, runs: list[Var]) -> None:
         """Make runs of tiles the chunks: neighbours share their panel of B."""
         p, t = self.p, self.t
-        count = math.prod(v.extent for v in runs)
         per_run = 2.0 * p.depth * t.rows * self.width / 8 * t.run_rows * t.run_columns
-        fused = runs[0]
-        for v in runs[1:]:
-            fused = s.fuse(fused, v)
-        if count * per_run < 2 * CHUNK_WORK:
-            return
-        chunks = int(min(MAX_CHUNKS, max(1, count * per_run // CHUNK_WORK), count))
-        chunk, _ = s.split(fused, -(-count // chunks))
-        s.parallel(chunk)
+        distribute_runs(s, runs, per_run)

@@ -19,14 +19,7 @@ from stratal.loops.stmt import Stmt, Store, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
-from stratal.schedule.tactics.common import (
-    CHUNK_WORK,
-    MAX_CHUNKS,
-    cut_tails,
-    finished,
-    nest,
-    reduction_order,
-)
+from stratal.schedule.tactics.common import cut_tails, distribute_runs, finished, nest, reduction_order
 from stratal.schedule.tactics.product import Product
 
 KIND = "contract"
@@ -242,14 +235,5 @@ class DotProducts:
 
     def _distribute(self, s: Schedule, runs: Sequence[Var]) -> None:
         p, cut = self.p, self.cut
-        count = math.prod(v.extent for v in runs)
         size = cut.rows * cut.columns * cut.run_rows * cut.run_columns
-        per_run = 2.0 * p.depth * size / 8
-        fused = runs[0]
-        for v in runs[1:]:
-            fused = s.fuse(fused, v)
-        if count * per_run < 2 * CHUNK_WORK:
-            return
-        chunks = int(min(MAX_CHUNKS, max(1, count * per_run // CHUNK_WORK), count))
-        chunk, _ = s.split(fused, -(-count // chunks))
-        s.parallel(chunk)
+        distribute_runs(s, runs, 2.0 * p.depth * size / 8)

@@ -80,6 +80,12 @@ def choose_roles(
     return Roles(a, b, vector, tuple(rows), tuple(outer), tuple(sorted(reduce, key=lambda v: -steps[v])))
 
 
+def step_of(term: Expr, v: Var) -> int | None:
+    """Return how many elements apart neighbours along `v` are read; None if that varies."""
+    operand = strip_cast(term)
+    return index.stride_of(index.offset(operand), v) if isinstance(operand, Load) else None
+
+
 class Product:
     """A contraction and what follows it, over the loops `roles.outer`, `m` (all rows as one) and
     `roles.vector`.
@@ -94,7 +100,7 @@ class Product:
         reduce = fresh_axes((v.extent for v in self.compute.reduce), "k")
         operands = x.terms(self.anchor, tuple(self.axes), tuple(reduce))
         self.dtype: DType = self.compute.state_dtypes[0]
-        self.lanes = max(1, target.vector_bits // 8 // max(4, self.dtype.itemsize))
+        self.lanes = target.lanes(max(4, self.dtype.itemsize))
         out = x.buffer(x.results[0])
         self.roles = choose_roles(operands, self.axes, reduce, out, self.lanes, len(x.results))
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
@@ -131,8 +137,7 @@ class Product:
 
     def step(self, k: int, v: Var) -> int | None:
         """Return how many elements apart neighbours along `v` lie in an operand; None if that varies."""
-        found = self.operand(k)
-        return 0 if found is None else index.stride_of(index.offset(found), v)
+        return 0 if self.operand(k) is None else step_of(self.terms[k], v)
 
     def narrow(self, k: int) -> bool:
         """Return whether an operand is read as 16-bit floats, which are widened for every product."""
