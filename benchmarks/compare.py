@@ -81,7 +81,8 @@ def measure(task: Task, systems: Iterable[str], settings: Settings, folder: Path
 def enter(task: Task, system: str, settings: Settings, folder: Path, row: Row, say: Say) -> Entrant:
     """Make the first call cold, choose the fastest variant, and return the process that is measured."""
     about = SYSTEMS[system]
-    variants = about.image_variants if task.images else ("",)
+    varies = task.images and task.suite in about.variant_suites
+    variants = about.image_variants if varies else ("",)
     tried: dict[str, float] = {}
     for variant in variants:
         worker = _start(task, system, settings, folder, variant, say)

@@ -41,25 +41,27 @@ class System:
     caches: bool  # keeps what it compiled on disk, if told where
     environment: Mapping[str, str] = field(default_factory=dict)
     image_variants: tuple[str, ...] = ("",)  # the faster one is measured
+    variant_suites: tuple[str, ...] = ("train", "forward", "kernels")  # where variants differ
     suites: tuple[str, ...] = ("train", "forward", "kernels")
     slow_to_compile: bool = False  # a cold first call is measured once and kept with the cache
     needs_export: bool = False  # runs a model file that PyTorch writes
 
 
 _THREADS = {"OMP_NUM_THREADS": "{threads}", "MKL_NUM_THREADS": "{threads}"}
-_TORCH_FORMATS = ("channels_last", "contiguous")
+_FORMATS = ("channels_last", "contiguous")
 
 SYSTEMS: dict[str, System] = {
     s.name: s
     for s in (
         System("stratal", "stratal_compiled", "stratal", True,
-               {"STRATAL_THREADS": "{threads}", "STRATAL_CACHE_DIR": "{cache}"}),
-        System("torch", "torch_eager", "torch", False, {**_THREADS, **KEEP_FREED}, _TORCH_FORMATS),
+               {"STRATAL_THREADS": "{threads}", "STRATAL_CACHE_DIR": "{cache}"},
+               _FORMATS, variant_suites=("kernels",)),
+        System("torch", "torch_eager", "torch", False, {**_THREADS, **KEEP_FREED}, _FORMATS),
         System("torch_compile", "torch_compiled", "torch", True,
                {**_THREADS, **KEEP_FREED, "TORCHINDUCTOR_CACHE_DIR": "{cache}",
                 "TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
                 "TORCHINDUCTOR_COMPILE_THREADS": "{threads}"},
-               _TORCH_FORMATS, slow_to_compile=True),
+               _FORMATS, slow_to_compile=True),
         System("jax", "jax_jit", "jax", True,
                {**_THREADS, **KEEP_FREED, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": "{cache}",
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,4 +1,8 @@
-"""Stratal: the whole call under `st.compile`, one native program."""
+"""Stratal: the whole call under `st.compile`, one native program.
+
+In the variant `channels_last`, functions of the tables take and give images with their channels innermost, as
+PyTorch's tensors of that memory format lie; models order their values themselves.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ def build(task: Task, variant: str, model_file: Path) -> Job:
     """Return the task as a compiled function."""
     if task.suite == "train":
         return _training(task)
-    return _inference(task) if task.name in INFERENCE else _function(task)
+    return _inference(task) if task.name in INFERENCE else _function(task, variant)
 
 
 def _load(build: Any) -> Any:
@@ -63,22 +67,34 @@ def _inference(task: Task) -> Job:
     return Job(call, _arrays)
 
 
-def _function(task: Task) -> Job:
+def _function(task: Task, variant: str) -> Job:
     function = FUNCTIONS[task.name]
-    inputs = [st.tensor(array) for array in function.inputs()]
+    last = variant == "channels_last"
+    inputs = [st.tensor(_channels_last(array) if last else array) for array in function.inputs()]
     if function.dtype == "bfloat16":
         inputs = [x.astype(st.bfloat16) for x in inputs]
     written = (TORCH_STYLE | {"gemm_int8": _gemm_int8})[function.kind]
 
     def value(*tensors: Any) -> Any:
-        return written(nn.functional, *tensors, **function.settings)
+        if not last:
+            return written(nn.functional, *tensors, **function.settings)
+        images = (x.permute(0, 3, 1, 2) for x in tensors)
+        return written(nn.functional, *images, **function.settings).permute(0, 2, 3, 1)
 
     def with_gradients(*tensors: Any) -> Any:
         result, pullback = st.vjp(value, *tensors[:-1])
         return result, *pullback(tensors[-1])
 
     compiled = st.compile(with_gradients if function.gradients else value)
-    return Job(lambda: compiled(*inputs), _arrays)
+    return Job(lambda: compiled(*inputs), _channels_first if last else _arrays)
+
+
+def _channels_last(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+
+
+def _channels_first(result: Any) -> list[Any]:
+    return [images.transpose(0, 3, 1, 2) for images in _arrays(result)]
 
 
 def _gemm_int8(F: Any, a: Any, b: Any) -> Any:
