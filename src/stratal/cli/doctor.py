@@ -17,6 +17,7 @@ from stratal.base import settings
 from stratal.base.target import Target, current_target
 from stratal.base.version import VERSION
 from stratal.cli.report import add_json_option, cell, console, table, write_json
+from stratal.inspect.machine import cpu_name
 from stratal.memory.render import format_bytes
 from stratal.runtime.cache import CacheState, object_cache
 
@@ -62,22 +63,12 @@ def machine() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
-        "processor": _processor(),
+        "processor": cpu_name(),
         "cores": os.cpu_count() or 1,
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": _memory_bytes(),
         "interpreter": sys.executable,
     }
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
 
 
 def _memory_bytes() -> int:
