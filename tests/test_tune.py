@@ -26,7 +26,7 @@ from stratal.runtime.pack import pack, unpack
 from stratal.runtime.storage import Storage
 from stratal.schedule.result import Candidate
 from stratal.schedule.select import Problem
-from stratal.schedule.tactics.contract import Tiling
+from stratal.schedule.tactics.tiles import Tiling
 from stratal.tune.explore import Attempt, Explorer, Objective
 from stratal.tune.fusion import FusionVerdict, compare_fusion, fused_kernels
 from stratal.tune.measure import Dropped, Measurer, Timing

@@ -24,8 +24,9 @@ from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order
-from stratal.schedule.tactics.contract import BLOCK, RUN, TiledProduct, Tiling, choose_tile, tile_cycles
+from stratal.schedule.tactics.contract import BLOCK, RUN, choose_tile, tile_cycles
 from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.tiles import TiledProduct, Tiling
 
 KIND = "contract"
 

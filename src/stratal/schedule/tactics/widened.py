@@ -19,6 +19,7 @@ from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics import contract, dots
 from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order
 from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.tiles import TiledProduct
 
 KIND = "contract"
 
@@ -89,7 +90,7 @@ def _loops(p: Product, k: int) -> list[Var]:
 
 def _tiles(x: GroupExpressions, target: Target, kept: tuple[int, ...]) -> Tactic:
     p = WidenedProduct(x, target, kept)
-    tiles = contract.TiledProduct(p, contract.choose_tiling(p))
+    tiles = TiledProduct(p, contract.choose_tiling(p))
     schedule = tiles.schedule()
     schedule.steps.append(reduction_order(p.roles.reduce))
     return finished(schedule, "contract", p.in_place, [*p.packs, *tiles.packs])

@@ -16,7 +16,8 @@ from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.filtering import Filtering, Matrix, both_sides, filtering
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.tactics.common import in_place_pairs, nest
-from stratal.schedule.tactics.contract import UNROLL_K, choose_tile
+from stratal.schedule.tactics.contract import choose_tile
+from stratal.schedule.tactics.tiles import UNROLL_K
 
 TAPS: Final = 3
 PADDING: Final = 16  # elements between rows of scratch: places a power of two apart would share cache sets

@@ -28,7 +28,8 @@ from stratal.schedule.filtering import POINTS, both_sides, transposed
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import MAX_CHUNKS, finished, nest
-from stratal.schedule.tactics.contract import UNROLL_K, choose_tile
+from stratal.schedule.tactics.contract import choose_tile
+from stratal.schedule.tactics.tiles import UNROLL_K
 from stratal.schedule.tactics.winograd import PER_GATHER, PER_PLACE, SLOWER
 from stratal.schedule.tactics.winograd_stages import (
     PADDING,
