@@ -22,7 +22,7 @@ _pools: Final[dict[tuple[bytes, int], Pool]] = {}
 _drivers: Final[dict[bytes, Library]] = {}
 _lock = threading.Lock()
 
-WORKER_SPIN_S: Final = 50e-6  # how long a thread without work looks for some before it sleeps
+WORKER_SPIN_S: Final = 2e-3  # how long a thread without work looks for some: waking it takes 50 us and more
 CALLER_SPIN_S: Final = 10e-6  # how long the caller waits for the last chunks before it sleeps
 
 
