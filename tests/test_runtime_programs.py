@@ -31,6 +31,7 @@ from stratal.memory.plan import plan_arena
 from stratal.runtime.pool import pool_for
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Storage
+from stratal.runtime.timing import TimedProgram
 
 Array = np.ndarray[Any, Any]
 SEEDS = range(60)
@@ -381,6 +382,23 @@ def test_threads_that_slept_are_woken_and_the_caller_waits_for_slow_ones() -> No
             found = program.run([])[0].array.tolist()
             assert found == expected.setdefault((chunks, steps), found)
             time.sleep(rng.choice([0, 1e-5, 1e-4]))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("chunks", [2, 7, 16])
+def test_a_thread_takes_chunks_of_others_only_when_its_own_share_is_gone(threads: int, chunks: int) -> None:
+    launch = Launch("spin", (), (0,), chunks, (chunks, 200))
+    program = load([vector(0, "output", 0, chunks)], (launch,), (0,), threads=threads)
+    timed = TimedProgram(program, events_per_log=100)
+    for _ in range(20):
+        timed.run([])
+        (*logs, _), _ = timed.take_events()
+        ran = [log["chunk"].tolist() for log in logs]
+        assert sorted(chunk for mine in ran for chunk in mine) == list(range(chunks))
+        for thread, mine in enumerate(ran):
+            share = range(thread * chunks // threads, (thread + 1) * chunks // threads)
+            own = [chunk for chunk in mine if chunk in share]
+            assert mine[: len(own)] == own == sorted(own)
 
 
 def test_python_threads_queue_for_the_pool_and_get_their_own_results() -> None:
