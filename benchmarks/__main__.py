@@ -5,6 +5,7 @@ examples:
     python -m benchmarks run --suite kernels --against torch --rounds 9 --json rows.json
     python -m benchmarks run --only mlp,gpt --python peers=/path/to/python
     python -m benchmarks sizes --only mlp,gpt            training steps at odd sizes and with twice the work
+    python -m benchmarks random --against torch,jax      random products and convolutions: right, and how fast
     python -m benchmarks list                            the tasks, with their work and their gates
     python -m benchmarks report rows.json                docs/performance.md with its plot
 """
@@ -22,7 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare_sizes, show
+from benchmarks import compare_random, compare_sizes, show
+from benchmarks.cases import draw_cases
 from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
 from benchmarks.report import PAGE, write
@@ -40,16 +42,19 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", metavar="run | sizes | list | report", required=True)
+    kinds = "run | sizes | random | list | report"
+    commands = parser.add_subparsers(dest="command", metavar=kinds, required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
+    _configure_random(commands.add_parser("random", help="random products and convolutions"))
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
     report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
     report.add_argument("rows", type=Path, metavar="FILE", help="what `run --json FILE` wrote")
     report.add_argument("--docs", type=Path, default=DOCS, help="folder to write to (default: docs)")
     arguments = parser.parse_args(argv)
-    if arguments.command in ("run", "sizes"):
-        return (run if arguments.command == "run" else run_sizes)(parser, arguments)
+    measured = {"run": run, "sizes": run_sizes, "random": run_random}.get(arguments.command)
+    if measured is not None:
+        return measured(parser, arguments)
     print(
         listing(list(TASKS.values()))
         if arguments.command == "list"
@@ -105,6 +110,16 @@ def _configure_sizes(parser: argparse.ArgumentParser) -> None:
     _configure_measuring(parser)
 
 
+def _configure_random(parser: argparse.ArgumentParser) -> None:
+    for name, default in (("contractions", 500), ("convolutions", 200), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"(default: {default})")
+    parser.add_argument("--cases", default=":", metavar="A:B", help="only these of the drawn cases")
+    parser.add_argument("--groups", default="", metavar="LIST", help="only these groups of cases")
+    parser.add_argument("--against", default="torch,jax,numpy", metavar="LIST",
+                        help="none, or some of torch, jax, numpy (default: all of them)")  # fmt: skip
+    _configure_measuring(parser)
+
+
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Measure and print; return 0 unless Stratal failed a task or gave other results than its peers."""
     tasks = chosen_tasks(parser, arguments)
@@ -156,6 +171,29 @@ def run_sizes(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
     return 0 if all("error" not in row and row.get("met", True) for row in rows) else 1
+
+
+def run_random(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Check and time random cases; return 0 if all are right and the bounds of their ratios are kept."""
+    settings = _settings(parser, arguments)
+    if arguments.json:
+        _check_writable(parser, arguments.json)
+    settings = dataclasses.replace(
+        settings, versions=available(chosen_systems(parser, arguments.against), settings)
+    )
+    cases = draw_cases(arguments.contractions, arguments.convolutions, arguments.seed)
+    first, _, last = arguments.cases.partition(":")
+    chosen, groups = cases[int(first or 0) : int(last or len(cases))], _names(arguments.groups)
+    chosen = [case for case in chosen if not groups or case.group in groups]
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        cache = Path(os.environ.get("STRATAL_CACHE_DIR", folder))
+        rows = compare_random.check(chosen, settings, cache, say)
+        if len(settings.versions) > 1:
+            compare_random.measure(rows, list(settings.versions), settings, cache, say)
+    print(compare_random.text(rows))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    return 0 if compare_random.met(rows) else 1
 
 
 def run_tasks(

@@ -5,6 +5,10 @@
     outputs FILE     the last results, as .npz       {}
     quit
 
+Of the task `cases`, a process serves any number of random cases (`benchmarks/cases.py`), each built by
+
+    case VARIANT JSON   builds it and makes two calls   {"seconds"}, the second call's
+
 Between commands the process waits on its pipe. A fault is answered with {"error", "unsupported"} and ends it.
 """
 
@@ -24,8 +28,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cases import Case
 from benchmarks.sizes import task as task_named
 from benchmarks.systems import SYSTEMS, Job, UnsupportedError
+
+CASES = "cases"  # the task that is no task of its own
 
 
 def rss_mb(which: str) -> float:
@@ -48,15 +55,17 @@ def pin(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def prepare(system: str, task: str, variant: str, model_file: Path) -> tuple[Job, dict[str, Any]]:
-    """Import the library and build the task; return it with what that took."""
+def prepare(system: str, task: str, variant: str, model_file: Path) -> tuple[Server, dict[str, Any]]:
+    """Import the library and build the task; return its server with what that took."""
     begin, base_mb = time.perf_counter(), rss_mb("VmRSS")
     importlib.import_module(SYSTEMS[system].library)
     module = importlib.import_module(f"benchmarks.systems.{SYSTEMS[system].module}")
     imported = time.perf_counter()
     facts = {"import_s": imported - begin, "import_rss_mb": rss_mb("VmRSS"), "python_rss_mb": base_mb}
+    if task == CASES:
+        return CaseServer(module), facts
     job = module.build(task_named(task), variant, model_file)
-    return job, facts | {"build_s": time.perf_counter() - imported}
+    return Server(job), facts | {"build_s": time.perf_counter() - imported}
 
 
 class Server:
@@ -83,6 +92,26 @@ class Server:
         return {"times": times, "losses": losses} | cost
 
 
+class CaseServer(Server):
+    """Answers commands with calls of the case it was given last; a case that fails ends nothing."""
+
+    def __init__(self, module: Any) -> None:
+        self.module, self.result = module, None
+
+    def answer(self, command: str, argument: str) -> dict[str, Any]:
+        if command != "case":
+            return super().answer(command, argument)
+        variant, _, text = argument.partition(" ")
+        try:
+            self.job = self.module.build_case(Case.from_json(json.loads(text)), variant)
+            return {"seconds": super().answer("calls", "2")["times"][1]}
+        except UnsupportedError as error:
+            return {"unsupported": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            return {"fault": f"{type(error).__name__}: {error}"}
+
+
 def send(answer: dict[str, Any]) -> None:
     os.write(_ANSWERS, (json.dumps(answer) + "\n").encode())
 
@@ -98,9 +127,8 @@ def main() -> None:
     arguments = parser.parse_args()
     pin(arguments.threads)
     try:
-        job, facts = prepare(arguments.system, arguments.task, arguments.variant, arguments.model_file)
+        server, facts = prepare(arguments.system, arguments.task, arguments.variant, arguments.model_file)
         send(facts)
-        server = Server(job)
         for line in sys.stdin:
             command, _, argument = line.strip().partition(" ")
             if command == "quit":

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import jax_models
+from benchmarks.cases import Case
 from benchmarks.functions import CHAIN, FUNCTIONS, Function
 from benchmarks.inference import INFERENCE, folded
 from benchmarks.sizes import workload as workload_named
 from benchmarks.structure import EMBEDDINGS, draw, state
-from benchmarks.systems import Job
+from benchmarks.systems import Job, UnsupportedError
 from benchmarks.task import Task
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -33,6 +34,43 @@ def build(task: Task, variant: str, model_file: Path) -> Job:
     if task.suite == "train":
         return _training(task)
     return _inference(task.name) if task.name in INFERENCE else _function(FUNCTIONS[task.name])
+
+
+def build_case(case: Case, variant: str) -> Job:
+    """Return a random contraction, or a convolution with its channels last."""
+    if case.dtype not in ("float32", "bfloat16"):
+        raise UnsupportedError("only what is timed")
+    x, w = (jnp.array(value) for value in case.inputs())
+    if case.spec:
+        compiled = jax.jit(partial(jnp.einsum, case.spec))
+        return Job(lambda: jax.block_until_ready(compiled(x, w)), _arrays)
+    letters = "DHW"[5 - x.ndim :]
+    numbers = (f"N{letters}C", f"{letters}IO", f"N{letters}C")
+    x, w = jnp.moveaxis(x, 1, -1), _filters(case, w)
+    compiled = jax.jit(partial(jax.lax.conv_general_dilated, dimension_numbers=numbers, **_geometry(case)))
+    return Job(lambda: jax.block_until_ready(compiled(x, w)), lambda y: _arrays(jnp.moveaxis(y, -1, 1)))
+
+
+def _filters(case: Case, w: Any) -> Any:
+    """Return filters as [window..., in, out], those of a transposed convolution turned."""
+    if not case.transposed:
+        return jnp.moveaxis(w, (0, 1), (-1, -2))
+    groups, (inputs, outputs, *window) = case.geometry["groups"], w.shape
+    w = jnp.flip(w, range(2, w.ndim)).reshape(groups, inputs // groups, outputs, *window)
+    w = w.transpose(*range(3, w.ndim), 1, 0, 2)
+    return w.reshape(*window, inputs // groups, groups * outputs)
+
+
+def _geometry(case: Case) -> dict[str, Any]:
+    """Return the settings of a convolution as jax names them."""
+    g = case.geometry
+    if not case.transposed:
+        return {"window_strides": g["strides"], "padding": [(p, p) for p in g["padding"]],
+                "rhs_dilation": g["dilation"], "feature_group_count": g["groups"]}  # fmt: skip
+    axes = zip(case.shapes[1][2:], g["padding"], g["dilation"], g["output_padding"], strict=True)
+    padding = [(d * (k - 1) - p, d * (k - 1) - p + e) for k, p, d, e in axes]
+    return {"window_strides": (1,) * len(padding), "padding": padding, "lhs_dilation": g["strides"],
+            "rhs_dilation": g["dilation"], "feature_group_count": g["groups"]}  # fmt: skip
 
 
 def array(value: np.ndarray[Any, Any]) -> Any:

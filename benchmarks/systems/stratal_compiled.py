@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import stratal as st
+from benchmarks.cases import Case
 from benchmarks.functions import FUNCTIONS, TORCH_STYLE
 from benchmarks.inference import INFERENCE
 from benchmarks.sizes import workload as workload_named
@@ -26,6 +27,29 @@ def build(task: Task, variant: str, model_file: Path) -> Job:
     if task.suite == "train":
         return _training(task)
     return _inference(task) if task.name in INFERENCE else _function(task, variant)
+
+
+def build_case(case: Case, variant: str) -> Job:
+    """Return a random contraction or convolution."""
+    last = variant == "channels_last"
+    x, w = (st.tensor(_channels_last(array) if last else array) for array in case.inputs())
+
+    def value(*tensors: Any) -> Any:
+        if not last:
+            return _written(case, *tensors)
+        return st.moveaxis(_written(case, *(st.moveaxis(t, -1, 1) for t in tensors)), 1, -1)
+
+    compiled = st.compile(value)
+    return Job(lambda: compiled(x, w), _channels_first if last else _arrays)
+
+
+def _written(case: Case, x: Any, w: Any) -> Any:
+    if case.spec:
+        return st.einsum(case.spec, x, w)
+    settings = dict(case.geometry)
+    name = f"conv{'_transpose' * case.transposed}{x.ndim - 2}d"
+    settings["stride"] = settings.pop("strides")
+    return getattr(nn.functional, name)(x, w, **settings)
 
 
 def _load(build: Any) -> Any:
@@ -78,8 +102,8 @@ def _function(task: Task, variant: str) -> Job:
     def value(*tensors: Any) -> Any:
         if not last:
             return written(nn.functional, *tensors, **function.settings)
-        images = (x.permute(0, 3, 1, 2) for x in tensors)
-        return written(nn.functional, *images, **function.settings).permute(0, 2, 3, 1)
+        images = (st.moveaxis(x, -1, 1) for x in tensors)
+        return st.moveaxis(written(nn.functional, *images, **function.settings), 1, -1)
 
     def with_gradients(*tensors: Any) -> Any:
         result, pullback = st.vjp(value, *tensors[:-1])
@@ -90,11 +114,11 @@ def _function(task: Task, variant: str) -> Job:
 
 
 def _channels_last(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    return np.ascontiguousarray(np.moveaxis(images, 1, -1))
 
 
 def _channels_first(result: Any) -> list[Any]:
-    return [images.transpose(0, 3, 1, 2) for images in _arrays(result)]
+    return [np.moveaxis(images, -1, 1) for images in _arrays(result)]
 
 
 def _gemm_int8(F: Any, a: Any, b: Any) -> Any:

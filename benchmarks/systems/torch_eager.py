@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from benchmarks.cases import Case, as_product
 from benchmarks.functions import FUNCTIONS, TORCH_STYLE, Function
 from benchmarks.inference import INFERENCE, norms_of
 from benchmarks.sizes import workload as workload_named
@@ -32,6 +33,31 @@ def build(task: Task, variant: str, model_file: Path, *, compiled: Compile = lam
         model, inputs = inference(task.name, variant)
         return _without_gradients(compiled(model), inputs)
     return _function(FUNCTIONS[task.name], variant, compiled)
+
+
+def build_case(case: Case, variant: str) -> Job:
+    """Return a random contraction as a product of views where it is one, or a convolution."""
+    x, w = (_as_tensor(array, variant) for array in case.inputs())
+    found = as_product(case.spec) if case.spec else None
+    if found is not None:
+        x, w, out = x.permute(found.left), w.permute(found.right), found.out
+        return _without_gradients(lambda x, w: torch.matmul(x, w).permute(out), [x, w])
+    if case.spec:
+        return _without_gradients(lambda x, w: torch.einsum(case.spec, x, w), [x, w])
+    settings = dict(case.geometry)
+    settings["stride"] = settings.pop("strides")
+    name = f"conv{'_transpose' * case.transposed}{x.ndim - 2}d"
+    convolve = getattr(torch.nn.functional, name)
+    return _without_gradients(lambda x, w: convolve(x, w, **settings), [x, w])
+
+
+def _as_tensor(array: np.ndarray[Any, Any], variant: str) -> Any:
+    if array.dtype.name == "bfloat16":
+        return _as_tensor(array.astype(np.float32), variant).to(torch.bfloat16)
+    x = torch.from_numpy(array)
+    if x.ndim == 5 and variant == "channels_last":
+        return x.contiguous(memory_format=torch.channels_last_3d)
+    return tensor(array, variant)
 
 
 def memory_format(variant: str) -> Any:

@@ -21,6 +21,7 @@ from stratal.nn.functional.attention import attention_with_weights as attention_
 from stratal.nn.functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from stratal.nn.functional.convolution import conv1d as conv1d
 from stratal.nn.functional.convolution import conv2d as conv2d
+from stratal.nn.functional.convolution import conv3d as conv3d
 from stratal.nn.functional.convolution import conv_transpose1d as conv_transpose1d
 from stratal.nn.functional.convolution import conv_transpose2d as conv_transpose2d
 from stratal.nn.functional.linear import bilinear as bilinear

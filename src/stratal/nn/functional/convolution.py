@@ -86,6 +86,14 @@ def conv2d(
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
+def conv3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
+    dilation: Sizes = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """Cross-correlate [N, C, D, H, W] with weight [out, C / groups, KD, KH, KW]."""
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+
+
 def _transposed(
     dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes,
     output_padding: Sizes, groups: int, dilation: Sizes,
