@@ -543,6 +543,28 @@ def test_the_pool_of_one_thread_runs_everything_itself() -> None:
     assert pool.stats()["regions"] == 0
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
+)
+def test_a_thread_is_never_woken_where_the_caller_runs() -> None:
+    """A process of its own: its first program starts the pool, the second run wakes a thread that slept."""
+    code = (
+        "import os, sys, time; sys.path[:0] = sys.argv[1:]\n"
+        "import numpy as np, test_runtime_programs as t\n"
+        "p = t.counting(100, threads=2)\n"
+        "p.run([t.storage(np.zeros(64))])\n"
+        "time.sleep(0.1)\n"
+        "p.run([t.storage(np.zeros(64))])\n"
+        "allowed = os.sched_getaffinity(0)\n"
+        "places = [os.sched_getaffinity(int(k)) for k in os.listdir('/proc/self/task')]\n"
+        "print(len(allowed), sorted(len(p) for p in places if p != allowed), p.pool.stats()['wakes'] > 0)\n"
+    )
+    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    count = len(os.sched_getaffinity(0))
+    assert done.stdout == f"{count} [{count - 1}] True\n"
+
+
 def test_the_process_ends_cleanly_with_running_workers() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"

@@ -9,6 +9,7 @@ from typing import Final
 from stratal.base import native
 from stratal.base.errors import CompilerError
 from stratal.codegen.assemble import Machine, MachineTarget, assemble
+from stratal.codegen.driver_places import places_declarations
 from stratal.codegen.driver_pool import pool_text
 from stratal.codegen.driver_timing import timing_text
 
@@ -53,7 +54,8 @@ def driver_text(target: DriverTarget) -> str:
     """Return the driver's LLVM module for a target."""
     pause = f"call void {target.pause}" if target.pause else ""
     parts = [f'target triple = "{target.triple}"', _declarations(target), _waiting(target)]
-    parts += [pool_text(pause), timing_text(target.clock), _relocate(), _move(), _commands(), _run()]
+    parts += [pool_text(pause, target.futex is not None), timing_text(target.clock)]
+    parts += [_relocate(), _move(), _commands(), _run()]
     return "\n".join(parts)
 
 
@@ -74,6 +76,7 @@ declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 {pause}
 {wait}
+{places_declarations(target.futex is not None)}
 """
 
 

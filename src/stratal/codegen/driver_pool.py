@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from stratal.base import native
 from stratal.codegen.driver_claims import claims_text
+from stratal.codegen.driver_places import places_text
 from stratal.codegen.driver_words import (
     CALLER_CHUNKS,
+    CALLER_PLACE,
     CALLER_SLEEPS,
     CALLER_SPINS,
     DONE,
@@ -26,12 +28,12 @@ from stratal.codegen.driver_words import (
 )  # fmt: skip
 
 
-def pool_text(pause: str) -> str:
+def pool_text(pause: str, linux: bool) -> str:
     """Return the functions of the pool.
 
     They call `@wait(word, expected)` and `@wake(word, count)`; `pause` is an instruction.
     """
-    parts = [_pause(pause), claims_text(pause), _worker(pause), _pool(), _stats()]
+    parts = [_pause(pause), places_text(linux), claims_text(pause), _worker(pause), _pool(), _stats()]
     return "\n".join(parts)
 
 
@@ -143,8 +145,10 @@ entry:
 {at("threads_at", THREADS)}
 {at("worker_spins_at", WORKER_SPINS)}
 {at("caller_spins_at", CALLER_SPINS)}
+{at("caller_place_at", CALLER_PLACE)}
   store i32 %worker_spins, ptr %worker_spins_at, align 4
   store i32 %caller_spins, ptr %caller_spins_at, align 4
+  store i32 -1, ptr %caller_place_at, align 4
   br label %look
 look:
   %index = phi i64 [1, %entry], [%next, %started]

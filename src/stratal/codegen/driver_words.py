@@ -20,6 +20,7 @@ CALLER_CHUNKS: Final = 272
 WAKES: Final = 280
 WORKER_SPINS: Final = 288  # pauses of a thread without work before it sleeps
 CALLER_SPINS: Final = 292  # pauses of the caller before it sleeps
+CALLER_PLACE: Final = 296  # the processor the caller was on when it last called sleepers
 CLAIMS: Final = 320  # one word per thread, WORKER_BYTES apart: the second line of each record
 WORKERS: Final = 384  # records of the threads besides the caller
 WORKER_BYTES: Final = 128
