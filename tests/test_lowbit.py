@@ -17,7 +17,7 @@ from stratal import nn, optim
 from stratal.base import settings
 from stratal.base.dtypes import DType, bfloat16, float16, float32, int8, int32, uint8
 from stratal.base.errors import DTypeError, VerifyError
-from stratal.base.target import TARGETS, Target, current_target
+from stratal.base.target import TARGETS, Target, current_target, host_target
 from stratal.base.types import TensorType
 from stratal.codegen.assemble import emit_assembly
 from stratal.compiler import Program, compile_graph, decided, kernel_module
@@ -43,6 +43,9 @@ SPECS = {
     )
 }  # fmt: skip
 MACHINES = ("host", "avx512", "haswell")
+needs_pairs = pytest.mark.skipif(
+    not host_target().dots.bfloat16, reason="this machine has no products of pairs of bfloat16"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -222,6 +225,36 @@ def test_the_functions_of_words_mean_what_they_say() -> None:
     floats = Buffer("x", stratal.float32, (4,))
     with pytest.raises(VerifyError, match="bytes4"):
         call("bytes4", *[floats[k] for k in range(4)])
+    with pytest.raises(VerifyError, match="dot4 takes i32 and two words"):
+        call("dot4", floats[0], floats[1], floats[2])
+
+
+def test_a_product_of_pairs_adds_the_upper_then_the_lower_and_rounds_each_time() -> None:
+    rng = np.random.default_rng(6)
+    x, y = (rng.standard_normal((2, 500)).astype(bfloat16.np) for _ in range(2))
+    words = [apply("halves2", list(v), int32) for v in (x, y)]
+    np.testing.assert_array_equal(words[0].view(np.uint16).reshape(500, 2).T, x.view(np.uint16))
+    sums = start = rng.standard_normal(500).astype(np.float32)
+    for k in (1, 0):
+        sums = apply("fma", [x[k].astype(np.float32), y[k].astype(np.float32), sums], float32)
+    np.testing.assert_array_equal(apply("dot2", [start, *words], float32), sums)
+    with pytest.raises(VerifyError, match="dot2 takes f32 and two words"):
+        call("dot2", *[Buffer("x", int32, (4,))[k] for k in range(3)])
+
+
+def test_a_product_of_pairs_takes_numbers_below_the_least_normal_one_for_zero() -> None:
+    least = 2.0**-126
+    for x, y, start, sum_ in (
+        (2.0**-130, 2.0**20, 0, 0.0),  # an operand
+        (2.0**-63, 2.0**-64, 0, 0.0),  # a product
+        (1, 0, -least / 2, 0.0),  # what it is added to
+        (2.0**-63, 2.0**-63, -1.5 * least, -0.0),  # a sum
+        (-(2.0**-75), 2.0**-76, least, least),  # rounded up to the least normal number
+        (-1.5 * 2.0**-75, 2.0**-76, least, 0.0),  # not quite
+    ):
+        words = [apply("halves2", list(np.array([v, 0], bfloat16.np)), int32) for v in (x, y)]
+        found = apply("dot2", [np.float32(start), *words], float32)
+        np.testing.assert_array_equal(found, sum_)
 
 
 # -- 16-bit floats -----------------------------------------------------------------------------------------
@@ -245,6 +278,70 @@ def test_products_of_16_bit_floats_sum_in_float32_and_round_once(
     exact = np.einsum(spec, *[v.astype(np.float64) for v in values])
     with settings.target(machine):
         np.testing.assert_array_equal(run(graph, values), exact.astype(np.float32).astype(dtype.np))
+
+
+def in_pairs(spec: str, left: Array, right: Array) -> Array:
+    """Return a product of bfloat16 as sums over pairs, one after the other."""
+    (a, b), wide = SPECS[spec], 2 * -(-left.shape[SPECS[spec][0].index("k")] // 2)
+    x, y = (
+        np.pad(v, [(0, wide - n if c == "k" else 0) for c, n in zip(letters, v.shape, strict=True)])
+        for v, letters in ((left, a), (right, b))
+    )
+    x, y = np.einsum(f"{a}->mk", x), np.einsum(f"{b}->kn", y)
+    total = np.zeros((len(x), y.shape[1]), np.float32)
+    for k in range(0, wide, 2):
+        first = apply("halves2", [x[:, k, None], x[:, k + 1, None]], int32)
+        second = apply("halves2", [y[None, k], y[None, k + 1]], int32)
+        total = apply("dot2", [total, *np.broadcast_arrays(first, second)], float32)
+    return total.T if spec.endswith("nm") else total
+
+
+@needs_pairs
+@pytest.mark.parametrize("spec", ["mk,kn->mn", "mk,nk->mn", "km,kn->mn", "km,nk->nm"])
+@pytest.mark.parametrize("sizes", [(13, 40, 70), (7, 33, 19), (1, 2, 3), (20, 9, 1)], ids=str)
+def test_products_of_bfloat16_sum_pairs_in_order(
+    spec: str, sizes: tuple[int, int, int], words_only: None
+) -> None:
+    """Kernels give the bits of the interpreter, for whole vectors, parts of one and single numbers."""
+    letters = dict(zip("mkn", sizes, strict=True))
+    x, y = (
+        graph_input(name, TensorType(bfloat16, tuple(letters[c] for c in axes)))
+        for name, axes in zip("xy", SPECS[spec], strict=True)
+    )
+    graph = Graph([x, y], [Builder(()).contract(x, y, spec=spec, dtype=float32)], name="product")
+    rng = np.random.default_rng(7)
+    values = [rng.standard_normal(n.shape).astype(bfloat16.np) for n in graph.inputs]
+    assert "words" in tactics(graph, current_target())
+    np.testing.assert_array_equal(run(graph, values), in_pairs(spec, *values))
+
+
+@needs_pairs
+@pytest.mark.parametrize("spec", ["mk,kn->mn", "mk,nk->mn", "km,kn->mn", "bmk,bkn->bmn", "mjk,jkn->mn"])
+def test_sums_over_pairs_of_bfloat16_are_as_near_as_float32_is(spec: str, words_only: None) -> None:
+    sizes = {"b": 2, "m": 25, "k": 1403, "n": 35, "j": 3}
+    x, y = (
+        graph_input(name, TensorType(bfloat16, tuple(sizes[c] for c in letters)))
+        for name, letters in zip("xy", SPECS[spec], strict=True)
+    )
+    graph = Graph([x, y], [Builder(()).contract(x, y, spec=spec, dtype=float32)], name="product")
+    rng = np.random.default_rng(8)
+    values = [rng.standard_normal(n.shape).astype(bfloat16.np) for n in graph.inputs]
+    wide = [v.astype(np.float64) for v in values]
+    error = np.abs(run(graph, values) - np.einsum(spec, *wide))
+    depth = sizes["k"] * (sizes["j"] if "j" in spec else 1)
+    assert np.all(error <= depth * 2.0**-24 * np.einsum(spec, *map(np.abs, wide)))
+    assert error.max() < 64 * 2.0**-24 * np.abs(np.einsum(spec, *wide)).max()  # sums in blocks: far below
+
+
+def test_products_of_bfloat16_take_pairs_where_the_machine_has_an_instruction() -> None:
+    machine = dataclasses.replace(TARGETS["avx512"], features="+avx512bf16")
+    types = [TensorType(bfloat16, (256, 256))] * 2
+    x, y = (graph_input(name, t) for name, t in zip("xy", types, strict=True))
+    graph = Graph([x, y], [Builder(()).contract(x, y, spec="mk,kn->mn")], name="product")
+    (kernel,) = [k for k in decided(graph, machine).draft.kernels.values() if k.tactic == "words"]
+    assert emit_assembly(kernel_module(kernel.kernel, machine), machine).count("vdpbf16ps") >= 32
+    for target in (TARGETS["avx512"], TARGETS["haswell"], TARGETS["neon"]):
+        assert "words" not in tactics(graph, target)
 
 
 def test_operands_of_16_bits_are_widened_once_not_for_every_product() -> None:

@@ -25,6 +25,17 @@ Bound = Literal["compute", "memory", "latency"]
 ByteDots = Literal["vnni", "pairs", "arithmetic"]
 """Ways to sum four products of bytes: one instruction of VNNI, two of x86 that multiply pairs of 16-bit
 integers, or product by product."""
+
+
+class Dots(NamedTuple):
+    """How a machine sums products of short numbers: bytes, and whether it has an instruction that adds up
+    pairs of products of bfloat16.
+    """
+
+    bytes: ByteDots = "arithmetic"
+    bfloat16: bool = False
+
+
 LAUNCH_SECONDS: Final = 0.2e-6  # one parallel region over the claim pool, quiet machine
 
 
@@ -77,6 +88,11 @@ class Target:
         if self.has("avx512vnni") or (self.has("avxvnni") and self.vector_bits == 256):
             return "vnni"
         return "pairs"
+
+    @property
+    def dots(self) -> Dots:
+        """How the machine sums products of short numbers."""
+        return Dots(self.byte_dots, self.has("avx512bf16") and self.vector_bits == 512)
 
     @property
     def function_attributes(self) -> tuple[tuple[str, str], ...]:

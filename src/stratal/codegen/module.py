@@ -10,5 +10,5 @@ from stratal.loops.stmt import Kernel
 def kernel_module(kernel: Kernel, target: Target) -> str:
     """Return the LLVM text of a kernel as it is compiled for a target. Raises: VerifyError."""
     attributes = ["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)]
-    text = kernel_to_llvm(kernel, " ".join(attributes), target.byte_dots)
+    text = kernel_to_llvm(kernel, " ".join(attributes), target.dots)
     return f'target triple = "{target.triple}"\n{text}'

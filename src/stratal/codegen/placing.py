@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratal.base.errors import VerifyError
-from stratal.base.target import ByteDots
+from stratal.base.target import Dots
 from stratal.codegen.scalar import ScalarEmitter
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Lanes, Load, Var
 from stratal.loops.stmt import Kernel, loaded, stored
@@ -53,7 +53,7 @@ class Placing:
     `target` is where instructions are appended right now; a value is remembered where it was emitted.
     """
 
-    def __init__(self, kernel: Kernel, dots: ByteDots = "arithmetic") -> None:
+    def __init__(self, kernel: Kernel, dots: Dots) -> None:
         self.kernel = kernel
         self.names = itertools.count()
         self.scalars = ScalarEmitter(self._append, dots)

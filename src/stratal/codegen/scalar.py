@@ -11,7 +11,7 @@ from typing import Final
 
 from stratal.base.dtypes import DType, bfloat16, float16, float32
 from stratal.base.errors import VerifyError
-from stratal.base.target import ByteDots
+from stratal.base.target import Dots
 from stratal.codegen.types import immediate, register_type
 
 Emit = Callable[[str], str]
@@ -48,13 +48,14 @@ _PAIRS: Final = {
     256: "llvm.x86.avx2.pmadd.wd",
     512: "llvm.x86.avx512.pmaddw.d.512",
 }
+_PARTS: Final = {"bytes4": 8, "halves2": 16}  # bits of what a word is made of
 _ORDERED: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
 class ScalarEmitter:
     """Emits calls of `loops.expr.FUNCTIONS`; collects the intrinsics they need declared."""
 
-    def __init__(self, emit: Emit, dots: ByteDots = "arithmetic") -> None:
+    def __init__(self, emit: Emit, dots: Dots) -> None:
         self.emit = emit
         self.dots: Final = dots
         self.declared: set[str] = set()
@@ -73,6 +74,8 @@ class ScalarEmitter:
             return self.emit(f"bitcast {ty} {args[0]} to {vector_of(register_type(result), lanes)}")
         if fn == "select":
             return self.emit(f"select {vector_of('i1', lanes)} {args[0]}, {ty} {args[1]}, {ty} {args[2]}")
+        if fn in _PARTS:
+            return self._word(args, _PARTS[fn], lanes)
         if fn in _ORDERED:
             return self._compare(fn, args, arg, ty)
         if arg.is_float:
@@ -94,6 +97,8 @@ class ScalarEmitter:
             return self.intrinsic(f"llvm.fma.{mangled(scalar, lanes)}", ty, [(ty, a) for a in args])
         if fn in _ROUND:
             return self.intrinsic(f"llvm.{_ROUND[fn]}.{mangled(scalar, lanes)}", ty, [(ty, args[0])])
+        if fn == "dot2":
+            return self._dot2(args, lanes)
         if fn in (
             "min",
             "max",
@@ -134,28 +139,26 @@ class ScalarEmitter:
             product = self.emit(f"mul {wide} {a}, {b}")
             high = self.emit(f"lshr {wide} {product}, {splat(str(arg.bits), f'i{2 * arg.bits}', lanes)}")
             return self.emit(f"trunc {wide} {high} to {ty}")
-        if fn == "bytes4":
-            return self._bytes4(args, arg, lanes)
         if fn == "dot4":
             return self._dot4(args, ty, lanes)
         raise VerifyError(f"codegen: no integer function {fn!r}")
 
-    # -- bytes in words --------------------------------------------------------------------------------------
-    def _bytes4(self, args: Sequence[str], arg: DType, lanes: int) -> str:
-        bytes_, words = vector_of("i8", lanes), vector_of("i32", lanes)
-        word = self.emit(f"zext {bytes_} {args[0]} to {words}")
+    # -- words of short numbers ------------------------------------------------------------------------------
+    def _word(self, args: Sequence[str], bits: int, lanes: int) -> str:
+        part_type, words = vector_of(f"i{bits}", lanes), vector_of("i32", lanes)
+        word = self.emit(f"zext {part_type} {args[0]} to {words}")
         for k, part in enumerate(args[1:], 1):
-            wide = self.emit(f"zext {bytes_} {part} to {words}")
-            moved = self.emit(f"shl {words} {wide}, {splat(str(8 * k), 'i32', lanes)}")
+            wide = self.emit(f"zext {part_type} {part} to {words}")
+            moved = self.emit(f"shl {words} {wide}, {splat(str(bits * k), 'i32', lanes)}")
             word = self.emit(f"or {words} {word}, {moved}")
         return word
 
     def _dot4(self, args: Sequence[str], ty: str, lanes: int) -> str:
         """Emit a + the products of the bytes of b, unsigned, and c, signed."""
         bits = 32 * lanes
-        if self.dots == "vnni" and bits in (128, 256, 512):
+        if self.dots.bytes == "vnni" and bits in (128, 256, 512):
             return self.intrinsic(f"llvm.x86.avx512.vpdpbusd.{bits}", ty, [(ty, a) for a in args])
-        if self.dots == "pairs" and bits in _PAIRS:
+        if self.dots.bytes == "pairs" and bits in _PAIRS:
             return self._dot4_by_pairs(args, ty, lanes)
         total, b, c = args
         for k in range(4):
@@ -165,6 +168,34 @@ class ScalarEmitter:
             signed = self.emit(f"ashr {ty} {high}, {splat('24', 'i32', lanes)}")
             total = self.emit(f"add {ty} {total}, {self.emit(f'mul {ty} {unsigned}, {signed}')}")
         return total
+
+    def _dot2(self, args: Sequence[str], lanes: int) -> str:
+        """Emit a + the products of the bfloat16 halves of b and c; narrow vectors are filled up."""
+        if not self.dots.bfloat16 or lanes > 16:
+            raise VerifyError("codegen: the target has no instruction for dot2")
+        full = max(4, lanes)
+        total, *words = args
+        floats, pairs = vector_of("float", full), vector_of("bfloat", 2 * full)
+        total = self._filled(total, "float", lanes, full)
+        words = [self.emit(f"bitcast {vector_of('i32', full)} {self._filled(w, 'i32', lanes, full)} to {pairs}")
+                 for w in words]  # fmt: skip
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * full}"
+        found = self.intrinsic(name, floats, [(floats, total), *((pairs, w) for w in words)])
+        if not lanes:
+            return self.emit(f"extractelement {floats} {found}, i64 0")
+        return found if lanes == full else self._shuffled(found, floats, lanes)
+
+    def _filled(self, value: str, scalar: str, lanes: int, full: int) -> str:
+        """Return a vector of `full` lanes that starts with a scalar or a vector of fewer."""
+        if not lanes:
+            return self.emit(f"insertelement {vector_of(scalar, full)} poison, {scalar} {value}, i64 0")
+        return value if lanes == full else self._shuffled(value, vector_of(scalar, lanes), full)
+
+    def _shuffled(self, value: str, ty: str, lanes: int) -> str:
+        """Return the first lanes of a vector; those it lacks are any."""
+        have = int(ty[1:].split()[0])
+        picked = ", ".join(f"i32 {k if k < have else 0}" for k in range(lanes))
+        return self.emit(f"shufflevector {ty} {value}, {ty} poison, <{lanes} x i32> <{picked}>")
 
     def _dot4_by_pairs(self, args: Sequence[str], ty: str, lanes: int) -> str:
         """Emit the sum by pairs of 16-bit integers: 2 * 255 * 128 is far from the end of 32 bits."""

@@ -206,9 +206,9 @@ class Values(Placing):
         return self._append(f"icmp ne {vector_of('i8', self.lanes)} {value}, zeroinitializer")
 
     def _read(self, buffer: Buffer, place: Place, memory: str, info: Info, mask: str | None) -> str:
-        """Return what lies at a place, loaded as `memory`: an element, or four bytes."""
+        """Return what lies at a place, loaded as `memory`: an element, or a word of several."""
         size = buffer.dtype.itemsize
-        adjacent = 4 if memory == "i32" and size == 1 else 1
+        adjacent = 4 // size if memory == "i32" else 1
         if not info.vector:
             pointer = self._pointer(buffer, place, mask)
             self.target = self._home(info)[0]
@@ -228,11 +228,11 @@ class Values(Placing):
         return self._masked_load("gather", memory, where, mask or "splat (i1 true)")
 
     def _word(self, e: Expr) -> Load | None:
-        """Return the first load of a word made of four neighbouring bytes in memory, which are one load."""
-        if not isinstance(e, Call) or e.fn != "bytes4":
+        """Return the first load of a word whose parts are neighbours in memory, which are one load."""
+        if not isinstance(e, Call) or e.fn not in ("bytes4", "halves2"):
             return None
         found = [a for a in e.args if isinstance(a, Load) and a.buffer.space != "register"]
-        if len(found) < 4 or any(a.buffer is not found[0].buffer for a in found):
+        if len(found) < len(e.args) or any(a.buffer is not found[0].buffer for a in found):
             return None
         first, *others = (self._place(a.buffer, a.indices) for a in found)
         together = all(p == first._replace(constant=first.constant + k) for k, p in enumerate(others, 1))

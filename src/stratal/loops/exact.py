@@ -79,10 +79,12 @@ def _mulhi(a: Array, b: Array) -> Array:
     return np.asarray(a1 * b1 + (middle >> shift) + (other >> shift))
 
 
-def _bytes4(*parts: Array) -> Array:
+def _word(*parts: Array) -> Array:
+    """Return words that hold the bits of their parts, the first lowest."""
+    bits = 8 * parts[0].dtype.itemsize
     word: Array = np.zeros((), np.uint32)
     for k, part in enumerate(parts):
-        word = word | (part.view(np.uint8).astype(np.uint32) << np.uint32(8 * k))
+        word = word | (part.view(f"u{part.dtype.itemsize}").astype(np.uint32) << np.uint32(bits * k))
     return np.asarray(word).view(np.int32)
 
 
@@ -116,11 +118,16 @@ def _to_odd(s: Array, error: Array) -> Array:
     return np.where(even, (bits + np.where(away, 1, -1)), bits).view(np.float64)
 
 
-def _fma32(a: Array, b: Array, c: Array) -> Array:
+def _fma32_to_odd(a: Array, b: Array, c: Array) -> Array:
+    """Return a * b + c of float32 as float64, rounded to odd."""
     product = a.astype(np.float64) * b.astype(np.float64)
     s, error = _two_sum(product, np.asarray(c, np.float64))
     odd = _to_odd(np.asarray(s, order="C"), np.asarray(error, order="C"))
-    return np.where(np.isfinite(s) & (s != 0), odd, s).astype(np.float32)
+    return np.where(np.isfinite(s) & (s != 0), odd, s)
+
+
+def _fma32(a: Array, b: Array, c: Array) -> Array:
+    return _fma32_to_odd(a, b, c).astype(np.float32)
 
 
 _SPLIT: Final = float((1 << 27) + 1)
@@ -167,6 +174,28 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     return _fma32(a, b, c) if a.dtype == np.float32 else _fma64(a, b, c)
 
 
+# -- products of bfloat16 --------------------------------------------------------------------------------
+
+
+_LEAST: Final = np.finfo(np.float32).smallest_normal
+
+
+def _dot2(total: Array, a: Array, b: Array) -> Array:
+    """Add the products of the upper and of the lower bfloat16 halves of words to a sum."""
+    total = _normal(np.asarray(total, np.float64))
+    for bits in (16, 0):
+        x, y = (((w.view(np.uint32) >> np.uint32(bits)) << np.uint32(16)).view(np.float32) for w in (a, b))
+        total = _normal(_fma32_to_odd(_normal(x), _normal(y), total))
+    return total
+
+
+def _normal(x: Array) -> Array:
+    """Round to float32; what is below its least normal number even with 24 bits of its own becomes 0."""
+    scale = np.float64(2.0**64)  # far from where float32 itself loses bits
+    tiny = (np.abs(x) < 1) & (np.abs((x * scale).astype(np.float32)) < _LEAST * scale)
+    return np.where(tiny, np.copysign(0.0, x), x).astype(np.float32)
+
+
 _EXACT: Final[dict[str, Callable[..., Array]]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -191,8 +220,10 @@ _EXACT: Final[dict[str, Callable[..., Array]]] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "not": _not,
-    "bytes4": _bytes4,
+    "bytes4": _word,
     "dot4": _dot4,
+    "halves2": _word,
+    "dot2": _dot2,
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,

@@ -9,7 +9,7 @@ from typing import Any, Final, Union, final
 
 import numpy as np
 
-from stratal.base.dtypes import DType, bool_, float64, int32, int64
+from stratal.base.dtypes import DType, bool_, float32, float64, int32, int64
 from stratal.base.errors import VerifyError
 from stratal.base.weak import WeakTable
 
@@ -54,8 +54,16 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "bitcast": (1, "the same bits as the call's dtype of equal width"),
     "bytes4": (4, "int32 that has the bits of four 8-bit integers, the first lowest"),
     "dot4": (3, "int32: a + four products of bytes, unsigned ones of b with signed ones of c; wraps"),
+    "halves2": (2, "int32 that has the bits of two 16-bit numbers, the first lower"),
+    "dot2": (
+        3,
+        "float32: a + the product of the upper bfloat16 halves of words b and c, then + that of the lower; "
+        "each sum is rounded once, and numbers below the least normal one count as 0",
+    ),
 }
 COMPARISONS: Final = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_PARTS: Final = {"bytes4": 8, "halves2": 16}  # bits of what a word is made of
+_DOTS: Final = {"dot4": int32, "dot2": float32}  # what products of words are added to
 
 _TABLE: WeakTable[Any] = WeakTable()  # by kind, attributes and ids of parts
 _NONE: Final[frozenset[Any]] = frozenset()
@@ -318,16 +326,19 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
     elif fn in COMPARISONS:
         dtype = bool_
         _same(fn, args)
-    elif fn == "bytes4":
+    elif fn in _PARTS:
         dtype = int32
         _same(fn, args)
-        if args[0].dtype.bits != 8 or not args[0].dtype.is_integer:
-            raise VerifyError("expr: bytes4 takes 8-bit integers", got=str(args[0].dtype))
+        if args[0].dtype.bits != _PARTS[fn] or args[0].dtype.is_bool:
+            raise VerifyError(f"expr: {fn} takes {_PARTS[fn]}-bit numbers", got=str(args[0].dtype))
+    elif fn in _DOTS:
+        dtype = _DOTS[fn]
+        if [a.dtype for a in args] != [dtype, int32, int32]:
+            got = ", ".join(str(a.dtype) for a in args)
+            raise VerifyError(f"expr: {fn} takes {dtype} and two words of {int32}", got=got)
     else:
         dtype = args[0].dtype
         _same(fn, args)
-        if fn == "dot4" and dtype is not int32:
-            raise VerifyError("expr: dot4 takes int32", got=str(dtype))
     result: DType = dtype
     return _intern(("call", fn, result.name, *map(id, args)), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
 

@@ -1,9 +1,12 @@
-"""Products of 8-bit integers into int32, four at a time: words of four bytes along the reduction take the
-place of elements, and the register tiles of other products run over words.
+"""Products of short numbers, several at a time: words of four bytes or of two bfloat16 along the reduction
+take the place of elements, and the register tiles of other products run over words.
 
-The instructions multiply unsigned bytes by signed ones. Where both operands are of one kind, the second is
-shifted by 128 while it is copied into panels, and 128 times the sums of the first one's rows are put right
-afterwards: exact, for sums wrap like the result.
+Bytes sum in int32. The instructions multiply unsigned bytes by signed ones. Where both operands are of one
+kind, the second is shifted by 128 while it is copied into panels, and 128 times the sums of the first one's
+rows are put right afterwards: exact, for sums wrap like the result.
+
+Pairs of bfloat16 sum in float32 where the machine has an instruction for that. It rounds after each product,
+the later one of a pair first, and takes numbers below the least normal one for 0.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from stratal.base.dtypes import DType, int8, int32, uint8
+from stratal.base.dtypes import DType, bfloat16, float32, int8, int32, uint8
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Combiner
@@ -30,25 +33,39 @@ from stratal.schedule.tactics.tiles import TiledProduct, Tiling
 
 KIND = "contract"
 
-BYTES: Final = (int8, uint8)
-GROUP: Final = 4  # bytes of a word
+
+
+class Kind(NamedTuple):
+    """Words of one kind: what they hold, the function that makes one, the function that sums products."""
+
+    elements: tuple[DType, ...]
+    group: int  # elements of a word
+    make: str
+    dot: str
+    total: DType
+
+
+BYTES: Final = Kind((int8, uint8), 4, "bytes4", "dot4", int32)
+HALVES: Final = Kind((bfloat16,), 2, "halves2", "dot2", float32)
+KINDS: Final = (BYTES, HALVES)
 PANELS_AT_ONCE: Final = 4  # written side by side while reading rows that are contiguous across them
-CYCLES: Final = {"vnni": 1.0, "pairs": 3.0, "arithmetic": 12.0}  # of a step, in those of a multiply-add
+BYTE_CYCLES: Final = {"vnni": 1.0, "pairs": 3.0, "arithmetic": 12.0}  # of a step, in those of a multiply-add
 PACK_CYCLES: Final = (0.15, 0.5)  # a byte copied into words, along the vectors and across them
 SUM_CYCLES: Final = 0.05  # a byte added up
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
-    """Yield the product over words where both operands are bytes and the result is int32."""
+    """Yield the product over words where both operands are of one kind that the machine multiplies."""
     product = Product(x, target)
-    if not _suits(product):
+    kind = _kind(product)
+    if kind is None:
         return
-    words = WordProduct(x, target)
+    words = WordProduct(x, target, kind)
     tiling = choose_tiling(words)
     yield Candidate(
         "words",
         _cycles(words, tiling) / (target.ghz * 1e9),
-        partial(schedule_words, target=target),
+        partial(schedule_words, target=target, kind=kind),
         (("rows", tiling.rows), ("vectors", tiling.vectors), ("depth", tiling.depth)),
         product.operations,
     )
@@ -63,31 +80,41 @@ def candidate_of(
     return next((c for c in candidates(x, target) if dict(c.parameters) == parameters), None)
 
 
-def schedule_words(x: GroupExpressions, target: Target) -> Tactic:
-    """Return the scheduled nest of a product of bytes, with the kernels that prepare its operands."""
-    words = WordProduct(x, target)
+def schedule_words(x: GroupExpressions, target: Target, kind: Kind) -> Tactic:
+    """Return the scheduled nest of a product over words, with the kernels that prepare its operands."""
+    words = WordProduct(x, target, kind)
     schedule = TiledProduct(words, choose_tiling(words)).schedule()
     schedule.steps.append(reduction_order(words.roles.reduce))
     return finished(schedule, "words", words.in_place, words.packs)
 
 
-def _suits(p: Product) -> bool:
+def _kind(p: Product) -> Kind | None:
+    """Return the words a product may run over, if any."""
+    return next((k for k in KINDS if _cycles_per_step(k, p.target) and _suits(p, k)), None)
+
+
+def _cycles_per_step(kind: Kind, target: Target) -> float:
+    """Return the cycles of a step in those of a multiply-add; 0 where the machine cannot do it."""
+    return BYTE_CYCLES[target.dots.bytes] if kind is BYTES else float(target.dots.bfloat16)
+
+
+def _suits(p: Product, kind: Kind) -> bool:
     return (
-        p.dtype is int32
-        and all(_byte(t) is not None for t in p.terms)
+        p.dtype is kind.total
+        and all(_short(t, kind) is not None for t in p.terms)
         and bool(p.roles.reduce)
-        and p.roles.reduce[-1].extent >= GROUP
+        and p.roles.reduce[-1].extent >= kind.group
         and all(v.extent for v in (*p.axes, *p.roles.reduce))
         and not _repeats(p, p.roles.a, (p.m,))
         and not _repeats(p, p.roles.b, (p.roles.vector,))
     )
 
 
-def _byte(term: Expr) -> Load | None:
-    """Return the access of a byte that is widened once; nothing else keeps its value."""
+def _short(term: Expr, kind: Kind) -> Load | None:
+    """Return the access of a short number that is widened once; nothing else keeps its value."""
     if isinstance(term, Call) and term.fn == "cast" and isinstance(term.args[0], Load):
         found = term.args[0]
-        return found if found.dtype in BYTES else None
+        return found if found.dtype in kind.elements else None
     return None
 
 
@@ -103,6 +130,8 @@ def choose_tiling(p: WordProduct) -> Tiling:
     rows, vectors = choose_tile(p.m.extent, p.roles.vector.extent, p.lanes, p.target)
     width = vectors * p.lanes
     panel = min(BLOCK, max(256, p.target.l2_bytes // 4 // (width * int32.itemsize)))
+    if p.kind.total.is_float:
+        panel = min(panel, BLOCK // p.kind.group)  # as many products in one run as float32 sums
     if p.depth <= 2 * panel:
         return Tiling(rows, vectors)
     return Tiling(rows, vectors, panel, max(1, min(RUN, -(-p.m.extent // rows))))
@@ -110,7 +139,7 @@ def choose_tiling(p: WordProduct) -> Tiling:
 
 def _cycles(p: WordProduct, t: Tiling) -> float:
     tiles = tile_cycles(p.m.extent, p.roles.vector.extent, t.rows, t.vectors, p.lanes)
-    cycles = p.num_outer * p.depth * tiles * CYCLES[p.target.byte_dots]
+    cycles = p.num_outer * p.depth * tiles * _cycles_per_step(p.kind, p.target)
     return cycles + sum(size * each for size, each in p.prepared)
 
 
@@ -120,18 +149,19 @@ class WordProduct(Product):
     `prepared` lists bytes handled by those kernels, with the cycles each takes.
     """
 
-    def __init__(self, x: GroupExpressions, target: Target) -> None:
+    def __init__(self, x: GroupExpressions, target: Target, kind: Kind) -> None:
         super().__init__(x, target)
+        self.kind: Final = kind
         self.packs: list[Pack] = []
         self.prepared: list[tuple[float, float]] = []
         a, b, k = self.roles.a, self.roles.b, self.roles.reduce[-1]
-        kinds = [self._dtype_of(n) for n in (a, b)]
-        self.signed_a = kinds[0] is int8
-        shifted = kinds[0] is kinds[1]
-        self.word = Var(k.name, -(-k.extent // GROUP))
+        dtypes = [self._element(n).dtype for n in (a, b)]
+        self.signed_a = dtypes[0] is int8
+        shifted = kind is BYTES and dtypes[0] is dtypes[1]
+        self.word = Var(k.name, -(-k.extent // kind.group))
         near = [self.step(n, k) == 1 for n in (a, b)]
         across = self.step(b, self.roles.vector) != 1
-        self._whole = k.extent % GROUP == 0
+        self._whole = k.extent % kind.group == 0
         words = [self._word(n, k) for n in (0, 1)]
         self.roles = self.roles._replace(reduce=(*self.roles.reduce[:-1], self.word))
         self.depth = math.prod(v.extent for v in self.roles.reduce)
@@ -141,22 +171,22 @@ class WordProduct(Product):
         self.terms[b] = self._pack_panels(words[b], shifted, across)
         self.shift = self._row_sums() if shifted else None
 
-    def _dtype_of(self, k: int) -> DType:
-        found = _byte(self.terms[k])
+    def _element(self, n: int) -> Load:
+        """Return the access of an operand's short number."""
+        found = _short(self.terms[n], self.kind)
         assert found is not None
-        return found.dtype
+        return found
 
     def _word(self, n: int, k: Var) -> Expr:
-        """Return four neighbours along the reduction as a word; zeros beyond its end."""
-        found = _byte(self.terms[n])
-        assert found is not None
+        """Return neighbours along the reduction as a word; zeros beyond its end."""
+        found = self._element(n)
         parts = []
-        for j in range(GROUP):
-            position = index.add(index.mul(self.word, GROUP), j)
+        for j in range(self.kind.group):
+            position = index.add(index.mul(self.word, self.kind.group), j)
             (part,) = substitute([found], {k: position})
             inside = index.less(position, k.extent)
             parts.append(guard(inside, part, const(0, found.dtype)))
-        return call("bytes4", *parts)
+        return call(self.kind.make, *parts)
 
     # -- what the tiles see ----------------------------------------------------------------------------------
     @property
@@ -164,7 +194,7 @@ class WordProduct(Product):
         a, b = self.roles.a, self.roles.b
         first, second = (b, a) if self.signed_a else (a, b)
         return super().combiner._replace(
-            combine=lambda states, terms: [call("dot4", states[0], terms[first], terms[second])]
+            combine=lambda states, terms: [call(self.kind.dot, states[0], terms[first], terms[second])]
         )
 
     def results(self, total: Expr) -> Stmt:
@@ -251,7 +281,7 @@ class WordProduct(Product):
             s.peel(many)
         distribute(s, taken, 0.25 * self.depth)
         self.packs.append(Pack(sums, s.body, tuple(s.steps), (acc,), "sums"))
-        self.prepared.append((GROUP * sums.size * self.depth, SUM_CYCLES))
+        self.prepared.append((BYTES.group * sums.size * self.depth, SUM_CYCLES))
         return sums[tuple(taken)]
 
     def _loops(self, word: Expr) -> tuple[list[Var], list[Var]]:
@@ -261,7 +291,7 @@ class WordProduct(Product):
 
     def _add(self, copy: Buffer, s: Schedule, near: bool) -> None:
         self.packs.append(Pack(copy, s.body, tuple(s.steps)))
-        self.prepared.append((GROUP * copy.size, PACK_CYCLES[not near]))
+        self.prepared.append((copy.dtype.itemsize * copy.size, PACK_CYCLES[not near]))
 
 
 def _work(copy: Buffer, taken: Sequence[Var]) -> float:
