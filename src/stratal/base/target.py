@@ -36,6 +36,7 @@ class Dots(NamedTuple):
     bfloat16: bool = False
 
 
+PLAIN: Final = Dots()
 LAUNCH_SECONDS: Final = 0.2e-6  # one parallel region over the claim pool, quiet machine
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stratal.base.errors import VerifyError
-from stratal.base.target import Dots
+from stratal.base.target import PLAIN, Dots
 from stratal.codegen.placing import Scope, lane_count
 from stratal.codegen.scalar import mangled, vector_of
 from stratal.codegen.types import memory_type, register_type
@@ -270,7 +270,7 @@ class KernelEmitter(Values):
         self._line(f"  call void @{name}({ty} {value}, {at} align {align} {pointer}, {mask_ty} {mask})")
 
 
-def kernel_to_llvm(kernel: Kernel, attributes: str = "nounwind", dots: Dots = Dots()) -> str:
+def kernel_to_llvm(kernel: Kernel, attributes: str = "nounwind", dots: Dots = PLAIN) -> str:
     """Return the LLVM text of a kernel with the kernel ABI.
 
     `attributes` are the target's function attributes, `dots` its ways to sum products of short numbers.

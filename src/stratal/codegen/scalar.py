@@ -145,13 +145,25 @@ class ScalarEmitter:
 
     # -- words of short numbers ------------------------------------------------------------------------------
     def _word(self, args: Sequence[str], bits: int, lanes: int) -> str:
-        part_type, words = vector_of(f"i{bits}", lanes), vector_of("i32", lanes)
-        word = self.emit(f"zext {part_type} {args[0]} to {words}")
+        """Emit words of parts: scalars are shifted, vectors interleaved until neighbours are words."""
+        if lanes:
+            parts = list(args)
+            while bits < 32:
+                parts = [self._interleaved(parts[k : k + 2], bits, lanes) for k in range(0, len(parts), 2)]
+                bits *= 2
+            return parts[0]
+        word = self.emit(f"zext i{bits} {args[0]} to i32")
         for k, part in enumerate(args[1:], 1):
-            wide = self.emit(f"zext {part_type} {part} to {words}")
-            moved = self.emit(f"shl {words} {wide}, {splat(str(bits * k), 'i32', lanes)}")
-            word = self.emit(f"or {words} {word}, {moved}")
+            wide = self.emit(f"zext i{bits} {part} to i32")
+            word = self.emit(f"or i32 {word}, {self.emit(f'shl i32 {wide}, {bits * k}')}")
         return word
+
+    def _interleaved(self, parts: Sequence[str], bits: int, lanes: int) -> str:
+        """Emit a vector of twice the width whose halves are the elements of two vectors, the first lower."""
+        half, both = vector_of(f"i{bits}", lanes), vector_of(f"i{bits}", 2 * lanes)
+        name = f"llvm.vector.interleave2.{mangled(f'i{bits}', 2 * lanes)}"
+        found = self.intrinsic(name, both, [(half, part) for part in parts])
+        return self.emit(f"bitcast {both} {found} to {vector_of(f'i{2 * bits}', lanes)}")
 
     def _dot4(self, args: Sequence[str], ty: str, lanes: int) -> str:
         """Emit a + the products of the bytes of b, unsigned, and c, signed."""
@@ -177,8 +189,8 @@ class ScalarEmitter:
         total, *words = args
         floats, pairs = vector_of("float", full), vector_of("bfloat", 2 * full)
         total = self._filled(total, "float", lanes, full)
-        words = [self.emit(f"bitcast {vector_of('i32', full)} {self._filled(w, 'i32', lanes, full)} to {pairs}")
-                 for w in words]  # fmt: skip
+        words = [self._filled(w, "i32", lanes, full) for w in words]
+        words = [self.emit(f"bitcast {vector_of('i32', full)} {w} to {pairs}") for w in words]
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * full}"
         found = self.intrinsic(name, floats, [(floats, total), *((pairs, w) for w in words)])
         if not lanes:

@@ -238,7 +238,7 @@ class WordProduct(Product):
             value = call("xor", value, const(-0x7F7F7F80, int32))
         value = guard(index.less(position, v.extent), value, const(0, int32))
         s = Schedule(nest(loops, Store(copy, tuple(loops), value)))
-        many, lane = s.split(column, self.lanes)
+        many, lane = s.split(column, self.lanes if across else self._read_at_once(width))
         s.vectorize(lane)
         if across:
             taken = [*outer, panel]
@@ -252,6 +252,11 @@ class WordProduct(Product):
         distribute(s, taken, _work(copy, taken))
         self._add(copy, s, not across)
         return copy[(*outer, index.floordiv(v, width), *inner, index.mod(v, width))]
+
+    def _read_at_once(self, width: int) -> int:
+        """Return how many neighbours to read as one vector: whole vectors, if that divides a panel."""
+        most = self.target.lanes(self.kind.elements[0].itemsize)
+        return next(n for n in (most, most // 2, self.lanes) if width % n == 0 or n <= self.lanes)
 
     def _row_sums(self) -> Expr:
         """Add up the rows of the first operand, times what the second one's shift adds to each product."""
