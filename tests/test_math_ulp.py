@@ -42,6 +42,14 @@ def test_the_functions_of_inner_loops_are_within_two_ulps(name: str) -> None:
     assert ulp.measure(main, "interpreter", ulp.interpreted, 20_000).worst_ulp <= 2.0
 
 
+def test_powers_of_two_of_scores_are_accurate_and_vanish_before_they_underflow() -> None:
+    x = np.linspace(-124.9, 126.9, 20_001, dtype=np.float32)
+    got = evaluated(math.exp2_below, x)
+    assert ulp_distance(got, np.exp2(x.astype(np.float64)).astype(np.float32)).max() <= 2
+    low = np.array([-125.5, -1e9, -np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(evaluated(math.exp2_below, low), np.array([0, 0, 0, np.nan], np.float32))
+
+
 def host_runs(target: str) -> bool:
     if platform.machine() != "x86_64":
         return False

@@ -19,7 +19,7 @@ from stratal.loops.math.division import (
     sign,
 )
 from stratal.loops.math.error import erf, erfc
-from stratal.loops.math.exponential import exp, exp2, expm1, sigmoid
+from stratal.loops.math.exponential import exp, exp2, exp2_below, expm1, sigmoid
 from stratal.loops.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from stratal.loops.math.logarithm import log, log1p, log2, log10
 from stratal.loops.math.power import integer_power, pow, power_by_squaring, rsqrt
@@ -40,6 +40,7 @@ __all__ = [
     "erfc",
     "exp",
     "exp2",
+    "exp2_below",
     "expm1",
     "floor_divide",
     "fmod",
