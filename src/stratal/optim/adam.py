@@ -57,9 +57,10 @@ class Adam(Optimizer):
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
         assert count is not None
         beta1, beta2 = group["betas"]
+        correction = sqrt(1.0 - beta2**count)  # both sides of the quotient times it: one division less
         scalars = {
-            "rate": group.scalar("lr") / (1.0 - beta1**count),
-            "correction": sqrt(1.0 - beta2**count),
+            "rate": group.scalar("lr") / (1.0 - beta1**count) * correction,
+            "eps": group["eps"] * correction,
         }
         if group["weight_decay"]:
             decay = group.scalar("weight_decay")
@@ -80,8 +81,7 @@ class Adam(Optimizer):
         changed = {"exp_avg": mean, "exp_avg_sq": square}
         if group["amsgrad"]:
             square = changed["max_exp_avg_sq"] = maximum(state["max_exp_avg_sq"], square)
-        spread = sqrt(square) / scalars["correction"] + group["eps"]
-        return param - scalars["rate"] * (mean / spread), changed
+        return param - scalars["rate"] * (mean / (sqrt(square) + scalars["eps"])), changed
 
 
 class AdamW(Adam):
