@@ -16,7 +16,7 @@ from stratal.loops.compute import Check, Compute, LoopBody, arguments, axes, poi
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, Expr, Var, call, cast, const, guard, lanes
 from stratal.loops.interpret import evaluate, evaluate_compute, evaluate_lowered, run_kernel
-from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Store
+from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, Seq, Store
 
 Array = np.ndarray[Any, Any]
 
@@ -170,6 +170,14 @@ def test_a_loop_body_runs_over_fresh_results() -> None:
     values = np.ones((2, 4), np.float32)
     (got,) = evaluate_lowered(body, [values], [(float32, (2, 4))])
     assert got.tolist() == [[1, 2, 3, 4]] * 2
+
+
+def test_a_fetch_changes_nothing() -> None:
+    x, out, i = Buffer("x", int64, (4,)), Buffer("out", int64, (4,)), Var("i", 4)
+    body = For(i, Seq([Fetch(x, (i,)), Fetch(out, (i,)), Store(out, (i,), x[i])]))
+    values, result = np.arange(4), np.zeros(4, np.int64)
+    assert run_kernel(Kernel("k", [x], [out], body), {x: values, out: result}) == 0
+    assert result.tolist() == values.tolist() == [0, 1, 2, 3]
 
 
 def test_a_failing_kernel_returns_its_code_and_stops() -> None:

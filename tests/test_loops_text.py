@@ -12,7 +12,7 @@ from stratal.loops import index, math
 from stratal.loops.expr import COMPARISONS, FUNCTIONS, Buffer, Expr, Var, call, cast, const, guard, lanes
 from stratal.loops.parse import parse_kernel
 from stratal.loops.philox import random_bits
-from stratal.loops.stmt import Fail, For, If, Kernel, LoopKind, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, LoopKind, Seq, Stmt, Store
 from stratal.loops.verify import verify_kernel
 
 DTYPES = (float32, float64, int64, uint32, bool_)
@@ -90,7 +90,7 @@ class Grower:
         return call(fn, shared, *others)
 
     def statement(self, scope: list[Var], depth: int, vector: bool = False) -> Stmt:
-        kind = self.draw(st.integers(0, 5)) if depth else 5
+        kind = self.draw(st.integers(0, 6)) if depth else 6
         if kind <= 1:
             loop: LoopKind = self.draw(
                 st.sampled_from(("serial", "unroll") if vector else ("serial", "unroll", "vector"))
@@ -101,6 +101,9 @@ class Grower:
             return Seq(
                 [self.statement(scope, depth - 1, vector) for _ in range(self.draw(st.integers(0, 3)))]
             )
+        if kind == 5:
+            buffer = self.draw(st.sampled_from([*self.reads, *self.writes]))
+            return Fetch(buffer, self.where(buffer, scope))
         condition = self.expression(bool_, scope, 2)
         if kind == 3:
             otherwise = self.statement(scope, depth - 1, vector) if self.draw(st.booleans()) else None
@@ -189,6 +192,9 @@ WRONG: dict[str, tuple[Stmt, str]] = {
     "index dtype": (For(ROW, Store(OUT, (const(1, uint32),), X[ROW])), "not an int64"),
     "condition": (For(ROW, If(X[ROW], Store(OUT, (ROW,), X[ROW]))), "not a bool"),
     "code": (For(ROW, Fail(call("lt", ROW, ROW), 0)), "means success"),
+    "fetch rank": (For(ROW, Fetch(X, (ROW, ROW))), "2 indices"),
+    "fetch range": (For(ROW, Fetch(X, (index.add(ROW, 1),))), "leaves the buffer"),
+    "fetch undeclared": (For(ROW, Fetch(Buffer("y", float32, (4,)), (ROW,))), "no parameter"),
     "vectors": (
         For(ROW, For(COLUMN, Store(OUT, (ROW,), X[COLUMN]), "vector"), "vector"),
         "inside a vector loop",

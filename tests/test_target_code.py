@@ -19,6 +19,7 @@ F = nn.functional
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF
 PROGRAMS = {
     "gemm": (lambda x, y: x @ y, [(96, 80), (80, 64)]),
+    "residual": (lambda x, y: x @ y + x, [(160, 256), (256, 256)]),
     "rows": (lambda x, y: F.softmax(x, dim=-1) + y, [(64, 96), (64, 96)]),
     "columns": (lambda x, y: (x * y).sum(dim=0), [(64, 96), (64, 96)]),
     "pointwise": (lambda x, y: st.tanh(x) * y + x, [(64, 96), (64, 96)]),
@@ -80,3 +81,9 @@ def test_x86_matrix_products_are_fused_multiply_adds_of_whole_registers(target: 
     text = main_kernel("gemm", TARGETS[target])
     fused: list[Any] = re.findall(rf"vfmadd\d+ps.*{register}", text)
     assert len(fused) >= 8
+
+
+def test_long_tiles_fetch_the_large_arrays_that_follow_them() -> None:
+    fetches = {name: main_kernel(name, TARGETS["avx512"]).count("prefetch") for name in ("gemm", "residual")}
+    assert fetches["gemm"] == 0  # its result fits the first cache
+    assert fetches["residual"] >= 2 * 8  # rows of a tile, of the result

@@ -19,8 +19,9 @@ from stratal.codegen.values import Values
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Const, Expr
 from stratal.loops.rebuild import substitute
-from stratal.loops.stmt import Fail, For, If, Kernel, Seq, Stmt, Store, store_groups, stored
+from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, Seq, Stmt, Store, store_groups, stored
 
+LINE_BYTES: Final = 64
 FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"
 
 
@@ -79,6 +80,8 @@ class KernelEmitter(Values):
             self._loop(stmt)
         elif isinstance(stmt, If):
             self._branch(stmt)
+        elif isinstance(stmt, Fetch):
+            self._fetch(stmt)
         else:
             self._fail(stmt)
 
@@ -212,6 +215,18 @@ class KernelEmitter(Values):
         self._line(f"  store i64 {stmt.code}, ptr {self._frame_field(5)}")
         self._line("  ret void")
         self._block(good)
+
+    def _fetch(self, stmt: Fetch) -> None:
+        """Prefetch each cache line of a vector; what lies beyond a mask does no harm."""
+        place = self._place(stmt.buffer, stmt.indices)
+        pointer = self._pointer(stmt.buffer, place, None)
+        self.target = self.scopes[-1]
+        extent = self.lane.extent if self.lane is not None else 1
+        to_write = int(stmt.buffer in self.kernel.writes)
+        self.scalars.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        for byte in range(0, extent * (place.stride or 0) * stmt.buffer.dtype.itemsize or 1, LINE_BYTES):
+            line = self._append(f"getelementptr i8, ptr {pointer}, i64 {byte}")
+            self._line(f"  call void @llvm.prefetch.p0(ptr {line}, i32 {to_write}, i32 3, i32 1)")
 
     # -- stores ----------------------------------------------------------------------------------------------
     def _stores(self, group: Sequence[Store]) -> None:

@@ -18,7 +18,7 @@ from stratal.base.lowered import Lowered
 from stratal.loops.compute import Compute, LoopBody
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
-from stratal.loops.stmt import Fail, For, Kernel, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, Fetch, For, Kernel, Seq, Stmt, Store
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[Expr, Array]
@@ -246,6 +246,8 @@ def _run(stmt: Stmt, values: dict[Expr, Array], arrays: Arrays) -> None:
             _run(stmt.body, {**values, stmt.var: np.asarray(i, np.int64)}, arrays)
     elif isinstance(stmt, Store):
         _store(stmt, values, arrays)
+    elif isinstance(stmt, Fetch):
+        evaluate(stmt.indices, values, arrays)
     else:
         (condition,) = evaluate((stmt.condition,), values, arrays)
         if isinstance(stmt, Fail):

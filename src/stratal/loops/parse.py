@@ -20,7 +20,7 @@ from typing import Final, cast
 from stratal.base.dtypes import ALL, DType, as_dtype, int64
 from stratal.base.errors import FormatError, VerifyError
 from stratal.loops.expr import INFIX, Buffer, Expr, Var, call, const, guard, lanes
-from stratal.loops.stmt import Fail, For, If, Kernel, LoopKind, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, LoopKind, Seq, Stmt, Store
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<name>%\d+|[A-Za-z_][\w.]*)|(?P<sign>//|<=|>=|==|!=|[-+*/%<>&|()\[\],:=]))"
@@ -155,10 +155,15 @@ class _Parser:
             condition = self.expression(line, scope)
             line.end()
             return Fail(condition, code)
-        buffer = self.buffers.get(word)
+        fetched = word == "fetch" and line.peek() not in ("[", "=")
+        name = line.take() if fetched else word
+        buffer = self.buffers.get(name)
         if buffer is None:
-            raise line.error(f"no buffer is called {word!r}")
+            raise line.error(f"no buffer is called {name!r}")
         indices = self.list_of(line, scope, "[", "]")
+        if fetched:
+            line.end()
+            return Fetch(buffer, indices)
         line.expect("=")
         value = self.expression(line, scope)
         line.end()

@@ -59,6 +59,17 @@ class Fail:
 
 
 @final
+class Fetch:
+    """Bring the memory of `buffer[indices]` near: what follows reads or writes it. Nothing else happens."""
+
+    __slots__ = ("buffer", "indices")
+
+    def __init__(self, buffer: Buffer, indices: Iterable[Expr]) -> None:
+        self.buffer: Final = buffer
+        self.indices: Final = tuple(indices)
+
+
+@final
 class Seq:
     """Statements in order."""
 
@@ -68,7 +79,7 @@ class Seq:
         self.body: Final = tuple(body)
 
 
-Stmt = Union[For, Store, If, Fail, Seq]
+Stmt = Union[For, Store, If, Fail, Fetch, Seq]
 
 
 @final
@@ -135,6 +146,8 @@ def expressions(stmt: Stmt) -> Iterator[Expr]:
         if isinstance(s, Store):
             yield from s.indices
             yield s.value
+        elif isinstance(s, Fetch):
+            yield from s.indices
         elif isinstance(s, (If, Fail)):
             yield s.condition
 
@@ -164,6 +177,8 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
         return If(substitute((stmt.condition,), values)[0], substitute_stmt(stmt.then, values), otherwise)
     if isinstance(stmt, Fail):
         return Fail(substitute((stmt.condition,), values)[0], stmt.code)
+    if isinstance(stmt, Fetch):
+        return Fetch(stmt.buffer, substitute(stmt.indices, values))
     return Seq(substitute_stmt(s, values) for s in stmt.body)
 
 
@@ -205,6 +220,9 @@ def stmt_to_text(stmt: Stmt, indent: str = "", names: Mapping[Var, str] | None =
     if isinstance(stmt, Store):
         lets, (*indices, value) = to_texts((*stmt.indices, stmt.value), around)
         return _with_lets(lets, f"{stmt.buffer.name}[{', '.join(indices)}] = {value}", indent)
+    if isinstance(stmt, Fetch):
+        lets, indices = to_texts(stmt.indices, around)
+        return _with_lets(lets, f"fetch {stmt.buffer.name}[{', '.join(indices)}]", indent)
     lets, (condition,) = to_texts((stmt.condition,), around)
     if isinstance(stmt, Fail):
         return _with_lets(lets, f"fail {stmt.code} if {condition}", indent)

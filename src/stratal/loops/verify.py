@@ -14,7 +14,7 @@ from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Const, Expr, Guard, Lanes, Load, Var, children
-from stratal.loops.stmt import Fail, For, Kernel, Seq, Stmt, Store, kernel_to_text
+from stratal.loops.stmt import Fail, Fetch, For, Kernel, Seq, Stmt, Store, kernel_to_text
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*")
 _MAX_TEXT: Final = 4000
@@ -67,6 +67,8 @@ class _Check:
             self.loop(stmt)
         elif isinstance(stmt, Store):
             self.store(stmt)
+        elif isinstance(stmt, Fetch):
+            self.fetch(stmt)
         else:
             if stmt.condition.dtype is not bool_:
                 raise self.fail("a condition is not a bool", f"{stmt.condition}: {stmt.condition.dtype}")
@@ -105,6 +107,15 @@ class _Check:
         for e in (*stmt.indices, stmt.value):
             self.expression(e)
         self.within("store to", stmt.buffer, stmt.indices, self.certain == 0)
+
+    def fetch(self, stmt: Fetch) -> None:
+        if stmt.buffer not in self.kernel.parameters:
+            raise self.fail("what is fetched is no parameter", stmt.buffer)
+        if len(stmt.indices) != len(stmt.buffer.shape):
+            raise self.fail(f"a fetch with {len(stmt.indices)} indices", stmt.buffer)
+        for e in stmt.indices:
+            self.expression(e)
+        self.within("fetch of", stmt.buffer, stmt.indices, self.certain == 0)
 
     # -- expressions ---------------------------------------------------------------------------------------
     def expression(self, root: Expr) -> None:

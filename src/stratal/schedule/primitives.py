@@ -24,6 +24,7 @@ from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, child
 from stratal.loops.rebuild import transform
 from stratal.loops.stmt import (
     Fail,
+    Fetch,
     For,
     If,
     LoopKind,
@@ -351,6 +352,9 @@ def rewrite_expressions(
             return If(transform((s.condition,), change)[0], s.then, s.otherwise)
         if isinstance(s, Fail):
             return Fail(transform((s.condition,), change)[0], s.code)
+        if isinstance(s, Fetch):
+            buffer, local = stores.get(s.buffer, (s.buffer, tuple))
+            return Fetch(buffer, local(transform(s.indices, change)))
         return s
 
     return rewrite(stmt, visit)

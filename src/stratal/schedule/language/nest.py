@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stratal.base.errors import ScheduleError
 from stratal.loops.expr import Buffer, Expr, Load, Var, unlike, walk
-from stratal.loops.stmt import Fail, For, If, Seq, Stmt, Store, statements, substitute_stmt
+from stratal.loops.stmt import Fail, Fetch, For, If, Seq, Stmt, Store, statements, substitute_stmt
 from stratal.schedule.primitives import Schedule
 
 
@@ -161,6 +161,8 @@ def accesses(stmt: Stmt, conditions: tuple[Expr, ...] = ()) -> Iterator[Access]:
     if isinstance(stmt, (For, Seq)):
         for part in parts(stmt):
             yield from accesses(part, conditions)
+        return
+    if isinstance(stmt, Fetch):
         return
     roots: list[Expr] = [*stmt.indices, stmt.value] if isinstance(stmt, Store) else [stmt.condition]
     for e in walk(roots):

@@ -8,7 +8,7 @@ from stratal.base.dtypes import DType
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Load, Var, walk
-from stratal.loops.stmt import For, If, Seq, Stmt, Store, store_groups
+from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, Store, store_groups
 from stratal.schedule.primitives import Schedule, guarded_by, sequence, simplify
 from stratal.schedule.result import Pack, Tactic
 
@@ -170,7 +170,7 @@ def _moments(body: Stmt) -> Iterator[tuple[list[Expr], list[Store]]]:
                 yield from _moments(group)
     elif isinstance(body, Store):
         yield [*body.indices, body.value], [body]
-    else:
+    elif not isinstance(body, Fetch):
         yield [body.condition], []
         if isinstance(body, If):
             yield from _moments(body.then)

@@ -14,7 +14,7 @@ from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Expr, Load, Var, cast, loads
 from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute, transform
-from stratal.loops.stmt import Stmt, Store, loaded, stored
+from stratal.loops.stmt import Fetch, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import sequence
 from stratal.schedule.tactics.common import in_place_pairs
@@ -183,6 +183,20 @@ class Product:
         reads = [b for b in loaded(made) if b not in operands]  # each element alone, where it is written
         self.in_place = in_place_pairs(made, reads, stored(made))
         return made
+
+    def fetches(self) -> list[Stmt]:
+        """Return what brings near the memory that `results` touches once per element: large arrays that lie
+        as the result does. What is read is left out where a result may take its place.
+        """
+        made = self.results(self.zero)
+        vector = self.axes.index(self.roles.vector)
+        replaced = {r for r, _ in self.in_place}
+        read = [e.buffer for e in loads(expressions(made)) if e.indices == self.where]
+        return [
+            Fetch(b, self.where)
+            for b in dict.fromkeys((*stored(made), *(b for b in read if b not in replaced)))
+            if b.strides[vector] == 1 and b.size * b.dtype.itemsize > self.target.l1d_bytes
+        ]
 
     def _stand_in(self) -> Buffer:
         """Return the buffer that stands for the sum while its epilogue is put together."""

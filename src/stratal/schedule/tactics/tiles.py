@@ -27,6 +27,7 @@ UNROLL_K = 4
 PANELS_AT_ONCE = 16  # written side by side while packing what is contiguous across them
 DIRECT_WORK = 6  # epilogues up to this many operations are repeated in the unrolled tile
 
+FETCH_CYCLES = 1000  # a tile must take to fetch at its start what its epilogue reads and writes
 
 Copied = Literal["", "before", "inside"]
 
@@ -155,6 +156,9 @@ class TiledProduct:
         first = [] if not blocks else [self._part(Store(tile, here, p.zero))]
         block = [self._copying(copy, blocks, inner) for copy in self.copies]
         inmost = [self._part(Store(acc, there, p.zero), blocks, unroll=True)]
+        fetches = [] if blocks or not self._long() else p.fetches()
+        if fetches:
+            inmost.append(self._part(sequence(*fetches), unroll=True))
         if all(v.extent for v in p.roles.reduce):
             inmost.append(self._part(self._update(acc, there), blocks, inner, unroll=True))
         if blocks:
@@ -200,6 +204,11 @@ class TiledProduct:
         cut_tails(s)
         self._distribute(s, runs)
         return s
+
+    def _long(self) -> bool:
+        """Return whether a tile takes long enough for memory to arrive meanwhile."""
+        operations = 2 * self.p.depth * self.t.rows * self.width
+        return operations / self.p.target.flops_per_cycle >= FETCH_CYCLES
 
     def _stored(self) -> list[Var]:
         """Return the axes of a tile in memory: vectors lie along the last."""
