@@ -21,9 +21,9 @@ from stratal.graph.node import Node, graph_input, items, make
 from stratal.ops.control.cond import Cond
 from stratal.ops.control.scan import Scan
 from stratal.ops.control.while_ import While
-from stratal.optimize.invariants import lay_out_constants
 from stratal.optimize.simplify import simplify
 from stratal.runtime.storage import Storage
+from stratal.schedule.program import PACK_FOR
 
 LONG = TensorType(float32, (1000,))
 
@@ -335,18 +335,34 @@ def test_what_is_the_same_in_every_turn_runs_once() -> None:
     (loop,) = [c for c in commands if isinstance(c, Loop)]
     assert not any("exp" in c.label for c in loop.body if isinstance(c, Launch))
     assert any("exp" in c.label for c in commands if isinstance(c, Launch))
+    assert [c.label for c in commands if isinstance(c, Launch) and c.label.startswith(PACK_FOR)]  # of exp(w)
 
 
-def test_a_constant_that_products_read_across_memory_is_laid_out_before_the_loop() -> None:
-    wide, square = TensorType(float32, (4, 64)), TensorType(float32, (64, 64))
+@pytest.mark.parametrize("spec", ["nk,mk->nm", "nk,km->nm"])
+def test_what_products_read_in_every_turn_is_packed_once_before_the_loop(spec: str) -> None:
+    few, square = TensorType(float32, (4, 192)), TensorType(float32, (192, 192))
+
+    def step(b: Any, h: Node, w: Node, i: Node) -> list[Node]:
+        return [b.tanh(b.contract(h, w, spec=spec))]
+
+    body = region(step, [few, square, INDEX])
+    graph = trace(lambda b, h, w: [items(make(Scan(body, 6, 1, 0), h, w))[0]], [few, square])
+    agree(graph, *(a / 16 for a in some(few, square)))
+    commands = compile_graph(graph).executable.commands
+    (loop,) = [c for c in commands if isinstance(c, Loop)]
+    packs = [c for c in commands if isinstance(c, Launch) and c.label.startswith(PACK_FOR)]
+    assert len(packs) == 1
+    assert packs[0].writes[0] in [r for c in loop.body if isinstance(c, Launch) for r in c.reads]
+
+
+def test_a_product_in_a_loop_of_few_turns_packs_no_constant() -> None:
+    few, square = TensorType(float32, (4, 192)), TensorType(float32, (192, 192))
 
     def step(b: Any, h: Node, w: Node, i: Node) -> list[Node]:
         return [b.tanh(b.contract(h, w, spec="nk,mk->nm"))]
 
-    body = region(step, [wide, square, INDEX])
-    graph = trace(lambda b, h, w: [items(make(Scan(body, 6, 1, 0), h, w))[0]], [wide, square])
-    agree(graph, *some(wide, square))
-    (scan,) = [n for n in lay_out_constants(graph).nodes if n.op.name == "scan"]
-    assert scan.inputs[1].op.name == "permute"
-    (product,) = [n for n in scan.op.body.nodes if n.op.name == "contract"]  # type: ignore[attr-defined]
-    assert product.op.attributes["spec"] == "nk,km->nm"
+    body = region(step, [few, square, INDEX])
+    graph = trace(lambda b, h, w: [items(make(Scan(body, 2, 1, 0), h, w))[0]], [few, square])
+    agree(graph, *(a / 16 for a in some(few, square)))
+    commands = flat(compile_graph(graph).executable.commands)
+    assert not [c for c in commands if isinstance(c, Launch) and c.label.startswith(PACK_FOR)]

@@ -13,7 +13,6 @@ from stratal.graph.node import Node
 from stratal.ops.control.regions import is_zero
 from stratal.ops.indexing.segments import MOST, segmented
 from stratal.ops.linear.contract import parse_spec
-from stratal.optimize.invariants import lay_out_constants
 from stratal.optimize.rewrite import rewrite_graph
 
 
@@ -200,5 +199,4 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
 
 def choose_algorithms(graph: Graph) -> Graph:
     """Apply every choice of this file."""
-    laid_out = lay_out_constants(graph)
-    return split_reductions(split_products(sort_scatters(pad_convolutions(laid_out))))
+    return split_reductions(split_products(sort_scatters(pad_convolutions(graph))))

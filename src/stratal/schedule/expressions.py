@@ -11,14 +11,15 @@ from stratal.graph.node import Const as ConstNode
 from stratal.graph.node import Input, Item, Node
 from stratal.graph.partition import Group
 from stratal.loops.compute import Compute
-from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, walk
+from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, loads, walk
 from stratal.loops.rebuild import substitute, transform
 
 
 class GroupExpressions:
     """Reads values at index expressions.
 
-    `buffers` gives each stored value its memory; `local` overrides it inside the kernel.
+    `buffers` gives each stored value its memory; `local` overrides it inside the kernel. What is made of
+    `held` values alone before the kernel is made once for many runs of it.
     """
 
     def __init__(
@@ -27,11 +28,14 @@ class GroupExpressions:
         lower_of: Callable[[Node], Lowered | None],
         buffer_of: Callable[[Node], Buffer],
         stored: Callable[[Node], bool],
+        held: frozenset[Node] = frozenset(),
     ) -> None:
         self.group = group
         self.lower_of = lower_of
         self.members = frozenset(group.members)
         self.stored = stored
+        self.held = held
+        self._held_buffers: set[Buffer] = set()
         self.local: dict[Node, Buffer] = {}
         self._buffer_of = buffer_of
         self._memo: dict[tuple[Node, tuple[Expr, ...]], Expr] = {}
@@ -50,6 +54,10 @@ class GroupExpressions:
     def buffer(self, node: Node) -> Buffer:
         """Return the buffer of a stored value or of an operand from outside."""
         return self._buffer_of(node)
+
+    def is_held(self, term: Expr) -> bool:
+        """Return whether a term reads nothing but held values."""
+        return all(e.buffer in self._held_buffers for e in loads((term,)))
 
     def at(self, node: Node, indices: tuple[Expr, ...]) -> Expr:
         """Return the value of `node` at `indices`, as an expression of buffers."""
@@ -72,7 +80,10 @@ class GroupExpressions:
             return const(op.value.array.item(), node.dtype)
         outside = node not in self.members
         if outside and (isinstance(op, (Input, ConstNode, Item)) or self.stored(node)):
-            return self.buffer(node)[indices]
+            buffer = self.buffer(node)
+            if node in self.held:
+                self._held_buffers.add(buffer)
+            return buffer[indices]
         compute = self.compute(node)
         if compute.combiner is not None:
             raise VerifyError(f"schedule: reduction {op.name} read before it has a place", where=node.where)

@@ -8,7 +8,6 @@ needed. Groups that only feed updates run last, so that a failing index check le
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -25,6 +24,7 @@ from stratal.graph.node import Const, Input, Item, Node, items
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.schedule.checks import IndexCheck, index_checks
+from stratal.schedule.held import FEW_TURNS, hoisted, made_of
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
 from stratal.schedule.select import KernelMemo
@@ -150,16 +150,22 @@ class ProgramLowering:
 class GraphLowering:
     """Lowers the groups of one graph (a program or a region) to commands.
 
-    `bound` maps known nodes to values.
+    `bound` maps known nodes to values; `held` are those of them that stay the same from run to run.
     """
 
     def __init__(
-        self, owner: ProgramLowering, planned: Planned, bound: dict[Node, int], results: dict[Node, int]
+        self,
+        owner: ProgramLowering,
+        planned: Planned,
+        bound: dict[Node, int],
+        results: dict[Node, int],
+        held: frozenset[Node] = frozenset(),
     ) -> None:
         self.owner = owner
         self.planned = planned
         self.bound = bound
         self.results = results  # values some nodes must be computed into
+        self.held = made_of(held, planned.graph, planned.partition)
         self.packed: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def at(self, node: Node) -> int:
@@ -260,6 +266,7 @@ class GraphLowering:
             self.strides,
             self.planned.partition.stored.__contains__,
             self.owner.target,
+            self.held,
         )
         workspaces: dict[Buffer, int] = {}
         launches = [self._launch(part, group, workspaces) for part in scheduled.before]
@@ -348,14 +355,19 @@ class RegionLowering:
             return self._scan()
         raise VerifyError(f"program: no region is called {name!r}", where=self.node.where)
 
-    def _inline(self, graph: Graph, arguments: Sequence[int], into: Sequence[int]) -> list[Command]:
-        """Lower a region with its inputs bound to values and its outputs written to values."""
+    def _inline(
+        self, graph: Graph, arguments: Sequence[int], into: Sequence[int], held: slice = slice(0)
+    ) -> list[Command]:
+        """Lower a region with its inputs bound to values and its outputs written to values.
+
+        `held` are the inputs that are the same in every turn of a loop.
+        """
         planned = self.owner.plan(graph)
         bound = dict(zip(planned.graph.inputs, arguments, strict=True))
         wanted: dict[Node, int] = {}
         for node, target in zip(planned.graph.outputs, into, strict=True):
             wanted.setdefault(node, target)
-        body = GraphLowering(self.owner, planned, bound, wanted)
+        body = GraphLowering(self.owner, planned, bound, wanted, frozenset(planned.graph.inputs[held]))
         commands = body.run()
         for node, target in zip(planned.graph.outputs, into, strict=True):
             if wanted[node] != target:
@@ -389,7 +401,8 @@ class RegionLowering:
         (predicate,) = self._fresh(op.condition.output_types, "predicate")  # type: ignore[attr-defined]
         condition = self._inline(op.condition, [*carries, *constants], [predicate])  # type: ignore[attr-defined]
         following = self._fresh(op.body.output_types, "next carry")  # type: ignore[attr-defined]
-        body = self._inline(op.body, [*carries, *constants], following)  # type: ignore[attr-defined]
+        same = slice(count, None)
+        body = self._inline(op.body, [*carries, *constants], following, same)  # type: ignore[attr-defined]
         first, body = hoisted(body, [*carries, *following])
         start += first
         body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
@@ -417,7 +430,10 @@ class RegionLowering:
         new_rows = self._rows(ys, body_of.output_types[count:], counter, in_place)
         following = self._fresh(body_of.output_types[:count], "next carry")
         body = [self._row_copy(x, row, counter, read=True) for x, row in self._apart(xs, rows)]
-        body += self._inline(body_of, [*carries, *rows, *constants, counter], [*following, *new_rows])
+        arguments, into = [*carries, *rows, *constants, counter], [*following, *new_rows]
+        repaid = op.length >= FEW_TURNS  # type: ignore[attr-defined]
+        same = slice(len(carries) + len(rows), -1) if repaid else slice(0)
+        body += self._inline(body_of, arguments, into, same)
         body += [self._row_copy(y, row, counter, read=False) for y, row in self._apart(ys, new_rows)]
         first, body = hoisted(body, [counter, *carries, *rows, *following, *new_rows])
         body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
@@ -467,29 +483,3 @@ class RegionLowering:
         return Launch(
             kernel.name, reads, writes, kernel.num_chunks, label=scheduled.tactic, where=self.node.where
         )
-
-
-def _written(command: Command) -> tuple[int, ...]:
-    if isinstance(command, Loop):
-        return (command.counter,)
-    return () if isinstance(command, (While, Branch)) else command.writes
-
-
-def hoisted(body: list[Command], varying: Sequence[int]) -> tuple[list[Command], list[Command]]:
-    """Return what of a loop's body does the same in every turn, such as packing a weight, and the rest.
-
-    `varying` are the values that differ from turn to turn or must be made in each.
-    """
-    writers = Counter(id_ for command in flat(tuple(body)) for id_ in _written(command))
-    changing = {*varying, *writers}
-    first: list[Command] = []
-    rest: list[Command] = []
-    for command in body:
-        plain = isinstance(command, Launch) and bool(command.writes) and not command.may_fail
-        once = plain and all(writers[w] == 1 and w not in varying for w in command.writes)  # type: ignore[union-attr]
-        if once and changing.isdisjoint(command.reads):  # type: ignore[union-attr]
-            first.append(command)
-            changing.difference_update(command.writes)  # type: ignore[union-attr]
-        else:
-            rest.append(command)
-    return first, rest

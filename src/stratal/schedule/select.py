@@ -62,12 +62,13 @@ class KernelMemo:
         strides_of: Callable[[Node], tuple[int, ...]],
         is_stored: Callable[[Node], bool],
         target: Target,
+        held: frozenset[Node] = frozenset(),
     ) -> Scheduled:
         """Return the kernel of a group, with the group's own values as operands."""
-        key, nodes = structure(group, strides_of, is_stored)
+        key, nodes = structure(group, strides_of, is_stored, held)
         found = self._found.get(key)
         if found is None:
-            made = schedule_group(group, lower_of, strides_of, is_stored, target)
+            made = schedule_group(group, lower_of, strides_of, is_stored, target, held)
             self._found[key] = (made, {n: k for k, n in enumerate(nodes)})
             return made
         template, place = found
@@ -75,7 +76,10 @@ class KernelMemo:
 
 
 def structure(
-    group: Group, strides_of: Callable[[Node], tuple[int, ...]], is_stored: Callable[[Node], bool]
+    group: Group,
+    strides_of: Callable[[Node], tuple[int, ...]],
+    is_stored: Callable[[Node], bool],
+    held: frozenset[Node] = frozenset(),
 ) -> tuple[object, list[Node]]:
     """Return a hashable description of a group and its nodes in the order the description numbers them."""
     members = set(group.members)
@@ -85,7 +89,7 @@ def structure(
         number[node] = len(number)
         if node not in members and _is_outside(node, is_stored):
             scalar = node.op if isinstance(node.op, Const) and node.shape == () else None
-            rows.append((scalar, node.type, strides_of(node)))
+            rows.append((scalar, node.type, strides_of(node), *(("held",) if node in held else ())))
             continue
         kept = tuple(strides_of(r) for r in items(node)) if node in members and is_stored(node) else None
         rows.append((node.op, tuple(number[i] for i in node.inputs), node in members, kept))
@@ -115,11 +119,12 @@ def schedule_group(
     strides_of: Callable[[Node], tuple[int, ...]],
     is_stored: Callable[[Node], bool],
     target: Target,
+    held: frozenset[Node] = frozenset(),
 ) -> Scheduled:
     """Return the kernel of a group that has one (not `host`, `region` or `alias`)."""
     if group.kind == "body":
         return _body(group, lower_of, Memory(strides_of), target)
-    problem = Problem(group, lower_of, strides_of, is_stored, target)
+    problem = Problem(group, lower_of, strides_of, is_stored, target, held)
     found = choose(problem)
     watching = _WATCHING.get()
     if watching is not None:
@@ -128,28 +133,33 @@ def schedule_group(
 
 
 class Problem(NamedTuple):
-    """A group that is to become a kernel, with what its schedule depends on."""
+    """A group that is to become a kernel, with what its schedule depends on.
+
+    What the kernels before it make of `held` values is made once for many runs, so it costs nothing.
+    """
 
     group: Group
     lower_of: Callable[[Node], Lowered | None]
     strides_of: Callable[[Node], tuple[int, ...]]
     is_stored: Callable[[Node], bool]
     target: Target
+    held: frozenset[Node] = frozenset()
 
     @property
     def digest(self) -> str:
         """A hash of what is computed, with shapes, strides and dtypes: the same in every process."""
-        rows, _ = structure(self.group, self.strides_of, self.is_stored)
+        rows, _ = structure(self.group, self.strides_of, self.is_stored, self.held)
         return hashlib.sha256(_as_text(rows).encode()).hexdigest()[:32]
 
     @property
     def nodes(self) -> list[Node]:
         """What the group reads, computes and writes, in an order that no candidate changes."""
-        return structure(self.group, self.strides_of, self.is_stored)[1]
+        return structure(self.group, self.strides_of, self.is_stored, self.held)[1]
 
     def expressions(self, memory: Memory | None = None) -> GroupExpressions:
         """Return the group's members as expressions; fresh ones for each candidate that is made of them."""
-        return GroupExpressions(self.group, self.lower_of, memory or Memory(self.strides_of), self.is_stored)
+        memory = memory or Memory(self.strides_of)
+        return GroupExpressions(self.group, self.lower_of, memory, self.is_stored, self.held)
 
     def candidates(self) -> list[Candidate]:
         """Return every way that is priced without measurements, the least estimate first."""

@@ -14,13 +14,10 @@ from functools import partial
 from typing import Final
 
 from stratal.base.target import Target
-from stratal.loops import index
-from stratal.loops.expr import Var
-from stratal.loops.rebuild import substitute
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import finished, reduction_order
-from stratal.schedule.tactics.product import Product, step_of
+from stratal.schedule.tactics.product import Product
 from stratal.schedule.tactics.tiles import Copied, TiledProduct, Tiling
 
 KIND = "contract"
@@ -174,48 +171,45 @@ def cycles_of(p: Product, t: Tiling, copying: float | None = None) -> float:
 def _copy_cycles(p: Product, copy_a: Copied, copy_b: Copied) -> float:
     cycles = 0.0
     for k, copied, along in ((p.roles.b, copy_b, p.roles.vector), (p.roles.a, copy_a, p.m)):
-        if copied:
+        if copied == "inside" or (copied and not p.held[k]):
             size = math.prod(v.extent for v in p.used(k, (*p.roles.outer, *p.roles.reduce))) * along.extent
             cycles += size * PACK_CYCLES[p.step(k, along) != 1]
     return cycles
 
 
 def choose_tiling(p: Product) -> Tiling:
-    """Choose tiles, blocks and copies from the sizes and strides of a product."""
+    """Choose tiles, blocks and copies from the sizes and strides of a product.
+
+    A is not copied: each of its lines, however far from the next, serves the neighbours of a tile, too.
+    """
     rows, vectors = choose_tile(p.m.extent, p.roles.vector.extent, p.lanes, p.target)
     width, size = vectors * p.lanes, p.dtype.itemsize
     num_rows = max(1, -(-p.m.extent // rows))
     num_columns = max(1, -(-p.roles.vector.extent // width) * p.num_outer)
-    copy_a: Copied = "before" if _scattered_rows(p, rows, vectors) else ""
     copy_b = _copy_of_b(p, vectors)
     if not copy_b and _thin(p, width):
         wide = max(1, min(THIN_COLUMNS // width, num_columns // FEW_RUNS))
-        return Tiling(rows, vectors, THIN_BLOCK, num_rows, wide, copy_a, copy_b)
+        return Tiling(rows, vectors, THIN_BLOCK, num_rows, wide, copy_b=copy_b)
     if copy_b == "inside":  # lines of several panels are read at once
         depth = COPIED_BLOCK if p.depth > 2 * COPIED_BLOCK else 0
         room = p.target.l2_bytes // 4 // ((depth or p.depth) * width * size)
         wide = max(1, min(room, num_columns // RUNS))
         runs = max(1, -(-FEW_RUNS // -(-num_columns // wide)))
-        return Tiling(rows, vectors, depth, -(-num_rows // runs), wide, copy_a, copy_b)
+        return Tiling(rows, vectors, depth, -(-num_rows // runs), wide, copy_b=copy_b)
     panel = min(BLOCK, max(256, p.target.l2_bytes // 4 // (width * size)))
     if p.depth <= 2 * panel:
-        return Tiling(rows, vectors, copy_a=copy_a, copy_b=copy_b)
+        wide = _panels_at_once(p, width, num_rows * num_columns) if copy_b else 1
+        return Tiling(rows, vectors, run_columns=wide, copy_b=copy_b)
     run = max(1, min(RUN, -(-num_rows // max(1, -(-RUNS // num_columns)))))
-    return Tiling(rows, vectors, panel, run, copy_a=copy_a, copy_b=copy_b)
+    return Tiling(rows, vectors, panel, run, copy_b=copy_b)
 
 
-def _scattered_rows(p: Product, rows: int, vectors: int) -> bool:
-    """Return whether A is better copied tile by tile: its rows are contiguous, but each step of the
-    reduction is far away.
-    """
-    if p.operand(p.roles.a) is None or not p.roles.reduce or not p.roles.rows:
-        return False
-    far = min(abs(p.step(p.roles.a, v) or 0) for v in p.roles.reduce) >= 2 * p.lanes
-    if not far or p.roles.vector.extent < 2 * p.lanes or p.m.extent <= rows:
-        return False
-    tile, row = Var("t", -(-p.m.extent // rows)), Var("r", rows)
-    (term,) = substitute([p.terms[p.roles.a]], {p.m: index.add(index.mul(tile, rows), row)})
-    return step_of(term, row) == 1
+def _panels_at_once(p: Product, width: int, num_tiles: int) -> int:
+    """Return how many panels of B a few rows of A run along: what follows reads longer lines then."""
+    if p.m.extent >= MANY_ROWS:
+        return 1
+    room = p.target.l2_bytes // 4 // (p.depth * width * p.dtype.itemsize)
+    return max(1, min(room, num_tiles // RUNS))
 
 
 def _copy_of_b(p: Product, vectors: int) -> Copied:
@@ -231,11 +225,11 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     used = p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
     read = math.prod(v.extent for v in used) * p.roles.vector.extent
     near = far <= vectors * p.lanes or p.depth * far * 4 <= p.target.l1d_bytes
-    if near or p.m.extent <= FEW_ROWS:
+    if near or (p.m.extent <= FEW_ROWS and not p.held[p.roles.b]):
         return ""
     if read > operand.buffer.size:  # windows overlap: a copy of all would hold elements several times
         return "inside" if far * p.dtype.itemsize >= FAR_BYTES else ""
-    return "before" if p.m.extent >= MANY_ROWS else "inside"
+    return "before" if p.m.extent >= MANY_ROWS or p.held[p.roles.b] else "inside"
 
 
 def _thin(p: Product, width: int) -> bool:

@@ -44,9 +44,10 @@ def choose_roles(
     out: Buffer,
     lanes: int,
     num_results: int = 1,
+    held: Sequence[bool] = (False, False),
 ) -> Roles:
     """Choose the vector axis: the one with the fewest cycles for arithmetic on padded vectors, for copying an
-    operand it is not contiguous in, and for storing results across their lines.
+    operand it is not contiguous in (a held one costs nothing), and for storing results across their lines.
     """
     products = math.prod(v.extent for v in (*axes, *reduce)) / (2 * lanes)
     operands = [strip_cast(t) for t in terms]
@@ -62,7 +63,7 @@ def choose_roles(
         contiguous = index.stride_of(offsets[b], v) == 1 and v.extent > 1
         operand = operands[b]
         cycles = products * (-(-v.extent // lanes) * lanes / max(1, v.extent))
-        if not contiguous and isinstance(operand, Load):
+        if not contiguous and isinstance(operand, Load) and not held[b]:
             cycles += COPIED * operand.buffer.size
         if step_out != 1:
             cycles += SCATTERED * num_results * out.size
@@ -102,7 +103,8 @@ class Product:
         self.dtype: DType = self.compute.state_dtypes[0]
         self.lanes = target.lanes(max(4, self.dtype.itemsize))
         out = x.buffer(x.results[0])
-        self.roles = choose_roles(operands, self.axes, reduce, out, self.lanes, len(x.results))
+        self.held = tuple(map(x.is_held, operands))  # of each operand: what is made of it before is made once
+        self.roles = choose_roles(operands, self.axes, reduce, out, self.lanes, len(x.results), self.held)
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
         rows = index.unflatten(self.m, tuple(v.extent for v in self.roles.rows))
         self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
