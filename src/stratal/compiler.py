@@ -8,7 +8,18 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from stratal.base import settings, tuning
-from stratal.base.artifact import Branch, Command, Copy, Executable, KernelObject, Loop, Value, While
+from stratal.base.artifact import (
+    Branch,
+    Command,
+    Copy,
+    Executable,
+    KernelObject,
+    Loop,
+    Once,
+    Value,
+    While,
+    flat,
+)
 from stratal.base.collector import collector_paused
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
@@ -20,11 +31,12 @@ from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.loops import index
 from stratal.memory.alias import choose_aliases
-from stratal.memory.liveness import analyse, check_written, rows
-from stratal.memory.plan import plan_arena
+from stratal.memory.liveness import analyse, check_written, parts, rows
+from stratal.memory.plan import plan_arena, plan_kept
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
+from stratal.optimize.prologue import apart
 from stratal.optimize.simplify import simplify
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.explain import Text, explain
@@ -138,7 +150,10 @@ def prepare(graph: Graph) -> Graph:
 
 
 def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
-    """Partition, lay out and schedule a graph, regions included: values and commands, no code yet."""
+    """Partition, lay out and schedule a graph, regions included: values and commands, no code yet.
+
+    What held inputs decide alone becomes commands that run once.
+    """
     lower_of = Lowerings()
 
     def plan(part: Graph) -> Planned:
@@ -147,7 +162,8 @@ def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
         partition = stage("partition", fuse(part, lower_of, orders, enabled=fused))
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
 
-    return ProgramLowering(plan, lower_of, target).program(graph)
+    prologue, rest = apart(graph, lower_of)
+    return ProgramLowering(plan, lower_of, target).program(rest, prologue)
 
 
 class Lowerings:
@@ -211,6 +227,8 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
         elif isinstance(c, Branch):
             arms = (without_empty_copies(c.then, values), without_empty_copies(c.otherwise, values))
             c = Branch(c.predicate, *arms, c.label)
+        elif isinstance(c, Once):
+            c = Once(without_empty_copies(c.body, values))
         kept.append(c)
     return tuple(kept)
 
@@ -228,11 +246,20 @@ def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int
 def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Executable:
     """Plan the arena and put everything into one artifact."""
     arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
+    kept = plan_kept(draft.values)
     scratch = max((s.kernel.scratch_bytes for s in draft.kernels.values()), default=0)
     return Executable(
         graph.name, kernels, draft.values, draft.commands, draft.inputs, draft.outputs, draft.states,
         draft.constants, arena, scratch, settings.threads.value, draft.calls,
+        kept_bytes=kept, held=prepared_from(draft),
     )  # fmt: skip
+
+
+def prepared_from(draft: Draft) -> tuple[int, ...]:
+    """Return the positions of the inputs that commands read which run once."""
+    once = tuple(command for command in draft.commands if isinstance(command, Once))
+    read = {id_ for command in flat(once) for id_ in parts(command)[0]}
+    return tuple(k for k, id_ in enumerate(draft.inputs) if id_ in read)
 
 
 @lru_cache(maxsize=4)

@@ -5,7 +5,7 @@ Plain data, serialisable without pickle.
     Executable := kernels, values, commands, arena_bytes, scratch_bytes
     Command    := Launch(kernel, buffers) | Copy(source, target) | Host(call, reads, writes)
                 | Loop(body, trips, counter) | While(condition commands, predicate, body)
-                | Branch(predicate, then, otherwise)
+                | Branch(predicate, then, otherwise) | Once(body)
 
 Kernel ABI: `void k(const Frame*, int64 chunk, int32 worker)` with
 
@@ -25,7 +25,7 @@ from typing import Literal, Union
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 
-Home = Literal["arena", "input", "output", "const"]
+Home = Literal["arena", "kept", "input", "output", "const"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,11 @@ class KernelObject:
 class Value:
     """A buffer of the program. `strides` count elements; `align` counts bytes.
 
-    `home` and `index` say where it lives: at byte `offset` of the arena, in the caller's input number `index`
-    (states are inputs written in place), in output number `index`, or in constant number `index`. `alias`
-    names a value whose memory this one shares; with `row`, an int64 scalar, this is one row of that one, the
-    one whose number `row` holds. The counter of a loop around every access is what `row` may be.
+    `home` and `index` say where it lives: at byte `offset` of the arena or of the memory that is kept from
+    run to run, in the caller's input number `index` (states are inputs written in place), in output number
+    `index`, or in constant number `index`. `alias` names a value whose memory this one shares; with `row`,
+    an int64 scalar, this is one row of that one, the one whose number `row` holds. The counter of a loop
+    around every access is what `row` may be.
     """
 
     id: int
@@ -149,12 +150,19 @@ class Branch:
     label: str = ""
 
 
-Command = Union[Launch, Copy, Host, Loop, While, Branch]
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Run `body` in the first run, and again where a held input has changed since it ran last."""
+
+    body: tuple[Command, ...]
+
+
+Command = Union[Launch, Copy, Host, Loop, While, Branch, Once]
 
 
 def bodies(command: Command) -> tuple[tuple[Command, ...], ...]:
     """Return the nested command lists of a command."""
-    if isinstance(command, Loop):
+    if isinstance(command, (Loop, Once)):
         return (command.body,)
     if isinstance(command, While):
         return (command.condition, command.body)
@@ -175,7 +183,8 @@ def flat(commands: tuple[Command, ...]) -> Iterator[Command]:
 class Executable:
     """A whole program, ready for a runtime to load.
 
-    `calls` are the host calls, which only live in this process.
+    `calls` are the host calls, which only live in this process. What a command `Once` makes is kept in
+    `kept_bytes` of memory, and decided by the inputs at the positions `held`.
     """
 
     name: str
@@ -191,3 +200,5 @@ class Executable:
     threads: int
     calls: list[object] = field(default_factory=list)
     plan: dict[str, object] = field(default_factory=dict)  # the JSON plan
+    kept_bytes: int = 0
+    held: tuple[int, ...] = ()

@@ -153,7 +153,10 @@ def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mappi
 def _closed(roots: list[Node], labels: Mapping[Node, str], name: str) -> Graph:
     """Return the graph of some values over labelled leaves; other leaves with a value become constants."""
     _, leaves = programs.walk(roots, lambda n: isinstance(n.op, Input) or values.finished(n) is not None)
-    fresh = {node: graph_input(label, node.aval) for node, label in labels.items()}
+    fresh = {
+        node: graph_input(label, node.aval, held=not label.startswith("input "))
+        for node, label in labels.items()
+    }
     replaced = dict(fresh)
     for leaf in leaves:
         if leaf not in fresh:

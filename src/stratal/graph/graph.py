@@ -10,7 +10,7 @@ from stratal.base.errors import VerifyError
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 from stratal.graph.literal import Literal, show
-from stratal.graph.node import Const, Input, Node, rebuild, topological
+from stratal.graph.node import Const, Input, Node, is_held, rebuild, topological
 from stratal.graph.op import Op
 
 
@@ -68,7 +68,7 @@ class Graph:
             number: dict[Node, int] = {}
             for k, node in enumerate(self.inputs):
                 number[node] = k
-                sha.update(f"input {node.type}\n".encode())
+                sha.update(f"input {node.type}{' held' if is_held(node) else ''}\n".encode())
             for node in self.nodes:
                 if node in number:
                     continue
@@ -106,7 +106,8 @@ def graph_to_text(graph: Graph, *, lines: bool = True, indent: str = "", limit: 
     for node in graph.inputs:
         number[node] = len(number)
         label = node.op.label if isinstance(node.op, Input) else ""
-        head.append(f"%{number[node]}: {node.type}" + (f" = {show(label)}" if label else ""))
+        held = " held" if is_held(node) else ""
+        head.append(f"%{number[node]}: {node.type}{held}" + (f" = {show(label)}" if label else ""))
     rows = []
     for node in graph.nodes:
         if node in number:

@@ -25,7 +25,7 @@ from stratal.base.source import SourceLine
 from stratal.base.types import TensorType, TupleType, Type
 from stratal.graph.graph import Graph, verify
 from stratal.graph.literal import Literal, Tokens, parse_type, parse_value, show
-from stratal.graph.node import Input, Node, graph_input, make, take_item
+from stratal.graph.node import Input, Node, graph_input, is_held, make, take_item
 from stratal.graph.op import REGISTRY, Array
 
 FORMAT: Final = "stratal-graph"
@@ -50,6 +50,7 @@ def graph_to_json(graph: Graph, tensors: MutableMapping[str, Array] | None = Non
         "name": graph.name,
         "inputs": [
             {"type": str(n.type), "label": n.op.label if isinstance(n.op, Input) else ""}
+            | ({"held": True} if is_held(n) else {})
             for n in graph.inputs
         ],
         "nodes": rows,
@@ -133,8 +134,11 @@ def _graph(data: object, tensors: Mapping[str, Array]) -> Graph:
         _refuse(f"only version {VERSION} is known", form.get("version"))
     inputs = []
     for row in _list(form.get("inputs"), '"inputs"'):
-        row = _dict(row, frozenset(("type", "label")), "an input")
-        inputs.append(graph_input(_text(row.get("label"), "a label"), _tensor_type(row.get("type"))))
+        row = _dict(row, frozenset(("type", "label", "held")), "an input")
+        label, held = _text(row.get("label"), "a label"), row.get("held", False)
+        if not isinstance(held, bool):
+            _refuse('"held" is true or false', held)
+        inputs.append(graph_input(label, _tensor_type(row.get("type")), held=held))
     values = list(inputs)
     for row in _list(form.get("nodes"), '"nodes"'):
         values.append(_node(_dict(row, _NODE_KEYS, "a node"), values, tensors))

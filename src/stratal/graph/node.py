@@ -68,11 +68,15 @@ def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = ()) -> Node:
 
 @record
 class Input(Op):
-    """A graph input. `uid` makes two inputs of one type different values."""
+    """A graph input. `uid` makes two inputs of one type different values.
+
+    One that is `held` seldom changes from one run to the next, such as a weight in inference.
+    """
 
     label: str
     type: TensorType
     uid: int
+    held: bool = False
     name = "input"
     arity = 0
     foldable = False
@@ -113,9 +117,16 @@ class Item(Op):
         raise VerifyError("item: built by take_item only")
 
 
-def graph_input(label: str, type_: TensorType, where: tuple[SourceLine, ...] = ()) -> Node:
+def graph_input(
+    label: str, type_: TensorType, where: tuple[SourceLine, ...] = (), *, held: bool = False
+) -> Node:
     """Return a fresh input, different from every other."""
-    return make(Input(label, type_, next(_UIDS)), where=where)
+    return make(Input(label, type_, next(_UIDS), held), where=where)
+
+
+def is_held(node: Node) -> bool:
+    """Return whether a node is an input that seldom changes from one run to the next."""
+    return isinstance(node.op, Input) and node.op.held
 
 
 def constant(value: object, where: tuple[SourceLine, ...] = ()) -> Node:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
+from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Once, Value, While
 from stratal.base.errors import VerifyError
 
 Path = tuple[int, ...]  # command, body, command, body, ...: where a command stands in the nested lists
@@ -189,6 +189,8 @@ class _Walk:
                 self.access(body, reads, writes, self.moment((here, command)))
             elif isinstance(command, Branch):
                 self.branch(body, command, here)
+            elif isinstance(command, Once):
+                body.follow(self.run(command.body, (*here, 0)), surely=False)
             else:
                 self.loop(body, command, here)
         return body
@@ -235,4 +237,6 @@ def parts(command: Command) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tup
         return (command.predicate,), (), (command.condition, command.body)
     if isinstance(command, Branch):
         return (command.predicate,), (), (command.then, command.otherwise)
+    if isinstance(command, Once):
+        return (), (), (command.body,)
     return command.reads, command.writes, ()

@@ -67,6 +67,19 @@ def plan_arena(
     return plan.arena_bytes
 
 
+def plan_kept(values: Sequence[Value]) -> int:
+    """Set the `offset` of every value that is kept from run to run; return the bytes of that memory.
+
+    Each has memory of its own.
+    """
+    end = 0
+    for value in values:
+        if value.home == "kept" and value.alias is None:
+            value.offset = end
+            end += round_up(value.nbytes)
+    return end
+
+
 def arrange(
     values: Sequence[Value],
     commands: tuple[Command, ...],

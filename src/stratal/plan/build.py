@@ -6,7 +6,18 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, Value, While
+from stratal.base.artifact import (
+    Branch,
+    Command,
+    Copy,
+    Executable,
+    Host,
+    Launch,
+    Loop,
+    Once,
+    Value,
+    While,
+)
 from stratal.base.source import SourceLine
 from stratal.base.target import Target
 from stratal.base.tuning import UNTUNED, Records
@@ -69,13 +80,15 @@ def memory_of(executable: Executable) -> dict[str, int]:
         "scratch_bytes": round_up(executable.scratch_bytes) * executable.threads,
         "constant_bytes": sum(round_up(len(c)) for c in executable.constants),
     }
+    if executable.kept_bytes:
+        parts["kept_bytes"] = executable.kept_bytes
     live = live_minimum(values, executable.commands, executable.outputs)
     return parts | {"planned_peak_bytes": sum(parts.values()), "live_minimum_bytes": live}
 
 
 def _value(value: Value) -> JSON:
     row: JSON = {"type": str(value.type), "strides": list(value.strides), "home": value.home}
-    if value.home == "arena":
+    if value.home in ("arena", "kept"):
         row["offset"] = value.offset
     else:
         row["index"] = value.index
@@ -127,6 +140,9 @@ class _Commands:
             if command.reverse:
                 row["reverse"] = True
             return {**row, "body": self.of(command.body, times * max(command.trips, 1))}
+        if isinstance(command, Once):  # a run that finds it done takes no time for it
+            held = [self.executable.inputs[k] for k in self.executable.held]
+            return {"do": "once", "held": held, "body": self.of(command.body, 0)}
         row = {"do": "while" if isinstance(command, While) else "branch", "predicate": command.predicate}
         row["label"] = command.label
         if isinstance(command, While):

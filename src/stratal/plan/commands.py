@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
+from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Once, Value, While
 from stratal.base.source import SourceLine
 
 
@@ -21,8 +21,9 @@ def program_to_text(values: Sequence[Value], commands: Sequence[Command]) -> str
 
 def value_to_text(value: Value) -> str:
     """Print one value with its home and whose memory it shares."""
-    place = f"arena +{value.offset}" if value.home == "arena" and value.offset >= 0 else value.home
-    if value.home != "arena":
+    planned = value.home in ("arena", "kept")
+    place = f"{value.home} +{value.offset}" if planned and value.offset >= 0 else value.home
+    if not planned:
         place += f" {value.index}"
     shared = f" in %{value.alias}" if value.alias is not None else ""
     label = f' "{value.label}"' if value.label else ""
@@ -46,6 +47,9 @@ def commands_to_text(commands: Sequence[Command], indent: str = "") -> Iterator[
             limit = f", at most %{c.trips_value}" if c.trips_value is not None else ""
             way = " backwards" if c.reverse else ""
             yield f"{indent}loop {c.trips} times{limit}, counting %{c.counter}{way}:"
+            yield from commands_to_text(c.body, inner)
+        elif isinstance(c, Once):
+            yield f"{indent}once, and again after a held input has changed:"
             yield from commands_to_text(c.body, inner)
         elif isinstance(c, While):
             yield f"{indent}while:"
@@ -86,7 +90,7 @@ def relaunch(
             new = dataclasses.replace(c, kernel=symbol, chunks=chunks, scratch_bytes=scratch)
             made[id(c)] = new
             c = new
-        elif isinstance(c, Loop):
+        elif isinstance(c, (Loop, Once)):
             c = dataclasses.replace(c, body=relaunch(c.body, changed, made))
         elif isinstance(c, While):
             condition, body = relaunch(c.condition, changed, made), relaunch(c.body, changed, made)

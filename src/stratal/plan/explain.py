@@ -228,7 +228,8 @@ def explain_kernel(program: Explained, number: int, *, llvm: bool = False, assem
 
 def _value(program: Explained, id_: int) -> str:
     value = program.executable.values[id_]
-    home = f"arena +{value.offset}" if value.home == "arena" else value.home
+    planned = value.home in ("arena", "kept")
+    home = f"{value.home} +{value.offset}" if planned else value.home
     return f"%{id_} {value.label or value.type} in {home}{_at(value.where)}"
 
 

@@ -4,7 +4,7 @@
     inputs, states, outputs   numbers of values
     values                    type, strides, home, index or offset, alias, label, from
     constants                 digests, in order
-    commands                  {do: kernel | host | copy | loop | while | branch, ..}, nested
+    commands                  {do: kernel | host | copy | loop | while | branch | once, ..}, nested
     memory                    bytes by purpose, `planned_peak_bytes` their sum
     calls                     native and host calls of one run, and which promises hold
     compile                   seconds, kernels, kernels from the cache
@@ -30,7 +30,7 @@ JSON = dict[str, Any]
 _LASTING: Final = ("format", "target", "inputs", "states", "outputs", "constants", "overrides")
 _LASTING_VALUE: Final = ("type", "strides", "home", "index", "offset", "alias")
 _LASTING_COMMAND: Final = (
-    "do", "symbol", "op", "reads", "writes", "chunks", "ints", "floats",
+    "do", "held", "symbol", "op", "reads", "writes", "chunks", "ints", "floats",
     "trips", "trips_value", "counter", "reverse", "predicate",
 )  # fmt: skip
 

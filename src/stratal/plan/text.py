@@ -62,8 +62,8 @@ def _memory(plan: JSON, lasting: bool) -> list[str]:
         f"state {size(memory['state_bytes'])}" + _in_place(plan),
         *(
             f"{k} {size(memory[f'{k}_bytes'])}"
-            for k in ("input", "output", "scratch", "constant")
-            if memory[f"{k}_bytes"]
+            for k in ("input", "output", "scratch", "constant", "kept")
+            if memory.get(f"{k}_bytes")
         ),
         f"in all {size(memory['planned_peak_bytes'])}",
     ]
@@ -100,6 +100,9 @@ def _rows(plan: JSON, commands: Sequence[JSON], depth: int, total: float) -> Ite
             yield _row(plan, c, pad, total)
         elif c["do"] == "loop":
             yield pad + _loop(plan, c)
+            yield from _rows(plan, c["body"], inner, total)
+        elif c["do"] == "once":
+            yield f"{pad}once, and again after one of {plural(len(c['held']), 'held input')} has changed"
             yield from _rows(plan, c["body"], inner, total)
         elif c["do"] == "while":
             yield f"{pad}while %{c['predicate']}, found by"

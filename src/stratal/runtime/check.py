@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, While
+from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, Once, While
 from stratal.base.errors import VerifyError
 from stratal.memory.liveness import Path, analyse, roots
 from stratal.runtime import encode
@@ -143,6 +143,8 @@ class CheckedRun:
             return self._leaf(command, path)
         if isinstance(command, Loop):
             return self._loop(command, path)
+        if isinstance(command, Once):
+            return self._once(command, path)
         if isinstance(command, Branch):
             taken = self._byte(command.predicate)
             return self._list(command.then if taken else command.otherwise, (*path, 0 if taken else 1))
@@ -160,6 +162,19 @@ class CheckedRun:
             if code:
                 return code
         return 0
+
+    def _once(self, command: Once, path: Path) -> int:
+        """Run a body that may be skipped: where it should be, it makes again what it made before."""
+        kept = self._blocks["kept"].payload
+        before = None if self._encoding.stale[0] else kept.copy()
+        code = self._list(command.body, (*path, 0))
+        if before is not None and not code and not np.array_equal(before, kept):
+            raise VerifyError(
+                "runtime: what is prepared once would have come out otherwise now",
+                got=f"byte {int(np.flatnonzero(before != kept)[0])} of the kept memory differs",
+                hint="a held input was written, and nobody took notice of it",
+            )
+        return code
 
     def _while(self, command: While, path: Path) -> int:
         code = self._list(command.condition, (*path, 0))

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Union
 import numpy as np
 
 from stratal.base import native
-from stratal.base.artifact import Command, Copy, Executable, Host, Launch, Loop, Value, While, bodies
+from stratal.base.artifact import Command, Copy, Executable, Host, Launch, Loop, Once, Value, While, bodies
 from stratal.base.errors import CompilerError
 from stratal.runtime.storage import ALIGNMENT, Array, aligned_empty
 
@@ -49,6 +49,7 @@ class Memory:
     """The memory a program owns besides its outputs; `scratch_stride` bytes belong to each thread."""
 
     arena: Array
+    kept: Array
     constants: Array
     scratch: Array
     scratch_stride: int
@@ -56,14 +57,14 @@ class Memory:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        blocks = {"arena": self.arena, "constants": self.constants, "scratch": self.scratch}
-        return {name: int(block.nbytes) for name, block in blocks.items()}
+        names = ("arena", "kept", "constants", "scratch")
+        return {name: int(getattr(self, name).nbytes) for name in names}
 
 
 def allocate(
     executable: Executable, launches: Iterable[Launch], new: Callable[[str, int], Array] | None = None
 ) -> Memory:
-    """Return the program's memory: the arena, one block of constants, scratch for each thread.
+    """Return the program's memory: the arena, what is kept, one block of constants, scratch for each thread.
 
     `new(name, nbytes)` gives the memory of each; 64-byte aligned memory of its own by default.
     """
@@ -77,7 +78,8 @@ def allocate(
     for offset, constant in zip(offsets, executable.constants, strict=True):
         constants[offset : offset + len(constant)] = np.frombuffer(constant, np.uint8)
     scratch = new("scratch", stride * executable.threads)
-    return Memory(new("arena", executable.arena_bytes), constants, scratch, stride, offsets)
+    arena, kept = new("arena", executable.arena_bytes), new("kept", executable.kept_bytes)
+    return Memory(arena, kept, constants, scratch, stride, offsets)
 
 
 def address_of(array: Array) -> int:
@@ -90,8 +92,10 @@ class Places:
     def __init__(self, executable: Executable, memory: Memory) -> None:
         self._values = {value.id: value for value in executable.values}
         self._num_inputs = len(executable.inputs)
-        self._arena = address_of(memory.arena)
-        self._arena_bytes = executable.arena_bytes
+        self._blocks = {
+            "arena": (address_of(memory.arena), executable.arena_bytes),
+            "kept": (address_of(memory.kept), executable.kept_bytes),
+        }
         self._constants = address_of(memory.constants)
         self._constant_offsets = memory.constant_offsets
         self._known: dict[int, Place] = {}
@@ -129,9 +133,11 @@ class Places:
             return Place(self._num_inputs + root.index, 0)
         if root.home == "const":
             return Place(None, self._constants + self._constant_offsets[root.index])
-        if root.offset < 0 or root.offset + self._values[id_].nbytes > self._arena_bytes:
-            raise CompilerError("runtime: a value lies outside the arena", got=f"%{id_} at {root.offset}")
-        return Place(None, self._arena + root.offset)
+        start, nbytes = self._blocks[root.home]
+        if root.offset < 0 or root.offset + self._values[id_].nbytes > nbytes:
+            rule = f"runtime: a value lies outside the {root.home} memory"
+            raise CompilerError(rule, got=f"%{id_} at {root.offset}")
+        return Place(None, start + root.offset)
 
 
 class Encoding:
@@ -146,6 +152,7 @@ class Encoding:
         self.places: Final = Places(executable, memory)
         self.error: Final = np.zeros(1, np.int64)
         self.slots: Final = np.zeros(max(num_slots, 1), np.int64)
+        self.stale: Final = np.ones(1, np.bool_)  # whether what runs once has to run now
         self._kernels = kernels
         self._callback = callback
         self._frame_tail = (address_of(memory.scratch), memory.scratch_stride, address_of(self.error))
@@ -247,6 +254,9 @@ class Encoding:
             trips_value = 0 if command.trips_value is None else point(3, self.places[command.trips_value])
             trips = max(command.trips, 0)
             return [native.LOOP, trips, counter, trips_value, body, count, int(command.reverse)]
+        if isinstance(command, Once):
+            ((body, count),) = lists
+            return [native.BRANCH, count, address_of(self.stale), body, body, 0]
         (first, num_first), (second, num_second) = lists
         opcode = native.WHILE if isinstance(command, While) else native.BRANCH
         return [opcode, num_first, point(2, self.places[command.predicate]), first, second, num_second]

@@ -24,6 +24,7 @@ from stratal.base.artifact import (
     KernelObject,
     Launch,
     Loop,
+    Once,
     Value,
     While,
 )
@@ -32,7 +33,7 @@ from stratal.base.errors import FormatError
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 
-MAGIC: Final = b"stratal-program3"
+MAGIC: Final = b"stratal-program4"
 _LENGTH: Final = struct.Struct("<Q")
 Json = Any
 Numbers = dict[SourceLine, int]  # where each line stands in the list of lines
@@ -57,7 +58,10 @@ def pack(executable: Executable, lines: Iterable[SourceLine] = ()) -> bytes:
         "inputs": executable.inputs,
         "outputs": executable.outputs,
         "states": executable.states,
-        "sizes": [executable.arena_bytes, executable.scratch_bytes, executable.threads],
+        "held": executable.held,
+        "sizes": [
+            executable.arena_bytes, executable.kept_bytes, executable.scratch_bytes, executable.threads,
+        ],
         "num_calls": len(executable.calls),
         "plan": executable.plan,
     }
@@ -103,11 +107,12 @@ def _unpack(data: bytes, calls: list[object], given: list[SourceLine]) -> Execut
     symbols = header["kernels"]
     codes = zip(symbols, blobs, strict=False)
     kernels = {s: KernelObject(s, code, key) for (s, key, _), code in codes}
-    arena, scratch, threads = header["sizes"]
+    arena, kept, scratch, threads = header["sizes"]
     return Executable(
         header["name"], kernels, [_to_value(v, lines) for v in header["values"]],
         _to_list(header["commands"], lines), tuple(header["inputs"]), tuple(header["outputs"]),
         tuple(header["states"]), blobs[len(symbols) :], arena, scratch, threads, calls, header["plan"],
+        kept, tuple(header["held"]),
     )  # fmt: skip
 
 
@@ -143,6 +148,8 @@ def _command(c: Command, numbers: Numbers) -> Json:
         return ["host", c.call, c.reads, c.writes, c.label, _where(c.where, numbers)]
     if isinstance(c, Loop):
         return ["loop", _list(c.body, numbers), c.trips, c.counter, c.trips_value, c.reverse, c.label]
+    if isinstance(c, Once):
+        return ["once", _list(c.body, numbers)]
     if isinstance(c, While):
         return ["while", _list(c.condition, numbers), c.predicate, _list(c.body, numbers), c.label]
     return ["branch", c.predicate, _list(c.then, numbers), _list(c.otherwise, numbers), c.label]
@@ -178,6 +185,10 @@ def _to_loop(lines: Lines, body: Json, *rest: Json) -> Loop:
     return Loop(_to_list(body, lines), *rest)
 
 
+def _to_once(lines: Lines, body: Json) -> Once:
+    return Once(_to_list(body, lines))
+
+
 def _to_while(lines: Lines, condition: Json, predicate: int, body: Json, label: str) -> While:
     return While(_to_list(condition, lines), predicate, _to_list(body, lines), label)
 
@@ -191,6 +202,7 @@ _READERS: Final[dict[str, Callable[..., Command]]] = {
     "copy": _to_copy,
     "host": _to_host,
     "loop": _to_loop,
+    "once": _to_once,
     "while": _to_while,
     "branch": _to_branch,
 }

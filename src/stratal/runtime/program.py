@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final
 
 from stratal.base import settings
-from stratal.base.artifact import Executable, Launch, Value, flat
+from stratal.base.artifact import Executable, Launch, Once, Value, flat
 from stratal.base.dtypes import float32
 from stratal.base.errors import CompilerError, IndexOutOfRangeError, ShapeError, StratalError
 from stratal.base.types import TensorType
@@ -25,7 +25,16 @@ from stratal.runtime.check import CheckedRun, GuardedBlock
 from stratal.runtime.host import HostCalls, has_host_calls
 from stratal.runtime.loader import load_kernels
 from stratal.runtime.pool import Pool, pool_for
-from stratal.runtime.storage import Array, Layout, Storage, any_exported, laid_out, layout_of
+from stratal.runtime.prologue import Prologue
+from stratal.runtime.storage import (
+    Array,
+    Layout,
+    Storage,
+    any_exported,
+    any_stamped,
+    laid_out,
+    layout_of,
+)
 
 _ADDRESS: Final = attrgetter("address")
 _LAYOUT: Final = attrgetter("layout")
@@ -108,6 +117,8 @@ class LoadedProgram:
         self._states: Final = executable.states
         self._outputs: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
         self._slots: Final = self.encoding.slots.data.cast("B")
+        once = any(isinstance(command, Once) for command in commands)
+        self._prologue: Final = Prologue(executable.held, self.encoding.stale) if once else None
         self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
         self.pool: Final[Pool] = pool_for(driver, executable.threads)
         self._context = self.encoding.context(self.pool.address)
@@ -150,8 +161,14 @@ class LoadedProgram:
                 self._context, self._context_address = own
 
     def _run(self, inputs: Sequence[Storage]) -> list[Storage]:
+        given = inputs
         if list(map(_LAYOUT, inputs)) != self._layouts:
             inputs = self._fitted(inputs)
+        if self._prologue is not None:
+            self._prologue.before(given)
+        if self._states and any_stamped():
+            for position in self._states:
+                inputs[position].stamp = None
         if self._states and any_exported():
             for position in self._states:
                 if inputs[position].exported:
@@ -173,6 +190,8 @@ class LoadedProgram:
             code = self.pool.run(self._context_address)
         if code:
             self._fail(code)
+        if self._prologue is not None:
+            self._prologue.after()
         return outputs
 
     def _fitted(self, inputs: Sequence[Storage]) -> Sequence[Storage]:

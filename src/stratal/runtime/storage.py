@@ -16,6 +16,7 @@ Layout = tuple[TensorType, tuple[int, ...], bool]  # type, strides in bytes, whe
 
 _layouts: Final[dict[Layout, Layout]] = {}
 _exported: Final[dict[int, weakref.ref[_Export]]] = {}  # the living; empty means no Storage has a view
+_stamps: Final[dict[int, weakref.ref[Stamp]]] = {}  # the living; empty means nobody relies on a Storage
 
 
 def aligned_empty(nbytes: int) -> Array:
@@ -60,6 +61,17 @@ def any_exported() -> bool:
     return bool(_exported)
 
 
+def any_stamped() -> bool:
+    """Whether somebody may rely on a Storage holding what it held before."""
+    return bool(_stamps)
+
+
+class Stamp:
+    """Stands for what a Storage holds until that is written."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Export:
     """The owner NumPy sees behind an exported view: alive exactly as long as a view of it is."""
 
@@ -78,13 +90,14 @@ class Storage:
     """Memory of a tensor of `type`; `array` is a strided view of it for the runtime's own use.
 
     `address` is where element 0 lies and `layout` the type with the strides in bytes: what a run reads of a
-    Storage.
+    Storage. Whoever writes to it takes its `stamp` away.
     """
 
-    __slots__ = ("__weakref__", "_exports", "address", "array", "layout", "type")
+    __slots__ = ("__weakref__", "_exports", "address", "array", "layout", "stamp", "type")
 
     def __init__(self, type_: TensorType, array: Array) -> None:
         self.type: Final = type_
+        self.stamp: Stamp | None = None
         self._exports: weakref.ref[_Export] | None = None
         self._adopt(array)
 
@@ -100,6 +113,7 @@ class Storage:
         made = cls.__new__(cls)
         made.type = layout[0]  # type: ignore[misc]
         made._exports = None
+        made.stamp = None
         made.array = array
         made.address = address
         made.layout = layout
@@ -130,13 +144,27 @@ class Storage:
         self._exports = None
         self._adopt(Storage.in_layout(self.array, layout).array)
 
+    def stamped(self) -> Stamp:
+        """Return what `stamp` will be as long as nobody writes; it is not, where NumPy may at any time."""
+        if self.stamp is not None:
+            return self.stamp
+        made = Stamp()
+        if not self.exported:
+            self.stamp = made
+            note(_stamps, made)
+        return made
+
     @property
     def exported(self) -> bool:
         """Whether a NumPy view handed out by `export` (or a view of one) is still alive."""
         return self._exports is not None and self._exports() is not None
 
     def export(self) -> Array:
-        """Return a NumPy view that shares this memory, and remember that somebody looks at it."""
+        """Return a NumPy view that shares this memory, and remember that somebody looks at it.
+
+        NumPy may write through it.
+        """
+        self.stamp = None
         owner = self._exports() if self._exports is not None else None
         if owner is None:
             owner = _Export(self.array)

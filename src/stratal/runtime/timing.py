@@ -13,14 +13,16 @@ from typing import Final
 import numpy as np
 
 from stratal.base import native
-from stratal.base.artifact import Branch, Launch, Loop, While
+from stratal.base.artifact import Branch, Launch, Loop, Once, While
 from stratal.base.errors import StratalError
 from stratal.runtime.encode import RECORD_BYTES, Encoding, Step, address_of
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Array, Storage
 
 EVENT: Final = np.dtype([("what", "<i8"), ("chunk", "<i8"), ("start_ns", "<i8"), ("end_ns", "<i8")])
-_LISTS: Final[dict[type, tuple[int, ...]]] = {Loop: (4,), While: (3, 4), Branch: (3, 4)}  # words of addresses
+_LISTS: Final[dict[type, tuple[int, ...]]] = {  # words of addresses
+    Loop: (4,), While: (3, 4), Branch: (3, 4), Once: (3, 4),
+}  # fmt: skip
 
 
 class TimedProgram:

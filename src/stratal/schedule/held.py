@@ -1,13 +1,13 @@
-"""What is the same in every turn of a loop: its constants, what kernels make of them alone, and the commands
-that therefore run once.
+"""What is the same in every turn of a loop, or in every run: constants of loops and held inputs, what kernels
+make of them alone, and the commands that therefore run once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from stratal.base.artifact import Branch, Command, Launch, Loop, While, flat
+from stratal.base.artifact import Branch, Command, Launch, Loop, Once, Value, While, flat
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Node
 from stratal.graph.partition import Partition
@@ -32,24 +32,48 @@ def made_of(held: frozenset[Node], graph: Graph, partition: Partition) -> frozen
 def _written(command: Command) -> tuple[int, ...]:
     if isinstance(command, Loop):
         return (command.counter,)
-    return () if isinstance(command, (While, Branch)) else command.writes
+    return () if isinstance(command, (While, Branch, Once)) else command.writes
 
 
-def hoisted(body: list[Command], varying: Sequence[int]) -> tuple[list[Command], list[Command]]:
+def _read(command: Command) -> tuple[int, ...]:
+    if isinstance(command, Loop):
+        return () if command.trips_value is None else (command.trips_value,)
+    if isinstance(command, (While, Branch)):
+        return (command.predicate,)
+    return () if isinstance(command, Once) else command.reads
+
+
+def hoisted(
+    body: list[Command], varying: Sequence[int], rows: Mapping[int, int]
+) -> tuple[list[Command], list[Command]]:
     """Return what of a loop's body does the same in every turn, such as packing a weight, and the rest.
 
-    `varying` are the values that differ from turn to turn or must be made in each.
+    `varying` are the values that differ from turn to turn or must be made in each; `rows` says in whose memory
+    values lie that are rows of others. What reads nothing stays: it makes what others then change.
     """
-    writers = Counter(id_ for command in flat(tuple(body)) for id_ in _written(command))
-    changing = {*varying, *writers}
+    written = [id_ for command in flat(tuple(body)) for id_ in _written(command)]
+    writers = Counter(rows.get(id_, id_) for id_ in written)
+    changing = {*varying, *written, *writers}
     first: list[Command] = []
     rest: list[Command] = []
     for command in body:
-        plain = isinstance(command, Launch) and bool(command.writes) and not command.may_fail
-        once = plain and all(writers[w] == 1 and w not in varying for w in command.writes)  # type: ignore[union-attr]
-        if once and changing.isdisjoint(command.reads):  # type: ignore[union-attr]
+        plain = isinstance(command, Launch) and command.reads and not command.may_fail
+        once = plain and all(writers[w] == 1 and w not in varying for w in _written(command))
+        looked_at = {id_ for r in _read(command) for id_ in (r, rows.get(r, r))}
+        if once and _written(command) and changing.isdisjoint(looked_at):
             first.append(command)
-            changing.difference_update(command.writes)  # type: ignore[union-attr]
+            changing.difference_update(_written(command))
         else:
             rest.append(command)
     return first, rest
+
+
+def once(
+    commands: list[Command], rest: Sequence[Command], values: Sequence[Value], rows: Mapping[int, int]
+) -> list[Command]:
+    """Return the command that prepares what the rest reads; that gets memory which lasts from run to run."""
+    read = {rows.get(id_, id_) for command in flat(tuple(rest)) for id_ in _read(command)}
+    for id_ in {rows.get(w, w) for command in flat(tuple(commands)) for w in _written(command)}:
+        if id_ in read:
+            values[id_].home = "kept"
+    return [Once(tuple(commands))] if commands else []

@@ -8,7 +8,7 @@ needed. Groups that only feed updates run last, so that a failing index check le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import NamedTuple
@@ -20,11 +20,11 @@ from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
-from stratal.graph.node import Const, Input, Item, Node, items
+from stratal.graph.node import Const, Input, Item, Node, is_held, items
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.schedule.checks import IndexCheck, index_checks
-from stratal.schedule.held import FEW_TURNS, hoisted, made_of
+from stratal.schedule.held import FEW_TURNS, hoisted, made_of, once
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
 from stratal.schedule.select import KernelMemo
@@ -105,15 +105,16 @@ class ProgramLowering:
         return found
 
     # -- whole programs --------------------------------------------------------------------------------------
-    def program(self, graph: Graph) -> Draft:
-        """Lower a whole graph: inputs and outputs get homes of their own."""
+    def program(self, graph: Graph, prologue: Graph | None = None) -> Draft:
+        """Lower a whole graph: inputs and outputs get homes of their own.
+
+        The last inputs of `graph` are what `prologue` makes of some of the others.
+        """
+        count = len(graph.inputs) - (len(prologue.outputs) if prologue else 0)
+        inputs = [self._input(k, node) for k, node in enumerate(graph.inputs[:count])]
+        first, prepared = self._prologue(prologue, dict(zip(graph.inputs, inputs, strict=False)))
         planned = self.plan(graph)
-        bound: dict[Node, int] = {}
-        inputs = []
-        for k, node in enumerate(planned.graph.inputs):
-            label = node.op.label if isinstance(node.op, Input) else ""
-            bound[node] = self.value(node.aval, home="input", index=k, label=label, where=node.where)
-            inputs.append(bound[node])
+        bound = dict(zip(planned.graph.inputs, [*inputs, *prepared], strict=True))
         states = {s: bound[s] for s, _ in planned.graph.updates}
         updated = {v for _, v in planned.graph.updates}
         outputs: list[int] = []
@@ -123,16 +124,41 @@ class ProgramLowering:
             outputs.append(made)
             if node not in updated:
                 result_of.setdefault(node, made)
-        body = GraphLowering(self, planned, bound, result_of)
+        held = frozenset(n for n in planned.graph.inputs if is_held(n) and n not in states)
+        body = GraphLowering(self, planned, bound, result_of, held)
         commands = body.run()
-        for node, made in zip(planned.graph.outputs, outputs, strict=True):
-            if result_of.get(node) != made:
-                commands.append(Copy(body.at(node), made, "result"))
+        commands += _result_copies(planned, body, outputs)
         commands += self._updates(planned, body, states)
-        self.draft.commands = tuple(commands)
+        varying = [bound[n] for n in planned.graph.inputs if n not in held]
+        more, commands = hoisted(commands, [*varying, *outputs], self.rows_of())
+        self.draft.commands = (*once([*first, *more], commands, self.draft.values, self.rows_of()), *commands)
         self.draft.inputs, self.draft.outputs = tuple(inputs), tuple(outputs)
         self.draft.states = tuple(k for k, n in enumerate(planned.graph.inputs) if n in states)
         return self.draft
+
+    def _input(self, k: int, node: Node) -> int:
+        label = node.op.label if isinstance(node.op, Input) else ""
+        return self.value(node.aval, home="input", index=k, label=label, where=node.where)
+
+    def _prologue(self, graph: Graph | None, inputs: Mapping[Node, int]) -> tuple[list[Command], list[int]]:
+        """Lower what is computed once; return its commands and its results."""
+        if graph is None:
+            return [], []
+        planned = self.plan(graph)
+        bound = {new: inputs[old] for new, old in zip(planned.graph.inputs, graph.inputs, strict=True)}
+        made = [self.value(n.aval, label=_label(n), where=n.where) for n in planned.graph.outputs]
+        result_of: dict[Node, int] = {}
+        for node, id_ in zip(planned.graph.outputs, made, strict=True):
+            result_of.setdefault(node, id_)
+        body = GraphLowering(self, planned, bound, result_of)
+        commands = body.run()
+        return [*commands, *_result_copies(planned, body, made)], made
+
+    def rows_of(self) -> dict[int, int]:
+        """Return, for each value that is a row of another, the value whose memory that is."""
+        values = self.draft.values
+        owner = {v.id: v.alias for v in values if v.row is not None and v.alias is not None}
+        return {row: _end(owner, row) for row in owner}
 
     def _updates(self, planned: Planned, body: GraphLowering, states: dict[Node, int]) -> list[Command]:
         """Copy new states over old ones; where possible the copies later vanish (memory.alias)."""
@@ -331,6 +357,23 @@ class GraphLowering:
         return made
 
 
+def _label(node: Node) -> str:
+    return _owner(node).op.name
+
+
+def _end(following: Mapping[int, int], start: int) -> int:
+    """Return where a chain of references ends."""
+    while start in following:
+        start = following[start]
+    return start
+
+
+def _result_copies(planned: Planned, body: GraphLowering, results: Sequence[int]) -> list[Command]:
+    """Return the copies that fill the results of a graph which are not computed in their place."""
+    pairs = zip(planned.graph.outputs, results, strict=True)
+    return [Copy(body.at(n), id_, "result") for n, id_ in pairs if body.results.get(n) != id_]
+
+
 def _owner(node: Node) -> Node:
     """Return the node whose group computes a value."""
     return node.inputs[0] if isinstance(node.op, Item) else node
@@ -403,7 +446,7 @@ class RegionLowering:
         following = self._fresh(op.body.output_types, "next carry")  # type: ignore[attr-defined]
         same = slice(count, None)
         body = self._inline(op.body, [*carries, *constants], following, same)  # type: ignore[attr-defined]
-        first, body = hoisted(body, [*carries, *following])
+        first, body = hoisted(body, [*carries, *following], self.owner.rows_of())
         start += first
         body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
         return [*start, While(tuple(condition), predicate, tuple(body), "while")]
@@ -435,7 +478,8 @@ class RegionLowering:
         same = slice(len(carries) + len(rows), -1) if repaid else slice(0)
         body += self._inline(body_of, arguments, into, same)
         body += [self._row_copy(y, row, counter, read=False) for y, row in self._apart(ys, new_rows)]
-        first, body = hoisted(body, [counter, *carries, *rows, *following, *new_rows])
+        varying = [counter, *carries, *rows, *following, *new_rows]
+        first, body = hoisted(body, varying, self.owner.rows_of())
         body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
         loop = Loop(tuple(body), op.length, counter, trips_value, op.reverse, "scan")  # type: ignore[attr-defined]
         return [*start, *first, loop]

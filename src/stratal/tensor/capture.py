@@ -322,8 +322,10 @@ class _Capture:
         order, used = programs.walk(roots, lambda n: isinstance(n.op, Input))
         inputs = list(dict.fromkeys([*self._in_order(set(used) | {c.placeholder for c in cells}), *used]))
         work = programs.Work([*inputs, *spare], list(outputs), updates, order)
-        entry = Entry(work.graph(self.name, self._input_labels(inputs, guards)), guards)
-        entry.reads = [self._read(n) for n in inputs]
+        reads = [self._read(n) for n in inputs]
+        held = self._held(inputs, reads, [p for p, _ in grads])
+        entry = Entry(work.graph(self.name, self._input_labels(inputs, guards), held), guards)
+        entry.reads = reads
         position = {n: k for k, n in enumerate([*inputs, *spare])}
         entry.written = [position[c.placeholder] for c in cells]
         entry.tracks = [c.track for c in cells]
@@ -376,6 +378,23 @@ class _Capture:
             if before is cell.tensor:
                 return FromGrad(owner)
         return FromHandle(cell.tensor)
+
+    def _held(
+        self, inputs: Sequence[Node], reads: Sequence[Place | Fixed], learning: Sequence[Tensor]
+    ) -> set[Node]:
+        """Return the inputs that seldom change: read through handles, neither written nor about to be.
+
+        A tensor whose gradient is made here is about to be: that is what gradients are for.
+        """
+        changing = {c.placeholder for c in self.trace.cells.values() if c.written}
+        about_to = {id(tensor) for tensor in learning}
+
+        def seldom(node: Node, read: Place | Fixed) -> bool:
+            if isinstance(read, FromHandle):
+                return node not in changing and id(read.handle) not in about_to
+            return isinstance(read, Frozen)
+
+        return {node for node, read in zip(inputs, reads, strict=True) if seldom(node, read)}
 
     @functools.cached_property
     def _cell_of(self) -> dict[Node, Cell]:

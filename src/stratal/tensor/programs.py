@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -51,12 +51,15 @@ class Work(NamedTuple):
         rows.append(tuple([(number[s], number[v]) for s, v in self.updates]))
         return tuple(rows)
 
-    def graph(self, name: str, labels: Sequence[str] = ()) -> Graph:
-        """Return a graph of its own: no node of it keeps a leaf's storage alive."""
+    def graph(self, name: str, labels: Sequence[str] = (), held: Container[Node] = ()) -> Graph:
+        """Return a graph of its own: no node of it keeps a leaf's storage alive.
+
+        `held` are leaves that seldom change from run to run.
+        """
         fresh: dict[Node, Node] = {}
         for k, node in enumerate(self.leaves):
             label = labels[k] if k < len(labels) else node.op.label if isinstance(node.op, Input) else ""
-            fresh[node] = graph_input(label or f"x{k}", node.aval, node.where)
+            fresh[node] = graph_input(label or f"x{k}", node.aval, node.where, held=node in held)
         roots = [*self.outputs, *(v for _, v in self.updates)]
         made = substitute(roots, fresh)
         states = [fresh[s] for s, _ in self.updates]
