@@ -34,7 +34,7 @@ pytestmark = pytest.mark.row("D14")
 
 Array = np.ndarray[Any, Any]
 BOUND = {2: 3e-6, 4: 1e-5}  # of the largest result: what the documentation promises up to 1024 channels
-WAYS = ("by tiles", "by filters")
+WAYS = ("by tiles", "by filters", "by kept filters")
 PLAIN = {"strides": (1, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "groups": 1}
 
 
@@ -52,12 +52,16 @@ def convolution(
     dtype: Any = float32,
     *,
     follow: bool = True,
+    held: bool = False,
     **given: Any,
 ) -> Graph:
-    """Return conv(x, w) + bias with a relu, written as channels last."""
+    """Return conv(x, w) + bias with a relu, written as channels last; w may be held."""
     groups = given.get("groups", 1)
     types = [x, (filters, x[1] // groups, 3, 3), (filters,)]
-    values = [graph_input(n, TensorType(dtype, t)) for n, t in zip(("x", "w", "b"), types, strict=True)]
+    values = [
+        graph_input(n, TensorType(dtype, t), held=held and n == "w")
+        for n, t in zip(("x", "w", "b"), types, strict=True)
+    ]
     b = Builder(())
     pads = ((padding, padding), (padding, padding))
     out = b.conv(values[0], values[1], padding=pads, **(PLAIN | given))
@@ -104,7 +108,7 @@ def faults(
     monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], filters: int, padding: int, way: str, m: int
 ) -> str:
     """Run one convolution by one way; return what is wrong."""
-    graph = convolution(x, filters, padding)
+    graph = convolution(x, filters, padding, held=way == "by kept filters")
     values = arrays(graph)
     with monkeypatch.context() as patch:
         patch.setattr(select, "candidates", only(way, m))

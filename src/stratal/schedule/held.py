@@ -48,8 +48,8 @@ def hoisted(
 ) -> tuple[list[Command], list[Command]]:
     """Return what of a loop's body does the same in every turn, such as packing a weight, and the rest.
 
-    `varying` are the values that differ from turn to turn or must be made in each; `rows` says in whose memory
-    values lie that are rows of others. What reads nothing stays: it makes what others then change.
+    `varying` are the values that differ from turn to turn or must be made in each; `rows` says whose memory
+    those lie in that are rows of others. What reads nothing stays: it makes what others then change.
     """
     written = [id_ for command in flat(tuple(body)) for id_ in _written(command)]
     writers = Counter(rows.get(id_, id_) for id_ in written)

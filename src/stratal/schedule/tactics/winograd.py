@@ -9,7 +9,8 @@ arithmetic. There are two ways to keep what comes between in the cache:
     by tiles      chunks are blocks of tiles; a kernel that runs before transforms the filters
     by filters    chunks are panels of filters; a kernel that runs before transforms the tiles
 
-The first is for many pixels and few filters, the second for few pixels and many filters.
+The first is for many pixels and few filters, the second for few pixels and many filters. Where filters are
+held, their transforms are kept, and panels of filters read those.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ KIND = "contract"
 
 TILES: Final = "winograd by tiles"
 FILTERS: Final = "winograd by filters"
+KEPT: Final = "winograd by kept filters"
 MAX_TILES: Final = 36  # of a block: filters are read once per block
 MIN_BLOCKS: Final = 8  # something for every thread to do
 MIN_PANELS: Final = 4
@@ -69,6 +71,8 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
         g = Geometry(found, m, target)
         yield _candidate(x, g, TILES, block_of(g))
         yield _candidate(x, g, FILTERS, DEPTH)
+        if filters_held(x):
+            yield _candidate(x, g, KEPT, found.channels)
 
 
 def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -86,17 +90,21 @@ def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
                 yield _candidate(x, g, TILES, block)
             for depth in DEPTHS:
                 yield _candidate(x, g, FILTERS, depth)
+            if filters_held(x):
+                yield _candidate(x, g, KEPT, found.channels)
 
 
 def candidate_of(
     x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
 ) -> Candidate | None:
     """Return Winograd's algorithm cut as the parameters say."""
-    found, by = _sizes(x), {TILES: "tiles", FILTERS: "depth"}.get(algorithm)
+    found, by = _sizes(x), {TILES: "tiles", FILTERS: "depth", KEPT: "depth"}.get(algorithm)
     if found is None or by is None or set(parameters) != {"m", "rows", "vectors", by}:
         return None
+    if algorithm == KEPT and (parameters["depth"] != found.channels or not filters_held(x)):
+        return None
     m, tile, extent = parameters["m"], (parameters["rows"], parameters["vectors"]), parameters[by]
-    if m not in POINTS or not 1 <= extent <= MOST_TILES:
+    if m not in POINTS or not (1 <= extent <= MOST_TILES or algorithm == KEPT):
         return None
     if tile not in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
         return None
@@ -107,14 +115,22 @@ def _sizes(x: GroupExpressions) -> Sizes | None:
     return sizes(x.group.members[0]) if settings.winograd.value else None
 
 
+def filters_held(x: GroupExpressions) -> bool:
+    """Return whether the filters of a convolution seldom change: they are then transformed once."""
+    zero = index.as_expr(0)
+    return x.is_held(x.at(x.group.members[0].inputs[1], (zero, zero, zero, zero)))
+
+
 def _candidate(x: GroupExpressions, g: Geometry, algorithm: str, extent: int) -> Candidate:
-    by_blocks = algorithm == TILES
-    seconds = _seconds_by_tiles(g, extent) if by_blocks else _seconds_by_filters(g, extent)
-    make = partial(by_tiles, g=g, block=extent) if by_blocks else partial(by_filters, g=g, depth=extent)
-    by = ("tiles" if by_blocks else "depth", extent)
-    parameters = (("m", g.m), ("rows", g.tile.rows), ("vectors", g.tile.vectors), by)
+    by, seconds, make = {
+        TILES: ("tiles", _seconds_by_tiles, partial(by_tiles, g=g, block=extent)),
+        FILTERS: ("depth", _seconds_by_filters, partial(by_filters, g=g, depth=extent)),
+        KEPT: ("depth", _seconds_by_kept, partial(by_kept_filters, g=g)),
+    }[algorithm]
+    parameters = (("m", g.m), ("rows", g.tile.rows), ("vectors", g.tile.vectors), (by, extent))
     products = 2.0 * g.places * g.tiles * g.sizes.channels * g.sizes.filters
-    return Candidate(algorithm, seconds + _apart(x, g), make, parameters, products)
+    estimate = seconds(g, extent, filters_held(x)) + _apart(x, g)
+    return Candidate(algorithm, estimate, make, parameters, products)
 
 
 # -- blocks of tiles ---------------------------------------------------------------------------------------
@@ -125,9 +141,8 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     channels = up(s.channels, g.lanes)
     tiles = Buffer("tiles", float32, (g.places, block, channels + PADDING), space="scratch")
     sums = Buffer("sums", float32, (g.places, block, g.panels * g.panel + PADDING), space="scratch")
-    rows = g.panels * s.channels + 1  # one to spare: see PADDING
-    filters = Buffer("filters", float32, (g.places, rows, g.panel))
-    pack = _filters(stages, filters)
+    pack = _filters(stages)
+    filters = pack.workspace
     chunk, t, u = Var("b", -(-g.tiles // block)), Var("t", block), Var("u", block)
     number = index.add(index.mul(chunk, block), t)
     first = stages.input_tile(tiles, clamped(number, g.tiles), t, channels)
@@ -142,7 +157,7 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     )
     last = stages.output_tile(sums, index.add(index.mul(chunk, block), u), u, index.as_expr(0), s.filters)
     body = For(chunk, sequence(For(t, first), product.body, For(u, last)), "parallel")
-    return _finished(stages, body, [tiles, sums], product, pack)
+    return _finished(stages, body, [tiles, sums], product, [pack])
 
 
 def block_of(g: Geometry) -> int:
@@ -157,9 +172,11 @@ def block_of(g: Geometry) -> int:
     return min(many or fit[:1], key=lambda t: -(-g.tiles // t) * (t + 3))
 
 
-def _filters(stages: Stages, filters: Buffer) -> Pack:
+def _filters(stages: Stages) -> Pack:
     """Transform the filters: panels of them, contiguous over the channels."""
     g, channels = stages.g, stages.g.sizes.channels
+    rows = g.panels * channels + 1  # one to spare: see PADDING
+    filters = Buffer("filters", float32, (g.places, rows, g.panel))
     panel, v, c = Var("q", g.panels), Var("v", g.tile.vectors), Var("c", channels)
     column = index.mul(v, g.lanes)
     there = index.add(index.mul(panel, channels), c), column
@@ -195,7 +212,27 @@ def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
     t = Var("t", g.tiles)
     over = For(block, sequence(nest((v, c), turned), product.body))
     body = sequence(_zeros(g, sums), over, For(t, stages.output_tile(sums, t, t, first, g.panel)))
-    return _finished(stages, For(panel, body, "parallel"), [filters, sums], product, pack)
+    return _finished(stages, For(panel, body, "parallel"), [filters, sums], product, [pack])
+
+
+def by_kept_filters(x: GroupExpressions, g: Geometry) -> Tactic:
+    """Return the kernel over panels of filters that were transformed before, as the tiles were."""
+    channels, rows = g.sizes.channels, up(g.tiles, g.tile.rows)
+    tiles = Buffer("tiles", float32, (g.places, rows, up(channels, g.lanes) + PADDING))
+    sums = Buffer("sums", float32, (g.places, rows, g.panel + PADDING), space="scratch")
+    stages = Stages(x, g)
+    packs = [_filters(stages), _tiles(stages, tiles, up(channels, g.lanes))]
+    filters, panel, t = packs[0].workspace, Var("q", g.panels), Var("t", g.tiles)
+    factors = Factors(
+        lambda p, row, c: tiles[p, row, c],
+        lambda p, q, column, c: filters[p, index.add(index.mul(panel, channels), c), column],
+        lambda p, row, q, column: sums[p, row, column],
+    )
+    acc = stages.register("acc", g.tile.rows, g.tile.vectors)
+    product = products(factors, acc, places=g.places, rows=rows, panels=1, steps=channels, add=False)
+    last = stages.output_tile(sums, t, t, index.mul(panel, g.panel), g.panel)
+    body = For(panel, sequence(product.body, For(t, last)), "parallel")
+    return _finished(stages, body, [sums], product, packs)
 
 
 def _blocks_of_channels(g: Geometry, depth: int) -> tuple[int, int]:
@@ -222,41 +259,61 @@ def _zeros(g: Geometry, sums: Buffer) -> Stmt:
 
 
 # -- both --------------------------------------------------------------------------------------------------
-def _finished(stages: Stages, body: Stmt, scratch: list[Buffer], product: Schedule, pack: Pack) -> Tactic:
+def _finished(
+    stages: Stages, body: Stmt, scratch: list[Buffer], product: Schedule, packs: list[Pack]
+) -> Tactic:
     schedule = Schedule(body, [*scratch, *stages.taken()])
     m = stages.g.m
     schedule.steps += [*product.steps, f"reduction in the order c, of F({m}x{m}, {TAPS}x{TAPS})"]
-    return finished(schedule, "winograd", stages.in_place(), [pack])
+    return finished(schedule, "winograd", stages.in_place(), packs)
 
 
 # -- estimates ---------------------------------------------------------------------------------------------
-def _seconds_by_tiles(g: Geometry, block: int) -> float:
-    s = g.sizes
-    blocks = -(-g.tiles // block)
-    weights = 4.0 * g.places * s.channels * g.panels * g.panel
-    moved = (2 + blocks) * weights / g.target.bandwidth(weights)
-    return _computing(g, blocks * block, s.channels) + moved
+def _seconds_by_tiles(g: Geometry, block: int, held: bool) -> float:
+    blocks, weights = -(-g.tiles // block), _transformed_bytes(g)
+    moved = (blocks if held else 2 + blocks) * weights / g.target.bandwidth(weights)
+    return _computing(g, blocks * block, g.sizes.channels, turned=not held) + moved
 
 
-def _seconds_by_filters(g: Geometry, depth: int) -> float:
-    s = g.sizes
+def _seconds_by_filters(g: Geometry, depth: int, held: bool) -> float:
     blocks, depth = _blocks_of_channels(g, depth)
     rows = up(g.tiles, g.tile.rows)
-    tiles, sums = 4.0 * g.places * rows * s.channels, 4.0 * g.places * rows * g.panel
+    return (_computing(g, rows, blocks * depth) + _moving_by_panels(g, blocks)) * _idle(g)
+
+
+def _seconds_by_kept(g: Geometry, depth: int, held: bool) -> float:
+    rows, weights = up(g.tiles, g.tile.rows), _transformed_bytes(g)
+    moved = _moving_by_panels(g, 1) + weights / g.target.bandwidth(weights)
+    return (_computing(g, rows, depth, turned=False) + moved) * _idle(g)
+
+
+def _transformed_bytes(g: Geometry) -> float:
+    return 4.0 * g.places * g.sizes.channels * g.panels * g.panel
+
+
+def _moving_by_panels(g: Geometry, blocks: int) -> float:
+    """Estimate the seconds in which each panel reads all tiles and moves its sums, in blocks of channels."""
+    rows = up(g.tiles, g.tile.rows)
+    tiles, sums = 4.0 * g.places * rows * g.sizes.channels, 4.0 * g.places * rows * g.panel
     moved = (2 + g.panels) * tiles / g.target.bandwidth(tiles)
-    moved += 2 * blocks * g.panels * sums / g.target.bandwidth(sums)
-    idle = max(1.0, MIN_PANELS / g.panels)  # threads without a panel
-    return (_computing(g, rows, blocks * depth) + moved) * idle
+    return moved + 2 * blocks * g.panels * sums / g.target.bandwidth(sums)
 
 
-def _computing(g: Geometry, rows: int, channels: int) -> float:
-    """Estimate products in registers and transforms, in seconds on one core."""
+def _idle(g: Geometry) -> float:
+    """Return by what threads without a panel slow the others down."""
+    return max(1.0, MIN_PANELS / g.panels)
+
+
+def _computing(g: Geometry, rows: int, channels: int, *, turned: bool = True) -> float:
+    """Estimate products in registers and transforms, of filters too where they are `turned` in every run, in
+    seconds on one core.
+    """
     s, tile = g.sizes, g.tile
     products = (
         g.places * channels * rows // tile.rows * g.panels * (max(tile.rows * tile.vectors / 2, 4) + 0.25)
     )
     vectors = rows * (-(-s.channels // g.lanes) + -(-s.filters // g.lanes))
-    filters = s.channels * g.panels * g.tile.vectors
+    filters = s.channels * g.panels * g.tile.vectors if turned else 0
     transforms = vectors * g.places * PER_PLACE + filters * (g.places * PER_PLACE + 9 * PER_GATHER)
     return (SLOWER * products + transforms) / (g.target.ghz * 1e9)
 
