@@ -171,6 +171,18 @@ def test_the_plan_says_what_is_prepared_once_and_how_much_is_kept() -> None:
     assert all(kernel["times"] == 0 for kernel in once["body"])
 
 
+def test_a_held_operand_is_packed_once_however_few_rows_read_it() -> None:
+    text = (
+        'graph "product"(%0: f32[8,512] = "x", %1: f32[512,768] HELD = "w") {\n'
+        '  %2 = contract(%0, %1) spec="ab,bc->ac" dtype=none : f32[8,768]\n  return %2\n}'
+    )
+    held, plain = (compile_graph(parse_graph(text.replace(" HELD", word))) for word in (" held", ""))
+    (once,) = (c for c in held.plan.commands if c["do"] == "once")
+    assert [kernel["tactic"] for kernel in once["body"]] == ["pack"]
+    assert held.executable.held == (1,) and held.executable.kept_bytes >= 4 * 512 * 768
+    assert not any(c["do"] == "once" for c in plain.plan.commands)
+
+
 # -- when it runs --------------------------------------------------------------------------------------------
 def test_the_second_run_prepares_nothing() -> None:
     model, run, _ = inference()

@@ -164,16 +164,16 @@ class LoadedProgram:
         given = inputs
         if list(map(_LAYOUT, inputs)) != self._layouts:
             inputs = self._fitted(inputs)
-        if self._prologue is not None:
-            self._prologue.before(given)
-        if self._states and any_stamped():
-            for position in self._states:
-                inputs[position].stamp = None
         if self._states and any_exported():
             for position in self._states:
                 if inputs[position].exported:
                     inputs[position].move_to(self._layouts[position])
         addresses = list(map(_ADDRESS, inputs))
+        if self._prologue is not None:
+            self._prologue.before(given, addresses)
+        if self._states and any_stamped():
+            for position in self._states:
+                inputs[position].stamp = None
         if self._states and len(set(addresses)) != len(addresses):
             inputs = self._apart(inputs)
             addresses = list(map(_ADDRESS, inputs))

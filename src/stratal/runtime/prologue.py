@@ -1,14 +1,13 @@
-"""Whether what a program prepared from its held inputs still holds: then a run need not prepare it again."""
+"""Whether what a program prepared from held inputs is still true of them: a run then need not prepare it."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
-from stratal.runtime.storage import Array, Stamp, Storage
-
-_STAMP: Final = attrgetter("stamp")
+from stratal.runtime.storage import Array, Stamp, Storage, stamps
 
 
 class Prologue:
@@ -17,25 +16,40 @@ class Prologue:
     `stale` is the flag the driver reads.
     """
 
-    __slots__ = ("_held", "_seen", "_stale", "_taken")
+    __slots__ = ("_addresses", "_held", "_pick", "_seen", "_stale", "_stamps", "_taken")
 
     def __init__(self, held: Sequence[int], stale: Array) -> None:
         self._held: Final = tuple(held)
+        self._pick: Final = itemgetter(*held) if len(held) > 1 else self._one_by_one
         self._stale: Final = stale
-        self._seen: list[Stamp] | None = None  # what held inputs were when they were last prepared from
+        self._seen: list[weakref.ref[Stamp]] | None = None  # what held inputs were when last prepared from
         self._taken: list[Stamp] | None = None  # what they are in the run that prepares now
+        self._stamps: tuple[int, int] | None = None  # of all storages, when held inputs were last compared
+        self._addresses: Sequence[int] = ()  # where they lay then
 
-    def before(self, inputs: Sequence[Storage]) -> None:
+    def before(self, inputs: Sequence[Storage], addresses: Sequence[int]) -> None:
         """Have the run that follows prepare unless every input holds what it held."""
-        held = [inputs[k] for k in self._held]
-        if list(map(_STAMP, held)) == self._seen:
-            return
-        self._seen = None  # should the run fail, the next one prepares
-        self._taken = [storage.stamped() for storage in held]
-        self._stale[0] = True
+        if stamps() == self._stamps and self._pick(addresses) == self._addresses:
+            return  # storages that were stamped are alive, and live storages lie apart
+        held = self._pick(inputs)
+        if not self._known(held):
+            self._seen = self._stamps = None  # should the run fail, the next one prepares
+            self._taken = [storage.stamped() for storage in held]
+            self._stale[0] = True
+        else:
+            self._stamps, self._addresses = stamps(), self._pick(addresses)
 
     def after(self) -> None:
         """Take note that a run ended well."""
         if self._taken is not None:
-            self._seen, self._taken = self._taken, None
+            self._seen, self._taken = [weakref.ref(stamp) for stamp in self._taken], None
             self._stale[0] = False
+
+    def _known(self, held: Sequence[Storage]) -> bool:
+        if self._seen is None:
+            return False
+        pairs = zip(held, self._seen, strict=True)
+        return all(storage.stamp is not None and storage.stamp is seen() for storage, seen in pairs)
+
+    def _one_by_one(self, found: Sequence[Any]) -> Sequence[Any]:
+        return [found[k] for k in self._held]

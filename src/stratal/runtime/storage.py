@@ -17,6 +17,7 @@ Layout = tuple[TensorType, tuple[int, ...], bool]  # type, strides in bytes, whe
 _layouts: Final[dict[Layout, Layout]] = {}
 _exported: Final[dict[int, weakref.ref[_Export]]] = {}  # the living; empty means no Storage has a view
 _stamps: Final[dict[int, weakref.ref[Stamp]]] = {}  # the living; empty means nobody relies on a Storage
+_stamped: Final = [0]  # how many there ever were
 
 
 def aligned_empty(nbytes: int) -> Array:
@@ -66,8 +67,13 @@ def any_stamped() -> bool:
     return bool(_stamps)
 
 
+def stamps() -> tuple[int, int]:
+    """Return what stays equal as long as no stamp is made and none dies, as one does that is taken away."""
+    return _stamped[0], len(_stamps)
+
+
 class Stamp:
-    """Stands for what a Storage holds until that is written."""
+    """Stands for what a Storage holds until that is written. The Storage alone holds it for long."""
 
     __slots__ = ("__weakref__",)
 
@@ -149,6 +155,7 @@ class Storage:
         if self.stamp is not None:
             return self.stamp
         made = Stamp()
+        _stamped[0] += 1
         if not self.exported:
             self.stamp = made
             note(_stamps, made)
