@@ -1,4 +1,7 @@
-"""The differential check: interpreter = unfused = fused, and to the bit where sums are ordered alike."""
+"""The differential check: interpreter = unfused = fused, and to the bit where sums are ordered alike.
+
+What held inputs decide, computed once, must be right in the runs that follow.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from graphs import disagreements, random_graph
 
 from stratal.base.artifact import Launch, flat
 from stratal.compiler import Program, compile_graph, prepare
-from stratal.graph.graph import Graph
+from stratal.graph.graph import Graph, substitute
 from stratal.graph.interpret import interpret
-from stratal.graph.node import Node
+from stratal.graph.node import Node, graph_input
 from stratal.runtime.storage import Storage
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +38,35 @@ def native(program: Program, graph: Graph, inputs: Sequence[Array]) -> list[Arra
         if k not in written and storage.array.tobytes() != np.ascontiguousarray(array).tobytes():
             raise AssertionError(f"input {k} was overwritten")
     return results + [np.array(given[place[s]].array) for s, _ in graph.updates]
+
+
+def with_held_inputs(graph: Graph) -> Graph:
+    """Return a graph of which every second input that is no state is held."""
+    states = {state for state, _ in graph.updates}
+    given = [node for node in graph.inputs if node not in states][::2]
+    fresh = {node: graph_input(f"held{k}", node.aval, held=True) for k, node in enumerate(given)}
+    roots = substitute(graph.roots, fresh)
+    split = len(graph.outputs)
+    updates = zip((state for state, _ in graph.updates), roots[split:], strict=True)
+    return Graph([fresh.get(n, n) for n in graph.inputs], roots[:split], updates, graph.name)
+
+
+def held_faults(graph: Graph, inputs: Sequence[Array], want: Sequence[Array]) -> list[str]:
+    """Return what is wrong in two runs on the same held inputs."""
+    graph = with_held_inputs(graph)
+    program = compile_graph(graph)
+    states = [graph.inputs.index(state) for state, _ in graph.updates]
+    given = [Storage.copy_of(a, node.aval) for a, node in zip(inputs, graph.inputs, strict=True)]
+    runs = []
+    for _ in range(2):
+        for k in states:
+            given[k] = Storage.copy_of(inputs[k], graph.inputs[k].aval)
+        results = [np.array(s.array) for s in program.run(given)]
+        runs.append(results + [np.array(given[k].array) for k in states])
+    faults = [
+        f"held: run {k} is wrong" for k, got in enumerate(runs) if disagreements(graph, inputs, got, want)
+    ]
+    return faults if all(map(same_bits, *runs)) else [*faults, "held: a second run gives other bits"]
 
 
 def same_bits(a: Array, b: Array) -> bool:
@@ -65,6 +97,11 @@ def check_graph(graph: Graph, inputs: Sequence[Array]) -> list[str]:
             faults.append(f"{name}: a second run gives other bits")
         for k in disagreements(graph, inputs, got[name], want)[:4]:
             faults.append(f"{name}: result {k} is {_brief(got[name][k])} instead of {_brief(want[k])}")
+    try:
+        faults += held_faults(graph, inputs, want)
+    except Exception as error:
+        lines = traceback.extract_tb(error.__traceback__)
+        faults.append(f"held: {type(error).__name__} {lines[-1].name}: {str(error)[:300]}")
     if len(got) == 2:
         apart = ordered_otherwise(graph, programs["unfused"], programs["fused"])
         faults += [

@@ -12,7 +12,7 @@ import pytest
 import stratal as st
 from stratal import nn, optim
 from stratal.base import settings
-from stratal.base.artifact import Once, flat
+from stratal.base.artifact import Host, Once, flat
 from stratal.base.errors import IndexOutOfRangeError, VerifyError
 from stratal.compiler import Lowerings, compile_graph
 from stratal.graph.graph import Graph
@@ -131,6 +131,14 @@ def test_a_call_with_effects_is_made_in_every_run() -> None:
     f(w * 2)
     f(w * 2)
     assert len(calls) == 2
+
+
+def test_what_runs_on_the_host_is_kept_like_all_else() -> None:
+    w = st.tensor(np.array([3, 1, 2], np.float32))
+    f = st.compile(lambda x: x + st.host_call(np.flip, w, w, pure=True))
+    for _ in range(2):
+        np.testing.assert_array_equal(np.array(f(st.tensor(np.ones(3, np.float32)))), [3, 2, 4])
+    assert any(isinstance(c, Host) for once in f.program.executable.commands[:1] for c in flat((once,)))
 
 
 def test_held_inputs_survive_text_and_json_and_count_in_the_digest() -> None:

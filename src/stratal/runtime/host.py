@@ -98,7 +98,7 @@ class HostCalls:
         if place.slot is not None:
             array = self._slots[place.slot].array
             return np.lib.stride_tricks.as_strided(array, value.type.ints, strides)
-        for block in (self._memory.arena, self._memory.constants):
+        for block in (self._memory.arena, self._memory.kept, self._memory.constants):
             offset = place.address - address_of(block)
             if offset >= 0 and offset + value.nbytes <= block.nbytes:
                 return np.ndarray(value.type.ints, value.type.dtype.np, block.data, offset, strides)
