@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, Value, While
+from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, Once, Value, While
 from stratal.memory.liveness import roots
 from stratal.runtime.guard import Edge, guarded_array
 from stratal.runtime.loader import load_kernels
@@ -97,6 +97,8 @@ class GuardedRun:
                 self.commands(c.then if self.view(c.predicate) else c.otherwise)
             elif isinstance(c, Loop):
                 self.loop(c)
+            elif isinstance(c, Once):
+                self.commands(c.body)
             else:
                 self.while_(c)
 
