@@ -102,7 +102,8 @@ def _rows(plan: JSON, commands: Sequence[JSON], depth: int, total: float) -> Ite
             yield pad + _loop(plan, c)
             yield from _rows(plan, c["body"], inner, total)
         elif c["do"] == "once":
-            yield f"{pad}once, and again after one of {plural(len(c['held']), 'held input')} has changed"
+            again = f", and again after one of {plural(len(c['held']), 'held input')} has changed"
+            yield f"{pad}once" + (again if c["held"] else "")
             yield from _rows(plan, c["body"], inner, total)
         elif c["do"] == "while":
             yield f"{pad}while %{c['predicate']}, found by"
