@@ -250,7 +250,7 @@ CONVOLUTIONS: dict[str, Callable[[Rng], Any]] = {
     "conv grouped": lambda rng: _convolution(rng, groups=8, strides=int(rng.integers(1, 3))),
     "conv depthwise": lambda rng: _convolution(rng, depthwise=True, strides=int(rng.integers(1, 3))),
     "conv transposed": lambda rng: _convolution(rng, transposed=True, strides=int(rng.integers(1, 4))),
-    "conv 1d, 3d": lambda rng: _convolution(
+    "conv 1d 3d": lambda rng: _convolution(
         rng, axes=int(rng.choice([1, 3])), strides=int(rng.integers(1, 3))
     ),
 }

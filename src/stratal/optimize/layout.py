@@ -3,8 +3,9 @@
 Logical shapes never change.
 
 Convolutions want vectors along an axis their windows do not touch: channels last, so that a window's rows are
-contiguous too, or the batch last where channels are too few to fill a vector. What is computed from a value
-element by element keeps its order. Results of the graph are row-major.
+contiguous too, or the batch last where channels are too few to fill a vector. Depthwise convolutions fill
+vectors along any axis and keep the order they find. What is computed from a value element by element keeps
+its order. Results of the graph are row-major.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def choose_orders(
     """
     orders: dict[Node, Order] = {}
     convolved = {
-        source: _of_activations(node)
+        source: node
         for node in graph.nodes
         if node.op.name == "conv"
         for source in _sources(node.inputs[0])
@@ -52,8 +53,12 @@ def choose_orders(
             continue
         rank = len(node.shape)
         if node.op.name == "conv" or (rank > 2 and node in convolved):
-            images = _of_activations(node) if node.op.name == "conv" else convolved[node]
-            if by_batch and images:
+            conv = convolved.get(node, node)
+            given = _order_of(node.inputs[0], orders)
+            if _is_depthwise(conv) and _walks(conv, given[-1]):
+                orders[node] = given
+                _note(node, orders[node], "channels that are convolved one by one stay where they are")
+            elif by_batch and _of_activations(conv):
                 orders[node] = batch_last(rank)
                 _note(node, orders[node], "channels are too few to fill the vectors of a convolution")
             else:
@@ -91,6 +96,24 @@ def _of_activations(node: Node) -> bool:
     its batch and channels are swapped.
     """
     return math.prod(node.inputs[1].aval.ints[2:]) <= math.prod(node.aval.ints[2:])
+
+
+def _is_depthwise(conv: Node) -> bool:
+    """Return whether every channel is convolved alone: windows read no other channel beside it."""
+    return conv.op.attributes["groups"] > 1 and conv.inputs[1].aval.ints[1] == 1
+
+
+def _walks(conv: Node, axis: int) -> bool:
+    """Return whether windows move by one element along an axis, or not at all."""
+    return axis < 2 or bool(conv.op.attributes["strides"][axis - 2] == 1)
+
+
+def _order_of(node: Node, orders: dict[Node, Order]) -> Order:
+    """Return the order in which a value lies, seen through permutations."""
+    if node.op.name == "permute" and node not in orders:
+        given, perm = _order_of(node.inputs[0], orders), node.op.attributes["perm"]
+        return tuple(perm.index(axis) for axis in given)
+    return orders.get(node, tuple(range(len(node.shape))))
 
 
 def _note(node: Node, order: Order, why: str) -> None:

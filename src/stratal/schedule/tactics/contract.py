@@ -146,6 +146,8 @@ def _may_copy(p: Product, a: Copied, b: Copied) -> bool:
         used = p.used(k, (*p.roles.outer, *p.roles.reduce))
         if operand is None or math.prod(v.extent for v in used) * along.extent > operand.buffer.size:
             return False
+        if not p.panels(k):
+            return False
     return True
 
 
@@ -217,8 +219,8 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     lies scattered.
     """
     operand = p.operand(p.roles.b)
-    if operand is None:
-        return ""  # a constant
+    if operand is None or not p.panels(p.roles.b):
+        return ""  # a constant, or windows of a tile's rows
     if p.step(p.roles.b, p.roles.vector) != 1:
         return "before" if p.roles.vector.extent > 1 else ""
     far = max((abs(p.step(p.roles.b, v) or 0) for v in p.roles.reduce), default=0)

@@ -105,6 +105,7 @@ def _suits(p: Product, kind: Kind) -> bool:
         and bool(p.roles.reduce)
         and p.roles.reduce[-1].extent >= kind.group
         and all(v.extent for v in (*p.axes, *p.roles.reduce))
+        and all(p.panels(k) for k in (0, 1))
         and not _repeats(p, p.roles.a, (p.m,))
         and not _repeats(p, p.roles.b, (p.roles.vector,))
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stratal.base.dtypes import DType
@@ -11,7 +11,7 @@ from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, loads
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, loads, walk
 from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import Fetch, Stmt, Store, expressions, loaded, stored
@@ -26,47 +26,84 @@ SCATTERED = 4.0  # cycles to store an element across its line
 class Roles(NamedTuple):
     """What each loop does.
 
-    `vector` is the axis in vectors; `a` and `b` are positions of the operands among the terms.
+    `vector` is the axis in vectors; `a` and `b` are positions of the operands among the terms. A may depend
+    on `vector` as well, and B on `rows`: such operands are read where they lie, never copied into panels.
     """
 
     a: int
     b: int
     vector: Var
-    rows: tuple[Var, ...]  # axes of A alone: the tile's rows
+    rows: tuple[Var, ...]  # the tile's rows: axes of A alone, or one that windows of B overlap along
     outer: tuple[Var, ...]  # batch axes, and further axes of B
     reduce: tuple[Var, ...]
 
 
+class Grid:
+    """The loops over a result: its axes, of which those that operands read in groups are two loops each.
+
+    A filter's number in a grouped convolution is `group * size + member`: images depend on the group alone.
+    `places` has such axes as sums of their loops, `steps` how far apart neighbours along a loop are stored.
+    """
+
+    def __init__(self, axes: Sequence[Var], terms: Sequence[Expr], out: Buffer) -> None:
+        self.axes: list[Var] = []
+        self.steps: list[int] = []
+        self.places: dict[Var, Expr] = {}
+        sizes = {v: c for v, c in _divisions(terms) if v in axes and v.extent % c == 0 and 1 < c < v.extent}
+        for v, step in zip(axes, out.strides, strict=True):
+            size = sizes.get(v)
+            if size is None:
+                self.axes.append(v)
+                self.steps.append(step)
+                continue
+            group, member = fresh_axes((v.extent // size, size), f"{v.name}g")
+            self.axes += [group, member]
+            self.steps += [size * step, step]
+            self.places[v] = index.add(index.mul(group, size), member)
+
+
+def _divisions(terms: Sequence[Expr]) -> Iterator[tuple[Var, int]]:
+    """Yield every loop variable that is divided by a constant, with that constant."""
+    for e in walk(terms):
+        if isinstance(e, Call) and e.fn == "floordiv":
+            value, size = e.args
+            if isinstance(value, Var) and isinstance(size, Const):
+                yield value, int(size.value)
+
+
 def choose_roles(
     terms: Sequence[Expr],
-    axes: Sequence[Var],
+    grid: Grid,
     reduce: Sequence[Var],
-    out: Buffer,
+    size: int,
     lanes: int,
     num_results: int = 1,
     held: Sequence[bool] = (False, False),
 ) -> Roles:
     """Choose the vector axis: the one with the fewest cycles for arithmetic on padded vectors, for copying an
     operand it is not contiguous in (a held one costs nothing), and for storing results across their lines.
+
+    An axis of both operands is one as well, as the channels of a depthwise convolution are: then A is read in
+    vectors too, where it is contiguous.
     """
+    axes = grid.axes
     products = math.prod(v.extent for v in (*axes, *reduce)) / (2 * lanes)
     operands = [strip_cast(t) for t in terms]
     offsets = [
         index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands
     ]  # else a constant
     best: tuple[tuple[float, ...], int, Var] | None = None
-    for v, step_out in zip(axes, out.strides, strict=True):
-        mine = [index.depends(o, v) for o in offsets]
-        if sum(mine) != 1:
+    for v, step_out in zip(axes, grid.steps, strict=True):
+        b = _vector_operand(offsets, v)
+        if b is None:
             continue
-        b = mine.index(True)
         contiguous = index.stride_of(offsets[b], v) == 1 and v.extent > 1
         operand = operands[b]
         cycles = products * (-(-v.extent // lanes) * lanes / max(1, v.extent))
         if not contiguous and isinstance(operand, Load) and not held[b]:
-            cycles += COPIED * operand.buffer.size
+            cycles += COPIED * _num_read(offsets[b], (*axes, *reduce))
         if step_out != 1:
-            cycles += SCATTERED * num_results * out.size
+            cycles += SCATTERED * num_results * size
         score = (-cycles, int(contiguous), int(step_out == 1), min(v.extent, 64), b)
         if best is None or score > best[0]:
             best = (score, b, v)
@@ -77,8 +114,31 @@ def choose_roles(
     a = 1 - b
     rows = [v for v in axes if v is not vector and not index.depends(offsets[b], v)]
     outer = [v for v in axes if v is not vector and v not in rows]
+    lonely = math.prod(v.extent for v in rows) == 1 and index.stride_of(offsets[b], vector) == 1
+    if lonely and _overlaps(operands[b], offsets[b], (*axes, *reduce)):
+        rows += [v for v in outer if index.stride_of(offsets[b], v) is not None and v.extent > 1][-1:]
+        outer = [v for v in outer if v not in rows]
     steps = {v: abs(index.stride_of(offsets[a], v) or 0) or (1 << 40) for v in reduce}
     return Roles(a, b, vector, tuple(rows), tuple(outer), tuple(sorted(reduce, key=lambda v: -steps[v])))
+
+
+def _vector_operand(offsets: Sequence[Expr], v: Var) -> int | None:
+    """Return the operand that an axis would read in vectors and may copy; None where it would gather."""
+    mine = [index.depends(o, v) for o in offsets]
+    if not all(mine):
+        return mine.index(True) if any(mine) else None
+    near = [index.stride_of(o, v) == 1 for o in offsets]
+    return None if not any(near) else near.index(False) if not all(near) else 1
+
+
+def _overlaps(operand: Expr, offset: Expr, loops: Sequence[Var]) -> bool:
+    """Return whether windows share elements of an operand: a tile of several rows then reads them once."""
+    return isinstance(operand, Load) and _num_read(offset, loops) > operand.buffer.size
+
+
+def _num_read(offset: Expr, loops: Sequence[Var]) -> int:
+    """Return how many elements of an operand are read, those in several windows as often."""
+    return math.prod(v.extent for v in loops if index.depends(offset, v))
 
 
 def step_of(term: Expr, v: Var) -> int | None:
@@ -97,18 +157,21 @@ class Product:
         self.target = target
         self.anchor = x.group.members[0]
         self.compute: Compute = x.compute(self.anchor)
-        self.axes = fresh_axes((v.extent for v in self.compute.axes), "i")
+        axes = fresh_axes((v.extent for v in self.compute.axes), "i")
         reduce = fresh_axes((v.extent for v in self.compute.reduce), "k")
-        operands = x.terms(self.anchor, tuple(self.axes), tuple(reduce))
+        operands = x.terms(self.anchor, tuple(axes), tuple(reduce))
         self.dtype: DType = self.compute.state_dtypes[0]
         self.lanes = target.lanes(max(4, self.dtype.itemsize))
         out = x.buffer(x.results[0])
+        grid = Grid(axes, operands, out)
+        self.axes: list[Var] = grid.axes
+        operands = substitute(operands, grid.places)
         self.held = tuple(map(x.is_held, operands))  # of each operand: what is made of it before is made once
-        self.roles = choose_roles(operands, self.axes, reduce, out, self.lanes, len(x.results), self.held)
+        self.roles = choose_roles(operands, grid, reduce, out.size, self.lanes, len(x.results), self.held)
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
         rows = index.unflatten(self.m, tuple(v.extent for v in self.roles.rows))
         self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
-        self.where = tuple(substitute(self.axes, self.row_index))
+        self.where = tuple(substitute(substitute(axes, grid.places), self.row_index))
         self.terms: list[Expr] = substitute(operands, self.row_index)
         self.depth = math.prod(v.extent for v in reduce)
         self.in_place: list[tuple[Buffer, Buffer]] = []
@@ -140,6 +203,10 @@ class Product:
     def step(self, k: int, v: Var) -> int | None:
         """Return how many elements apart neighbours along `v` lie in an operand; None if that varies."""
         return 0 if self.operand(k) is None else step_of(self.terms[k], v)
+
+    def panels(self, k: int) -> bool:
+        """Return whether an operand may be copied into panels: all tiles of the other one read the same."""
+        return not index.depends(self.terms[k], self.roles.vector if k == self.roles.a else self.m)
 
     def narrow(self, k: int) -> bool:
         """Return whether an operand is read as 16-bit floats, which are widened for every product."""
