@@ -13,6 +13,7 @@ from stratal.graph.node import Node
 from stratal.ops.control.regions import is_zero
 from stratal.ops.indexing.segments import MOST, segmented
 from stratal.ops.linear.contract import parse_spec
+from stratal.optimize.phases import FEW_CHANNELS, split_phases
 from stratal.optimize.rewrite import rewrite_graph
 
 
@@ -66,7 +67,6 @@ def _sums_tiles(node: Node) -> bool:
     )
 
 
-FEW_CHANNELS = 16  # fewer do not fill a vector
 LONG = 1 << 16  # elements a reduction must have to be worth two kernels
 FEW = 256  # results beyond which threads find enough to do without splitting
 PARTS = 16
@@ -199,4 +199,5 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
 
 def choose_algorithms(graph: Graph) -> Graph:
     """Apply every choice of this file."""
-    return split_reductions(split_products(sort_scatters(pad_convolutions(graph))))
+    convolved = pad_convolutions(split_phases(graph))
+    return split_reductions(split_products(sort_scatters(convolved)))

@@ -1,0 +1,164 @@
+"""Transposed convolutions without the zeros between the elements they spread.
+
+    conv(x, w, lhs_dilation=d)  ->  interleave(conv(x, w'))
+
+With y = d*q + p - shift, output y reads x at q + t through tap d*t + (low + shift) - p of its filter: what
+differs from phase to phase is the filter alone. One plain convolution with d times the filters computes all
+phases; a reshape makes places of them. Filters get fewer than d taps more, which are zero, where d - 1 zeros
+stood between any two elements. `shift` is such that none of those taps stands in front. Along an axis whose
+window is one element, one phase alone is not zero: there the result is spread, and nothing else is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from stratal.base import settings
+from stratal.base.dtypes import float32
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import Node
+from stratal.ops.linear import family
+from stratal.optimize.rewrite import rewrite_graph
+
+FEW_CHANNELS = 16  # fewer do not fill a vector
+WINOGRAD_SHARE = 1 / 3  # of the time of a direct sum, as measured
+
+
+class Axis(NamedTuple):
+    """One spatial axis of a transposed convolution: `size` results from `given` elements `step` apart."""
+
+    given: int
+    window: int
+    step: int
+    low: int  # padding in front
+    size: int
+
+    @property
+    def single(self) -> bool:
+        """Whether one phase alone reads anything."""
+        return self.window == 1
+
+    @property
+    def phases(self) -> int:
+        return 1 if self.single else self.step
+
+    @property
+    def shift(self) -> int:
+        """How many results of the first phases stand before the first that counts."""
+        return 0 if self.single else (self.step - 1 - self.low) % self.step
+
+    @property
+    def taps(self) -> int:
+        """The window of a phase."""
+        return -(-self.window // self.step)
+
+    @property
+    def first(self) -> int:
+        """The first result of the only phase."""
+        return self.low % self.step if self.single else 0
+
+    @property
+    def places(self) -> int:
+        """How many results a phase has."""
+        return -(-(self.size + self.shift - self.first) // self.step)
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        front = (self.low + self.shift) // self.step
+        return front, self.places + self.taps - 1 - self.given - front
+
+
+def split_phases(graph: Graph) -> Graph:
+    """Compute the phases of every transposed convolution side by side."""
+    return rewrite_graph(graph, _split)
+
+
+def _split(node: Node) -> tuple[str, Node] | None:
+    if node.op.name != "conv" or all(d == 1 for d in node.op.attributes["lhs_dilation"]):
+        return None
+    op, (x, w) = node.op.attributes, node.inputs
+    sizes = (x.aval.ints[2:], w.aval.ints[2:], op["lhs_dilation"], op["padding"], node.aval.ints[2:])
+    axes = [Axis(n, k, d, low, size) for n, k, d, (low, _), size in zip(*sizes, strict=True)]
+    dilated = [k for k, a in enumerate(axes) if a.step > 1]
+    if any(op["strides"][k] != 1 or op["rhs_dilation"][k] != 1 or axes[k].places < 1 for k in dilated):
+        return None
+    if not all((*x.aval.ints, *w.aval.ints)) or _is_faster_spread(node, axes):
+        return None
+    b = Builder(node.where)
+    padding = tuple(axes[k].padding if k in dilated else op["padding"][k] for k in range(len(axes)))
+    ones = (1,) * len(axes)
+    x, padding = family.crop_negative(b, x, 2, padding, ones)
+    made = b.conv(x, _filters(b, w, axes), **(op | {"padding": padding, "lhs_dilation": ones}))
+    return "split-phases", _spread(b, _interleave(b, made, axes), axes)
+
+
+def _is_faster_spread(node: Node, axes: list[Axis]) -> bool:
+    """Return whether Winograd's algorithm over the spread operand takes fewer products than all phases."""
+    op, w = node.op.attributes, node.inputs[1].aval
+    plain = op["groups"] == 1 and all(s == 1 for s in (*op["strides"], *op["rhs_dilation"]))
+    fits = w.ints[2:] == (3, 3) and w.dtype is float32 and min(w.ints[:2]) >= FEW_CHANNELS
+    if not (settings.winograd.value and plain and fits):
+        return False
+    spread = math.prod(a.step * a.window for a in axes) * WINOGRAD_SHARE
+    return spread < math.prod(a.phases * a.taps for a in axes)
+
+
+def _filters(b: Builder, w: Node, axes: list[Axis]) -> Node:
+    """Return the filters of all phases, [filters * phases, channels, taps...]."""
+    if all(a.phases == 1 for a in axes):
+        return w
+    none = (0,) * (2 + len(axes))
+    high = (0, 0, *(a.taps * a.phases - a.window if a.phases > 1 else 0 for a in axes))
+    w = b.pad(w, b.const(0, w.dtype), low=none, high=high, interior=none)
+    shape = list(w.shape[:2])
+    taps, phases = [], []
+    for a, size in zip(axes, w.shape[2:], strict=True):
+        taps.append(len(shape))
+        shape.append(size // a.phases)
+        if a.phases > 1:
+            phases.append(len(shape))
+            shape.append(a.phases)
+    w = b.flip(b.reshape(w, shape=tuple(shape)), axes=tuple(phases))
+    w = b.permute(w, perm=(0, *phases, 1, *taps))
+    numbers = math.prod(w.aval.ints[: 1 + len(phases)])
+    return b.op("reshape", w, shape=(numbers, *w.shape[1 + len(phases) :]))
+
+
+def _interleave(b: Builder, made: Node, axes: list[Axis]) -> Node:
+    """Return the results of all phases at their places: [n, filters * phases, q...] -> [n, filters, y...]."""
+    many = [k for k, a in enumerate(axes) if a.phases > 1]
+    if not many:
+        return made
+    phases = [axes[k].phases for k in many]
+    batch, numbers, *counts = made.aval.ints
+    outputs = numbers // math.prod(phases)
+    made = b.reshape(made, shape=(batch, outputs, *phases, *counts))
+    perm, shape = [0, 1], [batch, outputs]
+    for k, count in enumerate(counts):
+        perm.append(2 + len(many) + k)
+        if k in many:
+            perm.append(2 + many.index(k))
+        shape.append(count * axes[k].phases)
+    made = b.op("reshape", b.permute(made, perm=tuple(perm)), shape=tuple(shape))
+    start = (0, 0, *(a.shift for a in axes))
+    ends = (a.shift + a.size if a.phases > 1 else n for a, n in zip(axes, counts, strict=True))
+    stop = (batch, outputs, *ends)
+    if start == (0,) * len(start) and stop == made.shape:
+        return made
+    return b.op("slice", made, start=start, stop=stop, step=(1,) * len(stop))
+
+
+def _spread(b: Builder, made: Node, axes: list[Axis]) -> Node:
+    """Return the results with zeros between them along axes that have one phase of several."""
+    if all(a.phases == a.step for a in axes):
+        return made
+    around = [_between(a) if a.phases != a.step else (0, 0, 0) for a in axes]
+    low, high, interior = ((0, 0, *sizes) for sizes in zip(*around, strict=True))
+    return b.op("pad", made, b.const(0, made.dtype), low=low, high=high, interior=interior)
+
+
+def _between(a: Axis) -> tuple[int, int, int]:
+    """Return how many zeros stand before, behind and between the results of an axis's only phase."""
+    return a.first, a.size - a.first - (a.places - 1) * a.step - 1, a.step - 1

@@ -1,0 +1,83 @@
+"""Transposed convolutions as plain ones with more filters: results, and that no zeros are put in between."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
+
+from benchmarks.cases import Case, result_shape
+from benchmarks.reference import fault
+
+import stratal as st
+from stratal import nn
+from stratal.base import settings
+from stratal.optimize.phases import split_phases
+
+
+def _random_case(number: int, rng: np.random.Generator) -> Case:
+    """Draw until a transposed convolution has a result; windows smaller and larger than the strides."""
+    while True:
+        axes, groups = int(rng.integers(1, 3)), int(rng.integers(1, 4))
+        window, strides = ([int(k) for k in rng.integers(1, most, axes)] for most in (6, 5))
+        dilation = [int(d) for d in rng.choice([1, 1, 1, 2], axes)]
+        reach = [d * (k - 1) for k, d in zip(window, dilation, strict=True)]
+        padding = [int(rng.integers(0, r + 1)) for r in reach]
+        extra = [int(rng.integers(0, max(pair))) for pair in zip(strides, dilation, strict=True)]
+        geometry = {"strides": tuple(strides), "padding": tuple(padding), "dilation": tuple(dilation),
+                    "groups": groups, "output_padding": tuple(extra)}  # fmt: skip
+        shapes = (2, 2 * groups, *map(int, rng.integers(1, 7, axes))), (2 * groups, 3, *window)
+        case = Case(number, "transposed", str(rng.choice(["float64", "int32"])), shapes, geometry=geometry)
+        if min(result_shape(case)) > 0:
+            return case
+
+
+def _program(case: Case) -> Any:
+    g = dict(case.geometry)
+    g["stride"] = g.pop("strides")
+    function = getattr(nn.functional, f"conv_transpose{len(g['stride'])}d")
+    return st.compile(lambda x, w: function(x, w, **g))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_transposed_convolutions_equal_the_reference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for number in range(8):
+        case = _random_case(number, rng)
+        result = _program(case)(*map(st.tensor, case.inputs()))
+        assert not fault(case, result.numpy()), str(case)
+
+
+def _convolution(x: tuple[int, ...], w: tuple[int, ...], strides: tuple[int, int], extra: int) -> Any:
+    """Return the convolution that a transposed one becomes."""
+    geometry = {"strides": strides, "padding": (w[2] // 2, 0), "dilation": (1, 1), "groups": 1,
+                "output_padding": (extra, 0)}  # fmt: skip
+    case = Case(0, "transposed", "float32", (x, w), geometry=geometry)
+    program = _program(case)
+    program(*map(st.tensor, case.inputs()))
+    (conv,) = [n for n in split_phases(program.program.graph).nodes if n.op.name == "conv"]
+    return conv
+
+
+def test_no_zeros_are_put_between_elements_before_a_convolution() -> None:
+    conv = _convolution((2, 4, 5, 6), (4, 3, 3, 4), (2, 3), extra=1)
+    assert conv.op.attributes["lhs_dilation"] == (1, 1)
+    assert conv.shape[1] == 3 * 2 * 3 and conv.inputs[1].shape[2:] == (2, 2)
+    assert conv.inputs[0].op.name != "pad"
+
+
+def test_of_a_window_of_one_element_only_what_is_not_zero_is_computed() -> None:
+    conv = _convolution((2, 4, 5, 6), (4, 3, 1, 1), (2, 2), extra=1)
+    assert conv.shape == (2, 3, 5, 6)
+
+
+def test_what_winograds_algorithm_computes_with_fewer_products_stays() -> None:
+    conv = _convolution((2, 32, 8, 8), (32, 32, 3, 3), (2, 2), extra=1)
+    assert conv.op.attributes["lhs_dilation"] == (2, 2)
+    with settings.winograd(False):
+        assert _convolution((2, 32, 8, 8), (32, 32, 3, 3), (2, 2), extra=1).shape[1] == 32 * 4
