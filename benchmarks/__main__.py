@@ -6,6 +6,7 @@ examples:
     python -m benchmarks run --only mlp,gpt --python peers=/path/to/python
     python -m benchmarks sizes --only mlp,gpt            training steps at odd sizes and with twice the work
     python -m benchmarks random --against torch,jax      random products and convolutions: right, and how fast
+    python -m benchmarks explorer                        the tuner's cost model against random draws
     python -m benchmarks list                            the tasks, with their work and their gates
     python -m benchmarks report rows.json                docs/performance.md with its plot
 """
@@ -23,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare_random, compare_sizes, show
+from benchmarks import compare_explorers, compare_random, compare_sizes, show
 from benchmarks.cases import draw_cases
 from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
@@ -42,17 +43,22 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run | sizes | random | list | report"
+    kinds = "run | sizes | random | explorer | list | report"
     commands = parser.add_subparsers(dest="command", metavar=kinds, required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
     _configure_random(commands.add_parser("random", help="random products and convolutions"))
+    explorer = commands.add_parser("explorer", help="the tuner's cost model against random draws")
+    explorer.add_argument("--trials", type=int, default=32, metavar="N", help="of each (default: 32)")
+    explorer.add_argument("--seed", type=int, default=0, metavar="N")
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
     report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
     report.add_argument("rows", type=Path, metavar="FILE", help="what `run --json FILE` wrote")
     report.add_argument("--docs", type=Path, default=DOCS, help="folder to write to (default: docs)")
     arguments = parser.parse_args(argv)
-    measured = {"run": run, "sizes": run_sizes, "random": run_random}.get(arguments.command)
+    measured = {
+        "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
+    }.get(arguments.command)  # fmt: skip
     if measured is not None:
         return measured(parser, arguments)
     print(
@@ -194,6 +200,13 @@ def run_random(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
     return 0 if compare_random.met(rows) else 1
+
+
+def run_explorer(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Tune products with and without the cost model; return 0 if the model finds what is as fast."""
+    rows = compare_explorers.measure(arguments.trials, arguments.seed)
+    print(compare_explorers.text(rows))
+    return 0 if compare_explorers.met(rows) else 1
 
 
 def run_tasks(

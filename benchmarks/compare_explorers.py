@@ -1,0 +1,85 @@
+"""Does the learned cost model find faster schedules than random draws, with as many measurements?
+
+Products of several shapes are tuned one after the other by both. The model keeps what it learned; before it
+tunes a shape, it ranks what the random draws measured there, which it has not seen.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import stratal as st
+from stratal.base.target import current_target
+from stratal.schedule.result import Candidate
+from stratal.tune.explore import Explorer, Verdict
+from stratal.tune.measure import Measurer
+from stratal.tune.model import LearnedStrategy, RandomStrategy, features, rank_correlation
+from stratal.tune.session import Task, Watch, tasks_of
+
+Row = dict[str, Any]
+
+SHAPES = ((256, 192, 320), (96, 384, 640), (512, 128, 160), (32, 512, 768))  # m, k, n
+
+
+def measure(trials: int, seed: int) -> list[Row]:
+    """Return a row for each shape: the best times found, relative to the default's, and the correlation."""
+    learned, rows = LearnedStrategy(seed), []
+    with Measurer(current_target()) as measurer:
+        for number, (m, k, n) in enumerate(SHAPES):
+            task = product_task(m, k, n)
+            drawn = _tuned(measurer, RandomStrategy(seed + number), task, trials)
+            correlation = _correlation(learned, drawn, (m, n)) if number else None
+            found = _tuned(measurer, learned, task, trials)
+            rows.append({
+                "shape": [m, k, n], "trials": trials, "random": _best(drawn), "learned": _best(found),
+                "rank_correlation": correlation,
+            })  # fmt: skip
+    return rows
+
+
+def product_task(m: int, k: int, n: int) -> Task:
+    """Return the kernel of a product of [m, k] and [k, n] as a task of tuning."""
+    with Watch() as watch:
+        st.compile(lambda a, b: a @ b)(st.zeros((m, k)), st.zeros((k, n)))
+    (task,) = tasks_of(watch.programs)
+    return task
+
+
+def _tuned(measurer: Measurer, strategy: Any, task: Task, trials: int) -> Verdict:
+    return Explorer(measurer, strategy).tune(task.problem, task.default, trials=trials)
+
+
+def _times(verdict: Verdict) -> list[tuple[Candidate, float]]:
+    """Return the candidates that were measured, with their times relative to the default's."""
+    return [(a.candidate, a.timing.ratio.median) for a in verdict.attempts if a.timing is not None]
+
+
+def _best(verdict: Verdict) -> float:
+    return min((ratio for _, ratio in _times(verdict)), default=1.0)
+
+
+def _correlation(learned: LearnedStrategy, drawn: Verdict, shape: tuple[int, int]) -> float:
+    ways, ratios = zip(*_times(drawn), strict=True)
+    return rank_correlation(learned.predict(features(ways, drawn.default, shape)), ratios)
+
+
+def met(rows: list[Row]) -> bool:
+    """Return whether the model found what is at least as fast, over all shapes."""
+    return sum(math.log(row["learned"] / row["random"]) for row in rows) <= 0.0
+
+
+def text(rows: list[Row]) -> str:
+    """Return the rows as text."""
+    lines = ["best of as many trials, time relative to the default's; rank correlation on a shape not seen"]
+    for row in rows:
+        correlation = "-" if row["rank_correlation"] is None else f"{row['rank_correlation']:.2f}"
+        name = "x".join(map(str, row["shape"]))
+        lines.append(
+            f"  {name:14} {row['trials']} trials: random {row['random']:.3f}, learned {row['learned']:.3f},"
+            f" correlation {correlation}"
+        )
+    means = {key: statistics.geometric_mean(row[key] for row in rows) for key in ("random", "learned")}
+    lines.append(f"  geometric mean: random {means['random']:.3f}, learned {means['learned']:.3f}")
+    return "\n".join(lines)
