@@ -30,6 +30,7 @@ COPIED_BLOCK = 256  # rows of B that are copied at a time
 THIN_BLOCK = 32  # rows of B that few rows of A read side by side
 THIN_COLUMNS = 1024
 RUN = 16  # tiles of rows that share a block of B
+WIDE_RUN = 8  # tiles of columns that share a block of A: both blocks stay in the second cache
 RUNS = 16  # that there should be, for all threads to share
 FEW_RUNS = 4  # where longer ones read memory better
 PACK_CYCLES = (1.0, 3.0)  # an element copied, along its lines and across them
@@ -203,7 +204,8 @@ def choose_tiling(p: Product) -> Tiling:
         wide = _panels_at_once(p, width, num_rows * num_columns) if copy_b else 1
         return Tiling(rows, vectors, run_columns=wide, copy_b=copy_b)
     run = max(1, min(RUN, -(-num_rows // max(1, -(-RUNS // num_columns)))))
-    return Tiling(rows, vectors, panel, run, copy_b=copy_b)
+    wide = max(1, min(WIDE_RUN, num_columns // p.num_outer, -(-num_rows // run) * num_columns // RUNS))
+    return Tiling(rows, vectors, panel, run, wide, copy_b=copy_b)
 
 
 def _panels_at_once(p: Product, width: int, num_tiles: int) -> int:
