@@ -32,6 +32,7 @@ THIN_COLUMNS = 1024
 RUN = 16  # tiles of rows that share a block of B
 WIDE_RUN = 8  # tiles of columns that share a block of A: both blocks stay in the second cache
 RUNS = 16  # that there should be, for all threads to share
+LONG_ROWS = (8, 16)  # vectors of one row: pieces of B of 1 KB are fetched ahead
 FEW_RUNS = 4  # where longer ones read memory better
 PACK_CYCLES = (1.0, 3.0)  # an element copied, along its lines and across them
 
@@ -119,12 +120,15 @@ def choose_tile(num_rows: int, num_columns: int, lanes: int, target: Target) -> 
 def register_tiles(num_rows: int, num_columns: int, target: Target, lanes: int = 0) -> list[tuple[int, int]]:
     """Return rows and vectors of every register tile that fits the registers and the sizes."""
     lanes = lanes or target.lanes(4)
-    return [
+    tiles = [
         (rows, vectors)
         for vectors in (1, 2, 3, 4, 6)
         for rows in range(1, min(16, num_rows) + 1)
-        if rows * vectors + vectors + 1 <= target.num_vector_registers and (vectors - 1) * lanes < num_columns
-    ] or [(1, 1)]
+        if rows * vectors + vectors + 1 <= target.num_vector_registers
+    ]
+    if num_rows == 1:  # no registers for B, which is read once
+        tiles += [(1, vectors) for vectors in LONG_ROWS if vectors < target.num_vector_registers]
+    return [t for t in tiles if (t[1] - 1) * lanes < num_columns] or [(1, 1)]
 
 
 def _fair_tiles(p: Product) -> list[tuple[int, int]]:
@@ -188,11 +192,11 @@ def choose_tiling(p: Product) -> Tiling:
     rows, vectors = choose_tile(p.m.extent, p.roles.vector.extent, p.lanes, p.target)
     width, size = vectors * p.lanes, p.dtype.itemsize
     num_rows = max(1, -(-p.m.extent // rows))
-    num_columns = max(1, -(-p.roles.vector.extent // width) * p.num_outer)
+    across = max(1, -(-p.roles.vector.extent // width))
+    num_columns = max(1, across * p.num_outer)
     copy_b = _copy_of_b(p, vectors)
     if not copy_b and _thin(p, width):
-        wide = max(1, min(THIN_COLUMNS // width, num_columns // FEW_RUNS))
-        return Tiling(rows, vectors, THIN_BLOCK, num_rows, wide, copy_b=copy_b)
+        return _thin_tiling(p, rows, vectors)
     if copy_b == "inside":  # lines of several panels are read at once
         depth = COPIED_BLOCK if p.depth > 2 * COPIED_BLOCK else 0
         room = p.target.l2_bytes // 4 // ((depth or p.depth) * width * size)
@@ -204,7 +208,7 @@ def choose_tiling(p: Product) -> Tiling:
         wide = _panels_at_once(p, width, num_rows * num_columns) if copy_b else 1
         return Tiling(rows, vectors, run_columns=wide, copy_b=copy_b)
     run = max(1, min(RUN, -(-num_rows // max(1, -(-RUNS // num_columns)))))
-    wide = max(1, min(WIDE_RUN, num_columns // p.num_outer, -(-num_rows // run) * num_columns // RUNS))
+    wide = max(1, min(WIDE_RUN, across, -(-num_rows // run) * num_columns // RUNS))
     return Tiling(rows, vectors, panel, run, wide, copy_b=copy_b)
 
 
@@ -247,3 +251,14 @@ def _thin(p: Product, width: int) -> bool:
         and p.depth > 2 * THIN_BLOCK
         and p.depth * p.roles.vector.extent * p.dtype.itemsize > p.target.l1d_bytes
     )
+
+
+def _thin_tiling(p: Product, rows: int, vectors: int) -> Tiling:
+    """Return the tiles of few rows: a run of them reads long pieces of some rows of B."""
+    if p.m.extent == 1:
+        few = register_tiles(1, p.roles.vector.extent // FEW_RUNS, p.target, p.lanes)
+        vectors = max(vectors for _, vectors in few)
+    width = vectors * p.lanes
+    num_columns = max(1, -(-p.roles.vector.extent // width) * p.num_outer)
+    wide = max(1, min(THIN_COLUMNS // width, num_columns // FEW_RUNS))
+    return Tiling(rows, vectors, THIN_BLOCK, -(-p.m.extent // rows), wide)
