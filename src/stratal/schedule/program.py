@@ -25,6 +25,7 @@ from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.schedule.checks import IndexCheck, index_checks
 from stratal.schedule.held import FEW_TURNS, hoisted, made_of, once
+from stratal.schedule.order import in_order, owner
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
 from stratal.schedule.select import KernelMemo
@@ -215,7 +216,8 @@ class GraphLowering:
 
     def run(self) -> list[Command]:
         checks = self._index_checks()
-        groups = self._late_updates([read for check in checks for read in check.scheduled.reads])
+        checked = [n for check in checks for n in check.scheduled.reads if isinstance(n, Node)]
+        groups = in_order(self.planned.graph, self.planned.partition, checked)
         due = self._due(checks, groups)
         commands: list[Command] = []
         for group in groups:  # inputs returned as they came: the old value is free to be replaced then
@@ -242,7 +244,7 @@ class GraphLowering:
         due: dict[int, list[Command]] = {}
         for check in checks:
             reads = [r for r in check.scheduled.reads if isinstance(r, Node)]
-            owners = [group_of.get(_owner(r)) for r in reads]
+            owners = [group_of.get(owner(r)) for r in reads]
             made = [position[id(g)] + 1 for g in owners if g is not None and g.kind != "alias"]
             kernel = check.scheduled.kernel
             self.owner.draft.kernels.setdefault(kernel.name, check.scheduled)
@@ -252,29 +254,6 @@ class GraphLowering:
             )  # fmt: skip
             due.setdefault(max(made, default=0), []).append(launch)
         return due
-
-    def _late_updates(self, checked: Sequence[Operand]) -> list[Group]:
-        """Return the groups, those last that only feed state updates and no index check.
-
-        The order stays otherwise.
-        """
-        groups = self.planned.partition.groups
-        graph = self.planned.graph
-        if not graph.updates:
-            return list(groups)
-        group_of = self.planned.partition.group_of
-        needed: set[Node] = set()
-        stack = [*graph.outputs, *(n for n in checked if isinstance(n, Node))]
-        stack += [m for g in groups if g.kind in ("body", "host", "region") for m in g.members]
-        while stack:
-            node = stack.pop()
-            if node not in needed:
-                needed.add(node)
-                stack.extend(node.inputs)
-                if node in group_of:  # what any member of a kernel needs must run before the kernel
-                    stack.extend(group_of[node].members)
-        early = {g for g in groups for m in g.members if m in needed and group_of[m] is g}
-        return [g for g in groups if g in early] + [g for g in groups if g not in early]
 
     def _group(self, group: Group) -> list[Command]:
         node = group.members[0]
@@ -358,7 +337,7 @@ class GraphLowering:
 
 
 def _label(node: Node) -> str:
-    return _owner(node).op.name
+    return owner(node).op.name
 
 
 def _end(following: Mapping[int, int], start: int) -> int:
@@ -372,11 +351,6 @@ def _result_copies(planned: Planned, body: GraphLowering, results: Sequence[int]
     """Return the copies that fill the results of a graph which are not computed in their place."""
     pairs = zip(planned.graph.outputs, results, strict=True)
     return [Copy(body.at(n), id_, "result") for n, id_ in pairs if body.results.get(n) != id_]
-
-
-def _owner(node: Node) -> Node:
-    """Return the node whose group computes a value."""
-    return node.inputs[0] if isinstance(node.op, Item) else node
 
 
 class RegionLowering:
