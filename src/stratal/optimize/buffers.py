@@ -253,12 +253,13 @@ class Buffers:
                 return None
             way.add(node)
             for a in self.kernels.reads[node]:
+                little = a.value.aval.nbytes <= value.aval.nbytes // 16
+                if little and self._in_memory(a.value, stored):
+                    continue  # such as a factor per row: read rather than made again
                 if a.value in members:
                     stack.append(a.value)
                 elif a.value not in known:
-                    little = a.value.aval.nbytes <= value.aval.nbytes // 16
-                    if not little or not self._in_memory(a.value, stored):
-                        return None
+                    return None
         return way
 
     def _only_reader(self, value: Node, users: Sequence[Node], besides: Group | None = None) -> Group | None:
