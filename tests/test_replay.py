@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import stratal as st
 from stratal import nn, optim
+from stratal.base.errors import IndexOutOfRangeError
+from stratal.runtime.storage import DISTURBED, layout_of
 
 STEPS = 3  # until nothing changes from call to call
 
@@ -99,3 +102,220 @@ def test_ctrl_c_between_steps_leaves_the_handler_of_the_program_in_place() -> No
     _, step = counter()
     step()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+# -- calls that look at nothing again: what must end that ----------------------------------------------------
+def trained(steps: int = STEPS) -> tuple[Any, Any, Any]:
+    """Return a layer, its optimizer and a compiled training step that has settled."""
+    st.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    opt = optim.SGD(layer.parameters(), lr=0.5, momentum=0.9)
+
+    @st.compile
+    def step(x: Any) -> Any:
+        loss = (layer(x) ** 2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    for _ in range(steps):
+        step(BATCH)
+    return layer, opt, step
+
+
+BATCH = st.tensor(np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
+
+
+def steady(step: Any) -> bool:
+    """Whether the next call may take what the last one found."""
+    found = step._last.steady
+    return found is not None and found.token is DISTURBED[0]
+
+
+def weights(layer: Any) -> list[Any]:
+    return [np.array(p.numpy()) for p in layer.parameters()]
+
+
+def test_a_training_step_settles_and_stays_settled() -> None:
+    _, opt, step = trained()
+    for k in range(STEPS):
+        float(step(BATCH))
+        st.tensor(np.ones(3)).sum().item()  # work of others
+        opt.param_groups[0]["lr"] = 0.1 * (k + 1)
+        assert steady(step)
+
+
+def _loads_other_weights(layer: Any, opt: Any) -> None:
+    layer.load_state_dict({k: np.full(v.shape, 0.25, np.float32) for k, v in layer.state_dict().items()})
+
+
+def _rebinds_a_parameter(layer: Any, opt: Any) -> None:
+    layer.weight.data = st.tensor(np.full((2, 3), 0.5, np.float32))
+
+
+def _works_on_a_parameter_in_place(layer: Any, opt: Any) -> None:
+    with st.no_grad():
+        layer.bias.add_(1.0)
+
+
+def _loads_an_optimizer(layer: Any, opt: Any) -> None:
+    state = opt.state_dict()
+    for entries in state["state"].values():
+        entries["momentum_buffer"] = np.ones(entries["momentum_buffer"].shape, np.float32)
+    opt.load_state_dict(state)
+
+
+def _changes_a_gradient(layer: Any, opt: Any) -> None:
+    layer.weight.grad.zero_()
+    layer.bias.grad = None
+
+
+def _gives_one_memory_to_two_parameters(layer: Any, opt: Any) -> None:
+    kept = layer.weight.detach()
+    layer.weight.data = kept
+
+
+def _does_nothing(layer: Any, opt: Any) -> None:
+    pass
+
+
+CHANGES = (
+    _loads_other_weights, _rebinds_a_parameter, _works_on_a_parameter_in_place, _loads_an_optimizer,
+    _changes_a_gradient, _gives_one_memory_to_two_parameters, _does_nothing,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_steps_after_a_change_from_outside_are_those_of_a_step_that_never_settled(change: Any) -> None:
+    results = []
+    for settles in (True, False):
+        layer, opt, step = trained()
+        change(layer, opt)
+        for _ in range(STEPS):
+            if not settles:
+                step._last.steady = None
+            step(BATCH)
+        results.append([*weights(layer), *(np.array(p.grad.numpy()) for p in layer.parameters())])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_gradient_that_was_taken_is_not_written_again() -> None:
+    layer, _, step = trained()
+    taken = layer.weight.grad
+    before = np.array(taken.numpy())
+    layer.weight.grad = None
+    step(BATCH * 2)
+    step(BATCH * 3)
+    np.testing.assert_array_equal(taken.numpy(), before)
+    assert layer.weight.grad is not taken
+
+
+def test_an_exported_parameter_keeps_its_values_and_the_step_goes_on() -> None:
+    layer, _, step = trained()
+    seen = layer.weight.numpy()
+    before = seen.copy()
+    step(BATCH)
+    step(BATCH)
+    np.testing.assert_array_equal(seen, before)
+    assert not np.array_equal(layer.weight.numpy(), before)
+
+
+def test_two_steps_on_one_model_take_turns() -> None:
+    """Two captures of one function write the same states; two models of one structure share a program."""
+    layer, _, step = trained()
+    twin, _, twin_step = trained()
+    small = BATCH[:2]
+    for _ in range(STEPS):
+        step(BATCH)
+        step(small)
+        twin_step(BATCH)
+        twin_step(small)
+    assert steady(step)
+    assert steady(twin_step)
+    for one, other in zip(weights(layer), weights(twin), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_argument_that_shares_memory_with_a_state_is_read_before_it_is_written() -> None:
+    state = st.tensor(np.ones(8, np.float32))
+
+    @st.compile
+    def step(x: Any) -> Any:
+        state.add_(1.0)
+        return (x * state).sum()
+
+    for _ in range(STEPS):
+        step(st.tensor(np.ones(8, np.float32)))
+    old = float(state[0])
+    assert float(step(state.detach())) == 8 * old * (old + 1)
+
+
+def test_an_argument_with_another_layout_is_brought_into_the_one_expected() -> None:
+    state = st.tensor(np.zeros(1, np.float32))
+
+    @st.compile
+    def step(x: Any) -> Any:
+        state.add_(1.0)
+        return x[0] * state
+
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for _ in range(STEPS):
+        step(st.tensor(array))
+    other = st.tensor(array)
+    held = other._value("test")
+    held.move_to(layout_of(held.type, (4, 8)))
+    np.testing.assert_array_equal(step(other).numpy(), array[0] * (STEPS + 1))
+
+
+def test_an_index_out_of_range_in_a_settled_step_updates_nothing() -> None:
+    table = nn.Embedding(5, 2)
+    opt = optim.SGD(table.parameters(), lr=0.1)
+
+    @st.compile
+    def step(rows: Any) -> Any:
+        loss = table(rows).sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    good, bad = st.tensor(np.array([1, 2])), st.tensor(np.array([1, 7]))
+    for _ in range(STEPS):
+        step(good)
+    assert steady(step)
+    before = np.array(table.weight.numpy())
+    with pytest.raises(IndexOutOfRangeError):
+        step(bad)
+    np.testing.assert_array_equal(table.weight.numpy(), before)
+    step(good)
+    assert not np.array_equal(table.weight.numpy(), before)
+
+
+def test_the_rate_of_a_group_is_written_where_it_stands_unless_somebody_looks_at_it() -> None:
+    group = optim.SGD([st.tensor(np.ones(2), requires_grad=True)], lr=0.5).param_groups[0]
+    cell = group.scalar("lr")
+    doubled, seen = cell * 2, cell.numpy()
+    group["lr"] = 0.25
+    assert float(doubled) == 1.0
+    assert float(seen) == 0.5
+    place = cell._value("test")
+    group["lr"] = 0.125
+    assert cell._value("test") is place
+    assert float(cell) == 0.125
+
+
+def test_training_and_evaluating_in_turns_sees_every_update_and_every_rate() -> None:
+    layer, opt, step = trained()
+    evaluate = st.compile(lambda x: layer(x))
+    found, expected = [], []
+    for k in range(2 * STEPS):
+        opt.param_groups[0]["lr"] = 0.1 * (k + 1)
+        for _ in range(k % 3):
+            step(BATCH)
+        with st.inference_mode():
+            found.append(np.array(evaluate(BATCH).numpy()))
+        weight, bias = (np.array(p.detach().tolist(), np.float32) for p in layer.parameters())
+        expected.append(np.array(BATCH.tolist(), np.float32) @ weight.T + bias)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -309,7 +309,7 @@ def test_a_steady_step_allocates_nothing_large() -> None:
     out = None
     for _ in range(3):
         (out,) = program.run([state])
-    allocated = [m.allocations for m in program._outputs]
+    allocated = [m.allocations for m in program.output_memory]
     gc.collect()
     tracemalloc.start()
     for _ in range(500):
@@ -317,7 +317,7 @@ def test_a_steady_step_allocates_nothing_large() -> None:
         assert out.array.shape == (n,)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [m.allocations for m in program._outputs] == allocated
+    assert [m.allocations for m in program.output_memory] == allocated
     assert peak < 16_384  # Python's own small objects; one output alone would be 32 KiB
 
 

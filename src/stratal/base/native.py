@@ -15,7 +15,9 @@
     TracedCall := { ptr kernel, ptr Frame, ptr Logs, i64 bytes of one Log, i64 what }
     Log        := { i64 count, i64 capacity, Event.. }    64 bytes, then the events; one per thread
     Event      := { i64 what, i64 chunk or -1, i64 start ns, i64 end ns }
-    Relocation := { i64 slot, ptr where, i64 offset }    before a run `*where = addresses[slot] + offset`
+    Relocation := { i64 slot, i64 address, i64 count, Place.. }    before a run, where `addresses[slot]` is
+                    not the address of the last run: `*where = addresses[slot] + offset` for each place
+    Place      := { ptr where, i64 offset }
     Context    := { ptr pool, ptr error, ptr failed, ptr commands, i64 count,
                     ptr addresses, ptr relocations, i64 count }
     Frame      := see base.artifact
@@ -36,7 +38,8 @@ from typing import Final
 
 WORD: Final = 8
 RECORD_WORDS: Final = 8
-RELOCATION_WORDS: Final = 3
+RELOCATION_WORDS: Final = 3  # before the places
+PLACE_WORDS: Final = 2
 MOVE_WORDS: Final = 3
 FRAME_WORDS: Final = 6
 

@@ -107,27 +107,43 @@ define internal void @wake(ptr %word, i32 %count) noinline {{
 
 
 def _relocate() -> str:
-    """Write the addresses of this run's inputs and outputs wherever a frame or a record mentions them."""
+    """Write the addresses of inputs and outputs that moved wherever a frame or a record mentions them."""
     return f"""
 define internal void @relocate(ptr %addresses, ptr %table, i64 %count) {{
 entry:
   br label %look
 look:
-  %index = phi i64 [0, %entry], [%next, %patch]
+  %index = phi i64 [0, %entry], [%next, %done]
+  %relocation = phi ptr [%table, %entry], [%after, %done]
   %more = icmp slt i64 %index, %count
-  br i1 %more, label %patch, label %leave
-patch:
-  %start = mul i64 %index, {native.RELOCATION_WORDS * native.WORD}
-  %entry_at = getelementptr i8, ptr %table, i64 %start
-  %where_at = getelementptr i8, ptr %entry_at, i64 8
-  %offset_at = getelementptr i8, ptr %entry_at, i64 16
-  %slot = load i64, ptr %entry_at, align 8
-  %where = load ptr, ptr %where_at, align 8
-  %offset = load i64, ptr %offset_at, align 8
+  br i1 %more, label %compare, label %leave
+compare:
+  %known_at = getelementptr i8, ptr %relocation, i64 8
+  %places_at = getelementptr i8, ptr %relocation, i64 16
+  %first = getelementptr i8, ptr %relocation, i64 {native.RELOCATION_WORDS * native.WORD}
+  %slot = load i64, ptr %relocation, align 8
+  %known = load i64, ptr %known_at, align 8
+  %places = load i64, ptr %places_at, align 8
+  %length = mul i64 %places, {native.PLACE_WORDS * native.WORD}
+  %after = getelementptr i8, ptr %first, i64 %length
   %address_at = getelementptr i64, ptr %addresses, i64 %slot
   %address = load i64, ptr %address_at, align 8
-  %moved = add i64 %address, %offset
-  store i64 %moved, ptr %where, align 8
+  %stands = icmp eq i64 %address, %known
+  br i1 %stands, label %done, label %moved
+moved:
+  store i64 %address, ptr %known_at, align 8
+  br label %patch
+patch:
+  %place = phi ptr [%first, %moved], [%next_place, %patch]
+  %offset_at = getelementptr i8, ptr %place, i64 8
+  %where = load ptr, ptr %place, align 8
+  %offset = load i64, ptr %offset_at, align 8
+  %value = add i64 %address, %offset
+  store i64 %value, ptr %where, align 8
+  %next_place = getelementptr i8, ptr %place, i64 {native.PLACE_WORDS * native.WORD}
+  %patched = icmp eq ptr %next_place, %after
+  br i1 %patched, label %done, label %patch
+done:
   %next = add i64 %index, 1
   br label %look
 leave:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stratal.tensor.capture import note_mutation
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import Tensor, set_number, tensor
 
 
 class ParamGroup(dict[str, Any]):
@@ -35,7 +35,7 @@ class ParamGroup(dict[str, Any]):
         toggles = name not in self or (self[name] == 0) != (number == 0)
         super().__setitem__(name, number)
         if name in self._cells:
-            self._cells[name].data = tensor(number, dtype="float64")
+            set_number(self._cells[name], number)
         else:
             self._cells[name] = tensor(number, dtype="float64")
         if toggles:

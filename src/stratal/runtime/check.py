@@ -128,7 +128,7 @@ class CheckedRun:
     def _native(self, record: int, count: int, *, relocate: bool = False) -> int:
         self._context[3] = self._encoding.record_at(record)
         self._context[4] = count
-        self._context[7] = len(self._encoding.relocations) if relocate else 0
+        self._context[7] = self._encoding.relocations.count if relocate else 0
         return self._pool.run(encode.address_of(self._context))
 
     def _list(self, commands: tuple[Command, ...], path: Path) -> int:

@@ -1,13 +1,14 @@
 """An Executable as the driver reads it: records, frames, and relocations for inputs and outputs.
 
 Every buffer is at a fixed address (arena, constants) or at an offset of a *slot*: the inputs first, then
-the outputs. Words that hold a slot's address are rewritten by the driver before each run, from a table of
-relocations.
+the outputs. Words that hold the address of a slot that moved are rewritten by the driver before a run, from a
+table of relocations.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -140,6 +141,36 @@ class Places:
         return Place(None, start + root.offset)
 
 
+class SlotWord(NamedTuple):
+    """A word at address `where` that holds the address of a slot and an offset."""
+
+    slot: int
+    where: int
+    offset: int
+
+
+class Relocations:
+    """The driver's table of the words that hold addresses of slots, and of where each slot was last."""
+
+    def __init__(self, slot_words: Iterable[SlotWord]) -> None:
+        self.slot_words: Final = sorted(slot_words)
+        words: list[int] = []
+        last: list[int] = []
+        for slot, group in itertools.groupby(self.slot_words, key=lambda word: word.slot):
+            last.append(len(words) + 1)
+            places = list(group)
+            words += slot, 0, len(places)
+            for place in places:
+                words += place.where, place.offset
+        self.count: Final = len(last)
+        self.table: Final = np.array(words or [0], np.int64)
+        self._last: Final = last
+
+    def forget(self) -> None:
+        """Let the next run write every word: another table has written them since."""
+        self.table[self._last] = 0
+
+
 class Encoding:
     """The binary program.
 
@@ -156,7 +187,7 @@ class Encoding:
         self._kernels = kernels
         self._callback = callback
         self._frame_tail = (address_of(memory.scratch), memory.scratch_stride, address_of(self.error))
-        self._relocations: list[tuple[int, int, int]] = []
+        self._slot_words: list[SlotWord] = []
         self._rows: list[tuple[int, Value]] = []  # words that hold the address of a row, and the row
         before, after = _output_copies(executable, self.places)
         self.command_at: Final[list[Step]] = []
@@ -171,12 +202,12 @@ class Encoding:
             self.records[index, : len(row)] = row
         self.frames[: len(self._frame_words)] = self._frame_words
         self.moves: Final = self._moves()
-        self.relocations: Final = np.array(self._relocations, np.int64).reshape(-1, native.RELOCATION_WORDS)
+        self.relocations: Final = Relocations(self._slot_words)
 
     def context(self, pool: int) -> Array:
         """Return the block `stratal_run` takes."""
-        error, slots, relocations = map(address_of, (self.error, self.slots, self.relocations))
-        words = [pool, error, 0, self._records_at, self.count, slots, relocations, len(self.relocations)]
+        error, slots, table = map(address_of, (self.error, self.slots, self.relocations.table))
+        words = [pool, error, 0, self._records_at, self.count, slots, table, self.relocations.count]
         return np.array(words, np.int64)
 
     def record_at(self, index: int) -> int:
@@ -200,7 +231,7 @@ class Encoding:
 
     @property
     def nbytes(self) -> int:
-        tables = self.records, self.frames, self.relocations, self.moves, self.slots
+        tables = self.records, self.frames, self.relocations.table, self.moves, self.slots
         return sum(int(table.nbytes) for table in tables)
 
     def _flatten(self, commands: list[Step]) -> tuple[list[list[tuple[int, int]]], int]:
@@ -262,9 +293,9 @@ class Encoding:
         return [opcode, num_first, point(2, self.places[command.predicate]), first, second, num_second]
 
     def _point(self, where: int, place: Place) -> int:
-        """Return the address of a place; a slot's is written at `where` before each run."""
+        """Return the address of a place; a slot's is written at `where` before a run."""
         if place.slot is not None:
-            self._relocations.append((place.slot, where, place.address))
+            self._slot_words.append(SlotWord(place.slot, where, place.address))
         return place.address
 
     def _point_at(self, where: int, id_: int) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Final
 
@@ -111,15 +112,17 @@ class LoadedProgram:
             executable, self.memory, self._addresses, self._host.callback, num_slots
         )
         self._host.bind(self.encoding.command_at, self.encoding.places, self.memory)
-        self._calls_back: Final = has_host_calls(commands)
+        self.calls_back: Final = has_host_calls(commands)
         values = {value.id: value for value in executable.values}
-        self._layouts: Final = [self._layout(values[i]) for i in executable.inputs]
+        self.layouts: Final = [self._layout(values[i]) for i in executable.inputs]
         self._states: Final = executable.states
-        self._outputs: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
-        self._slots: Final = self.encoding.slots.data.cast("B")
+        self.output_memory: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
+        self.slots: Final = self.encoding.slots.data
+        self.bound: object = None  # who put the addresses of all inputs into the slots, if they still stand
         once = any(isinstance(command, Once) for command in commands)
-        self._prologue: Final = Prologue(executable.held, self.encoding.stale) if once else None
+        self.prologue: Final = Prologue(executable.held, self.encoding.stale) if once else None
         self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
+        self._packed: Final = self.slots.cast("B")
         self.pool: Final[Pool] = pool_for(driver, executable.threads)
         self._context = self.encoding.context(self.pool.address)
         self._context_address = encode.address_of(self._context)
@@ -162,44 +165,64 @@ class LoadedProgram:
 
     def _run(self, inputs: Sequence[Storage]) -> list[Storage]:
         given = inputs
-        if list(map(_LAYOUT, inputs)) != self._layouts:
+        if list(map(_LAYOUT, inputs)) != self.layouts:
             inputs = self._fitted(inputs)
         if self._states and any_exported():
             for position in self._states:
                 if inputs[position].exported:
-                    inputs[position].move_to(self._layouts[position])
+                    inputs[position].move_to(self.layouts[position])
         addresses = list(map(_ADDRESS, inputs))
-        if self._prologue is not None:
-            self._prologue.before(given, addresses)
+        if self.prologue is not None:
+            self.prologue.before(given, addresses)
         if self._states and any_stamped():
             for position in self._states:
                 inputs[position].stamp = None
         if self._states and len(set(addresses)) != len(addresses):
             inputs = self._apart(inputs)
             addresses = list(map(_ADDRESS, inputs))
-        outputs = [memory.take() for memory in self._outputs]
-        self._pack(self._slots, 0, *addresses, *map(_ADDRESS, outputs))
-        if not self.pool.started:
-            self.pool.ensure_started()
+        outputs = [memory.take() for memory in self.output_memory]
+        self.bound = None
+        self._pack(self._packed, 0, *addresses, *map(_ADDRESS, outputs))
         if self._check is not None:
+            self.pool.ensure_started()
             code, self._context[2] = self._check.run(inputs, outputs)
-        elif self._calls_back:
+        elif self.calls_back:
             with self._host.during([*inputs, *outputs]):
-                code = self.pool.run(self._context_address)
+                code = self._native()
         else:
-            code = self.pool.run(self._context_address)
+            code = self._native()
         if code:
             self._fail(code)
-        if self._prologue is not None:
-            self._prologue.after()
+        if self.prologue is not None:
+            self.prologue.after()
         return outputs
+
+    def execute(self) -> None:
+        """Run the commands on the addresses that stand in the slots; call with the pool's lock held."""
+        code = self._native()
+        if code:
+            self._fail(code)
+
+    def _native(self) -> int:
+        if not self.pool.started:
+            self.pool.ensure_started()
+        return self.pool.run(self._context_address)
+
+    @contextmanager
+    def without_commands(self) -> Iterator[None]:
+        """Let runs in this block do all but their commands: what a call costs besides them can be timed."""
+        count, self._context[4] = int(self._context[4]), 0
+        try:
+            yield
+        finally:
+            self._context[4] = count
 
     def _fitted(self, inputs: Sequence[Storage]) -> Sequence[Storage]:
         """Return the inputs in the layouts the program expects.
 
         Raises: ShapeError for another type or number.
         """
-        types = [layout[0] for layout in self._layouts]
+        types = [layout[0] for layout in self.layouts]
         if [s.type for s in inputs] != types:
             raise ShapeError(
                 f"{self.name}: the inputs are not those it was compiled for",
@@ -207,7 +230,7 @@ class LoadedProgram:
                 hint="expected " + ", ".join(map(str, types)),
             )
         fitted = list(inputs)
-        for position, (storage, layout) in enumerate(zip(inputs, self._layouts, strict=True)):
+        for position, (storage, layout) in enumerate(zip(inputs, self.layouts, strict=True)):
             if storage.layout == layout:
                 continue
             if position in self._states:
@@ -228,7 +251,7 @@ class LoadedProgram:
                 raise StratalError(
                     f"{self.name}: two states share one memory", got=f"inputs number {state} and {position}"
                 )
-            apart[position] = Storage.in_layout(storage.array, self._layouts[position])
+            apart[position] = Storage.in_layout(storage.array, self.layouts[position])
         return apart
 
     def _fail(self, code: int) -> None:
@@ -250,5 +273,5 @@ class LoadedProgram:
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the bytes of native memory this program holds, outputs it may use again included."""
-        outputs = sum(memory.held_bytes for memory in self._outputs)
+        outputs = sum(memory.held_bytes for memory in self.output_memory)
         return self.memory.nbytes | {"outputs": outputs, "encoding": self.encoding.nbytes}

@@ -29,8 +29,8 @@ class Prologue:
 
     def before(self, inputs: Sequence[Storage], addresses: Sequence[int]) -> None:
         """Have the run that follows prepare unless every input holds what it held."""
-        if stamps() == self._stamps and self._pick(addresses) == self._addresses:
-            return  # storages that were stamped are alive, and live storages lie apart
+        if self.stands(addresses):
+            return
         held = self._pick(inputs)
         if not self._known(held):
             self._seen = self._stamps = None  # should the run fail, the next one prepares
@@ -38,6 +38,11 @@ class Prologue:
             self._stale[0] = True
         else:
             self._stamps, self._addresses = stamps(), self._pick(addresses)
+
+    def stands(self, addresses: Sequence[int]) -> bool:
+        """Whether every input holds what it held, as can be seen at a glance."""
+        # Storages that were stamped are alive, and live storages lie apart.
+        return stamps() == self._stamps and self._pick(addresses) == self._addresses
 
     def after(self) -> None:
         """Take note that a run ended well."""

@@ -14,6 +14,7 @@ ALIGNMENT: Final = 64
 Array = np.ndarray[Any, Any]
 Layout = tuple[TensorType, tuple[int, ...], bool]  # type, strides in bytes, whether 64-byte aligned
 
+DISTURBED: Final[list[object]] = [object()]  # another object whenever something happens to a settled Storage
 _layouts: Final[dict[Layout, Layout]] = {}
 _exported: Final[dict[int, weakref.ref[_Export]]] = {}  # the living; empty means no Storage has a view
 _stamps: Final[dict[int, weakref.ref[Stamp]]] = {}  # the living; empty means nobody relies on a Storage
@@ -96,15 +97,18 @@ class Storage:
     """Memory of a tensor of `type`; `array` is a strided view of it for the runtime's own use.
 
     `address` is where element 0 lies and `layout` the type with the strides in bytes: what a run reads of a
-    Storage. Whoever writes to it takes its `stamp` away.
+    Storage. Whoever writes to it takes its `stamp` away. A `settled` one is taken for granted by somebody:
+    that it stays where it is, with the one handle that holds it, and without a stamp if it is written.
+    Whatever may end that calls `disturb`.
     """
 
-    __slots__ = ("__weakref__", "_exports", "address", "array", "layout", "stamp", "type")
+    __slots__ = ("__weakref__", "_exports", "address", "array", "layout", "settled", "stamp", "type")
 
     def __init__(self, type_: TensorType, array: Array) -> None:
         self.type: Final = type_
         self.stamp: Stamp | None = None
         self._exports: weakref.ref[_Export] | None = None
+        self.settled = False
         self._adopt(array)
 
     def _adopt(self, array: Array) -> None:
@@ -120,6 +124,7 @@ class Storage:
         made.type = layout[0]  # type: ignore[misc]
         made._exports = None
         made.stamp = None
+        made.settled = False
         made.array = array
         made.address = address
         made.layout = layout
@@ -147,6 +152,7 @@ class Storage:
 
     def move_to(self, layout: Layout) -> None:
         """Give this storage fresh memory with the same values; whoever looks at the old memory keeps it."""
+        self.disturb()
         self._exports = None
         self._adopt(Storage.in_layout(self.array, layout).array)
 
@@ -154,12 +160,18 @@ class Storage:
         """Return what `stamp` will be as long as nobody writes; it is not, where NumPy may at any time."""
         if self.stamp is not None:
             return self.stamp
+        self.disturb()
         made = Stamp()
         _stamped[0] += 1
         if not self.exported:
             self.stamp = made
             note(_stamps, made)
         return made
+
+    def disturb(self) -> None:
+        """Note that this storage moves, leaves its handle, or comes to be held by somebody else."""
+        if self.settled:
+            DISTURBED[0] = object()
 
     @property
     def exported(self) -> bool:
@@ -172,6 +184,7 @@ class Storage:
         NumPy may write through it.
         """
         self.stamp = None
+        self.disturb()
         owner = self._exports() if self._exports is not None else None
         if owner is None:
             owner = _Export(self.array)

@@ -15,7 +15,7 @@ import numpy as np
 from stratal.base import native
 from stratal.base.artifact import Branch, Launch, Loop, Once, While
 from stratal.base.errors import StratalError
-from stratal.runtime.encode import RECORD_BYTES, Encoding, Step, address_of
+from stratal.runtime.encode import RECORD_BYTES, Encoding, Relocations, SlotWord, Step, address_of
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Array, Storage
 
@@ -57,14 +57,18 @@ class TimedProgram:
         for index, step in enumerate(self.steps):
             self._wrap(encoding, index, step)
         self._records[num_steps] = self._timed(num_steps, address_of(self._records), encoding.count)
-        self._relocations: Final = self._relocated(encoding)
+        self._relocations: Final = Relocations(self._slot_words(encoding))
         self._context: Final = self._make_context(encoding)
 
     def run(self, inputs: Sequence[Storage]) -> list[Storage]:
         """Run once, as `LoadedProgram.run` does; the times of the run before are forgotten."""
         with self.loaded.pool.lock:
             self._timings[:, :2] = 0
-            return self.loaded.run_in(self._context, inputs)
+            self._relocations.forget()
+            try:
+                return self.loaded.run_in(self._context, inputs)
+            finally:
+                self.loaded.encoding.relocations.forget()
 
     @property
     def calls(self) -> Array:
@@ -112,20 +116,21 @@ class TimedProgram:
     def _timed(self, index: int, body: int, count: int) -> list[int]:
         return [native.TIMED, 0, address_of(self._timings[index]), 0, body, count, 0, 0]
 
-    def _relocated(self, encoding: Encoding) -> Array:
-        """Return the relocations, with those of loops and branches for the copies here, too."""
-        start, found = encoding.record_at(0), encoding.relocations
-        records = (found[:, 1] - start) // RECORD_BYTES
-        inside = (found[:, 1] >= start) & (records < len(self.steps))
-        nested = np.array([type(step) in _LISTS for step in self.steps] or [False])
-        moved = found[inside & nested[np.where(inside, records, 0)]]
-        moved[:, 1] += address_of(self._records) - start
-        return np.concatenate([found, moved])
+    def _slot_words(self, encoding: Encoding) -> list[SlotWord]:
+        """Return the words that hold addresses of slots, those of loops and branches copied here, too."""
+        start, found = encoding.record_at(0), encoding.relocations.slot_words
+        distance = address_of(self._records) - start
+
+        def nested(word: SlotWord) -> bool:
+            record = (word.where - start) // RECORD_BYTES
+            return 0 <= record < len(self.steps) and type(self.steps[record]) in _LISTS
+
+        return [*found, *(w._replace(where=w.where + distance) for w in found if nested(w))]
 
     def _make_context(self, encoding: Encoding) -> Array:
         context = encoding.context(self.loaded.pool.address)
         context[3:5] = address_of(self._records[-1]), 1
-        context[6:8] = address_of(self._relocations), len(self._relocations)
+        context[6:8] = address_of(self._relocations.table), self._relocations.count
         return context
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stratal.base.weak import note
 from stratal.runtime.storage import Storage
+from stratal.tensor import values
 
 if TYPE_CHECKING:
     from stratal.tensor.tensor import Tensor
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 Handles = dict[int, "weakref.ref[Tensor]"]  # by id
 LIVE: Handles = {}  # tensors without a value yet, or with a history, in the order they were made
 LEAVES: Handles = {}  # tensors that take gradients themselves
-CHANGES = [0]  # counts the times a handle took a storage that another may hold
 _SHARED: dict[int, list[weakref.ref[Tensor]]] = {}  # storages that more than one handle took, by id
 
 
@@ -26,8 +26,9 @@ def enlist(tensor: Tensor) -> None:
 
 def share(tensor: Tensor) -> None:
     """Remember that several handles may hold one storage."""
-    CHANGES[0] += 1
     storage = tensor._storage
+    assert storage is not None
+    storage.disturb()
     known = [r for r in _SHARED.get(id(storage), ()) if (t := r()) is not None and t._storage is storage]
     _SHARED[id(storage)] = [*known, weakref.ref(tensor)]
     if len(_SHARED) > 4096:
@@ -52,3 +53,8 @@ def shared(storage: Storage, owner: Tensor) -> bool:
         return True
     del _SHARED[id(storage)]
     return False
+
+
+def watched(storage: Storage, owner: Tensor) -> bool:
+    """Return whether somebody besides `owner` may look at a storage: NumPy, a handle, a node."""
+    return storage.exported or shared(storage, owner) or values.uses(storage) > 0

@@ -78,6 +78,19 @@ def refuse_traced(tensor: Tensor, asked: str) -> None:
 
 
 # -- writing -------------------------------------------------------------------------------------------------
+def disturb(tensor: Tensor | None) -> None:
+    """Note that a handle is about to hold something else, or to be held by somebody else."""
+    if tensor is not None and tensor._storage is not None:
+        tensor._storage.disturb()
+
+
+def give_gradient(owner: Tensor, gradient: Tensor | None) -> None:
+    """Set the gradient of a tensor outside any trace."""
+    if owner._grad is not gradient:
+        disturb(owner._grad)
+        owner._grad = gradient
+
+
 def blank(made: Tensor, type_: TensorType) -> Tensor:
     """Fill in a new handle that holds nothing yet."""
     made.type = type_
@@ -125,6 +138,7 @@ def rebind(tensor: Tensor, node: Node, track: int) -> None:
         return
     if tensor._trace is not None:
         refuse_traced(tensor, "an in-place operator")
+    disturb(tensor)
     known = values.finished(node)
     if known is not None and (tensor._leaf or track != TRACKED):
         tensor._storage, tensor._node, tensor._home = known, None, None
@@ -153,6 +167,7 @@ def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
     if not hasattr(made, "_node"):
         blank(made, source.type)
     else:
+        disturb(made)
         made.type, made._home, made._before, made._storage = source.type, None, None, None
         if made._guarded:
             note_mutation()

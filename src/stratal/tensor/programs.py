@@ -137,6 +137,11 @@ def run(program: Program, inputs: list[Storage]) -> list[Storage]:
     return made
 
 
+def watching() -> bool:
+    """Whether somebody watches programs run."""
+    return bool(_WATCHERS)
+
+
 class Watcher(Protocol):
     """Somebody who sees what is compiled, and runs programs in their own way."""
 

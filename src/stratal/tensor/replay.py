@@ -16,11 +16,13 @@ from stratal.base.dtypes import float64
 from stratal.base.interrupts import InterruptsHeld
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
-from stratal.runtime.storage import Storage, any_exported
-from stratal.tensor import alive, lazy, programs, values
-from stratal.tensor.alive import shared
+from stratal.runtime.program import LoadedProgram
+from stratal.runtime.repeat import RepeatedProgram
+from stratal.runtime.storage import DISTURBED, Storage
+from stratal.tensor import lazy, programs, values
+from stratal.tensor.alive import watched
 from stratal.tensor.guards import Guards, Source
-from stratal.tensor.handles import CONSTANT, look, rebind
+from stratal.tensor.handles import CONSTANT, disturb, give_gradient, look, rebind
 from stratal.tensor.tensor import Tensor, hold, wrap
 
 
@@ -31,6 +33,13 @@ class FromArgument(NamedTuple):
     def tensor(self, arguments: Sequence[Any]) -> Tensor:
         found: Tensor = arguments[self.position]
         return found
+
+    def storage(self, arguments: Sequence[Any]) -> Storage:
+        found: Tensor = arguments[self.position]
+        if found._storage is None:
+            lazy.flush([found])
+        assert found._storage is not None
+        return found._storage
 
 
 class FromHandle(NamedTuple):
@@ -111,6 +120,13 @@ class Out(NamedTuple):
     track: int
 
 
+class Steady(NamedTuple):
+    """What a call found, true as long as nothing disturbs the storages it read and wrote."""
+
+    token: object  # `DISTURBED` then
+    program: RepeatedProgram
+
+
 class Entry:
     """One capture, ready to be replayed."""
 
@@ -134,8 +150,7 @@ class Entry:
         self.lazily = False  # results carry gradients back into this call: its graph joins the caller's
         self.tracks: list[int] = []  # of the values written
         self.once = False  # made tensors that outlive the call: the next call finds them and captures again
-        self.settled: tuple[Any, ...] = ()  # what was true when nobody but the cells held their storages
-        self.own_grads: list[int] = []  # ids of the storages that hold the gradients, since then
+        self.steady: Steady | None = None  # since the last call, unless it could not be
         self._program: Any = None
 
     @cached_property
@@ -145,6 +160,19 @@ class Entry:
         varying = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, (FromArgument, FromGrad))]
         made = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, (FromFloat, Frozen))]
         return Gather(handles, varying, made)
+
+    @cached_property
+    def varying(self) -> list[int]:
+        """The positions of inputs that are others at each call."""
+        return [k for k, r in enumerate(self.reads) if isinstance(r, (FromArgument, FromGrad, FromFloat))]
+
+    @cached_property
+    def may_be_steady(self) -> bool:
+        """Whether all that is written stays where it is: cells reached through handles, and gradients."""
+        written = [self.reads[k] for k in self.written]
+        return not any(isinstance(r, FromGrad) for r in self.reads) and all(
+            isinstance(r, FromHandle) for r in written
+        )
 
     @cached_property
     def grad_types(self) -> list[TensorType]:
@@ -197,38 +225,58 @@ def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
 
 
 def _run_now(entry: Entry, arguments: list[Any]) -> Any:
+    outputs = _run_steadily(entry, arguments)
+    return _results(entry, _run_with_care(entry, arguments) if outputs is None else outputs)
+
+
+def _run_steadily(entry: Entry, arguments: list[Any]) -> list[Storage] | None:
+    """Run with what the last call found; None where that may be true no more, and nothing has run."""
+    steady = entry.steady
+    if steady is None or programs.watching():
+        return None
+    varied = [entry.reads[k].storage(arguments) for k in entry.varying]  # may compute, and disturb
+    if steady.token is not DISTURBED[0]:
+        return None
+    for owner, link in entry.grad_links:
+        give_gradient(owner, link)
+    return steady.program.run(varied)
+
+
+def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
+    """Run after a look at everything that is read and written, and note if the next call may spare it."""
+    entry.steady = None
     tensors, inputs = entry.gather(arguments)
-    steady = _state_of(entry, inputs) == entry.settled and not _looked_at(entry, inputs)
-    written = [] if steady else [(k, tensors[k]) for k in entry.written]
-    if not steady:
-        _make_room(written, inputs)
-        entry.settled = _state_of(entry, inputs)
-        entry.own_grads = [0] * len(entry.grads)  # no storage has this id
-    homes = zip(entry.grads, entry.grad_types, entry.own_grads, strict=True)
-    gradients = [_gradient_home(owner, type_, own) for (owner, _), type_, own in homes]
-    stores = list(map(_STORAGE, gradients))
-    entry.own_grads = list(map(id, stores))
-    inputs += stores
+    written = [(k, tensors[k]) for k in entry.written]
+    _make_room(written, inputs)
+    homes = zip(entry.grads, entry.grad_types, strict=True)
+    gradients = [_gradient_home(owner, type_) for (owner, _), type_ in homes]
+    inputs += map(_STORAGE, gradients)
     program = entry.program
     with InterruptsHeld():  # between the writing of cells and their handles knowing of it
         outputs = programs.run(program, inputs)
         for k, cell in written:
+            if cell._storage is not inputs[k]:
+                disturb(cell)
             cell._storage, cell._node, cell._home = inputs[k], None, None
         for (owner, _), gradient in zip(entry.grads, gradients, strict=True):
-            owner._grad = gradient
+            give_gradient(owner, gradient)
         for owner, link in entry.grad_links:
-            owner._grad = link
+            give_gradient(owner, link)
         for handle, index in entry.survivors:
             _adopt(handle(), outputs[index])
-    return _results(entry, outputs)
+    _settle(entry, program.loaded, inputs)
+    return outputs
 
 
-def _state_of(entry: Entry, inputs: list[Storage]) -> tuple[Any, ...]:
-    """Return what stays equal as long as nobody else can have come to hold the storages a capture writes.
-
-    Handles come to share a storage, and nodes to have one as their value, in two places, which count that.
-    """
-    return values.CHANGES[0], alive.CHANGES[0], [id(inputs[k]) for k in entry.written]
+def _settle(entry: Entry, program: LoadedProgram, inputs: list[Storage]) -> None:
+    """Let later calls take for granted what this one found, where that can be."""
+    if not entry.may_be_steady or program.calls_back or program.checked:
+        return
+    varying = set(entry.varying)
+    for k, storage in enumerate(inputs):
+        if k not in varying:
+            storage.settled = True
+    entry.steady = Steady(DISTURBED[0], RepeatedProgram(program, inputs, entry.varying))
 
 
 def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage]) -> None:
@@ -240,21 +288,13 @@ def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage]) -> None
     for k, t in written:
         storage = inputs[k]
         t._node = None
-        if storage.exported or shared(storage, t) or values.uses(storage) or id(storage) in taken:
+        if watched(storage, t) or id(storage) in taken:
             inputs[k] = storage = Storage.copy_of(storage.array, storage.type)
         taken.add(id(storage))
 
 
-def _looked_at(entry: Entry, inputs: list[Storage]) -> bool:
-    """Return whether NumPy may look at a storage that is written: at any of them, once it did."""
-    return any_exported() and any(inputs[k]._exports is not None for k in entry.written)
-
-
-def _gradient_home(owner: Tensor, type_: TensorType, own: int) -> Tensor:
-    """Return a tensor to write a gradient into: the last one unless somebody holds it, or a new one.
-
-    `own` is the id of the storage it was written to last, if nobody can have come to hold that since.
-    """
+def _gradient_home(owner: Tensor, type_: TensorType) -> Tensor:
+    """Return a tensor to write a gradient into: the last one unless somebody holds it, or a new one."""
     old = owner._grad
     if (
         old is not None
@@ -262,8 +302,7 @@ def _gradient_home(owner: Tensor, type_: TensorType, own: int) -> Tensor:
         and (old.type is type_ or old.type == type_)
         and old._storage is not None
         and old._node is None
-        and not old._storage.exported
-        and (id(old._storage) == own or not (shared(old._storage, old) or values.uses(old._storage)))
+        and not watched(old._storage, old)
     ):
         return old
     return hold(Storage.empty(type_))

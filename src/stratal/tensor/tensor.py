@@ -25,6 +25,7 @@ from stratal.base.types import TensorType
 from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
+from stratal.tensor.alive import watched
 from stratal.tensor.arguments import check_axis, check_device
 from stratal.tensor.arrays import Array, to_array
 from stratal.tensor.handles import (
@@ -33,6 +34,8 @@ from stratal.tensor.handles import (
     TRACKED,
     USED_UP,
     blank,
+    disturb,
+    give_gradient,
     is_leaf,
     look,
     own_value,
@@ -326,7 +329,10 @@ class Tensor:
     def grad(self) -> Tensor | None:
         """The gradient that `backward()` added up here, or None."""
         trace = MODE.trace
-        return self._grad if trace is None else trace.read_grad(self)
+        if trace is not None:
+            return trace.read_grad(self)
+        disturb(self._grad)
+        return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -335,7 +341,7 @@ class Tensor:
             raise ShapeError("grad: must be None or a tensor of the same type", got=f"{got} for {self.type}")
         trace = MODE.trace
         if trace is None:
-            self._grad = value
+            give_gradient(self, value)
         else:
             trace.write_grad(self, value)
 
@@ -424,6 +430,16 @@ def hold(storage: Storage) -> Tensor:
     made = blank(Tensor.__new__(Tensor), storage.type)
     made._storage = storage
     return made
+
+
+def set_number(cell: Tensor, number: float) -> None:
+    """Give a scalar another value: where its old one stands, unless somebody else may look there."""
+    storage = cell._storage
+    if MODE.trace is None and storage is not None and not watched(storage, cell):
+        storage.array[...] = number
+        storage.stamp = None
+    else:
+        cell.data = tensor(number, dtype=cell.dtype)
 
 
 def fresh(tensor: Tensor) -> Tensor:

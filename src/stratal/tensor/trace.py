@@ -12,7 +12,7 @@ from stratal.base.errors import CaptureError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.tensor import values
-from stratal.tensor.handles import look, refuse_traced
+from stratal.tensor.handles import disturb, look, refuse_traced
 from stratal.tensor.state import tracing
 from stratal.tensor.tensor import Tensor
 
@@ -142,6 +142,7 @@ class Trace:
         if found is not None:
             return found[1]
         self.grads_read.setdefault(id(tensor), (tensor, tensor._grad))
+        disturb(tensor._grad)
         return tensor._grad
 
     def write_grad(self, tensor: Tensor, grad: Tensor | None) -> None:
@@ -195,6 +196,7 @@ class RegionTrace(Trace):
         if tensor._trace is self:
             return tensor._grad
         if self.parent is None:
+            disturb(tensor._grad)
             return tensor._grad
         return self.parent.read_grad(tensor)
 

@@ -26,7 +26,6 @@ class _Known(weakref.ref[Node]):
 _STORAGE: dict[int, _Known] = {}
 _PENDING: dict[int, _Known] = {}
 _GONE: dict[int, _Known] = {}
-CHANGES = [0]  # counts the times a storage became the value of a node
 _HOLDERS: dict[int, list[int]] = {}  # nodes that each storage was made the value of, by id; some may be dead
 
 
@@ -36,7 +35,7 @@ def _living(storage: int) -> list[int]:
 
 def finish(node: Node, storage: Storage) -> None:
     """Record the storage that holds a node's value."""
-    CHANGES[0] += 1
+    storage.disturb()
     note(_STORAGE, node, _Known).fact = storage
     holders = _HOLDERS[id(storage)] = _living(id(storage))
     if id(node) not in holders:
