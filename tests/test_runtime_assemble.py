@@ -16,11 +16,20 @@ import numpy as np
 import pytest
 from test_runtime_programs import counting, storage
 
+from stratal.base import settings
 from stratal.base.errors import CompilerError
 from stratal.codegen import assemble as assemble_module
-from stratal.codegen.assemble import Machine, assemble, compile_all, host_machine, toolchain_digest
+from stratal.codegen.assemble import (
+    NODES_WORTH_A_WORKER,
+    Machine,
+    assemble,
+    compile_all,
+    expect_jobs,
+    host_machine,
+    toolchain_digest,
+)
 from stratal.codegen.assemble_worker import emit_object
-from stratal.codegen.assemble_workers import WORKERS
+from stratal.codegen.assemble_workers import READY_S, START_S, WORKERS, Workers
 from stratal.codegen.driver import driver_target, driver_text
 from stratal.runtime.program import LoadedProgram
 
@@ -40,8 +49,7 @@ def kernel(name: str, steps: int = 40) -> str:
 @pytest.fixture
 def eager_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let worker processes take part in any batch, and start them before the test."""
-    monkeypatch.setattr(assemble_module, "WORKER_START_S", 0.0)
-    monkeypatch.setattr(assemble_module, "WORKER_READY_S", 0.0)
+    monkeypatch.setattr(WORKERS, "seconds_to_start", lambda: 0.0)
     (worker,) = WORKERS.take(1)
     assert worker.wait_until_ready(lambda: True)
     WORKERS.give_back([worker])
@@ -101,9 +109,34 @@ def test_workers_stay_for_the_next_batch() -> None:
 
 
 def test_few_small_kernels_start_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WORKERS, "any_ready", lambda: False)
+    monkeypatch.setattr(WORKERS, "seconds_to_start", lambda: START_S)
     monkeypatch.setattr(WORKERS, "take", lambda count: pytest.fail("a worker was taken"))
     assert len(compile_all(jobs(5, 2), HOST, num_workers=2)) == 5
+
+
+def test_a_worker_is_started_ahead_where_many_kernels_will_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers()
+    monkeypatch.setattr(assemble_module, "WORKERS", workers)
+    with settings.compile_workers(2):
+        expect_jobs(NODES_WORTH_A_WORKER - 1)
+        assert workers.pids() == []
+        expect_jobs(NODES_WORTH_A_WORKER)
+        expect_jobs(NODES_WORTH_A_WORKER)
+    (started,) = workers.pids()
+    assert 0 < workers.seconds_to_start() <= START_S
+    (worker,) = workers.take(1)
+    assert worker.pid == started
+    assert worker.wait_until_ready(lambda: True)
+    workers.give_back([worker])
+    assert workers.seconds_to_start() == READY_S
+    workers.close()
+
+
+def test_no_worker_is_started_ahead_of_a_process_that_compiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble_module, "WORKERS", workers := Workers())
+    with settings.compile_workers(1):
+        expect_jobs(10 * NODES_WORTH_A_WORKER)
+    assert workers.pids() == []
 
 
 @pytest.mark.usefixtures("eager_workers")

@@ -24,7 +24,7 @@ from stratal.base.collector import collector_paused
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target, current_target
-from stratal.codegen.assemble import assemble, compile_all, toolchain_digest
+from stratal.codegen.assemble import assemble, compile_all, expect_jobs, toolchain_digest
 from stratal.codegen.driver import driver_target, driver_text
 from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph, verify
@@ -121,6 +121,7 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
         executable, drafted = kept.find(), None
         num_cached = len(executable.kernels) if executable else 0
         if executable is None:
+            expect_jobs(len(graph.nodes))
             drafted = decided(graph, target, fused=fused)
             kernels, num_cached = generate(drafted.draft, target)
             executable = stage("linked", link(graph, drafted.draft, kernels))

@@ -16,8 +16,7 @@ from stratal.base.errors import CompilerError
 from stratal.codegen.assemble_worker import assembly_of, emit_object
 from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError
 
-WORKER_START_S: Final = 0.35  # a Python process that imports llvmlite
-WORKER_READY_S: Final = 0.01  # one that runs already
+NODES_WORTH_A_WORKER: Final = 60  # of a graph: its kernels take as long to compile as a worker to start
 SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
 SECONDS_PER_KERNEL: Final = 2.0e-3
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
@@ -87,6 +86,12 @@ def compile_all(
     """
     wanted = settings.compile_workers.value if num_workers is None else num_workers
     return _Compilation(target, wanted - 1).run(jobs)
+
+
+def expect_jobs(num_nodes: int) -> None:
+    """Start a worker for the kernels of a graph of so many nodes, where they are worth one."""
+    if settings.compile_workers.value > 1 and num_nodes >= NODES_WORTH_A_WORKER:
+        WORKERS.prepare()
 
 
 def estimated_seconds(text: str) -> float:
@@ -165,10 +170,8 @@ class _Compilation:
 
     def _take_helper(self) -> None:
         """Start another helper where the backlog outlasts its start by some margin."""
-        start = WORKER_READY_S if WORKERS.any_ready() else WORKER_START_S
-        if len(self.helpers) >= self.most_helpers or self.pending_seconds < 1.5 * start * (
-            len(self.helpers) + 1
-        ):
+        worth = 1.5 * WORKERS.seconds_to_start() * (len(self.helpers) + 1)
+        if len(self.helpers) >= self.most_helpers or self.pending_seconds < worth:
             return
         for worker in WORKERS.take(1):
             thread = threading.Thread(target=self._feed, args=(worker,), daemon=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -15,6 +17,8 @@ from typing import BinaryIO, Final
 from stratal.codegen import assemble_worker
 
 SCRIPT: Final = Path(assemble_worker.__file__)
+START_S: Final = 0.35  # a Python process that imports llvmlite
+READY_S: Final = 0.01  # one that runs already
 
 
 class WorkerLostError(Exception):
@@ -38,6 +42,12 @@ class Worker:
             **group,  # type: ignore[call-overload]
         )
         self.ready = False
+        self._started = time.monotonic()
+
+    @property
+    def seconds_to_start(self) -> float:
+        """About how long until it takes its first job."""
+        return READY_S if self.ready else max(READY_S, START_S - (time.monotonic() - self._started))
 
     @property
     def pid(self) -> int:
@@ -130,10 +140,16 @@ class Workers:
                 else:
                     worker.close()
 
-    def any_ready(self) -> bool:
-        """Whether an idle worker has started already."""
+    def prepare(self) -> None:
+        """Start a worker that somebody will take soon, unless there is one."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._usable and not self._taken and not any(w.alive for w in self._idle):
+                self._idle.append(Worker())
+
+    def seconds_to_start(self) -> float:
+        """Return about how long until the next worker that is taken takes a job."""
         with self._lock:
-            return any(w.ready and w.alive for w in self._idle)
+            return min((w.seconds_to_start for w in self._idle if w.alive), default=START_S)
 
     def pids(self) -> list[int]:
         """Return the process ids of the idle workers."""

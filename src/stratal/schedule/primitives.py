@@ -44,6 +44,7 @@ class Schedule:
         self.body = body
         self.local = list(local)
         self.steps: list[str] = []
+        self._counted: tuple[Stmt, int] | None = None  # a body, and its divisions
 
     def _log(self, step: str) -> None:
         self.steps.append(step)
@@ -205,11 +206,15 @@ class Schedule:
     def try_fuse(self, outer: Var, inner: Var) -> Var | None:
         """Fuse two loops if no index then needs a division; otherwise leave them alone."""
         body, steps = self.body, list(self.steps)
-        before = num_divisions(self.body)
+        counted = self._counted
+        before = counted[1] if counted is not None and counted[0] is body else num_divisions(body)
         fused = self.fuse(outer, inner)
-        if num_divisions(self.body) > before:
+        after = num_divisions(self.body)
+        if after > before:
             self.body, self.steps = body, steps
+            self._counted = (body, before)
             return None
+        self._counted = (self.body, after)
         return fused
 
     # -- temporaries -----------------------------------------------------------------------------------------
