@@ -11,20 +11,29 @@ import math
 from collections.abc import Mapping, Sequence
 
 from stratal.base import tuning
-from stratal.base.dims import Dim
+from stratal.base.dims import Dim, Shape
 from stratal.base.log import collect, decide
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph
-from stratal.graph.graph import substitute as replace_nodes
-from stratal.graph.node import Const, Input, Item, Node, graph_input, topological
+from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops.compute import Compute, Nest, Region
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Var
-from stratal.loops.lowering import axis_positions, is_contraction, is_segmented, is_view
+from stratal.loops.lowering import is_contraction, is_segmented, is_view
 from stratal.loops.rebuild import substitute
 from stratal.optimize.buffers import Buffers
-from stratal.optimize.grouping import MAX_WORK, Access, Grouping, LowerOf, named
+from stratal.optimize.grouping import (
+    MAX_WORK,
+    Access,
+    Grouping,
+    LowerOf,
+    along_rows,
+    column_key,
+    named,
+    reads_in_order,
+)
+from stratal.optimize.kernel_graph import fused_groups, fusion_key, kernel_graph
 
 FEW_ROWS = 8
 SMALL_SPACE = 1 << 14
@@ -49,6 +58,7 @@ class Fusion(Grouping):
         self.whole |= alone
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
         self.columns: dict[tuple[tuple[int, ...], ...], list[Group]] = {}
+        self.newest: dict[Shape, Group] = {}  # element-wise kernel of each space
         self.little: set[Node] = set()
         self.waiting: dict[Node, Compute] = {}  # element-wise nodes over inputs alone, not placed yet
 
@@ -148,6 +158,10 @@ class Fusion(Grouping):
                     self._join(latest, v)
                 self._join(latest, node)
                 return
+            if self._may_precede(needed, latest, node):
+                self._settle(waiting, before=latest)
+                self._join(latest, node)
+                return
         if waiting:
             self._settle(waiting)
             owners = [g for g in (self.owner(a.value) for a in accesses) if g is not None]
@@ -163,7 +177,33 @@ class Fusion(Grouping):
         elif latest is not None and self._fits(latest, node, compute, accesses):
             self._join(latest, node)
         else:
+            self._place_apart(node, latest, accesses)
+
+    def _place_apart(self, node: Node, latest: Group | None, accesses: Sequence[Access]) -> None:
+        """Give an element-wise node the kernel of others that read the same in the same loops, or its own."""
+        found = self._sibling(node, latest, accesses) if latest is not None else None
+        if found is None:
             self._open("pointwise", node, self._apart(latest, node.shape, accesses))
+        else:
+            self._join(found, node)
+
+    def _sibling(self, node: Node, latest: Group, accesses: Sequence[Access]) -> Group | None:
+        """Return the newest element-wise kernel over a node's loops, if it is behind and reads a value of at
+        least the node's size that the node reads, too.
+        """
+        found = self.newest.get(node.shape)
+        joins = self.enabled and node not in self.alone
+        if found is None or not joins or found.kind != "pointwise" or self._full(found):
+            return None
+        read = {a.value for m in found.members for a in self.reads[m]}
+        large = (a.value for a in accesses if a.value.aval.size >= node.aval.size)
+        return found if _follows(found, latest) and not read.isdisjoint(large) else None
+
+    def _may_precede(self, values: Sequence[Node], group: Group, reader: Node) -> bool:
+        """Return whether waiting values, little beside their reader, can run before the reader's kernel."""
+        owners = (self.owner(a.value) for v in values for a in self.reads[v] if a.value not in self.waiting)
+        little = sum(v.aval.nbytes for v in values) <= reader.aval.nbytes // LITTLE
+        return little and all(o is None or o.position < group.position for o in owners)
 
     def _waiting_for(self, values: Sequence[Node]) -> list[Node]:
         """Return waiting values with the waiting values they read, operands first, all read at their own
@@ -181,16 +221,21 @@ class Fusion(Grouping):
                 stack.pop()
         return list(found)
 
-    def _settle(self, values: Sequence[Node]) -> None:
-        """Give waiting values groups of their own."""
+    def _settle(self, values: Sequence[Node], before: Group | None = None) -> None:
+        """Give waiting values kernels of their own, those over one space the same, `before` another one."""
+        opened: dict[Shape, Group] = {}
         for v in self._waiting_for(values):
             compute = self.waiting.pop(v)
             owners = [g for g in (self.owner(a.value) for a in self.reads[v]) if g is not None]
             latest = max(owners, key=lambda g: g.position, default=None)
+            beside = opened.get(v.shape)
             if latest is not None and self._fits(latest, v, compute, self.reads[v]):
                 self._join(latest, v)
+            elif beside is not None and _follows(beside, latest) and not self._full(beside):
+                self._join(beside, v)
             else:
-                self._open("pointwise", v, self._apart(latest, v.shape, self.reads[v]))
+                why = self._apart(latest, v.shape, self.reads[v])
+                opened[v.shape] = self._open("pointwise", v, why, before)
 
     def _fits(self, group: Group, node: Node, compute: Compute, accesses: Sequence[Access]) -> bool:
         """Return whether an element-wise node can run inside the group's loops."""
@@ -202,7 +247,7 @@ class Fusion(Grouping):
         axes: tuple[Expr, ...] = tuple(compute.axes)
         if group.kind == "rows":
             fits = node.shape in (group.space, group.space[: group.num_rows])
-            return fits and all(_along_rows(group, a, axes) for a in inside)
+            return fits and all(along_rows(group, a, axes) for a in inside)
         space = group.space
         if group.kind == "columns":
             space = tuple(n for k, n in enumerate(group.space) if k not in group.reduced)
@@ -214,7 +259,7 @@ class Fusion(Grouping):
         order = (*compute.axes, *compute.reduce)
         space = tuple(v.extent for v in order)
         num_rows = len(compute.axes)
-        if _reads_in_order(accesses, order) and self._reduces_innermost(accesses, num_rows):
+        if reads_in_order(accesses, order) and self._reduces_innermost(accesses, num_rows):
             if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
                 latest = self._open(
                     "rows", node, self._apart(latest, space, accesses, "its loops finish no whole row")
@@ -223,14 +268,13 @@ class Fusion(Grouping):
             else:
                 self._join(latest, node)
             return
-        key = _column_key(compute, accesses)
+        key = column_key(compute, accesses)
         # Shared loops run over the first reduction's axes: the others' have its extents, in order.
         slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
         joins = self.enabled and node not in self.alone
         known = self.columns.setdefault(slot, []) if slot is not None and joins else []
         for found in reversed(known):
-            in_time = latest is None or latest.position < found.position
-            if in_time and not self._full(found) and self._shares(found, accesses):
+            if _follows(found, latest) and not self._full(found) and self._shares(found, accesses):
                 self._join(found, node)
                 return
         group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
@@ -264,7 +308,7 @@ class Fusion(Grouping):
         if self._full(group) or group.space != space:
             return False
         if group.kind == "rows":
-            return group.num_rows == num_rows and all(_along_rows(group, a, tuple(order)) for a in inside)
+            return group.num_rows == num_rows and all(along_rows(group, a, tuple(order)) for a in inside)
         if group.kind != "pointwise" or any(a.indices != tuple(order) for a in inside):
             return False
         if math.prod(space[:num_rows]) < FEW_ROWS and math.prod(space) > SMALL_SPACE:
@@ -275,11 +319,16 @@ class Fusion(Grouping):
     def _full(self, group: Group) -> bool:
         return self.work[group] >= MAX_WORK
 
-    def _open(self, kind: str, node: Node, why: str) -> Group:
+    def _open(self, kind: str, node: Node, why: str, before: Group | None = None) -> Group:
+        """Start a kernel behind all others, or just before one of them."""
         space = node.aval.shape if isinstance(node.type, TensorType) else ()
-        group = Group(kind, node, space, len(self.groups))
+        group = Group(kind, node, space, len(self.groups) if before is None else before.position)
         group.why = why
-        self.groups.append(group)
+        if kind == "pointwise":
+            self.newest[space] = group
+        self.groups.insert(group.position, group)
+        for later in self.groups[group.position + 1 :]:
+            later.position += 1
         self.group_of[node] = group
         # a full kernel takes nothing in and goes into no other
         self.work[group] = MAX_WORK if node in self.alone else self.work_of(node)
@@ -324,40 +373,12 @@ class Fusion(Grouping):
             self.reads.pop(node, None)
 
 
+def _follows(group: Group, earlier: Group | None) -> bool:
+    return earlier is None or earlier.position < group.position
+
+
 def _extents(space: Sequence[Dim]) -> str:
     return "x".join(map(str, space)) or "a scalar"
-
-
-def _along_rows(group: Group, access: Access, axes: tuple[Expr, ...]) -> bool:
-    """Row values are read by row; elements only by readers that run over elements, each its own."""
-    rows = group.space[: group.num_rows]
-    if len(axes) == len(group.space) and access.value.shape == group.space and access.indices == axes:
-        return True
-    return access.value.shape == rows and access.indices == axes[: group.num_rows]
-
-
-def _reads_in_order(accesses: Sequence[Access], order: Sequence[Var]) -> bool:
-    """Return whether a reduction reads its operands with kept axes first and reduced axes last."""
-    full = [a for a in accesses if len(a.indices) == len(order)]
-    return bool(full) and all(
-        axis_positions(a.indices, tuple(order)) == tuple(range(len(order))) for a in full
-    )
-
-
-def _column_key(
-    compute: Compute, accesses: Sequence[Access]
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return (space, reduced axes) of the operand read straight: reductions with equal keys share a loop
-    nest.
-    """
-    order = (*compute.axes, *compute.reduce)
-    for access in accesses:
-        where = axis_positions(access.indices, order)
-        if where is not None and sorted(where) == list(range(len(order))):
-            reduced = tuple(a for a, k in enumerate(where) if k >= len(compute.axes))
-            if [k for k in where if k < len(compute.axes)] == list(range(len(compute.axes))):
-                return tuple(order[k].extent for k in where), reduced
-    return None
 
 
 def fuse(
@@ -387,30 +408,3 @@ def _slower_fused(
             decide("fuse", named(group), "taken apart", f"measured {record.when}", basis="measured",
                    seconds=record.seconds, where=group.members[0].where)  # fmt: skip
     return frozenset(found)
-
-
-def fused_groups(partition: Partition) -> list[Group]:
-    """Return the groups that compute several nodes in one kernel."""
-    kinds = ("pointwise", "rows", "columns", "contract")
-    return [g for g in partition.groups if g.kind in kinds and len(g.members) > 1]
-
-
-def kernel_graph(group: Group, partition: Partition) -> Graph:
-    """Return what a group computes as a graph of its own: what it reads from memory are the inputs."""
-    members = set(group.members)
-
-    def is_read(node: Node) -> bool:
-        constant = isinstance(node.op, Const) and node.shape != ()
-        return node not in members and (
-            isinstance(node.op, (Input, Item)) or constant or node in partition.stored
-        )
-
-    read = [n for n in topological(group.members, stop=is_read) if is_read(n)]
-    fresh = {node: graph_input(f"x{k}", node.aval) for k, node in enumerate(read)}
-    results = [m for m in group.members if m in partition.stored]
-    return Graph([fresh[n] for n in read], replace_nodes(results, fresh), name="kernel")
-
-
-def fusion_key(kernel: Graph) -> str:
-    """Return the name under which records hold whether a kernel is better taken apart."""
-    return f"fusion {kernel.digest}"

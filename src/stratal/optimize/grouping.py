@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from stratal.base.lowered import Lowered
@@ -10,7 +10,8 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group
 from stratal.loops.compute import Compute, Nest
-from stratal.loops.expr import Call, Expr, walk
+from stratal.loops.expr import Call, Expr, Var, walk
+from stratal.loops.lowering import axis_positions
 
 LowerOf = Callable[[Node], Lowered | None]
 
@@ -60,3 +61,35 @@ def named(group: Group) -> str:
     """Return a short name for a group: the first of its ops."""
     names = list(dict.fromkeys(m.op.name for m in group.members))
     return "+".join(names[:3]) + ("+.." if len(names) > 3 else "")
+
+
+def along_rows(group: Group, access: Access, axes: tuple[Expr, ...]) -> bool:
+    """Row values are read by row; elements only by readers that run over elements, each its own."""
+    rows = group.space[: group.num_rows]
+    if len(axes) == len(group.space) and access.value.shape == group.space and access.indices == axes:
+        return True
+    return access.value.shape == rows and access.indices == axes[: group.num_rows]
+
+
+def reads_in_order(accesses: Sequence[Access], order: Sequence[Var]) -> bool:
+    """Return whether a reduction reads its operands with kept axes first and reduced axes last."""
+    full = [a for a in accesses if len(a.indices) == len(order)]
+    return bool(full) and all(
+        axis_positions(a.indices, tuple(order)) == tuple(range(len(order))) for a in full
+    )
+
+
+def column_key(
+    compute: Compute, accesses: Sequence[Access]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return (space, reduced axes) of the operand read straight: reductions with equal keys share a loop
+    nest.
+    """
+    order = (*compute.axes, *compute.reduce)
+    for access in accesses:
+        where = axis_positions(access.indices, order)
+        if where is not None and sorted(where) == list(range(len(order))):
+            reduced = tuple(a for a, k in enumerate(where) if k >= len(compute.axes))
+            if [k for k in where if k < len(compute.axes)] == list(range(len(compute.axes))):
+                return tuple(order[k].extent for k in where), reduced
+    return None

@@ -14,8 +14,9 @@ from stratal.compiler import Lowerings, Program, lower, prepare, share_memory
 from stratal.graph.graph import Graph
 from stratal.memory.plan import plan_arena
 from stratal.optimize.canonical import choose_algorithms
-from stratal.optimize.fuse import fuse, fused_groups, fusion_key, kernel_graph
+from stratal.optimize.fuse import fuse
 from stratal.optimize.grouping import named
+from stratal.optimize.kernel_graph import fused_groups, fusion_key, kernel_graph
 from stratal.optimize.layout import choose_orders
 from stratal.runtime.pack import pack
 from stratal.tune.explore import FINAL_SECONDS, MARGIN

@@ -14,6 +14,7 @@ from stratal.schedule.result import Pack, Tactic
 
 CHUNK_WORK = 1 << 14  # operations a chunk should be worth: far above the cost of claiming it
 MAX_CHUNKS = 64
+FEW_CHUNKS = 16  # of which one more or less is felt
 
 
 def lanes_of(target: Target, dtypes: Iterable[DType]) -> int:
@@ -73,9 +74,7 @@ def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: flo
     rest = list(loops[1:])
     while rest and taken.extent < 2 * MAX_CHUNKS:
         taken = schedule.fuse(taken, rest.pop(0))
-    chunks = int(min(MAX_CHUNKS, max(1, total // CHUNK_WORK), taken.extent))
-    per_chunk = -(-taken.extent // chunks)
-    chunk, _ = schedule.split(taken, per_chunk)
+    chunk, _ = schedule.split(taken, -(-taken.extent // _num_chunks(total, taken.extent)))
     schedule.branch(chunk)
     schedule.parallel(chunk)
     cut_tails(schedule)
@@ -89,9 +88,14 @@ def distribute_runs(schedule: Schedule, runs: Sequence[Var], work_per_run: float
     count = fused.extent
     if count * work_per_run < 2 * CHUNK_WORK:
         return
-    chunks = int(min(MAX_CHUNKS, max(1, count * work_per_run // CHUNK_WORK), count))
-    chunk, _ = schedule.split(fused, -(-count // chunks))
+    chunk, _ = schedule.split(fused, -(-count // _num_chunks(count * work_per_run, count)))
     schedule.parallel(chunk)
+
+
+def _num_chunks(work: float, most: int) -> int:
+    """Return how many chunks some work is worth; few are a power of two, which threads share evenly."""
+    chunks = int(min(MAX_CHUNKS, max(1, work // CHUNK_WORK)))
+    return min(most, 1 << (chunks - 1).bit_length() if chunks <= FEW_CHUNKS else chunks)
 
 
 def cut_tails(schedule: Schedule) -> None:
