@@ -37,6 +37,7 @@ class KernelEmitter(Values):
             self.bound[body.var] = ("%chunk", 0)
             body = body.body
         self._statement(body)
+        self._end_runs()
         lines = ["entry:", *self.scopes[0].lines, "  ret void"]
         text = (
             f"define void @{self.kernel.name}(ptr %frame, i64 %chunk, i32 %worker) #0 {{\n"
@@ -256,6 +257,9 @@ class KernelEmitter(Values):
                 f"kernel {self.kernel.name}: every lane stores to one place", got=f"{store.buffer.name}"
             )
         memory = memory_type(dtype)
+        if self.exec_mask is None and self._put(store.buffer, place, memory, value):
+            return
+        self._end_run(store.buffer)
         ty = vector_of(memory, self.lanes)
         mask_ty = vector_of("i1", self.lanes)
         if self.lane is None or stride == 1:

@@ -7,8 +7,9 @@ from typing import Final
 
 from stratal.base.dtypes import DType, int32, int64
 from stratal.base.errors import VerifyError
-from stratal.codegen.placing import Info, Place, Placing, inputs, lane_count
+from stratal.codegen.placing import Info, Place, inputs, lane_count
 from stratal.codegen.scalar import mangled, splat, vector_of
+from stratal.codegen.turning import Turning
 from stratal.codegen.types import immediate, memory_type, register_type
 from stratal.loops import index
 from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
@@ -17,7 +18,7 @@ from stratal.loops.rebuild import substitute
 _ALGEBRA: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
 
 
-class Values(Placing):
+class Values(Turning):
     """Emits values, addresses and loads."""
 
     # -- values ----------------------------------------------------------------------------------------------
@@ -222,6 +223,10 @@ class Values(Placing):
             if mask is None:
                 return self._append(f"load {vector_of(memory, self.lanes)}, ptr {pointer}, align {size}")
             return self._masked_load("load", memory, f"ptr align {size} {pointer}", mask)
+        if adjacent == 1 and (mask is None or mask in self.uniform):
+            turned = self._turned(buffer, place, memory)
+            if turned is not None:
+                return turned
         pointers = self._pointers(buffer, place, mask)
         self.target = self._home(info)[0]
         where = f"<{self.lanes} x ptr> align {size} {pointers}"
@@ -312,6 +317,7 @@ class Values(Placing):
         inner = condition
         if self.lane is not None and not condition_info.vector and self._known(e.value).loads:
             inner = self._broadcast(e.condition, condition, mask)
+            self.uniform.add(inner)
         self.mask_depth[inner] = max(self.mask_depth.get(inner, 0), condition_info.depth)
         value = self.value(e.value, self._and(mask, inner) if self._known(e.value).loads else mask)
         otherwise = self.value(e.otherwise, mask)
@@ -340,6 +346,8 @@ class Values(Placing):
             self.target = self.scopes[-1]
             memo[key] = self._append(f"and {vector_of('i1', self.lanes)} {a}, {b}")
             self.mask_depth[memo[key]] = len(self.scopes) - 1
+            if {a, b} <= self.uniform:
+                self.uniform.add(memo[key])
             if a in self.known_masks and b in self.known_masks:
                 both = zip(self.known_masks[a], self.known_masks[b], strict=True)
                 self.known_masks[memo[key]] = tuple(x and y for x, y in both)

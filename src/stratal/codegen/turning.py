@@ -1,0 +1,242 @@
+"""Vectors whose lanes lie apart in memory: neighbours of each lane are read and written together, and turned
+in registers.
+
+A gather of 16 elements takes longer than 16 loads of four neighbours each, and most kernels that read one
+element per lane read the ones beside it too: a copy into another order, a tile of an image, a window. So four
+neighbours (two of eight bytes) are read per lane, and turned into four vectors; stores go the other way.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Final, NamedTuple
+
+from stratal.base.target import ByteDots
+from stratal.codegen.placing import Place, Placing, Scope
+from stratal.codegen.scalar import mangled, vector_of
+from stratal.loops import index
+from stratal.loops.expr import Buffer
+from stratal.loops.stmt import Kernel
+
+CHUNK_BYTES: Final = 16  # of neighbours: what shuffles within 128 bits turn
+LINE_BYTES: Final = 64  # the longest run that is stored at once
+
+
+class Run(NamedTuple):
+    """Vectors to be stored at neighbouring places, from one on; lanes are equally far apart."""
+
+    buffer: Buffer
+    place: Place
+    memory: str
+    lanes: int
+    values: list[str]
+
+
+class Turning(Placing):
+    """Reads and writes vectors of lanes that lie apart.
+
+    `uniform` are masks that all lanes agree in; `runs` are stores that wait for their neighbours.
+    """
+
+    def __init__(self, kernel: Kernel, dots: ByteDots = "arithmetic") -> None:
+        super().__init__(kernel, dots)
+        self.uniform: set[str] = set()
+        self.runs: dict[Buffer, Run] = {}
+
+    def _push(self, scope: Scope) -> Scope:
+        self._end_runs()
+        return super()._push(scope)
+
+    def _pop(self) -> None:
+        self._end_runs()
+        super()._pop()
+
+    @abstractmethod
+    def _pointer(self, buffer: Buffer, place: Place, mask: str | None) -> str:
+        """Return the address of an element."""
+
+    # -- loads -----------------------------------------------------------------------------------------------
+    def _turned(self, buffer: Buffer, place: Place, memory: str) -> str | None:
+        """Return the vector at a place from a window of neighbours; None if there is no such window."""
+        count = self._count(buffer, memory) if (place.stride or 0) > 1 else 0
+        if not count or any(self._known(a).loads for a, _ in place.terms):
+            return None
+        scope = self._scope_of(place)
+        low, high = _bounds(place, self.lanes)
+        last = buffer.size - 1
+        starts = range(place.constant, place.constant - count, -1)  # neighbours are mostly read in order
+        key = ("window", buffer, place.terms, place.stride, self.lanes)
+        for start in starts:
+            found = scope.memo.get((key, start, place.constant - start))
+            if found is not None:
+                return found
+        exists = [s for s in starts if low + s >= 0 and high + s + count - 1 <= last]
+        window = place._replace(constant=(exists or starts)[0])
+        vectors = self._window(buffer, window, memory, count, scope, masked=not exists)
+        for k, vector in enumerate(vectors):
+            scope.memo[key, window.constant, k] = vector
+        return vectors[place.constant - window.constant]
+
+    def _count(self, buffer: Buffer, memory: str) -> int:
+        """Return how many neighbours are moved at once; 0 if lanes are not moved so."""
+        size = buffer.dtype.itemsize
+        if buffer in self.mutable or size not in (4, 8) or memory in ("i1", "i8"):
+            return 0
+        count = CHUNK_BYTES // size
+        return count if self.lanes and self.lanes % count == 0 else 0
+
+    def _scope_of(self, place: Place) -> Scope:
+        branch = max((k for k, s in enumerate(self.scopes) if s.branch), default=0)
+        return self.scopes[max((branch, *(self._known(a).depth for a, _ in place.terms)))]
+
+    def _window(
+        self, buffer: Buffer, place: Place, memory: str, count: int, scope: Scope, *, masked: bool
+    ) -> list[str]:
+        """Return the vectors at `count` neighbouring places.
+
+        With `masked`, what does not exist for all lanes is not read: nobody needs it.
+        """
+        start = self._pointer(buffer, place, None)
+        self.target = scope
+        small, size = vector_of(memory, count), buffer.dtype.itemsize
+        span = place.stride * (self.lanes - 1)  # type: ignore[operator]
+        mask = self._inside(buffer, start, count, buffer.size - span) if masked else None
+        rows = []
+        for lane in range(self.lanes):
+            at = self._append(f"getelementptr {memory}, ptr {start}, i64 {lane * (place.stride or 0)}")
+            if mask is None:
+                rows.append(self._append(f"load {small}, ptr {at}, align {size}"))
+                continue
+            name = f"llvm.masked.load.{mangled(memory, count)}.p0"
+            self.scalars.declared.add(f"declare {small} @{name}(ptr, <{count} x i1>, {small})")
+            given = f"ptr align {size} {at}, <{count} x i1> {mask}, {small} zeroinitializer"
+            rows.append(self._append(f"call {small} @{name}({given})"))
+        joined = [self._joined(rows[k::count], memory, count) for k in range(count)]
+        return self._exchange(joined, memory, self.lanes)
+
+    def _inside(self, buffer: Buffer, start: str, count: int, size: int) -> str:
+        """Return which of `count` elements from an address on are among the first `size` of a buffer."""
+        base = self._append(f"ptrtoint ptr {self.pointers[buffer]} to i64")
+        distance = self._append(f"sub i64 {self._append(f'ptrtoint ptr {start} to i64')}, {base}")
+        ty, itemsize = f"<{count} x i64>", buffer.dtype.itemsize
+        first = self._append(f"insertelement {ty} poison, i64 {distance}, i64 0")
+        all_ = self._append(f"shufflevector {ty} {first}, {ty} poison, <{count} x i32> zeroinitializer")
+        steps = ", ".join(f"i64 {k * itemsize}" for k in range(count))
+        positions = self._append(f"add {ty} {all_}, <{steps}>")
+        return self._append(f"icmp ult {ty} {positions}, splat (i64 {size * itemsize})")
+
+    # -- stores ----------------------------------------------------------------------------------------------
+    def _put(self, buffer: Buffer, place: Place, memory: str, value: str) -> bool:
+        """Store a vector of lanes that lie apart later, with its neighbours; return whether that is done."""
+        count = self._count(buffer, memory)
+        if not count or (place.stride or 0) < count:
+            return False
+        run = self.runs.get(buffer)
+        if run is not None:
+            following = run.place._replace(constant=run.place.constant + len(run.values))
+            if following == place and run.lanes == self.lanes:
+                run.values.append(value)
+            else:
+                self._end_run(buffer)
+                run = None
+        if run is None:
+            run = self.runs[buffer] = Run(buffer, place, memory, self.lanes, [value])
+        if len(run.values) == max(count, min(self.lanes, LINE_BYTES // buffer.dtype.itemsize)):
+            self._end_run(buffer)
+        return True
+
+    def _end_runs(self) -> None:
+        """Write what waits: the scope it was computed in ends, or its order begins to matter."""
+        for buffer in list(self.runs):
+            self._end_run(buffer)
+
+    def _end_run(self, buffer: Buffer) -> None:
+        run = self.runs.pop(buffer, None)
+        if run is None:
+            return
+        self.target = self.scopes[-1]
+        count = CHUNK_BYTES // buffer.dtype.itemsize
+        if len(run.values) == run.lanes > count:
+            self._store_rows(run, 0, self._lines(run.values, run.memory, run.lanes, count))
+            return
+        for first in range(0, len(run.values), count):
+            some = run.values[first : first + count]
+            turned = self._exchange([*some, *["poison"] * (count - len(some))], run.memory, run.lanes)
+            ty = vector_of(run.memory, run.lanes)
+            rows = []
+            for lane in range(run.lanes):
+                group, row = divmod(lane, count)
+                numbers = ", ".join(f"i32 {group * count + k}" for k in range(len(some)))
+                rows.append(
+                    self._append(
+                        f"shufflevector {ty} {turned[row]}, {ty} poison, <{len(some)} x i32> <{numbers}>"
+                    )
+                )
+            self._store_rows(run, first, rows, len(some))
+
+    def _lines(self, values: list[str], memory: str, lanes: int, count: int) -> list[str]:
+        """Return the transpose of as many vectors as they have lanes."""
+        groups = [
+            self._exchange(values[k : k + count], memory, lanes) for k in range(0, lanes, count)
+        ]
+        rows = [""] * lanes
+        for k in range(count):
+            rows[k::count] = self._exchange([group[k] for group in groups], memory, lanes, count)
+        return rows
+
+    def _store_rows(self, run: Run, first: int, rows: list[str], length: int = 0) -> None:
+        """Store one short vector per lane, from the `first` place of a run on."""
+        small = vector_of(run.memory, length or run.lanes)
+        start = self._pointer(run.buffer, run.place._replace(constant=run.place.constant + first), None)
+        self.target = self.scopes[-1]
+        for lane, row in enumerate(rows):
+            step = lane * (run.place.stride or 0)
+            at = self._append(f"getelementptr {run.memory}, ptr {start}, i64 {step}")
+            self._line(f"  store {small} {row}, ptr {at}, align {run.buffer.dtype.itemsize}")
+
+    # -- shuffles --------------------------------------------------------------------------------------------
+    def _joined(self, pieces: list[str], memory: str, count: int) -> str:
+        """Return short vectors one after another, as one."""
+        while len(pieces) > 1:
+            ty = vector_of(memory, count)
+            numbers = ", ".join(f"i32 {k}" for k in range(2 * count))
+            pieces = [
+                self._append(f"shufflevector {ty} {a}, {ty} {b}, <{2 * count} x i32> <{numbers}>")
+                for a, b in zip(pieces[::2], pieces[1::2], strict=True)
+            ]
+            count *= 2
+        return pieces[0]
+
+    def _exchange(self, vectors: list[str], memory: str, lanes: int, unit: int = 1) -> list[str]:
+        """Exchange rows and columns of each square of n units of n vectors: its own inverse."""
+        n = len(vectors)
+        ty = vector_of(memory, lanes)
+        for _ in range(n.bit_length() - 1):
+            pairs = zip(vectors[: n // 2], vectors[n // 2 :], strict=True)
+            vectors = [
+                self._append(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{numbers}>")
+                for a, b in pairs
+                for numbers in (_woven(lanes, n, half, unit) for half in (0, n // 2))
+            ]
+        return vectors
+
+
+def _woven(lanes: int, n: int, first: int, unit: int) -> str:
+    """Return numbers that take turns between two vectors: half of each square of n units, from `first` on."""
+    numbers = [
+        (group + k) * unit + e + side * lanes
+        for group in range(0, lanes // unit, n)
+        for k in range(first, first + n // 2)
+        for side in (0, 1)
+        for e in range(unit)
+    ]
+    return ", ".join(f"i32 {k}" for k in numbers)
+
+
+def _bounds(place: Place, lanes: int) -> tuple[int, int]:
+    """Return the least and greatest offset of an access, its constant left out."""
+    low, high = 0, (place.stride or 0) * (lanes - 1)
+    for atom, c in place.terms:
+        a, b = index.bounds(atom)
+        low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+    return low, high

@@ -1,0 +1,81 @@
+"""Vectors whose lanes lie apart in memory: read and written with their neighbours, turned in registers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stratal.base import settings
+from stratal.base.dtypes import float16, float32, float64, int32, int64
+from stratal.base.target import current_target
+from stratal.base.types import TensorType
+from stratal.compiler import compile_graph, kernel_module
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.interpret import interpret
+from stratal.graph.node import graph_input
+from stratal.runtime.storage import Storage
+
+HERE = Path(__file__).parent
+SHAPES = [(16, 16), (64, 48), (33, 70), (5, 19), (130, 3), (3, 130), (1, 40)]
+
+
+def turned(shape: tuple[int, ...], dtype: Any) -> Graph:
+    """Return y = transpose(x), of which an element-wise kernel reads one side across its lines."""
+    x, z = graph_input("x", TensorType(dtype, shape)), graph_input("z", TensorType(dtype, shape[::-1]))
+    b = Builder(())
+    y = b.permute(x, perm=(1, 0))
+    return Graph([x, z], [b.max(y, z)], name="turned")
+
+
+def padded(shape: tuple[int, ...]) -> Graph:
+    """Return images with channels last and zeros around: rows at the edge have fewer neighbours."""
+    x = graph_input("x", TensorType(float32, shape))
+    w = graph_input("w", TensorType(float32, (5, shape[1], 2, 3)))
+    plain = {"strides": (1, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "groups": 1}
+    return Graph([x, w], [Builder(()).conv(x, w, padding=((1, 0), (1, 2)), **plain)], name="padded")
+
+
+def faults(graph: Graph, *, exact: bool) -> str:
+    rng = np.random.default_rng(0)
+    values = [(rng.standard_normal(n.shape) * 50).astype(n.dtype.np) for n in graph.inputs]
+    (want,), _ = interpret(graph, values)
+    program = compile_graph(graph)
+    given = [Storage.copy_of(a, n.aval) for a, n in zip(values, graph.inputs, strict=True)]
+    (got,) = (np.array(s.array) for s in program.run(given))
+    same = np.array_equal(got, want) if exact else np.allclose(got, want, rtol=1e-4, atol=1e-2)
+    return "" if same else f"{graph.name} {graph.inputs[0].type}"
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("dtype", [float32, float64, int32, int64, float16], ids=str)
+def test_a_transpose_moves_every_element(dtype: Any, target: str) -> None:
+    with settings.target(target), settings.cache_dir(None):
+        found = [faults(turned(shape, dtype), exact=True) for shape in SHAPES]
+    assert not any(found), found
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+def test_edges_are_zero_and_nothing_beyond_them_is_needed(target: str) -> None:
+    with settings.target(target), settings.cache_dir(None):
+        found = [faults(padded(x), exact=False) for x in ((2, 16, 7, 9), (1, 35, 5, 18), (3, 64, 3, 2))]
+    assert not any(found), found
+
+
+def test_no_gather_is_left_in_a_transpose() -> None:
+    with settings.cache_dir(None):
+        program = compile_graph(turned((64, 48), float32))
+    (scheduled,) = program.draft.kernels.values()
+    assert "gather" not in kernel_module(scheduled.kernel, current_target())
+
+
+def test_no_byte_beyond_a_buffer_is_touched() -> None:
+    """The kernels of these records read and write across lines; every buffer ends at a page of its own."""
+    command = [sys.executable, str(HERE / "guard_worker.py"), "records", "permute", "pad", "conv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
