@@ -92,7 +92,8 @@ def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
     """Build the normal form of a linear combination, joining `x//c*c + x%c` back to `x`."""
     kept = {a: c for a, c in terms.items() if c}
     if any(isinstance(a, Call) and a.fn == "mod" for a in kept):
-        kept = _rejoin(kept)
+        kept, more = _rejoin(kept)
+        constant += more
     result: Expr | None = None
     for atom in sorted(kept, key=_order) if len(kept) > 1 else kept:
         c = kept[atom]
@@ -129,21 +130,20 @@ def _divisor(expr: Call) -> int:
     return int(divisor.value)
 
 
-def _rejoin(terms: Linear) -> Linear:
-    for atom, c in list(terms.items()):
-        if not (isinstance(atom, Call) and atom.fn == "mod") or atom not in terms:
+def _rejoin(terms: Linear) -> tuple[Linear, int]:
+    for atom, c in terms.items():
+        if not (isinstance(atom, Call) and atom.fn == "mod"):
             continue
         modulus = _divisor(atom)
-        quotient = floordiv(atom.args[0], modulus)
-        parts, extra = linear(quotient)
-        if extra == 0 and parts and all(terms.get(a) == k * c * modulus for a, k in parts.items()):
+        parts, extra = linear(floordiv(atom.args[0], modulus))
+        if parts and all(terms.get(a) == k * c * modulus for a, k in parts.items()):
             joined = {a: k for a, k in terms.items() if a is not atom and a not in parts}
             inner, shift = linear(atom.args[0])
-            if shift == 0:
-                for a, k in inner.items():
-                    joined[a] = joined.get(a, 0) + k * c
-                return _rejoin({a: k for a, k in joined.items() if k})
-    return terms
+            for a, k in inner.items():
+                joined[a] = joined.get(a, 0) + k * c
+            rest, more = _rejoin({a: k for a, k in joined.items() if k})
+            return rest, more + c * (shift - modulus * extra)
+    return terms, 0
 
 
 def add(a: Index, b: Index) -> Expr:
