@@ -25,6 +25,7 @@ from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.schedule.checks import IndexCheck, index_checks
 from stratal.schedule.held import FEW_TURNS, hoisted, made_of, once
+from stratal.schedule.moves import lies_in_order
 from stratal.schedule.order import in_order, owner
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
@@ -265,17 +266,24 @@ class GraphLowering:
             return [self._host(group, node)]
         if group.kind == "region":
             return RegionLowering(self, node).run()
+        partition = self.planned.partition
+        moved = lies_in_order(group, self.planned.graph, partition, self.owner.lower_of, self.strides)
+        if moved is not None:
+            return [Copy(self.at(moved), self.at(node), "result")]
         scheduled = self.owner.kernel_of(
             group,
             self.owner.lower_of,
             self.strides,
-            self.planned.partition.stored.__contains__,
+            partition.stored.__contains__,
             self.owner.target,
             self.held,
         )
         workspaces: dict[Buffer, int] = {}
-        launches = [self._launch(part, group, workspaces) for part in scheduled.before]
-        launches = [launch for launch in launches if not self._known_pack(launch, workspaces)]
+        launches = []
+        for part in scheduled.before:
+            launch = self._launch(part, group, workspaces)
+            if not self._known_pack(launch, workspaces):
+                launches.append(launch)
         launches.append(self._launch(scheduled, group, workspaces))
         self.owner.draft.in_place[id(launches[-1])] = [
             (self.at(r), self.at(w)) for r, w in scheduled.in_place

@@ -200,7 +200,7 @@ def choose_tiling(p: Product) -> Tiling:
     if copy_b == "inside":  # lines of several panels are read at once
         depth = COPIED_BLOCK if p.depth > 2 * COPIED_BLOCK else 0
         room = p.target.l2_bytes // 4 // ((depth or p.depth) * width * size)
-        panels = -(-p.roles.vector.extent // width)
+        panels = max(1, -(-p.roles.vector.extent // width))
         wide = max(1, min(room, num_columns // RUNS))
         wide = -(-panels // -(-panels // wide))  # runs of about equal length
         runs = max(1, -(-FEW_RUNS // -(-num_columns // wide)))
