@@ -27,8 +27,9 @@ from stratal.graph.op import REGISTRY
 from stratal.loops.expr import Buffer, Call, walk
 from stratal.runtime.storage import Storage
 from stratal.schedule import select
-from stratal.schedule.filtering import POINTS, filtering, product, transposed
+from stratal.schedule.filtering import filtering, outputs, product, transposed
 from stratal.schedule.result import Candidate
+from stratal.schedule.tactics.winograd_stages import TAPS
 
 pytestmark = pytest.mark.row("D14")
 
@@ -121,17 +122,17 @@ def faults(
 
 
 # -- matrices ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("m", POINTS)
-def test_the_matrices_filter_exactly(m: int) -> None:
-    given_, weights, output = filtering(m)
-    d = [Fraction(3 * k * k - 7, k + 2) for k in range(m + 2)]
-    g = [Fraction(5, 3), Fraction(-1, 7), Fraction(2)]
+@pytest.mark.parametrize(("m", "taps"), [(m, taps) for taps in TAPS for m in outputs(taps)])
+def test_the_matrices_filter_exactly(m: int, taps: int) -> None:
+    given_, weights, output = filtering(m, taps)
+    d = [Fraction(3 * k * k - 7, k + 2) for k in range(m + taps - 1)]
+    g = [Fraction(5, 3), Fraction(-1, 7), Fraction(2), Fraction(-3, 5), Fraction(1, 2)][:taps]
 
     def times(matrix: tuple[tuple[Fraction, ...], ...], v: list[Fraction]) -> list[Fraction]:
         return [sum((a * b for a, b in zip(row, v, strict=True)), Fraction(0)) for row in matrix]
 
     products = [a * b for a, b in zip(times(given_, d), times(weights, g), strict=True)]
-    assert times(output, products) == [sum(g[j] * d[k + j] for j in range(3)) for k in range(m)]
+    assert times(output, products) == [sum(g[j] * d[k + j] for j in range(taps)) for k in range(m)]
 
 
 def test_transforms_share_sums_and_differences_of_paired_points() -> None:
@@ -147,7 +148,7 @@ def test_transforms_share_sums_and_differences_of_paired_points() -> None:
 # -- results -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("m", POINTS)
+@pytest.mark.parametrize("m", outputs(3))
 def test_odd_shapes_agree_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, m: int, way: str, target: str
 ) -> None:
@@ -250,7 +251,7 @@ def _in_float64(graph: Graph) -> tuple[list[Node], list[Node]]:
 
 
 @pytest.mark.parametrize("target", ["host", "haswell"])
-@pytest.mark.parametrize("m", POINTS)
+@pytest.mark.parametrize("m", outputs(3))
 def test_gradients_of_filters_agree_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, m: int, target: str
 ) -> None:
@@ -278,9 +279,49 @@ def test_gradients_of_filters_read_the_padded_copy_of_the_convolution() -> None:
 
 # -- choices -----------------------------------------------------------------------------------------------
 def test_it_is_chosen_where_channels_are_many_and_not_where_they_are_few() -> None:
-    chosen = {c: tactics(compile_graph(convolution((2, c, 24, 24), 64))) for c in (3, 64)}
+    chosen = {c: tactics(compile_graph(convolution((2, c, 24, 24), 64))) for c in (1, 64)}
     assert "winograd" in chosen[64]
-    assert "winograd" not in chosen[3]
+    assert "winograd" not in chosen[1]
+
+
+def other_filters(x: tuple[int, ...], filters: int, taps: int, stride: int) -> Graph:
+    """Return a padded convolution with square filters of any size and any stride."""
+    types = [x, (filters, x[1], taps, taps)]
+    values = [graph_input(n, TensorType(float32, t)) for n, t in zip("xw", types, strict=True)]
+    pads = ((taps // 2, taps // 2),) * 2
+    conv = Builder(()).conv(*values, padding=pads, **(PLAIN | {"strides": (stride, stride)}))
+    return Graph(values, [conv], name="convolution")
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize(
+    ("x", "filters", "taps", "stride"),
+    [
+        ((2, 3, 37, 41), 19, 7, 2),
+        ((1, 3, 32, 70), 64, 7, 2),
+        ((2, 5, 19, 23), 33, 5, 2),
+        ((2, 18, 13, 11), 35, 5, 1),
+        ((2, 17, 9, 12), 16, 4, 1),
+        ((1, 2, 64, 40), 20, 11, 4),
+    ],
+)
+def test_longer_filters_and_strides_agree_with_the_reference(
+    monkeypatch: pytest.MonkeyPatch, x: tuple[int, ...], filters: int, taps: int, stride: int, target: str
+) -> None:
+    """A convolution with strides runs over the phases of its image, side by side as channels."""
+    graph = other_filters(x, filters, taps, stride)
+    values = arrays(graph)
+    (want,), _ = interpret(Graph(*_in_float64(graph), name="wide"), [a.astype(np.float64) for a in values])
+    with settings.target(target):
+        monkeypatch.setattr(select, "candidates", only("by tiles", outputs(-(-taps // stride))[-1]))
+        program, (got,) = run(graph, values)
+    assert "winograd" in tactics(program)
+    assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
+
+
+def test_the_first_convolution_of_a_network_runs_over_phases() -> None:
+    program = compile_graph(other_filters((1, 3, 224, 224), 64, 7, 2))
+    assert {"phases", "winograd"} <= tactics(program)
 
 
 def test_few_pixels_and_many_filters_keep_transformed_filters_in_the_cache() -> None:

@@ -27,10 +27,10 @@ from stratal.loops.stmt import For, Seq, Stmt, Store
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 POINTS: Final[dict[int, tuple[Fraction, ...]]] = {
-    2: (Fraction(0), Fraction(1), Fraction(-1)),
-    4: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2)),
+    3: (Fraction(0), Fraction(1), Fraction(-1)),
+    5: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2)),
 }
-"""Points of F(m, 3), by m."""
+"""Points, by their number: m + r - 2 for F(m, r)."""
 
 
 class Filtering(NamedTuple):
@@ -41,11 +41,16 @@ class Filtering(NamedTuple):
     output: Matrix
 
 
+def outputs(taps: int) -> list[int]:
+    """Return every m there are points of F(m, taps) for."""
+    return [n + 2 - taps for n in POINTS if n > taps - 1]
+
+
 @cache
-def filtering(outputs: int, taps: int = 3) -> Filtering:
-    """Return the matrices of F(outputs, taps)."""
-    points = POINTS[outputs]
-    size = outputs + taps - 1
+def filtering(m: int, taps: int = 3) -> Filtering:
+    """Return the matrices of F(m, taps)."""
+    points = POINTS[m + taps - 2]
+    size = m + taps - 1
     rows, scales = [], []
     for p in points:
         others = [q for q in points if q != p]
@@ -56,7 +61,7 @@ def filtering(outputs: int, taps: int = 3) -> Filtering:
         scales.append(scale)
     infinite = (Fraction(0),) * (taps - 1) + (Fraction(1),)
     weights = [tuple(s * p**k for k in range(taps)) for p, s in zip(points, scales, strict=True)]
-    output = [(*(p**k for p in points), Fraction(int(k == outputs - 1))) for k in range(outputs)]
+    output = [(*(p**k for p in points), Fraction(int(k == m - 1))) for k in range(m)]
     assert len(rows) + 1 == size
     return Filtering((*rows, _polynomial(points)), (*weights, infinite), tuple(output))
 

@@ -1,5 +1,5 @@
-"""Winograd's algorithm for convolutions with 3x3 filters at stride 1: fewer products, for transforms of both
-operands and of the result.
+"""Winograd's algorithm for convolutions with filters of three to five taps: fewer products, for transforms of
+both operands and of the result.
 
 Tiles of m x m outputs are computed from tiles of the input that overlap by two (Lavin and Gray, 2015,
 arXiv:1509.09308): transform tiles and filters, multiply them as one matrix product per place of the tile,
@@ -26,19 +26,20 @@ from stratal.loops import index
 from stratal.loops.expr import Buffer, Load, Var
 from stratal.loops.stmt import For, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.filtering import POINTS
+from stratal.schedule.filtering import outputs
 from stratal.schedule.primitives import Schedule, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import MAX_CHUNKS, finished, nest
-from stratal.schedule.tactics.contract import register_tiles
+from stratal.schedule.tactics.contract import choose_tile, register_tiles
+from stratal.schedule.tactics.winograd_phases import phases
 from stratal.schedule.tactics.winograd_stages import (
     PADDING,
-    TAPS,
     ZERO,
     Factors,
     Geometry,
     Sizes,
     Stages,
+    apart,
     clamped,
     divisor,
     products,
@@ -58,8 +59,9 @@ MOST_TILES: Final = 256  # of a block that is tried
 DEPTHS: Final = (32, 48, 64, 96, 128, 256)  # that are tried
 DEPTH: Final = 64  # channels of a block of filters: with 64 filters, half of a second-level cache
 SLOWER: Final = 1.2  # than at the peak: operands stream from the second-level cache
+STORE: Final = 2  # cycles to clear and to store a vector of sums
 PER_PLACE: Final = 6  # cycles to load, transform and store a vector, per place of its tile
-PER_GATHER: Final = 20  # cycles to read a vector whose elements lie apart
+PER_GATHER: Final = 10  # cycles to move a vector whose elements lie apart
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -67,8 +69,12 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     found = _sizes(x)
     if found is None:
         return
-    for m in POINTS:
+    for m in outputs(found.taps):
         g = Geometry(found, m, target)
+        block = rows_of_tiles(g) if apart(x) else 0
+        if block and block != block_of(g):
+            tile = choose_tile(block, found.filters, g.lanes, target)
+            yield _candidate(x, Geometry(found, m, target, tile), TILES, block)
         yield _candidate(x, g, TILES, block_of(g))
         yield _candidate(x, g, FILTERS, DEPTH)
         if filters_held(x):
@@ -80,7 +86,7 @@ def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     found = _sizes(x)
     if found is None:
         return
-    for m in POINTS:
+    for m in outputs(found.taps):
         for tile in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
             g = Geometry(found, m, target, tile)
             step = g.tile.rows
@@ -104,7 +110,7 @@ def candidate_of(
     if algorithm == KEPT and (parameters["depth"] != found.channels or not filters_held(x)):
         return None
     m, tile, extent = parameters["m"], (parameters["rows"], parameters["vectors"]), parameters[by]
-    if m not in POINTS or not (1 <= extent <= MOST_TILES or algorithm == KEPT):
+    if m not in outputs(found.taps) or not (1 <= extent <= MOST_TILES or algorithm == KEPT):
         return None
     if tile not in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
         return None
@@ -129,7 +135,8 @@ def _candidate(x: GroupExpressions, g: Geometry, algorithm: str, extent: int) ->
     }[algorithm]
     parameters = (("m", g.m), ("rows", g.tile.rows), ("vectors", g.tile.vectors), (by, extent))
     products = 2.0 * g.places * g.tiles * g.sizes.channels * g.sizes.filters
-    estimate = seconds(g, extent, filters_held(x)) + _apart(x, g)
+    by_rows = algorithm == TILES and whole_rows(x, g, extent)
+    estimate = seconds(g, extent, filters_held(x)) + _apart(x, g, by_rows=by_rows)
     return Candidate(algorithm, estimate, make, parameters, products)
 
 
@@ -139,10 +146,11 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     stages = Stages(x, g)
     s = g.sizes
     channels = up(s.channels, g.lanes)
-    tiles = Buffer("tiles", float32, (g.places, block, channels + PADDING), space="scratch")
-    sums = Buffer("sums", float32, (g.places, block, g.panels * g.panel + PADDING), space="scratch")
-    pack = _filters(stages)
-    filters = pack.workspace
+    height = up(block, g.tile.rows)
+    tiles = Buffer("tiles", float32, (g.places, height, channels + PADDING), space="scratch")
+    sums = Buffer("sums", float32, (g.places, height, g.panels * g.panel + PADDING), space="scratch")
+    packs = [*phases(stages), _filters(stages)]
+    filters = packs[-1].workspace
     chunk, t, u = Var("b", -(-g.tiles // block)), Var("t", block), Var("u", block)
     number = index.add(index.mul(chunk, block), t)
     first = stages.input_tile(tiles, clamped(number, g.tiles), t, channels)
@@ -153,11 +161,18 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     )
     acc = stages.register("acc", g.tile.rows, g.tile.vectors)
     product = products(
-        factors, acc, places=g.places, rows=block, panels=g.panels, steps=s.channels, add=False
+        factors, acc, places=g.places, rows=height, panels=g.panels, steps=s.channels, add=False
     )
-    last = stages.output_tile(sums, index.add(index.mul(chunk, block), u), u, index.as_expr(0), s.filters)
-    body = For(chunk, sequence(For(t, first), product.body, For(u, last)), "parallel")
-    return _finished(stages, body, [tiles, sums], product, [pack])
+    local = [tiles, sums]
+    if whole_rows(x, g, block):
+        rows = block // g.columns
+        last, lines = stages.output_rows(sums, index.mul(chunk, rows), rows)
+        local.append(lines)
+    else:
+        number = index.add(index.mul(chunk, block), u)
+        last = For(u, stages.output_tile(sums, number, u, index.as_expr(0), s.filters))
+    body = For(chunk, sequence(For(t, first), product.body, last), "parallel")
+    return _finished(stages, body, local, product, packs)
 
 
 def block_of(g: Geometry) -> int:
@@ -170,6 +185,27 @@ def block_of(g: Geometry) -> int:
     fit = range(step, most + 1, step)
     many = [t for t in fit if -(-g.tiles // t) >= MIN_BLOCKS and t >= 2 * step]
     return min(many or fit[:1], key=lambda t: -(-g.tiles // t) * (t + 3))
+
+
+def whole_rows(x: GroupExpressions, g: Geometry, block: int) -> bool:
+    """Return whether results are written row by row of the image: blocks are whole rows of tiles."""
+    return apart(x) and block % g.columns == 0
+
+
+def rows_of_tiles(g: Geometry) -> int:
+    """Return how many tiles a block of whole rows of tiles has; 0 where one row is too long for the cache."""
+    s, lines = g.sizes, g.batch_rows
+    per_tile = 4 * (g.places * (s.channels + s.filters + 2 * PADDING) + g.m * g.m * g.lanes)
+    room = g.target.l2_bytes * 3 // 4 // per_tile
+    fit = range(1, max(1, min(MAX_TILES, room) // g.columns) + 1)
+    many = [r for r in fit if -(-lines // r) >= MIN_BLOCKS] or fit[:1]
+
+    def cost(rows: int) -> int:
+        tiles = rows * g.columns
+        height, _ = choose_tile(tiles, s.filters, g.lanes, g.target)
+        return -(-lines // rows) * (up(tiles, height) + 3)
+
+    return min(many, key=cost) * g.columns if g.columns <= room else 0
 
 
 def _filters(stages: Stages) -> Pack:
@@ -197,7 +233,7 @@ def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
     filters = Buffer("filters", float32, (g.places, depth + 1, g.panel), space="scratch")
     sums = Buffer("sums", float32, (g.places, rows, g.panel + PADDING), space="scratch")
     stages = Stages(x, g)
-    pack = _tiles(stages, tiles, blocks * depth)
+    packs = [*phases(stages), _tiles(stages, tiles, blocks * depth)]
     panel, block, c, v = Var("q", g.panels), Var("b", blocks), Var("c", depth), Var("v", g.tile.vectors)
     first, column = index.mul(panel, g.panel), index.mul(v, g.lanes)
     channel = index.add(index.mul(block, depth), c)
@@ -212,7 +248,7 @@ def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
     t = Var("t", g.tiles)
     over = For(block, sequence(nest((v, c), turned), product.body))
     body = sequence(_zeros(g, sums), over, For(t, stages.output_tile(sums, t, t, first, g.panel)))
-    return _finished(stages, For(panel, body, "parallel"), [filters, sums], product, [pack])
+    return _finished(stages, For(panel, body, "parallel"), [filters, sums], product, packs)
 
 
 def by_kept_filters(x: GroupExpressions, g: Geometry) -> Tactic:
@@ -221,8 +257,8 @@ def by_kept_filters(x: GroupExpressions, g: Geometry) -> Tactic:
     tiles = Buffer("tiles", float32, (g.places, rows, up(channels, g.lanes) + PADDING))
     sums = Buffer("sums", float32, (g.places, rows, g.panel + PADDING), space="scratch")
     stages = Stages(x, g)
-    packs = [_filters(stages), _tiles(stages, tiles, up(channels, g.lanes))]
-    filters, panel, t = packs[0].workspace, Var("q", g.panels), Var("t", g.tiles)
+    packs = [*phases(stages), _filters(stages), _tiles(stages, tiles, up(channels, g.lanes))]
+    filters, panel, t = packs[-2].workspace, Var("q", g.panels), Var("t", g.tiles)
     factors = Factors(
         lambda p, row, c: tiles[p, row, c],
         lambda p, q, column, c: filters[p, index.add(index.mul(panel, channels), c), column],
@@ -263,8 +299,8 @@ def _finished(
     stages: Stages, body: Stmt, scratch: list[Buffer], product: Schedule, packs: list[Pack]
 ) -> Tactic:
     schedule = Schedule(body, [*scratch, *stages.taken()])
-    m = stages.g.m
-    schedule.steps += [*product.steps, f"reduction in the order c, of F({m}x{m}, {TAPS}x{TAPS})"]
+    m, taps = stages.g.m, stages.g.sizes.taps
+    schedule.steps += [*product.steps, f"reduction in the order c, of F({m}x{m}, {taps}x{taps})"]
     return finished(schedule, "winograd", stages.in_place(), packs)
 
 
@@ -272,7 +308,7 @@ def _finished(
 def _seconds_by_tiles(g: Geometry, block: int, held: bool) -> float:
     blocks, weights = -(-g.tiles // block), _transformed_bytes(g)
     moved = (blocks if held else 2 + blocks) * weights / g.target.bandwidth(weights)
-    return _computing(g, blocks * block, g.sizes.channels, turned=not held) + moved
+    return _computing(g, blocks * up(block, g.tile.rows), g.sizes.channels, turned=not held) + moved
 
 
 def _seconds_by_filters(g: Geometry, depth: int, held: bool) -> float:
@@ -309,23 +345,24 @@ def _computing(g: Geometry, rows: int, channels: int, *, turned: bool = True) ->
     seconds on one core.
     """
     s, tile = g.sizes, g.tile
-    products = (
-        g.places * channels * rows // tile.rows * g.panels * (max(tile.rows * tile.vectors / 2, 4) + 0.25)
-    )
+    held = tile.rows * tile.vectors
+    per_tile = channels * (max(held / 2, 4) + 0.25) + STORE * held
+    products = g.places * rows // tile.rows * g.panels * per_tile
     vectors = rows * (-(-s.channels // g.lanes) + -(-s.filters // g.lanes))
     filters = s.channels * g.panels * g.tile.vectors if turned else 0
-    transforms = vectors * g.places * PER_PLACE + filters * (g.places * PER_PLACE + 9 * PER_GATHER)
+    transforms = vectors * g.places * PER_PLACE + filters * (g.places * PER_PLACE + s.taps**2 * PER_GATHER)
     return (SLOWER * products + transforms) / (g.target.ghz * 1e9)
 
 
-def _apart(x: GroupExpressions, g: Geometry) -> float:
+def _apart(x: GroupExpressions, g: Geometry, *, by_rows: bool) -> float:
     """Estimate reading and writing elements one by one where channels do not lie together, in seconds."""
     s = g.sizes
     anchor = x.group.members[0]
     c = Var("c", s.channels)
     read = x.at(anchor.inputs[0], (index.as_expr(0), c, index.as_expr(0), index.as_expr(0)))
-    near = isinstance(read, Load) and index.stride_of(index.offset(read), c) == 1
+    near = s.stride > 1 or (isinstance(read, Load) and index.stride_of(index.offset(read), c) == 1)
     gathers = 0 if near else g.places * -(-s.channels // g.lanes)
-    for r in x.results:
-        gathers += 0 if x.buffer(r).strides[1] == 1 else g.m * g.m * -(-s.filters // g.lanes)
+    if not by_rows:
+        scattered = sum(x.buffer(r).strides[1] != 1 for r in x.results)
+        gathers += scattered * g.m * g.m * -(-s.filters // g.lanes)
     return gathers * g.tiles * PER_GATHER * 1e-9 / g.target.ghz

@@ -19,39 +19,55 @@ from stratal.schedule.tactics.common import in_place_pairs, nest
 from stratal.schedule.tactics.contract import choose_tile
 from stratal.schedule.tactics.tiles import UNROLL_K
 
-TAPS: Final = 3
+TAPS: Final = range(3, 6)  # of filters that are worth it, per axis
+MOST_PHASES: Final = 64  # channels, phases counted, of a convolution with strides
 PADDING: Final = 16  # elements between rows of scratch: places a power of two apart would share cache sets
 ZERO: Final = const(0, float32)
 
 
 class Sizes(NamedTuple):
-    """Extents of a convolution: batch, channels, filters, output height and width."""
+    """Extents of a convolution: batch, channels, filters, output height and width, taps along an axis.
+
+    One with strides is one without, over more channels: those of each phase of the image, which is every
+    `stride`th element of every `stride`th row, with every `stride`th tap.
+    """
 
     batch: int
     channels: int
     filters: int
     height: int
     width: int
+    taps: int = 3
+    stride: int = 1
 
 
-def is_plain(anchor: Node) -> bool:
-    """Return whether a node is a two-dimensional convolution in float32 without strides, padding, groups."""
+def is_plain(anchor: Node, *, strides: bool = False) -> bool:
+    """Return whether a node is a two-dimensional convolution in float32 without padding, groups, dilation,
+    and, unless asked for, strides.
+    """
     if anchor.op.name != "conv" or len(anchor.shape) != 4 or anchor.dtype is not float32:
         return False
     given = anchor.op.attributes
-    ones = (*given["strides"], *given["rhs_dilation"], *given["lhs_dilation"], given["groups"])
-    return all(n == 1 for n in ones) and all(p == (0, 0) for p in given["padding"])
+    ones = (*given["rhs_dilation"], *given["lhs_dilation"], given["groups"])
+    steps = given["strides"]
+    stepping = len(set(steps)) == 1 and (strides or steps[0] == 1)
+    return stepping and all(n == 1 for n in ones) and all(p == (0, 0) for p in given["padding"])
 
 
 def sizes(anchor: Node) -> Sizes | None:
     """Return the extents of a convolution this algorithm computes; None for any other node."""
-    if not is_plain(anchor):
+    if not is_plain(anchor, strides=True):
         return None
     n, k, height, width = anchor.aval.ints
     _, c, *window = anchor.inputs[1].aval.ints
-    if window != [TAPS, TAPS] or 0 in (n, k, height, width, c):
+    stride = anchor.op.attributes["strides"][0]
+    taps = -(-window[0] // stride)
+    if window[0] != window[1] or taps not in TAPS or 0 in (n, k, height, width, c):
         return None
-    return Sizes(n, c, k, height, width)
+    channels = c * stride * stride
+    if stride > 1 and channels > MOST_PHASES:
+        return None
+    return Sizes(n, channels, k, height, width, taps, stride)
 
 
 class RegisterTile(NamedTuple):
@@ -70,13 +86,14 @@ class Geometry:
     def __init__(self, found: Sizes, m: int, target: Target, tile: tuple[int, int] | None = None) -> None:
         self.sizes = found
         self.target = target
-        self.matrices: Filtering = filtering(m)
+        self.matrices: Filtering = filtering(m, found.taps)
         self.m = m
-        self.size = m + TAPS - 1  # of a tile of the input
+        self.size = m + found.taps - 1  # of a tile of the input
         self.places = self.size * self.size
         self.lanes = target.lanes(float32.itemsize)
         self.rows, self.columns = -(-found.height // m), -(-found.width // m)
-        self.tiles = found.batch * self.rows * self.columns
+        self.batch_rows = found.batch * self.rows  # of tiles
+        self.tiles = self.batch_rows * self.columns
         self.tile = RegisterTile(*(tile or choose_tile(self.tiles, found.filters, self.lanes, target)))
         self.panel = self.tile.vectors * self.lanes
         self.panels = -(-found.filters // self.panel)
@@ -96,6 +113,7 @@ class Stages:
         self.anchor = x.group.members[0]
         self.registers: list[Buffer] = []
         self.stand = Buffer("stand", float32, self.anchor.aval.ints)
+        self.phases: Buffer | None = None  # what tiles of the input are read from instead of the image
         x.local[self.anchor] = self.stand
         x.forget()
 
@@ -135,11 +153,15 @@ class Stages:
         n, y, x = g.place(number)
 
         def value(c: Expr, row: Expr, column: Expr) -> Expr:
+            if self.phases is not None:
+                return self.phases[n, row, column, c]
             return guard(
                 index.less(c, s.channels), self.x.at(self.anchor.inputs[0], (n, c, row, column)), ZERO
             )
 
-        extent = s.height + TAPS - 1, s.width + TAPS - 1
+        extent: Sequence[int] = s.height + s.taps - 1, s.width + s.taps - 1
+        if self.phases is not None:
+            extent = self.phases.shape[1:3]
         return self.tile(tiles, g.matrices.input, value, (y, x), extent, t, channels)
 
     def tile(
@@ -148,7 +170,7 @@ class Stages:
         matrix: Matrix,
         value: Callable[[Expr, Expr, Expr], Expr],
         corner: tuple[Expr, Expr],
-        extent: tuple[int, int],
+        extent: Sequence[int],
         t: Expr,
         channels: int,
     ) -> Stmt:
@@ -184,16 +206,22 @@ class Stages:
         lane = Var("l", g.lanes)
         k = index.add(k, lane)
 
+        weights = self.anchor.inputs[1]
+        phase = unphased(c, weights.aval.ints[1], s.stride)
+
         def read(a: int, j: Var) -> Expr:
-            value = self.x.at(self.anchor.inputs[1], (k, c, index.as_expr(a), j))
-            return guard(index.both(index.less(k, s.filters), index.less(c, s.channels)), value, ZERO)
+            row, column = (index.add(index.mul(i, s.stride), p) for i, p in ((a, phase[1]), (j, phase[2])))
+            value = self.x.at(weights, (k, phase[0], row, column))
+            exists = fits(row, weights.aval.ints[2], column, weights.aval.ints[3])
+            exists = index.both(index.both(index.less(k, s.filters), index.less(c, s.channels)), exists)
+            return guard(exists, value, ZERO)
 
         def write(i: Var, values: Sequence[Expr]) -> Stmt:
             first = index.mul(i, g.size)
             there = row, index.add(column, lane)
             return Seq(Store(filters, (index.add(first, a), *there), v) for a, v in enumerate(values))
 
-        held = self.register("columns", g.size, TAPS)
+        held = self.register("columns", g.size, s.taps)
         return For(lane, both_sides(g.matrices.weights, read, held, lane, write), "vector")
 
     def output_tile(self, sums: Buffer, number: Expr, t: Expr, first: Expr, filters: int) -> Stmt:
@@ -227,6 +255,57 @@ class Stages:
         last = g.m - 1
         whole = index.both(exists, fits(index.add(y, last), s.height, index.add(x, last), s.width))
         return _either(whole, lambda edge: If(exists, arm(edge)) if edge else arm(edge))
+
+    def output_rows(self, sums: Buffer, first: Expr, rows: int) -> tuple[Stmt, Buffer]:
+        """Transform the sums of whole rows of tiles back, and store what follows row by row of the image.
+
+        A vector of filters at a time is kept in scratch memory, which is returned: results whose filters do
+        not lie together are then written a line at a time.
+        """
+        g, s = self.g, self.g.sizes
+        line, t, i = Var("r", rows), Var("t", g.columns), Var("i", g.m)
+        outer = Var("k", -(-s.filters // g.lanes))
+        lane, written = Var("l", g.lanes), Var("l", g.lanes)
+        lines = Buffer("lines", float32, (g.m, g.columns * g.m, g.lanes), space="scratch")
+        first_filter = index.mul(outer, g.lanes)
+        tile = index.add(index.mul(line, g.columns), t)
+
+        def write(a: Var, values: Sequence[Expr]) -> Stmt:
+            x = index.mul(t, g.m)
+            return Seq(Store(lines, (a, index.add(x, b), lane), v) for b, v in enumerate(values))
+
+        held = self.register("columns", g.m, g.size)
+        back = both_sides(
+            g.matrices.output,
+            lambda a, j: sums[index.add(j, a * g.size), tile, index.add(first_filter, lane)],
+            held,
+            lane,
+            write,
+        )
+        number, x = index.add(first, line), Var("x", s.width)
+        n, row = index.unflatten(number, (s.batch, g.rows))
+        y, k = index.add(index.mul(row, g.m), i), index.add(first_filter, written)
+        stores = guard_leaves(self.results(lines[i, x, written], (n, k, y, x)), index.less(k, s.filters))
+        part = Schedule(For(x, For(written, stores, "vector")))
+        many, few = part.split(x, g.lanes)
+        part.unroll(few)
+        if s.width % g.lanes:
+            part.peel(many)
+        exists = index.both(index.less(number, s.batch * g.rows), index.less(y, s.height))
+        copied = For(i, part.body if isinstance(exists, Const) else If(exists, part.body))
+        return nest((line, outer), Seq((For(t, For(lane, back, "vector")), copied))), lines
+
+
+def unphased(c: Expr, channels: int, stride: int) -> tuple[Expr, Expr, Expr]:
+    """Return the channel, and the row and column of its phase, of one of all channels of all phases."""
+    row, column, channel = index.unflatten(c, (stride, stride, channels))
+    return channel, row, column
+
+
+def apart(x: GroupExpressions) -> bool:
+    """Return whether the filters of some result do not lie together, but its rows do."""
+    steps = [x.buffer(r).strides for r in x.results]
+    return any(s[1] != 1 and s[3] == 1 for s in steps)
 
 
 class Factors(NamedTuple):

@@ -24,7 +24,7 @@ from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Load, Var, call, guard
 from stratal.loops.stmt import For, Seq, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.filtering import POINTS, both_sides, transposed
+from stratal.schedule.filtering import both_sides, outputs, transposed
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import MAX_CHUNKS, finished, nest
@@ -33,7 +33,6 @@ from stratal.schedule.tactics.tiles import UNROLL_K
 from stratal.schedule.tactics.winograd import PER_GATHER, PER_PLACE, SLOWER
 from stratal.schedule.tactics.winograd_stages import (
     PADDING,
-    TAPS,
     ZERO,
     Factors,
     Geometry,
@@ -54,6 +53,7 @@ CHANNELS: Final = 64  # of a chunk: with 64 filters, sums take half of a second-
 MIN_CHUNKS: Final = 8  # something for every thread to do
 SUMS_BYTES: Final = 8 << 20  # all parts may leave behind
 BLOCK: Final = 32  # tiles transformed at a time
+TAPS: Final = 3
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -61,7 +61,7 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     found = gradient_sizes(x.group.members[0])
     if found is None or not settings.winograd.value:
         return
-    for m in POINTS:
+    for m in outputs(TAPS):
         lanes = target.lanes(float32.itemsize)
         tile = choose_tile(min(found.channels, CHANNELS), found.filters, lanes, target)
         g = Geometry(found, m, target, tile)
