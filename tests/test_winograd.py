@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import stratal as tensors
 from stratal.base import settings
-from stratal.base.artifact import Launch, flat
+from stratal.base.artifact import Copy, Launch, flat
 from stratal.base.dtypes import float32, float64
 from stratal.base.target import Target
 from stratal.base.types import TensorType
@@ -358,3 +358,18 @@ def test_the_setting_decides_in_one_process_too() -> None:
             function(x, w)
             found.append("winograd" in tactics(function.program))
     assert found == [True, False]
+
+
+def test_images_returned_as_they_lie_are_made_where_the_result_is() -> None:
+    """With channels last, the result's axes are a view of the convolution's: no copy is left."""
+    types = (2, 16, 16, 32), (24, 3, 3, 32)
+    x, w = (graph_input(n, TensorType(float32, t)) for n, t in zip("xw", types, strict=True))
+    b = Builder(())
+    images, filters = (b.permute(v, perm=(0, 3, 1, 2)) for v in (x, w))
+    conv = b.conv(images, filters, padding=((1, 1), (1, 1)), **PLAIN)
+    graph = Graph([x, w], [b.permute(conv, perm=(0, 2, 3, 1))], name="channels last")
+    values = arrays(graph)
+    program, (got,) = run(graph, values)
+    assert not any(isinstance(c, Copy) or c.label == "permute" for c in flat(program.executable.commands))
+    (want,), _ = interpret(graph, values)
+    assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
