@@ -60,7 +60,7 @@ DEPTHS: Final = (32, 48, 64, 96, 128, 256)  # that are tried
 DEPTH: Final = 64  # channels of a block of filters: with 64 filters, half of a second-level cache
 SLOWER: Final = 1.2  # than at the peak: operands stream from the second-level cache
 STORE: Final = 2  # cycles to clear and to store a vector of sums
-PER_PLACE: Final = 6  # cycles to load, transform and store a vector, per place of its tile
+PER_PLACE: Final = 4  # cycles to load, transform and store a vector, per place of its tile
 PER_GATHER: Final = 10  # cycles to move a vector whose elements lie apart
 
 
