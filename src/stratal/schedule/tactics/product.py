@@ -258,13 +258,13 @@ class Product:
         as the result does. What is read is left out where a result may take its place.
         """
         made = self.results(self.zero)
-        vector = self.axes.index(self.roles.vector)
         replaced = {r for r, _ in self.in_place}
         read = [e.buffer for e in loads(expressions(made)) if e.indices == self.where]
         return [
             Fetch(b, self.where)
             for b in dict.fromkeys((*stored(made), *(b for b in read if b not in replaced)))
-            if b.strides[vector] == 1 and b.size * b.dtype.itemsize > self.target.l1d_bytes
+            if b.size * b.dtype.itemsize > self.target.l1d_bytes
+            and step_of(b[self.where], self.roles.vector) == 1
         ]
 
     def _stand_in(self) -> Buffer:
