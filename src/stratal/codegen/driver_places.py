@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratal.codegen.driver_words import CALLER_PLACE, THREADS, WORKER_BYTES, WORKER_THREAD, WORKERS, at
+from stratal.codegen.driver_words import CALLER_PLACE, THREADS, WORKER_THREAD, at, in_record
 
 SET_BYTES: Final = 128  # of a set of processors, as libc has it: 1024 bits
 SET_WORDS: Final = SET_BYTES // 8
@@ -88,10 +88,7 @@ look:
   %more = icmp slt i64 %thread_index, %threads
   br i1 %more, label %move, label %leave
 move:
-  %earlier = sub i64 %thread_index, 1
-  %skipped = mul i64 %earlier, {WORKER_BYTES}
-  %offset = add i64 %skipped, {WORKERS + WORKER_THREAD}
-  %thread_at = getelementptr i8, ptr %pool, i64 %offset
+{in_record("thread_at", "%thread_index", WORKER_THREAD)}
   %thread = load i64, ptr %thread_at, align 8
   %ignored = call i32 @pthread_setaffinity_np(i64 %thread, i64 {SET_BYTES}, ptr %set)
   %next = add i64 %thread_index, 1

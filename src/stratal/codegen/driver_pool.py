@@ -21,10 +21,12 @@ from stratal.codegen.driver_words import (
     WORKER_BYTES,
     WORKER_CHUNKS,
     WORKER_INDEX,
+    WORKER_POOL,
     WORKER_SPINS,
     WORKER_THREAD,
     WORKERS,
     at,
+    in_record,
 )  # fmt: skip
 
 
@@ -155,10 +157,7 @@ look:
   %missing = icmp slt i64 %index, %threads
   br i1 %missing, label %create, label %leave
 create:
-  %before = sub i64 %index, 1
-  %skipped = mul i64 %before, {WORKER_BYTES}
-  %offset = add i64 %skipped, {WORKERS}
-  %record = getelementptr i8, ptr %pool, i64 %offset
+{in_record("record", "%index", WORKER_POOL)}
 {at("index_at", WORKER_INDEX, "%record")}
 {at("thread_at", WORKER_THREAD, "%record")}
   store ptr %pool, ptr %record, align 8
@@ -189,10 +188,7 @@ look:
   %running = icmp slt i64 %index, %threads
   br i1 %running, label %join, label %leave
 join:
-  %before = sub i64 %index, 1
-  %skipped = mul i64 %before, {WORKER_BYTES}
-  %offset = add i64 %skipped, {WORKERS + WORKER_THREAD}
-  %thread_at = getelementptr i8, ptr %pool, i64 %offset
+{in_record("thread_at", "%index", WORKER_THREAD)}
   %thread = load i64, ptr %thread_at, align 8
   %ignored = call i32 @pthread_join(i64 %thread, ptr null)
   %next = add i64 %index, 1
@@ -238,10 +234,7 @@ look:
   %running = icmp slt i64 %index, %threads
   br i1 %running, label %add, label %leave
 add:
-  %before = sub i64 %index, 1
-  %skipped = mul i64 %before, {WORKER_BYTES}
-  %offset = add i64 %skipped, {WORKERS + WORKER_CHUNKS}
-  %count_at = getelementptr i8, ptr %pool, i64 %offset
+{in_record("count_at", "%index", WORKER_CHUNKS)}
   %count = load i64, ptr %count_at, align 8
   %new_sum = add i64 %sum, %count
   %next = add i64 %index, 1

@@ -33,3 +33,10 @@ WORKER_CHUNKS: Final = 24
 def at(name: str, offset: int, base: str = "%pool") -> str:
     """Return the line that finds a word."""
     return f"  %{name} = getelementptr i8, ptr {base}, i64 {offset}"
+
+
+def in_record(name: str, thread: str, offset: int) -> str:
+    """Return the lines that find a word in the record of a thread, whose number `thread` holds: 1 or more."""
+    return f"""  %{name}_skipped = mul i64 {thread}, {WORKER_BYTES}
+  %{name}_offset = add i64 %{name}_skipped, {WORKERS - WORKER_BYTES + offset}
+  %{name} = getelementptr i8, ptr %pool, i64 %{name}_offset"""
