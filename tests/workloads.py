@@ -56,22 +56,10 @@ class Step:
 
     def recorded(self) -> Run:
         """Run once and return what went in, what came out and what the states became."""
-        runs: list[Run] = []
-        run = programs.run
-
-        def spy(program: Any, inputs: list[Storage]) -> list[Storage]:
-            before = [Storage.copy_of(s.array, s.type) for s in inputs]
-            outputs = run(program, inputs)
-            states = [np.array(inputs[k].array) for k in program.executable.states]
-            runs.append(Run(program, before, [np.array(o.array) for o in outputs], states))
-            return outputs
-
-        programs.run = spy
-        try:
+        recorder = Recorder()
+        with programs.watched(recorder):
             self.call()
-        finally:
-            programs.run = run
-        (only,) = runs
+        (only,) = recorder.runs
         return only
 
 
@@ -83,6 +71,22 @@ class Run:
     inputs: list[Storage]
     outputs: list[np.ndarray]
     states: list[np.ndarray]
+
+
+class Recorder:
+    """Runs programs and notes what went in, what came out and what the states became."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+
+    def compiled(self, program: Any, started_ns: int) -> None: ...
+
+    def run(self, program: Any, inputs: list[Storage]) -> list[Storage]:
+        before = [Storage.copy_of(s.array, s.type) for s in inputs]
+        outputs: list[Storage] = program.run(inputs)
+        states = [np.array(inputs[k].array) for k in program.executable.states]
+        self.runs.append(Run(program, before, [np.array(o.array) for o in outputs], states))
+        return outputs
 
 
 def training_step(workload: Workload) -> Step:
