@@ -7,6 +7,7 @@ examples:
     python -m benchmarks sizes --only mlp,gpt            training steps at odd sizes and with twice the work
     python -m benchmarks random --against torch,jax      random products and convolutions: right, and how fast
     python -m benchmarks explorer                        the tuner's cost model against random draws
+    python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
     python -m benchmarks list                            the tasks, with their work and their gates
     python -m benchmarks report rows.json                docs/performance.md with its plot
 """
@@ -24,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare_explorers, compare_random, compare_sizes, show
+from benchmarks import compare_explorers, compare_random, compare_sizes, compare_tuned, show
 from benchmarks.cases import draw_cases
 from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
@@ -32,6 +33,7 @@ from benchmarks.report import PAGE, write
 from benchmarks.systems import SYSTEMS
 from benchmarks.task import Task
 from benchmarks.tasks import SUITES, TASKS, of_suites
+from stratal.tune.model import MODELS
 
 PEERS = [name for name in SYSTEMS if name != OWN]
 DOCS = Path(__file__).parents[1] / "docs"
@@ -43,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run | sizes | random | explorer | list | report"
+    kinds = "run | sizes | random | explorer | tuned | list | report"
     commands = parser.add_subparsers(dest="command", metavar=kinds, required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -51,6 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     explorer = commands.add_parser("explorer", help="the tuner's cost model against random draws")
     explorer.add_argument("--trials", type=int, default=32, metavar="N", help="of each (default: 32)")
     explorer.add_argument("--seed", type=int, default=0, metavar="N")
+    _configure_tuned(commands.add_parser("tuned", help="schedules chosen by estimate beside tuned ones"))
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
     report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
     report.add_argument("rows", type=Path, metavar="FILE", help="what `run --json FILE` wrote")
@@ -58,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
+        "tuned": run_tuned,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
         return measured(parser, arguments)
@@ -124,6 +128,15 @@ def _configure_random(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", default="torch,jax,numpy", metavar="LIST",
                         help="none, or some of torch, jax, numpy (default: all of them)")  # fmt: skip
     _configure_measuring(parser)
+
+
+def _configure_tuned(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(compare_tuned.LECTURE)
+    parser.add_argument("--only", default="", metavar="LIST", help=f"only these tasks, or {names}")
+    parser.add_argument("--trials", type=int, default=16, metavar="N", help="per kernel (default: 16)")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="per task (default: 60)")
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="what proposes candidates")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
 
 
 def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -207,6 +220,24 @@ def run_explorer(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     rows = compare_explorers.measure(arguments.trials, arguments.seed)
     print(compare_explorers.text(rows))
     return 0 if compare_explorers.met(rows) else 1
+
+
+def run_tuned(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Tune tasks and time them beside their defaults; return 0 if no default is more than 10 % behind."""
+    names = _names(arguments.only) or list(compare_tuned.NAMES)
+    if unknown := [name for name in names if name not in compare_tuned.NAMES]:
+        parser.error(f"unknown task {unknown[0]!r}; there are {', '.join(compare_tuned.NAMES)}")
+    if arguments.json:
+        _check_writable(parser, arguments.json)
+    search = arguments.trials, arguments.seconds, arguments.model
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        for name in names:
+            rows.append(compare_tuned.measure(name, *search, Path(folder), say))
+            if arguments.json:
+                arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    print(compare_tuned.text(rows))
+    return 0 if compare_tuned.met(rows) else 1
 
 
 def run_tasks(

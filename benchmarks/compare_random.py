@@ -123,7 +123,6 @@ class Turns:
             _build(self.workers[system], case, best)
         return found[best]
 
-
     def _median(self, system: str, calls: int) -> float:
         """Return the seconds of a call once the cores are free."""
         time.sleep(SETTLE_S)
@@ -149,9 +148,7 @@ def _ratio(rounds: dict[str, list[float]]) -> Row:
     return {"ms": medians, "best_peer": best, "ratio": statistics.median(a / b for a, b in pairs)}
 
 
-def measure(
-    rows: list[Row], systems: list[str], settings: Settings, cache: Path, say: Say
-) -> None:
+def measure(rows: list[Row], systems: list[str], settings: Settings, cache: Path, say: Say) -> None:
     """Add times and ratios to the rows of cases that are timed and right."""
     with ExitStack() as stack:
         turns = Turns(systems, settings, cache, stack)

@@ -31,6 +31,7 @@ ROWS = {
     "D12": "products of bytes are exact; low-bit and mixed precision",
     "D14": "attention, recurrences and convolutions of volumes compile",
     "D15": "attention and its gradient keep nothing of the size of the scores",
+    "D16": "the lecture's convolution, timed without and with tuning",
     "D19": "the objective of tuning is a parameter, each with its own records",
     "E1": "the naive executor, as a yardstick",
     "E2": "no allocation per step in the steady state",

@@ -13,7 +13,7 @@ import numpy as np
 
 import stratal as st
 from benchmarks.cases import Case
-from benchmarks.functions import FUNCTIONS, TORCH_STYLE
+from benchmarks.functions import FUNCTIONS, TORCH_STYLE, Function
 from benchmarks.inference import INFERENCE
 from benchmarks.sizes import workload as workload_named
 from benchmarks.structure import draw
@@ -26,7 +26,7 @@ def build(task: Task, variant: str, model_file: Path) -> Job:
     """Return the task as a compiled function."""
     if task.suite == "train":
         return _training(task)
-    return _inference(task) if task.name in INFERENCE else _function(task, variant)
+    return _inference(task) if task.name in INFERENCE else function_job(FUNCTIONS[task.name], variant)
 
 
 def build_case(case: Case, variant: str) -> Job:
@@ -91,8 +91,8 @@ def _inference(task: Task) -> Job:
     return Job(call, _arrays)
 
 
-def _function(task: Task, variant: str) -> Job:
-    function = FUNCTIONS[task.name]
+def function_job(function: Function, variant: str = "") -> Job:
+    """Return a function of the tables, compiled."""
     last = variant == "channels_last"
     inputs = [st.tensor(_channels_last(array) if last else array) for array in function.inputs()]
     if function.dtype == "bfloat16":
