@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -260,6 +260,15 @@ def test_a_product_of_pairs_takes_numbers_below_the_least_normal_one_for_zero() 
 # -- 16-bit floats -----------------------------------------------------------------------------------------
 
 
+def product_of(spec: str, sizes: Mapping[str, int], dtype: DType, result: DType | None = None) -> Graph:
+    """Return the graph of a product whose letters have the given sizes."""
+    x, y = (
+        graph_input(name, TensorType(dtype, tuple(sizes[c] for c in letters)))
+        for name, letters in zip("xy", SPECS[spec], strict=True)
+    )
+    return Graph([x, y], [Builder(()).contract(x, y, spec=spec, dtype=result)], name="product")
+
+
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize("spec", ["mk,kn->mn", "mk,nk->mn", "bmk,bkn->bmn"])
 @pytest.mark.parametrize("machine", ["host", "haswell"])
@@ -269,11 +278,7 @@ def test_products_of_16_bit_floats_sum_in_float32_and_round_once(
     """Integers of up to 8 bits and their sums here are exact in float32: only the last rounding is left."""
     rng = np.random.default_rng(3)
     sizes = {"b": 2, "m": 70, "k": 90, "n": 110}
-    x, y = (
-        graph_input(name, TensorType(dtype, tuple(sizes[c] for c in letters)))
-        for name, letters in zip("xy", SPECS[spec], strict=True)
-    )
-    graph = Graph([x, y], [Builder(()).contract(x, y, spec=spec)], name="product")
+    graph = product_of(spec, sizes, dtype)
     values = [rng.integers(-100, 101, n.shape).astype(dtype.np) / dtype.np.type(16) for n in graph.inputs]
     exact = np.einsum(spec, *[v.astype(np.float64) for v in values])
     with settings.target(machine):
@@ -303,12 +308,7 @@ def test_products_of_bfloat16_sum_pairs_in_order(
     spec: str, sizes: tuple[int, int, int], words_only: None
 ) -> None:
     """Kernels give the bits of the interpreter, for whole vectors, parts of one and single numbers."""
-    letters = dict(zip("mkn", sizes, strict=True))
-    x, y = (
-        graph_input(name, TensorType(bfloat16, tuple(letters[c] for c in axes)))
-        for name, axes in zip("xy", SPECS[spec], strict=True)
-    )
-    graph = Graph([x, y], [Builder(()).contract(x, y, spec=spec, dtype=float32)], name="product")
+    graph = product_of(spec, dict(zip("mkn", sizes, strict=True)), bfloat16, float32)
     rng = np.random.default_rng(7)
     values = [rng.standard_normal(n.shape).astype(bfloat16.np) for n in graph.inputs]
     assert "words" in tactics(graph, current_target())
@@ -319,11 +319,7 @@ def test_products_of_bfloat16_sum_pairs_in_order(
 @pytest.mark.parametrize("spec", ["mk,kn->mn", "mk,nk->mn", "km,kn->mn", "bmk,bkn->bmn", "mjk,jkn->mn"])
 def test_sums_over_pairs_of_bfloat16_are_as_near_as_float32_is(spec: str, words_only: None) -> None:
     sizes = {"b": 2, "m": 25, "k": 1403, "n": 35, "j": 3}
-    x, y = (
-        graph_input(name, TensorType(bfloat16, tuple(sizes[c] for c in letters)))
-        for name, letters in zip("xy", SPECS[spec], strict=True)
-    )
-    graph = Graph([x, y], [Builder(()).contract(x, y, spec=spec, dtype=float32)], name="product")
+    graph = product_of(spec, sizes, bfloat16, float32)
     rng = np.random.default_rng(8)
     values = [rng.standard_normal(n.shape).astype(bfloat16.np) for n in graph.inputs]
     wide = [v.astype(np.float64) for v in values]

@@ -141,9 +141,7 @@ def test_a_directory_without_access_is_done_without(cache: ObjectCache, monkeypa
     assert_works_without(cache, "cannot be read")
 
 
-def test_a_full_disk_leaves_no_half_entry(
-    cache: ObjectCache, monkeypatch: Patch, tmp_path: Path
-) -> None:
+def test_a_full_disk_leaves_no_half_entry(cache: ObjectCache, monkeypatch: Patch, tmp_path: Path) -> None:
     cache.put("old", b"code")
     refuse(monkeypatch, os, "replace", errno.ENOSPC)
     assert_works_without(cache, "No space left")
