@@ -12,6 +12,9 @@ import stratal as st
 from stratal.base import settings
 from stratal.base.artifact import Launch, flat
 from stratal.base.errors import IndexOutOfRangeError
+from stratal.base.target import TARGETS
+from stratal.compiler import decided
+from stratal.loops.stmt import Fetch, statements
 
 NODES, EDGES, FEATURES = 700, 9000, 40
 RNG = np.random.default_rng(5)
@@ -50,7 +53,7 @@ def labels_of(step: Any) -> Counter[str]:
     return Counter(c.label for c in flat(step.program.executable.commands) if isinstance(c, Launch))
 
 
-@pytest.mark.parametrize("features", [30, FEATURES, 150])
+@pytest.mark.parametrize("features", [30, FEATURES, 150, 403])
 @pytest.mark.parametrize("kind", ["spread", "a hub", "one row"])
 def test_a_long_sum_equals_the_sum_in_double_precision(kind: str, features: int) -> None:
     step, given = st.compile(aggregate), operands(kind, features=features)
@@ -90,6 +93,19 @@ def gradient(x: st.Tensor, source: st.Tensor, target: st.Tensor, weight: st.Tens
         return (aggregate(h, source, target, weight) ** 2).sum()
 
     return st.grad(loss)(x)
+
+
+def test_long_slices_of_a_large_array_are_fetched_before_they_are_added() -> None:
+    def fetched(features: int) -> set[str]:
+        step = st.compile(aggregate)
+        step(*operands("spread", features=features))
+        kernels = decided(step.program.graph, TARGETS["avx512"]).draft.kernels.values()
+        found = [s for k in kernels for s in statements(k.kernel.body) if isinstance(s, Fetch)]
+        return {str(s.buffer.shape) for s in found}
+
+    assert fetched(403) == {str((NODES, 403))}, "what is gathered, not the indices or the weights"
+    assert not fetched(16), "one vector a slice"
+    assert not fetched(64), "the second cache holds all of it"
 
 
 def test_two_layers_and_their_gradient_sort_each_index_once() -> None:

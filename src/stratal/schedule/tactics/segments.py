@@ -15,8 +15,8 @@ from stratal.base.dtypes import int64
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Const, Expr, Var, call, cast, const
-from stratal.loops.stmt import For, If, Seq, Stmt, Store
+from stratal.loops.expr import Buffer, Const, Expr, Load, Var, call, cast, const, loads
+from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
@@ -24,6 +24,7 @@ from stratal.schedule.tactics.common import CHUNK_WORK, MAX_CHUNKS, lanes_of
 
 KIND = "segments"
 
+AHEAD = 8  # indices between a slice's fetch and its sum
 VECTORS = 8  # accumulators: of a wider slice, each chunk takes a part
 
 
@@ -37,6 +38,7 @@ class SegmentNest:
 
     def __init__(self, x: GroupExpressions, target: Target) -> None:
         self.x = x
+        self.target = target
         (self.anchor,) = x.results
         self.values, pairs, starts = self.anchor.inputs
         self.pairs, self.starts = x.buffer(pairs), x.buffer(starts)
@@ -145,7 +147,28 @@ class SegmentNest:
         if self.chunks > 1:
             kept = self._over(block, lambda s, e: Store(self.begun, (part, e), self.acc[s]))
             write = If(call("eq", self._row(first, -1), row), kept, write)
-        return sequence(clear, For(k, Seq((self._over(block, step), write))))
+        return sequence(clear, For(k, sequence(*self._fetched(place, block), self._over(block, step), write)))
+
+    def _fetched(self, place: Expr, block: Expr) -> list[Stmt]:
+        """Bring the slices of a later index near where an array chooses them: no processor foresees which.
+
+        Slices of one vector need none: enough of their loads start early by themselves.
+        """
+        if self.vectors == 1:
+            return []
+        later = call("min", index.add(place, AHEAD), index.as_expr(self.count - 1))
+        source = cast(self.pairs[index.add(later, 1), index.as_expr(1)], int64)
+
+        def fetch(_: tuple[Expr, ...], e: Expr) -> Stmt:
+            read = loads([self.x.at(self.values, (source, *self._slice(e)))])
+            return sequence(*(Fetch(r.buffer, r.indices) for r in read if self._scattered(r)))
+
+        return [self._over(block, fetch)]
+
+    def _scattered(self, read: Load) -> bool:
+        """Return whether a slice of a large array is read at a place that another array holds."""
+        large = 2 * read.buffer.size * read.buffer.dtype.itemsize > self.target.l2_bytes
+        return large and len(read.indices) > 1 and bool(loads(read.indices))
 
     def _joined(self) -> Stmt:
         """Return the second kernel: add on what belongs to runs that began in an earlier share."""
