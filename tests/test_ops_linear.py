@@ -182,6 +182,26 @@ def test_a_tall_product_is_summed_in_parts(spec: str) -> None:
     np.testing.assert_allclose(got.array, np.einsum(spec, *arrays), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("spec", ["km,kn->mn", "mk,nk->nm"])
+@pytest.mark.parametrize("depth", [4801, 16 * 289 + 15])
+def test_a_tall_product_of_a_prime_depth_has_a_rest(spec: str, depth: int) -> None:
+    size = {"k": depth, "m": 12, "n": 20}
+    inputs = [
+        graph_input(f"x{k}", TensorType(float32, tuple(size[c] for c in part)))
+        for k, part in enumerate(spec.split("->")[0].split(","))
+    ]
+    graph = Graph(inputs, [Builder().contract(*inputs, spec=spec)])
+    split = split_products(graph)
+    assert sorted(n.op.name for n in split.nodes if n.op.name in ("contract", "sum")) == [
+        "contract", "contract", "sum",
+    ]  # fmt: skip
+    # whole numbers: every order of summation is exact
+    arrays = [np.random.default_rng(2).integers(-8, 9, i.shape).astype(np.float32) for i in inputs]
+    stored = [Storage.copy_of(a, i.aval) for a, i in zip(arrays, inputs, strict=True)]
+    (got,) = compile_graph(graph).run(stored)
+    np.testing.assert_array_equal(got.array, np.einsum(spec, *arrays))
+
+
 def test_products_of_odd_sizes_compile_with_the_update_that_follows_them() -> None:
     """Rows that do not fill the last tile meet columns of which unrolled vectors are known to be full."""
     rng = np.random.default_rng(0)

@@ -161,8 +161,8 @@ def split_products(graph: Graph) -> Graph:
         contract("km,kn->mn", x[k, m], y[k, n])
         ->  sum(contract("pkm,pkn->pmn", reshape(x, [16, k/16, m]), reshape(y, [16, k/16, n])), axes=(0,))
 
-    The gradient of a small weight over many rows is such a product. Where it is split depends on shapes
-    alone.
+    The gradient of a small weight over many rows is such a product. What no number of parts divides leaves a
+    rest, which is added last. Where it is split depends on shapes alone.
     """
     return rewrite_graph(graph, _split_product)
 
@@ -179,16 +179,30 @@ def _split_product(node: Node) -> tuple[str, Node] | None:
     if depth < TALL or math.prod(node.aval.ints) > SMALL:
         return None
     axis = s.contracted[0]
+    b, dtype = Builder(node.where), node.op.attributes["dtype"]
     fits = (p for p in range(PARTS, 3, -1) if size[axis] % p == 0 and depth // p >= SHORT)
     parts = next(fits, 0)
-    if not parts:
+    if not parts and size[axis] < PARTS * PARTS:
         return None
-    b = Builder(node.where)
-    pairs = zip(node.inputs, s[:2], strict=True)
-    x, y = (_in_parts(b, i, letters.index(axis), parts) for i, letters in pairs)
+    pairs = [(x, letters.index(axis)) for x, letters in zip(node.inputs, s[:2], strict=True)]
+    even = size[axis] if parts else size[axis] // PARTS * PARTS
+    x, y = (_in_parts(b, _cut(b, x, k, 0, even), k, parts or PARTS) for x, k in pairs)
     left, right = (letters.replace(axis, letter + axis) for letters in s[:2])
-    spec = f"{left},{right}->{letter}{s.out}"
-    return "split-product", b.sum(b.contract(x, y, spec=spec, dtype=node.op.attributes["dtype"]), axes=(0,))
+    total = b.sum(b.contract(x, y, spec=f"{left},{right}->{letter}{s.out}", dtype=dtype), axes=(0,))
+    if even < size[axis]:
+        rest = (_cut(b, x, k, even, size[axis]) for x, k in pairs)
+        total = b.add(total, b.contract(*rest, spec=node.op.attributes["spec"], dtype=dtype))
+    return "split-product", total
+
+
+def _cut(b: Builder, x: Node, axis: int, start: int, stop: int) -> Node:
+    """Return some steps of one axis."""
+    shape = x.aval.ints
+    if (start, stop) == (0, shape[axis]):
+        return x
+    starts, stops = [0] * len(shape), list(shape)
+    starts[axis], stops[axis] = start, stop
+    return b.slice(x, start=tuple(starts), stop=tuple(stops), step=(1,) * len(shape))
 
 
 def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
