@@ -180,13 +180,13 @@ def _split_product(node: Node) -> tuple[str, Node] | None:
         return None
     axis = s.contracted[0]
     b, dtype = Builder(node.where), node.op.attributes["dtype"]
-    fits = (p for p in range(PARTS, 3, -1) if size[axis] % p == 0 and depth // p >= SHORT)
-    parts = next(fits, 0)
-    if not parts and size[axis] < PARTS * PARTS:
+    most = min(PARTS, depth // SHORT)
+    parts = next((p for p in range(most, 3, -1) if size[axis] % p == 0), most)
+    even = size[axis] // parts * parts
+    if even < size[axis] < PARTS * PARTS:
         return None
     pairs = [(x, letters.index(axis)) for x, letters in zip(node.inputs, s[:2], strict=True)]
-    even = size[axis] if parts else size[axis] // PARTS * PARTS
-    x, y = (_in_parts(b, _cut(b, x, k, 0, even), k, parts or PARTS) for x, k in pairs)
+    x, y = (_in_parts(b, _cut(b, x, k, 0, even), k, parts) for x, k in pairs)
     left, right = (letters.replace(axis, letter + axis) for letters in s[:2])
     total = b.sum(b.contract(x, y, spec=f"{left},{right}->{letter}{s.out}", dtype=dtype), axes=(0,))
     if even < size[axis]:
@@ -202,7 +202,8 @@ def _cut(b: Builder, x: Node, axis: int, start: int, stop: int) -> Node:
         return x
     starts, stops = [0] * len(shape), list(shape)
     starts[axis], stops[axis] = start, stop
-    return b.slice(x, start=tuple(starts), stop=tuple(stops), step=(1,) * len(shape))
+    cut: Node = b.slice(x, start=tuple(starts), stop=tuple(stops), step=(1,) * len(shape))
+    return cut
 
 
 def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
