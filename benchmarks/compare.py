@@ -12,6 +12,7 @@ import math
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ Row = dict[str, Any]
 Say = Callable[[str], None]
 
 ROUND_S = 0.4  # of calls of one system in one round
-MOST_CALLS = 200
+MOST_CALLS = 1000
+SETTLE_S = 0.04  # threads of the system that ran last spin on for so long, on the cores of the next
 NUM_LOSSES = 10  # of the first steps, which are compared
 RSS_GATE = 0.7  # of the leanest peer's peak, in training
 WARM_GATE_S = 0.3
@@ -223,6 +225,7 @@ def _run_rounds(entrants: list[Entrant], rounds: int, say: Say) -> None:
         for e in turn:
             if "error" in e.row:
                 continue
+            time.sleep(SETTLE_S)
             try:
                 answer = e.worker.ask(f"calls {e.calls}")
             except WorkerError as error:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import Case, num_products
-from benchmarks.compare import OWN, Say
+from benchmarks.compare import OWN, SETTLE_S, Say
 from benchmarks.process import Settings, Worker, WorkerError
 from benchmarks.reference import fault
 from benchmarks.systems import SYSTEMS
@@ -32,7 +32,6 @@ LEAST_S = 20e-6
 SLOW = 1.5  # a ratio that is looked at again
 AGAIN = 2
 ROUND_S = 4e-3  # of calls of one system in one round
-SETTLE_S = 0.04  # threads of the system that ran last spin on for so long, on the cores of the next
 WARM_CALLS = 3  # after that pause, not counted
 BOUNDS = {0.95: 1.2, 0.99: 1.5}  # of the ratio, by share of the cases
 WORST = 10
