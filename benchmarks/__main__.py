@@ -8,6 +8,7 @@ examples:
     python -m benchmarks random --against torch,jax      random products and convolutions: right, and how fast
     python -m benchmarks explorer                        the tuner's cost model against random draws
     python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
+    python -m benchmarks vendor                          generated products beside those of NumPy's OpenBLAS
     python -m benchmarks list                            the tasks, with their work and their gates
     python -m benchmarks report rows.json                docs/performance.md with its plot
 """
@@ -25,7 +26,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare_explorers, compare_random, compare_sizes, compare_tuned, show
+from benchmarks import (
+    compare_explorers,
+    compare_random,
+    compare_sizes,
+    compare_tuned,
+    compare_vendor,
+    show,
+)
 from benchmarks.cases import draw_cases
 from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
@@ -45,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run | sizes | random | explorer | tuned | list | report"
+    kinds = "run | sizes | random | explorer | tuned | vendor | list | report"
     commands = parser.add_subparsers(dest="command", metavar=kinds, required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -54,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     explorer.add_argument("--trials", type=int, default=32, metavar="N", help="of each (default: 32)")
     explorer.add_argument("--seed", type=int, default=0, metavar="N")
     _configure_tuned(commands.add_parser("tuned", help="schedules chosen by estimate beside tuned ones"))
+    commands.add_parser("vendor", help="generated products beside those of the vendor's library")
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
     report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
     report.add_argument("rows", type=Path, metavar="FILE", help="what `run --json FILE` wrote")
@@ -62,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
         "tuned": run_tuned,
+        "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
         return measured(parser, arguments)
@@ -238,6 +248,12 @@ def run_tuned(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
                 arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
     print(compare_tuned.text(rows))
     return 0 if compare_tuned.met(rows) else 1
+
+
+def run_vendor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Time products of generated kernels beside the vendor's library; whichever wins, nothing has failed."""
+    print(compare_vendor.text(compare_vendor.measure()))
+    return 0
 
 
 def run_tasks(

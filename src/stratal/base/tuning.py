@@ -28,12 +28,14 @@ from typing import Any, Final, get_type_hints
 from stratal.base import settings
 from stratal.base.errors import CacheError, FormatError
 from stratal.base.log import decide
+from stratal.base.vendor import vendor
 
 FORMAT: Final = "stratal-tuning"
 VERSION: Final = 1
 FILE_NAME: Final = "tuning.json"
 FUSED: Final = "fused"
 UNFUSED: Final = "unfused"
+LIBRARY: Final = "library"  # calls of `base.vendor`
 Parameters = tuple[tuple[str, int], ...]
 
 
@@ -66,6 +68,14 @@ class Record:
 
     def __str__(self) -> str:
         return f"{self.algorithm}({', '.join(f'{k}={v}' for k, v in self.parameters)})"
+
+    @property
+    def stands(self) -> bool:
+        """Whether what the way needs besides the compiler is there: the very library it was measured with."""
+        if self.algorithm != LIBRARY:
+            return True
+        library = vendor()
+        return library is not None and dict(self.parameters).get("version") == library.version
 
     @property
     def place(self) -> tuple[str, str, str, str]:
@@ -224,7 +234,7 @@ def records_for(target: str, toolchain: Callable[[], str]) -> Records:
         return UNTUNED
     rows, fault = _read(path)
     objective = settings.objective.value
-    mine = [r for r in rows if r.target == target and r.objective == objective]
+    mine = [r for r in rows if r.target == target and r.objective == objective and r.stands]
     if rows and not any(r.target == target for r in rows):
         fault = "all of its records were taken on other machines: `stratal tune` measures on this one"
     elif mine:

@@ -12,14 +12,28 @@ from typing import Final
 
 from stratal.base.errors import VerifyError
 from stratal.base.target import PLAIN, Dots
+from stratal.base.vendor import NOT_TRANSPOSED, ROW_MAJOR, TRANSPOSED, symbol
 from stratal.codegen.placing import Scope, lane_count
 from stratal.codegen.scalar import mangled, vector_of
 from stratal.codegen.types import memory_type, register_type
 from stratal.codegen.values import Values
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Const, Expr
+from stratal.loops.expr import Buffer, Const, Expr, Load, Var
+from stratal.loops.matrix import matrix
 from stratal.loops.rebuild import substitute
-from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, Seq, Stmt, Store, store_groups, stored
+from stratal.loops.stmt import (
+    Fail,
+    Fetch,
+    For,
+    If,
+    Kernel,
+    ProductCall,
+    Seq,
+    Stmt,
+    Store,
+    store_groups,
+    stored,
+)
 
 LINE_BYTES: Final = 64
 FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"
@@ -83,6 +97,8 @@ class KernelEmitter(Values):
             self._branch(stmt)
         elif isinstance(stmt, Fetch):
             self._fetch(stmt)
+        elif isinstance(stmt, ProductCall):
+            self._call(stmt)
         else:
             self._fail(stmt)
 
@@ -228,6 +244,34 @@ class KernelEmitter(Values):
         for byte in range(0, extent * (place.stride or 0) * stmt.buffer.dtype.itemsize or 1, LINE_BYTES):
             line = self._append(f"getelementptr i8, ptr {pointer}, i64 {byte}")
             self._line(f"  call void @llvm.prefetch.p0(ptr {line}, i32 {to_write}, i32 3, i32 1)")
+
+    def _call(self, stmt: ProductCall) -> None:
+        """Call the library on the matrices that begin where all three loops do."""
+        store, a, b = stmt.parts()
+        rows, columns, depth = stmt.loops
+        ty, name = register_type(store.buffer.dtype), symbol(store.buffer.dtype)
+        sizes = f"i64 {rows.extent}, i64 {columns.extent}, i64 {depth.extent}"
+        left, left_way = self._matrix(a, rows, depth)
+        right, right_way = self._matrix(b, depth, columns)
+        out, _ = self._matrix(store.buffer[store.indices], rows, columns)
+        self.target = self.scopes[-1]
+        self.scalars.declared.add(
+            f"declare void @{name}(i32, i32, i32, i64, i64, i64, {ty}, ptr, i64, ptr, i64, {ty}, ptr, i64)"
+        )
+        self._line(
+            f"  call void @{name}(i32 {ROW_MAJOR}, i32 {left_way}, i32 {right_way}, {sizes}, "
+            f"{ty} 1.0, {left}, {right}, {ty} 0.0, {out})"
+        )
+        self.statement_memo.clear()
+
+    def _matrix(self, access: Load, rows: Var, columns: Var) -> tuple[str, int]:
+        """Return the arguments that say where a matrix lies, and the one that says which way."""
+        found = matrix(access, rows, columns)
+        if found is None:
+            raise VerifyError(f"kernel {self.kernel.name}: no matrix", got=str(access))
+        first = substitute(access.indices, {rows: index.as_expr(0), columns: index.as_expr(0)})
+        pointer = self._pointer(access.buffer, self._place(access.buffer, tuple(first)), None)
+        return f"ptr {pointer}, i64 {found.lead}", TRANSPOSED if found.transposed else NOT_TRANSPOSED
 
     # -- stores ----------------------------------------------------------------------------------------------
     def _stores(self, group: Sequence[Store]) -> None:

@@ -18,7 +18,7 @@ from stratal.base.lowered import Lowered
 from stratal.loops.compute import Compute, LoopBody
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
-from stratal.loops.stmt import Fail, Fetch, For, Kernel, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, Fetch, For, Kernel, ProductCall, Seq, Stmt, Store
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[Expr, Array]
@@ -248,6 +248,8 @@ def _run(stmt: Stmt, values: dict[Expr, Array], arrays: Arrays) -> None:
         _store(stmt, values, arrays)
     elif isinstance(stmt, Fetch):
         evaluate(stmt.indices, values, arrays)
+    elif isinstance(stmt, ProductCall):
+        _multiply(stmt, values, arrays)
     else:
         (condition,) = evaluate((stmt.condition,), values, arrays)
         if isinstance(stmt, Fail):
@@ -264,3 +266,18 @@ def _store(stmt: Store, values: dict[Expr, Array], arrays: Arrays) -> None:
     outside = any(not 0 <= int(i) < n for i, n in zip(where, stmt.buffer.shape, strict=True))
     _check_inside(f"store to {stmt.buffer.name}", np.asarray(outside), where, stmt.buffer)
     arrays[stmt.buffer][tuple(int(i) for i in where)] = value
+
+
+def _multiply(stmt: ProductCall, values: dict[Expr, Array], arrays: Arrays) -> None:
+    """Store a product of matrices; in which order a library adds up, it does not say."""
+    store, a, b = stmt.parts()
+    rows, columns, depth = stmt.loops
+    (left,) = evaluate((a,), {**values, **grid((rows, depth))}, arrays)
+    (right,) = evaluate((b,), {**values, **grid((depth, columns))}, arrays)
+    where = evaluate(store.indices, {**values, **grid((rows, columns))}, arrays)
+    inside = [(i >= 0) & (i < n) for i, n in zip(where, store.buffer.shape, strict=True)]
+    bad = ~np.logical_and.reduce(np.broadcast_arrays(*inside))
+    _check_inside(f"store to {store.buffer.name}", bad, where, store.buffer)
+    left = np.broadcast_to(left, (rows.extent, depth.extent))
+    right = np.broadcast_to(right, (depth.extent, columns.extent))
+    arrays[store.buffer][tuple(where)] = left @ right

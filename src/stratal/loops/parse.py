@@ -4,6 +4,7 @@
     decl    := ("in" | "out" | "scratch" | "register") name ":" dtype "[" ints "]" ("strides[" ints "]")?
     stmt    := ("for" | "parallel" | "unroll" | "vector") name "in" int ":" block
              | "if" expr ":" block ("else:" block)?
+             | "gemm" name "in" int "," name "in" int "," name "in" int ":" block
              | name "[" exprs "]" "=" expr | "fail" int "if" expr | "let" %n "=" expr | "pass"
     expr    := number (":" dtype)? | name | name "[" exprs "]" | "(" expr operator expr ")" | %n
              | fn ("." dtype)? "(" exprs ")" | "guard(" exprs ")" | "lanes." fn "(" name "in" int ":" expr ")"
@@ -20,7 +21,7 @@ from typing import Final, cast
 from stratal.base.dtypes import ALL, DType, as_dtype, int64
 from stratal.base.errors import FormatError, VerifyError
 from stratal.loops.expr import INFIX, Buffer, Expr, Var, call, const, guard, lanes
-from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, LoopKind, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, LoopKind, ProductCall, Seq, Stmt, Store
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<name>%\d+|[A-Za-z_][\w.]*)|(?P<sign>//|<=|>=|==|!=|[-+*/%<>&|()\[\],:=]))"
@@ -147,6 +148,8 @@ class _Parser:
         word = line.take()
         if word in _LOOPS and line.peek() not in ("[", "="):
             return self.loop(line, word, indent, scope)
+        if word == "gemm" and line.peek() not in ("[", "="):
+            return self.product(line, indent, scope)
         if word == "if":
             return self.conditional(line, indent, scope)
         if word == "fail":
@@ -176,6 +179,19 @@ class _Parser:
         line.expect(":")
         line.end()
         return For(var, self.block(indent + 2, {**scope, name: var}), _LOOPS[word])
+
+    def product(self, line: _Line, indent: int, scope: Mapping[str, Var]) -> Stmt:
+        loops = []
+        for end in (",", ",", ":"):
+            name = line.take()
+            line.expect("in")
+            loops.append(Var(name, line.integer()))
+            line.expect(end)
+        line.end()
+        rows, columns, depth = loops
+        return ProductCall(
+            rows, columns, depth, self.block(indent + 2, {**scope, **{v.name: v for v in loops}})
+        )
 
     def conditional(self, line: _Line, indent: int, scope: Mapping[str, Var]) -> Stmt:
         condition = self.expression(line, scope)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Union, final
 
-from stratal.loops.expr import Buffer, Expr, Load, Var, to_texts, unlike, walk
+from stratal.base.errors import VerifyError
+from stratal.loops.expr import Buffer, Call, Expr, Load, Var, to_texts, unlike, walk
 from stratal.loops.rebuild import substitute
 
 LoopKind = Literal["serial", "parallel", "unroll", "vector"]
@@ -70,6 +71,35 @@ class Fetch:
 
 
 @final
+class ProductCall:
+    """A product of two matrices by the function of a library (`base.vendor`).
+
+    For all `rows` and `columns`, `body` stores the sum of its value, a product of two loads, over `depth`.
+    """
+
+    __slots__ = ("body", "columns", "depth", "rows")
+
+    def __init__(self, rows: Var, columns: Var, depth: Var, body: Stmt) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.depth: Final = depth
+        self.body: Final = body
+
+    @property
+    def loops(self) -> tuple[Var, Var, Var]:
+        return self.rows, self.columns, self.depth
+
+    def parts(self) -> tuple[Store, Load, Load]:
+        """Return the store and the two loads. Raises: VerifyError for another body."""
+        store = self.body
+        if isinstance(store, Store) and isinstance(store.value, Call) and store.value.fn == "mul":
+            a, b = store.value.args
+            if isinstance(a, Load) and isinstance(b, Load):
+                return store, a, b
+        raise VerifyError("loops: a call of a library stores something else than a product of two loads")
+
+
+@final
 class Seq:
     """Statements in order."""
 
@@ -79,7 +109,7 @@ class Seq:
         self.body: Final = tuple(body)
 
 
-Stmt = Union[For, Store, If, Fail, Fetch, Seq]
+Stmt = Union[For, Store, If, Fail, Fetch, ProductCall, Seq]
 
 
 @final
@@ -130,7 +160,7 @@ def statements(stmt: Stmt) -> Iterator[Stmt]:
     while stack:
         s = stack.pop()
         yield s
-        if isinstance(s, For):
+        if isinstance(s, (For, ProductCall)):
             stack.append(s.body)
         elif isinstance(s, Seq):
             stack.extend(reversed(s.body))
@@ -172,6 +202,8 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     if isinstance(stmt, For):
         body = substitute_stmt(stmt.body, values)
         return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
+    if isinstance(stmt, ProductCall):
+        return ProductCall(*stmt.loops, substitute_stmt(stmt.body, values))
     if isinstance(stmt, If):
         otherwise = substitute_stmt(stmt.otherwise, values) if stmt.otherwise is not None else None
         return If(substitute((stmt.condition,), values)[0], substitute_stmt(stmt.then, values), otherwise)
@@ -215,6 +247,12 @@ def stmt_to_text(stmt: Stmt, indent: str = "", names: Mapping[Var, str] | None =
         word = "for" if stmt.kind == "serial" else stmt.kind
         body = stmt_to_text(stmt.body, indent + "  ", {**around, stmt.var: name})
         return f"{indent}{word} {name} in {stmt.var.extent}:\n{body}"
+    if isinstance(stmt, ProductCall):
+        inside = dict(around)
+        for var in stmt.loops:
+            inside[var] = unlike(var.name, inside.values())
+        head = ", ".join(f"{inside[var]} in {var.extent}" for var in stmt.loops)
+        return f"{indent}gemm {head}:\n{stmt_to_text(stmt.body, indent + '  ', inside)}"
     if isinstance(stmt, Seq):
         return "\n".join(stmt_to_text(s, indent, around) for s in stmt.body) or f"{indent}pass"
     if isinstance(stmt, Store):

@@ -14,7 +14,19 @@ from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Const, Expr, Guard, Lanes, Load, Var, children
-from stratal.loops.stmt import Fail, Fetch, For, Kernel, Seq, Stmt, Store, kernel_to_text
+from stratal.loops.matrix import matrix
+from stratal.loops.stmt import (
+    Fail,
+    Fetch,
+    For,
+    Kernel,
+    ProductCall,
+    Seq,
+    Stmt,
+    Store,
+    kernel_to_text,
+    stmt_to_text,
+)
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*")
 _MAX_TEXT: Final = 4000
@@ -69,6 +81,8 @@ class _Check:
             self.store(stmt)
         elif isinstance(stmt, Fetch):
             self.fetch(stmt)
+        elif isinstance(stmt, ProductCall):
+            self.product(stmt)
         else:
             if stmt.condition.dtype is not bool_:
                 raise self.fail("a condition is not a bool", f"{stmt.condition}: {stmt.condition.dtype}")
@@ -116,6 +130,23 @@ class _Check:
         for e in stmt.indices:
             self.expression(e)
         self.within("fetch of", stmt.buffer, stmt.indices, self.certain == 0)
+
+    def product(self, stmt: ProductCall) -> None:
+        """Check that all three are matrices, the result row-major, and that they lie in their buffers."""
+        store, a, b = stmt.parts()
+        rows, columns, depth = stmt.loops
+        out = matrix(store.buffer[store.indices], rows, columns)
+        lies = matrix(a, rows, depth) is not None and matrix(b, depth, columns) is not None
+        if out is None or out.transposed or not lies:
+            raise self.fail(
+                "a library is called for something that is no product of matrices", stmt_to_text(stmt)
+            )
+        if not {a.buffer, b.buffer, store.buffer} <= set(self.kernel.parameters):
+            raise self.fail("a library is called on a local buffer", stmt_to_text(stmt))
+        nest: Stmt = stmt.body
+        for var in stmt.loops:
+            nest = For(var, nest)
+        self.statement(nest)
 
     # -- expressions ---------------------------------------------------------------------------------------
     def expression(self, root: Expr) -> None:

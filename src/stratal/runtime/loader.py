@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from stratal.base.artifact import KernelObject
 from stratal.base.errors import CompilerError
+from stratal.runtime import vendor
 
 _lock = threading.Lock()
 _loaded: Final[weakref.WeakValueDictionary[tuple[bytes, str], Library]] = weakref.WeakValueDictionary()
@@ -28,9 +29,12 @@ class Library:
     def __init__(self, codes: Iterable[bytes], symbols: Iterable[str]) -> None:
         import llvmlite.binding as llvm
 
+        codes = list(codes)
         builder = llvm.JITLibraryBuilder().add_current_process()  # libc and libm
         for code in codes:
             builder.add_object_img(code)
+        for name, address in vendor.addresses(codes).items():
+            builder.import_symbol(name, address)
         symbols = tuple(symbols)
         for symbol in symbols:
             builder.export_symbol(symbol)

@@ -28,6 +28,7 @@ from stratal.loops.stmt import (
     For,
     If,
     LoopKind,
+    ProductCall,
     Seq,
     Stmt,
     Store,
@@ -244,9 +245,7 @@ class Schedule:
                 return load(small, moved(e.indices))
             return None
 
-        self.body = rewrite_expressions(
-            self.body, local, {temporary: (small, moved)}
-        )
+        self.body = rewrite_expressions(self.body, local, {temporary: (small, moved)})
         self.local = [small if b is temporary else b for b in self.local]
         self._log(f"shrink({temporary.name}, {space}{list(shape)})")
         return small
@@ -331,6 +330,8 @@ def rewrite(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     if isinstance(stmt, For):
         body = rewrite(stmt.body, change)
         return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
+    if isinstance(stmt, ProductCall):
+        return ProductCall(*stmt.loops, rewrite(stmt.body, change))
     if isinstance(stmt, Seq):
         return sequence(*(rewrite(s, change) for s in stmt.body))
     if isinstance(stmt, If):

@@ -144,9 +144,15 @@ class Explorer:
     def _proposals(
         self, problem: Problem, default: Candidate, verdict: Verdict, trials: int, deadline: float
     ) -> Iterator[Candidate]:
-        """Yield priced candidates first, then what the strategy proposes; learn from what became of them."""
+        """Yield priced candidates and one of each algorithm that has no price, then what the strategy
+        proposes; learn from what became of them.
+        """
         priced = [c for c in problem.candidates() if str(c) != str(default)]
-        pool = [*priced, *(c for c in problem.variants() if str(c) != str(default))]
+        known = {c.algorithm for c in (default, *priced)}
+        others = [c for c in problem.variants() if str(c) != str(default)]
+        first = {c.algorithm: c for c in reversed(others) if c.algorithm not in known}.values()
+        sure = [*priced, *first]
+        pool = [*sure, *(c for c in others if all(c is not one for one in first))]
         if not pool:
             return
         rows = features(pool, default, problem.group.members[0].aval.ints)
@@ -154,7 +160,7 @@ class Explorer:
         for number in range(min(trials, len(pool))):
             if time.monotonic() > deadline:
                 return
-            k = left.pop(0 if number < len(priced) else self.strategy.propose(rows[left]))
+            k = left.pop(0 if number < len(sure) else self.strategy.propose(rows[left]))
             yield pool[k]
             timing = verdict.attempts[-1].timing
             if timing is not None:

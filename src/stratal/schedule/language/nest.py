@@ -7,7 +7,18 @@ from typing import NamedTuple
 
 from stratal.base.errors import ScheduleError
 from stratal.loops.expr import Buffer, Expr, Load, Var, unlike, walk
-from stratal.loops.stmt import Fail, Fetch, For, If, Seq, Stmt, Store, statements, substitute_stmt
+from stratal.loops.stmt import (
+    Fail,
+    Fetch,
+    For,
+    If,
+    ProductCall,
+    Seq,
+    Stmt,
+    Store,
+    statements,
+    substitute_stmt,
+)
 from stratal.schedule.primitives import Schedule
 
 
@@ -158,6 +169,9 @@ class Access(NamedTuple):
 
 def accesses(stmt: Stmt, conditions: tuple[Expr, ...] = ()) -> Iterator[Access]:
     """Yield loads and stores in program order; the loads of a store come before it."""
+    if isinstance(stmt, ProductCall):
+        yield from accesses(stmt.body, conditions)
+        return
     if isinstance(stmt, (For, Seq)):
         for part in parts(stmt):
             yield from accesses(part, conditions)

@@ -8,7 +8,7 @@ from stratal.base.dtypes import DType
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Load, Var, walk
-from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, Store, store_groups
+from stratal.loops.stmt import Fetch, For, If, ProductCall, Seq, Stmt, Store, store_groups
 from stratal.schedule.primitives import Schedule, guarded_by, sequence, simplify
 from stratal.schedule.result import Pack, Tactic
 
@@ -164,7 +164,7 @@ def in_place_pairs(
 
 def _moments(body: Stmt) -> Iterator[tuple[list[Expr], list[Store]]]:
     """Yield, in program order, expressions that are computed together and the stores that follow them."""
-    if isinstance(body, For):
+    if isinstance(body, (For, ProductCall)):
         yield from _moments(body.body)
     elif isinstance(body, Seq):
         for group in store_groups(body.body):
