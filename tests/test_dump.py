@@ -22,7 +22,7 @@ from stratal.loops.parse import parse_kernel
 from stratal.loops.stmt import Kernel
 from stratal.memory.liveness import analyse, roots
 from stratal.memory.plan import Block, arena_blocks
-from stratal.plan import check
+from stratal.plan import check, failure, generation
 
 
 @pytest.fixture
@@ -151,13 +151,13 @@ def test_a_failing_pass_leaves_its_stage_in_a_file_that_reproduces_it(
 def test_llvm_text_that_is_rejected_is_kept_by_itself(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = compiler.kernel_module
+    original = generation.kernel_module
 
     def spoiled(kernel: Kernel, target: Target) -> str:
         text = original(kernel, target)
         return text.replace("ret void", "ret i1") if "llvm.fma" in text else text
 
-    monkeypatch.setattr(compiler, "kernel_module", spoiled)
+    monkeypatch.setattr(generation, "kernel_module", spoiled)
     with settings.dump(tmp_path), settings.cache_dir(None), pytest.raises(CompilerError) as caught:
         compiled(dense())
     path = Path(caught.value.hint.split("stratal explain ")[1].split("`")[0])
@@ -165,6 +165,21 @@ def test_llvm_text_that_is_rejected_is_kept_by_itself(
     assert "ret i1" in path.read_text()
     assert main(["explain", str(path)]) == 1
     assert "LLVM rejected" in capsys.readouterr().err
+
+
+def test_a_kernel_whose_code_cannot_be_generated_is_kept_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled while others are scheduled; the report waits for the stage that holds them all."""
+
+    def broken(kernel: Kernel, target: Target) -> str:
+        raise VerifyError("codegen: a pass went wrong")
+
+    monkeypatch.setattr(generation, "kernel_module", broken)
+    monkeypatch.setattr(failure, "kernel_module", broken)
+    with settings.cache_dir(None), pytest.raises(CompilerError, match="after stage 'commands'") as caught:
+        compiled(dense())
+    path = Path(caught.value.hint.split("stratal explain ")[1].split("`")[0])
+    assert path.suffix == ".kernel"
+    parse_kernel(path.read_text())
 
 
 PRODUCTS = """graph "products"(%0: f32[64,64] = "x", %1: f32[64,64] = "y") {

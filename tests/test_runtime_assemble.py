@@ -18,18 +18,11 @@ from test_runtime_programs import counting, storage
 
 from stratal.base import settings
 from stratal.base.errors import CompilerError
-from stratal.codegen import assemble as assemble_module
-from stratal.codegen.assemble import (
-    NODES_WORTH_A_WORKER,
-    Machine,
-    assemble,
-    compile_all,
-    expect_jobs,
-    host_machine,
-    toolchain_digest,
-)
+from stratal.codegen import assembly as assembly_module
+from stratal.codegen.assemble import Machine, assemble, host_machine, toolchain_digest
 from stratal.codegen.assemble_worker import emit_object
-from stratal.codegen.assemble_workers import READY_S, START_S, WORKERS, Workers
+from stratal.codegen.assemble_workers import READY_S, START_S, WORKERS, Worker, Workers
+from stratal.codegen.assembly import NODES_WORTH_A_WORKER, Assembly, compile_all
 from stratal.codegen.driver import driver_target, driver_text
 from stratal.runtime.program import LoadedProgram
 
@@ -51,10 +44,14 @@ def eager_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let worker processes take part in any batch, and start them before the test."""
     monkeypatch.setattr(WORKERS, "seconds_to_start", lambda: 0.0)
     (worker,) = WORKERS.take(1)
-    assert worker.wait_until_ready(lambda: True)
+    assert started(worker)
     WORKERS.give_back([worker])
     yield
     assert all(_alive(pid) for pid in WORKERS.pids())
+
+
+def started(worker: Worker) -> bool:
+    return worker.ready or (worker.wait(10.0) and worker.ready)
 
 
 def _alive(pid: int) -> bool:
@@ -116,27 +113,61 @@ def test_few_small_kernels_start_no_worker(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_worker_is_started_ahead_where_many_kernels_will_come(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers()
-    monkeypatch.setattr(assemble_module, "WORKERS", workers)
-    with settings.compile_workers(2):
-        expect_jobs(NODES_WORTH_A_WORKER - 1)
-        assert workers.pids() == []
-        expect_jobs(NODES_WORTH_A_WORKER)
-        expect_jobs(NODES_WORTH_A_WORKER)
-    (started,) = workers.pids()
+    monkeypatch.setattr(assembly_module, "WORKERS", workers)
+    with Assembly(HOST, num_workers=2) as assembly:
+        assembly.expect(NODES_WORTH_A_WORKER - 1)
+    assert workers.pids() == []
+    with Assembly(HOST, num_workers=2) as assembly:
+        assembly.expect(NODES_WORTH_A_WORKER)
+        assembly.expect(NODES_WORTH_A_WORKER)
+    (pid,) = workers.pids()
     assert 0 < workers.seconds_to_start() <= START_S
     (worker,) = workers.take(1)
-    assert worker.pid == started
-    assert worker.wait_until_ready(lambda: True)
+    assert worker.pid == pid
+    assert started(worker)
     workers.give_back([worker])
     assert workers.seconds_to_start() == READY_S
     workers.close()
 
 
 def test_no_worker_is_started_ahead_of_a_process_that_compiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble_module, "WORKERS", workers := Workers())
-    with settings.compile_workers(1):
-        expect_jobs(10 * NODES_WORTH_A_WORKER)
+    monkeypatch.setattr(assembly_module, "WORKERS", workers := Workers())
+    with settings.compile_workers(1), Assembly(HOST) as assembly:
+        assembly.expect(10 * NODES_WORTH_A_WORKER)
     assert workers.pids() == []
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_a_worker_compiles_while_the_caller_makes_the_next_text() -> None:
+    with Assembly(HOST, num_workers=2) as assembly:
+        for key, text in jobs(4):
+            assembly.add(key, text)
+        (worker,) = assembly._helpers
+        deadline = time.time() + 20
+        while len(assembly._done) < 4 and time.time() < deadline:
+            worker.wait(1.0)
+            assembly.add("k0", "")  # looks after the workers; the key is known
+        assert len(assembly._done) == 4
+        assert list(assembly.finish()) == ["k0", "k1", "k2", "k3"]
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_a_batch_that_fails_ends_the_workers_that_still_compile_for_it() -> None:
+    (pid,) = WORKERS.pids()
+    with pytest.raises(ZeroDivisionError), Assembly(HOST, num_workers=2) as assembly:
+        assembly.add("long", kernel("long", 3000))
+        raise ZeroDivisionError
+    assert pid not in WORKERS.pids()
+
+
+@pytest.mark.usefixtures("eager_workers")
+def test_what_does_not_fit_into_the_pipe_follows_later() -> None:
+    batch = [("big", kernel("big") + ";" + "x" * (3 << 20)), *jobs(3)]
+    with Assembly(HOST, num_workers=2) as assembly:
+        for key, text in batch:
+            assembly.add(key, text)
+        done = assembly.finish()
+    assert done == {key: assemble(text, HOST) for key, text in batch}
 
 
 @pytest.mark.usefixtures("eager_workers")

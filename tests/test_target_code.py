@@ -13,7 +13,8 @@ from stratal import nn
 from stratal.base.target import TARGETS, Target
 from stratal.codegen.assemble import assemble, emit_assembly
 from stratal.codegen.driver import driver_target, driver_text
-from stratal.compiler import decided, kernel_module
+from stratal.codegen.module import kernel_module
+from stratal.compiler import decided
 
 F = nn.functional
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF

@@ -14,7 +14,8 @@ from stratal.base import settings
 from stratal.base.dtypes import float16, float32, float64, int32, int64
 from stratal.base.target import current_target
 from stratal.base.types import TensorType
-from stratal.compiler import compile_graph, kernel_module
+from stratal.codegen.module import kernel_module
+from stratal.compiler import compile_graph
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret

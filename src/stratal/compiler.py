@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from stratal.base import settings, tuning
@@ -24,12 +24,11 @@ from stratal.base.collector import collector_paused
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target, current_target
-from stratal.codegen.assemble import assemble, compile_all, expect_jobs, toolchain_digest
-from stratal.codegen.driver import driver_target, driver_text
-from stratal.codegen.module import kernel_module
+from stratal.codegen.assemble import toolchain_digest
 from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.loops import index
+from stratal.loops.stmt import Kernel
 from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import analyse, check_written, parts, rows
 from stratal.memory.plan import plan_arena, plan_kept
@@ -40,11 +39,16 @@ from stratal.optimize.prologue import apart
 from stratal.optimize.simplify import simplify
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.explain import Text, explain
-from stratal.plan.kept import KeptKernels, KeptProgram
+from stratal.plan.generation import Generation, driver_object
+from stratal.plan.kept import KeptProgram
 from stratal.plan.record import Plan
-from stratal.plan.stages import in_force, recording, stage
+from stratal.plan.stages import recording, stage
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.program import Draft, Planned, ProgramLowering
+
+
+def no_matter(kernel: Kernel) -> None:
+    """Hear of a kernel and do nothing."""
 
 
 class Drafted(NamedTuple):
@@ -121,9 +125,9 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
         executable, drafted = kept.find(), None
         num_cached = len(executable.kernels) if executable else 0
         if executable is None:
-            expect_jobs(len(graph.nodes))
-            drafted = decided(graph, target, fused=fused)
-            kernels, num_cached = generate(drafted.draft, target)
+            with Generation(target, len(graph.nodes)) as generation:
+                drafted = decided(graph, target, fused=fused, scheduled=generation.add)
+                kernels, num_cached = generation.finish(drafted.draft.kernels)
             executable = stage("linked", link(graph, drafted.draft, kernels))
             kept.keep(executable)
         loaded = LoadedProgram(executable, driver_object(target))
@@ -135,12 +139,17 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     return record.finished(Program(graph, loaded, made, drafted))
 
 
-def decided(graph: Graph, target: Target, *, fused: bool = True) -> Drafted:
-    """Take every decision: rewrites, partition, layouts, schedules and shared memory."""
+def decided(
+    graph: Graph, target: Target, *, fused: bool = True, scheduled: Callable[[Kernel], None] = no_matter
+) -> Drafted:
+    """Take every decision: rewrites, partition, layouts, schedules and shared memory.
+
+    `scheduled` is told of each kernel as soon as it is final.
+    """
     with collect() as log:
         tuning.in_force().report()
         prepared = stage("simplified", prepare(stage("captured", graph)))
-        draft = stage("commands", lower(prepared, target, fused=fused))
+        draft = stage("commands", lower(prepared, target, fused=fused, scheduled=scheduled))
         share_memory(draft)
     return Drafted(draft, log)
 
@@ -150,7 +159,9 @@ def prepare(graph: Graph) -> Graph:
     return verify(choose_algorithms(simplify(verify(graph))))
 
 
-def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
+def lower(
+    graph: Graph, target: Target, *, fused: bool = True, scheduled: Callable[[Kernel], None] = no_matter
+) -> Draft:
     """Partition, lay out and schedule a graph, regions included: values and commands, no code yet.
 
     What held inputs decide alone becomes commands that run once.
@@ -164,7 +175,7 @@ def lower(graph: Graph, target: Target, *, fused: bool = True) -> Draft:
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
 
     prologue, rest = apart(graph, lower_of)
-    return ProgramLowering(plan, lower_of, target).program(rest, prologue)
+    return ProgramLowering(plan, lower_of, target, scheduled).program(rest, prologue)
 
 
 class Lowerings:
@@ -236,12 +247,8 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
 
 def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int]:
     """Compile every distinct kernel the cache does not have; return all, and how many it had."""
-    kept = KeptKernels(target)
-    found = kept.find(draft.kernels)
-    missing = [scheduled.kernel for name, scheduled in draft.kernels.items() if name not in found]
-    texts = ((kernel.name, kernel_module(kernel, target)) for kernel in missing)  # made while others compile
-    made = kept.keep(compile_all(stage("llvm", dict(texts)).items() if in_force() else texts, target))
-    return {name: found.get(name) or made[name] for name in draft.kernels}, len(found)
+    with Generation(target) as generation:
+        return generation.finish(draft.kernels)
 
 
 def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Executable:
@@ -261,11 +268,3 @@ def prepared_from(draft: Draft) -> tuple[int, ...]:
     once = tuple(command for command in draft.commands if isinstance(command, Once))
     read = {id_ for command in flat(once) for id_ in parts(command)[0]}
     return tuple(k for k, id_ in enumerate(draft.inputs) if id_ in read)
-
-
-@lru_cache(maxsize=4)
-def driver_object(target: Target) -> bytes:
-    """Return the native driver for a target."""
-    return KeptKernels(target).code(
-        "driver", lambda: assemble(driver_text(driver_target(target.triple)), target)
-    )

@@ -1,24 +1,16 @@
-"""LLVM text to object code, here or in worker processes, and the digest of all that shapes that code."""
+"""LLVM text to object code in this process, and the digest of all that shapes that code."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import os
-import threading
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
-from stratal.base import settings
 from stratal.base.errors import CompilerError
 from stratal.codegen.assemble_worker import assembly_of, emit_object
-from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError
 
-NODES_WORTH_A_WORKER: Final = 60  # of a graph: its kernels take as long to compile as a worker to start
-SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
-SECONDS_PER_KERNEL: Final = 2.0e-3
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
 _SCHEDULE_SOURCES: Final = (*_KERNEL_SOURCES, "schedule")
 _PROGRAM_SOURCES: Final = (*_KERNEL_SOURCES, "graph", "ops", "optimize", "schedule", "memory", "compiler.py")
@@ -57,7 +49,7 @@ def assemble(llvm_text: str, target: MachineTarget) -> bytes:
     try:
         return emit_object(target.triple, target.cpu, target.features, llvm_text)
     except (RuntimeError, ValueError) as error:
-        raise _rejected(str(error)) from None
+        raise rejected(str(error)) from None
 
 
 def emit_assembly(llvm_text: str, target: MachineTarget) -> str:
@@ -65,138 +57,14 @@ def emit_assembly(llvm_text: str, target: MachineTarget) -> str:
     try:
         return assembly_of(target.triple, target.cpu, target.features, llvm_text)
     except (RuntimeError, ValueError) as error:
-        raise _rejected(str(error)) from None
+        raise rejected(str(error)) from None
 
 
-def _rejected(message: str) -> CompilerError:
+def rejected(message: str) -> CompilerError:
+    """Return the error for text that LLVM does not take, with the reason it gave."""
     return CompilerError(
         "codegen: LLVM rejected generated code", got=message.strip()[:2000], hint="this is a fault of Stratal"
     )
-
-
-def compile_all(
-    jobs: Iterable[tuple[str, str]], target: MachineTarget, *, num_workers: int | None = None
-) -> dict[str, bytes]:
-    """Return key -> object code for (key, LLVM text) jobs; a key that comes twice is compiled once.
-
-    Jobs are taken as they come: while the caller makes the next text, worker processes compile the ones
-    before. They take part where they pay; `num_workers` (default: the setting `compile_workers`) bounds all
-    that compile at once, this process included. The code does not depend on who compiled it. Raises:
-    CompilerError.
-    """
-    wanted = settings.compile_workers.value if num_workers is None else num_workers
-    return _Compilation(target, wanted - 1).run(jobs)
-
-
-def expect_jobs(num_nodes: int) -> None:
-    """Start a worker for the kernels of a graph of so many nodes, where they are worth one."""
-    if settings.compile_workers.value > 1 and num_nodes >= NODES_WORTH_A_WORKER:
-        WORKERS.prepare()
-
-
-def estimated_seconds(text: str) -> float:
-    """Return about how long one process needs to compile a module."""
-    return SECONDS_PER_KERNEL + SECONDS_PER_BYTE * len(text)
-
-
-class _Compilation:
-    """One batch of modules shared between this thread and one thread per worker process, largest first."""
-
-    def __init__(self, target: MachineTarget, most_helpers: int) -> None:
-        self.target = target
-        self.most_helpers = most_helpers
-        self.texts: dict[str, str] = {}
-        self.pending: list[tuple[int, str]] = []  # a heap: (-size, key)
-        self.pending_seconds = 0.0
-        self.complete = False  # no job will follow
-        self.changed = threading.Condition()
-        self.done: dict[str, bytes] = {}
-        self.rejected: dict[str, str] = {}
-        self.helpers: list[tuple[Worker, threading.Thread]] = []
-
-    def run(self, jobs: Iterable[tuple[str, str]]) -> dict[str, bytes]:
-        """Compile all jobs, with as many helpers as the backlog keeps busy."""
-        try:
-            for key, text in jobs:
-                if key not in self.texts:
-                    self.texts[key] = text
-                    self._put(key)
-                    self._take_helper()
-            self._complete()
-            self._take_part()
-            for _, thread in self.helpers:
-                thread.join()
-        except BaseException:
-            self._abandon()
-            raise
-        finally:
-            WORKERS.give_back([worker for worker, _ in self.helpers])
-        self._take_part()  # what a lost worker left behind
-        if self.rejected:
-            raise _rejected(self.rejected[min(self.rejected)])
-        return {key: self.done[key] for key in self.texts}
-
-    def _put(self, key: str) -> None:
-        with self.changed:
-            heapq.heappush(self.pending, (-len(self.texts[key]), key))
-            self.pending_seconds += estimated_seconds(self.texts[key])
-            self.changed.notify()
-
-    def _next(self, *, wait: bool) -> str | None:
-        """Take the largest pending job; None where there is none and, waiting, none will come."""
-        with self.changed:
-            while wait and not self.pending and not self.complete and not self.rejected:
-                self.changed.wait()
-            if not self.pending or self.rejected:
-                return None
-            _, key = heapq.heappop(self.pending)
-            self.pending_seconds -= estimated_seconds(self.texts[key])
-            return key
-
-    def _complete(self) -> None:
-        with self.changed:
-            self.complete = True
-            self.changed.notify_all()
-
-    def _abandon(self) -> None:
-        with self.changed:
-            self.pending.clear()
-        self._complete()
-        for worker, _ in self.helpers:  # what they would answer has no reader any more
-            worker.kill()
-        for _, thread in self.helpers:
-            if thread.ident is not None:
-                thread.join(timeout=1.0)
-
-    def _take_helper(self) -> None:
-        """Start another helper where the backlog outlasts its start by some margin."""
-        worth = 1.5 * WORKERS.seconds_to_start() * (len(self.helpers) + 1)
-        if len(self.helpers) >= self.most_helpers or self.pending_seconds < worth:
-            return
-        for worker in WORKERS.take(1):
-            thread = threading.Thread(target=self._feed, args=(worker,), daemon=True)
-            self.helpers.append((worker, thread))
-            thread.start()
-
-    def _take_part(self) -> None:
-        while (key := self._next(wait=False)) is not None:
-            self.done[key] = assemble(self.texts[key], self.target)
-
-    def _feed(self, worker: Worker) -> None:
-        """Give a worker jobs until none is left; a job whose worker died goes back to the queue."""
-        target = self.target
-        if not worker.wait_until_ready(lambda: bool(self.pending) or not self.complete):
-            return
-        while (key := self._next(wait=True)) is not None:
-            try:
-                worked, answer = worker.compile(target.triple, target.cpu, target.features, self.texts[key])
-            except WorkerLostError:
-                self._put(key)
-                return
-            if worked:
-                self.done[key] = answer
-            else:
-                self.rejected[key] = answer.decode(errors="replace")
 
 
 @lru_cache(maxsize=3)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+READY = b"R"
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
 _NARROW = re.compile(r'"(?:min-legal|prefer)-vector-width"\s*=\s*"(\d+)"')
@@ -86,10 +87,20 @@ def pack_job(triple: str, cpu: str, features: str, text: str) -> bytes:
     return b"".join(LENGTH.pack(len(f)) + f for f in fields)
 
 
-def read_answer(stream: BinaryIO) -> tuple[bool, bytes]:
-    """Return whether a job worked, and its object code or message."""
-    status, length = ANSWER.unpack(read_exactly(stream, ANSWER.size))
-    return status == 0, read_exactly(stream, length)
+def unpack_answer(received: bytearray) -> tuple[bool, bytes] | None:
+    """Take an answer from what was received: whether a job worked, and its object code or message.
+
+    None where the answer is not all there.
+    """
+    if len(received) < ANSWER.size:
+        return None
+    status, length = ANSWER.unpack_from(received)
+    end = ANSWER.size + length
+    if len(received) < end:
+        return None
+    answer = bytes(received[ANSWER.size : end])
+    del received[:end]
+    return status == 0, answer
 
 
 def _answer(stream: BinaryIO) -> bytes:
@@ -109,7 +120,7 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
     """Answer jobs until the input ends."""
     import llvmlite.binding  # noqa: F401  the slow import comes before the word that the worker is ready
 
-    answers.write(b"R")
+    answers.write(READY)
     answers.flush()
     while True:
         try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -19,6 +18,7 @@ from stratal.codegen import assemble_worker
 SCRIPT: Final = Path(assemble_worker.__file__)
 START_S: Final = 0.35  # a Python process that imports llvmlite
 READY_S: Final = 0.01  # one that runs already
+PIPE_BYTES: Final = 1 << 20  # of text or code between two looks at a worker
 
 
 class WorkerLostError(Exception):
@@ -26,7 +26,11 @@ class WorkerLostError(Exception):
 
 
 class Worker:
-    """One compile worker and the two pipes to it. Used by one thread at a time."""
+    """One compile worker and the two pipes to it, which never make the caller wait.
+
+    `unanswered` are the keys of the jobs it was given and has not answered, in order. Used by one thread at a
+    time.
+    """
 
     def __init__(self) -> None:
         import llvmlite
@@ -39,15 +43,28 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            pipesize=PIPE_BYTES,
             **group,  # type: ignore[call-overload]
         )
-        self.ready = False
+        for pipe in self._pipes():
+            os.set_blocking(pipe.fileno(), False)
+        self.unanswered: Final[list[str]] = []
+        self._going = bytearray()  # what did not fit into the pipe yet
+        self._coming = bytearray()  # the part of an answer that is there
+        self._ready = self._ended = False
         self._started = time.monotonic()
 
     @property
     def seconds_to_start(self) -> float:
         """About how long until it takes its first job."""
         return READY_S if self.ready else max(READY_S, START_S - (time.monotonic() - self._started))
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes jobs."""
+        if not self._ready:
+            self._receive()
+        return self._ready
 
     @property
     def pid(self) -> int:
@@ -57,38 +74,60 @@ class Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def give(self, key: str, triple: str, cpu: str, features: str, text: str) -> None:
+        """Add a job to those before it. Raises: WorkerLostError."""
+        self.unanswered.append(key)
+        self._going += assemble_worker.pack_job(triple, cpu, features, text)
+        self._send()
+
+    def answers(self) -> Iterator[tuple[str, bool, bytes]]:
+        """Yield what has been answered by now: key, and (True, object code) or (False, LLVM's message).
+
+        Raises: WorkerLostError.
+        """
+        self._send()
+        self._receive()
+        while self.unanswered and (found := assemble_worker.unpack_answer(self._coming)) is not None:
+            yield self.unanswered.pop(0), *found
+        if self._ended:
+            self.kill()
+            raise WorkerLostError
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the worker said something, or ended, within some time."""
+        return bool(_poll([self]).poll(1000 * seconds))
+
     def _pipes(self) -> tuple[BinaryIO, BinaryIO]:
         jobs, answers = self._process.stdin, self._process.stdout
         if jobs is None or answers is None:
             raise WorkerLostError
         return jobs, answers
 
-    def wait_until_ready(self, still_wanted: Callable[[], bool]) -> bool:
-        """Return whether the worker takes jobs, waiting for its start while it is wanted."""
+    def _send(self) -> None:
+        """Write as much as the pipe takes."""
         try:
-            _, answers = self._pipes()
-            poll = select.poll()
-            poll.register(answers, select.POLLIN)
-            while not self.ready and still_wanted():
-                if poll.poll(10):
-                    self.ready = answers.read(1) == b"R"
-                    if not self.ready:
-                        break
-        except (OSError, ValueError, WorkerLostError):
-            self.ready = False
-        return self.ready
-
-    def compile(self, triple: str, cpu: str, features: str, text: str) -> tuple[bool, bytes]:
-        """Return (True, object code) or (False, LLVM's message). Raises: WorkerLostError."""
-        jobs, answers = self._pipes()
-        try:
-            remaining = memoryview(assemble_worker.pack_job(triple, cpu, features, text))
-            while remaining:
-                remaining = remaining[jobs.write(remaining) :]
-            return assemble_worker.read_answer(answers)
-        except (OSError, EOFError, ValueError) as error:
+            while self._going:
+                del self._going[: os.write(self._pipes()[0].fileno(), self._going)]
+        except BlockingIOError:
+            pass
+        except (OSError, ValueError) as error:
             self.kill()
             raise WorkerLostError from error
+
+    def _receive(self) -> None:
+        """Read what there is."""
+        try:
+            while not self._ended:
+                part = os.read(self._pipes()[1].fileno(), PIPE_BYTES)
+                self._coming += part
+                self._ended = not part
+                if part and not self._ready:
+                    self._ready = self._coming.startswith(assemble_worker.READY)
+                    del self._coming[: len(assemble_worker.READY)]
+        except BlockingIOError:
+            pass
+        except (OSError, ValueError, WorkerLostError):
+            self._ended = True
 
     def kill(self) -> None:
         self._process.kill()
@@ -104,6 +143,21 @@ class Worker:
         """Drop a worker that belongs to the parent of this forked process."""
         self.close()
         self._process.returncode = 0  # not our child: never wait for it
+
+
+def wait_for_answers(workers: Iterable[Worker]) -> None:
+    """Wait until one of some workers has said something, ended, or taken more of what it is given."""
+    _poll(workers).poll()
+
+
+def _poll(workers: Iterable[Worker]) -> select.poll:
+    poll = select.poll()
+    for worker in workers:
+        jobs, answers = worker._pipes()
+        poll.register(answers, select.POLLIN)
+        if worker._going:
+            poll.register(jobs, select.POLLOUT)
+    return poll
 
 
 class Workers:
@@ -139,12 +193,6 @@ class Workers:
                     self._idle.append(worker)
                 else:
                     worker.close()
-
-    def prepare(self) -> None:
-        """Start a worker that somebody will take soon, unless there is one."""
-        with self._lock, contextlib.suppress(OSError):
-            if self._usable and not self._taken and not any(w.alive for w in self._idle):
-                self._idle.append(Worker())
 
     def seconds_to_start(self) -> float:
         """Return about how long until the next worker that is taken takes a job."""

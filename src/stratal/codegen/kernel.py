@@ -338,5 +338,7 @@ def kernel_to_llvm(kernel: Kernel, attributes: str = "nounwind", dots: Dots = PL
 
     `attributes` are the target's function attributes, `dots` its ways to sum products of short numbers.
     """
-    text = KernelEmitter(kernel, dots).emit()
+    emitter = KernelEmitter(kernel, dots)
+    text = emitter.emit()
+    del emitter.scalars  # which emits through it: all that it knows would wait for Python's cycle collector
     return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n"

@@ -11,7 +11,7 @@ in another one, the same graph finds the same program, and errors name the lines
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from stratal.base import settings, tuning
@@ -25,7 +25,6 @@ from stratal.graph.node import Node
 from stratal.plan.stages import in_force
 from stratal.runtime.cache import object_cache
 from stratal.runtime.pack import pack, unpack
-from stratal.schedule.result import Scheduled
 
 
 class KeptKernels:
@@ -46,11 +45,11 @@ class KeptKernels:
             object_cache().put(self.key(name), found)
         return found
 
-    def find(self, kernels: Mapping[str, Scheduled]) -> dict[str, KernelObject]:
+    def find(self, symbols: Iterable[str]) -> dict[str, KernelObject]:
         """Return those of some kernels that are kept, by symbol."""
         if settings.dump.value is not None:  # what is dumped is generated before one's eyes
             return {}
-        keys = {symbol: self.key(symbol) for symbol in kernels}
+        keys = {symbol: self.key(symbol) for symbol in symbols}
         codes = object_cache().get_many(keys.values())
         return {s: KernelObject(s, codes[key], key) for s, key in keys.items() if key in codes}
 

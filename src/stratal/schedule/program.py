@@ -23,6 +23,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, is_held, items
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
+from stratal.loops.stmt import Kernel
 from stratal.schedule.checks import IndexCheck, index_checks
 from stratal.schedule.held import FEW_TURNS, hoisted, made_of, once
 from stratal.schedule.moves import lies_in_order
@@ -78,14 +79,19 @@ def _done(command: Command | None) -> object:
 
 
 class ProgramLowering:
-    """Lowers one program; nested regions share its values."""
+    """Lowers one program; nested regions share its values. `scheduled` is told of each kernel at once."""
 
     def __init__(
-        self, plan: Callable[[Graph], Planned], lower_of: Callable[[Node], Lowered | None], target: Target
+        self,
+        plan: Callable[[Graph], Planned],
+        lower_of: Callable[[Node], Lowered | None],
+        target: Target,
+        scheduled: Callable[[Kernel], None],
     ) -> None:
         self.plan = plan
         self.lower_of = lower_of
         self.target = target
+        self.scheduled = scheduled
         self.draft = Draft()
         self.kernel_of = KernelMemo()
         self.constants: dict[Const, int] = {}
@@ -105,6 +111,14 @@ class ProgramLowering:
             self.draft.constants.append(op.value.array.tobytes())
             self.constants[op] = found
         return found
+
+    def kernel(self, scheduled: Scheduled) -> Kernel:
+        """Add a kernel, once, and return it."""
+        kernel = scheduled.kernel
+        if kernel.name not in self.draft.kernels:
+            self.draft.kernels[kernel.name] = scheduled
+            self.scheduled(kernel)
+        return kernel
 
     # -- whole programs --------------------------------------------------------------------------------------
     def program(self, graph: Graph, prologue: Graph | None = None) -> Draft:
@@ -247,8 +261,7 @@ class GraphLowering:
             reads = [r for r in check.scheduled.reads if isinstance(r, Node)]
             owners = [group_of.get(owner(r)) for r in reads]
             made = [position[id(g)] + 1 for g in owners if g is not None and g.kind != "alias"]
-            kernel = check.scheduled.kernel
-            self.owner.draft.kernels.setdefault(kernel.name, check.scheduled)
+            kernel = self.owner.kernel(check.scheduled)
             launch = Launch(
                 kernel.name, tuple(map(self.at, reads)), (), kernel.num_chunks,
                 label=f"index of {check.node.op.name}", where=check.node.where[:8], may_fail=check.message,
@@ -310,8 +323,7 @@ class GraphLowering:
                 )
             return workspaces[operand]
 
-        kernel = scheduled.kernel
-        self.owner.draft.kernels.setdefault(kernel.name, scheduled)
+        kernel = self.owner.kernel(scheduled)
         names = "+".join(m.op.name for m in group.members[:6])
         launch = Launch(
             kernel.name,
@@ -504,8 +516,7 @@ class RegionLowering:
         return self._launch(scheduled, (row, counter), (stacked,))
 
     def _launch(self, scheduled: Scheduled, reads: tuple[int, ...], writes: tuple[int, ...]) -> Command:
-        kernel = scheduled.kernel
-        self.owner.draft.kernels.setdefault(kernel.name, scheduled)
+        kernel = self.owner.kernel(scheduled)
         return Launch(
             kernel.name, reads, writes, kernel.num_chunks, label=scheduled.tactic, where=self.node.where
         )

@@ -1,0 +1,139 @@
+"""Many modules to object code: a batch that grows while it is compiled, here and by worker processes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final
+
+from stratal.base import settings
+from stratal.codegen.assemble import MachineTarget, assemble, rejected
+from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError, wait_for_answers
+
+NODES_WORTH_A_WORKER: Final = 60  # of a graph: its kernels take as long to compile as a worker to start
+SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
+SECONDS_PER_KERNEL: Final = 2.0e-3
+AHEAD_S: Final = 0.1  # of work that a worker has before it: this process looks after it between other things
+
+
+def compile_all(
+    jobs: Iterable[tuple[str, str]], target: MachineTarget, *, num_workers: int | None = None
+) -> dict[str, bytes]:
+    """Return key -> object code for (key, LLVM text) jobs. See: `Assembly`. Raises: CompilerError."""
+    with Assembly(target, num_workers=num_workers) as assembly:
+        for key, text in jobs:
+            assembly.add(key, text)
+        return assembly.finish()
+
+
+def estimated_seconds(text: str) -> float:
+    """Return about how long one process needs to compile a module."""
+    return SECONDS_PER_KERNEL + SECONDS_PER_BYTE * len(text)
+
+
+class Assembly:
+    """Modules that are compiled while the caller still makes others.
+
+    Worker processes take part where they pay; `num_workers` (default: the setting `compile_workers`) bounds
+    all that compile at once, this process included. The code does not depend on who compiled it. No thread
+    looks after the workers, which would wait for its turn while this one runs Python: each `add` does, and
+    they have work ahead for the time between. A `with` block ends what nobody waits for any more.
+    """
+
+    def __init__(self, target: MachineTarget, *, num_workers: int | None = None) -> None:
+        wanted = settings.compile_workers.value if num_workers is None else num_workers
+        self._target: Final = target
+        self._most_helpers: Final = wanted - 1
+        self._texts: Final[dict[str, str]] = {}
+        self._pending: Final[list[tuple[int, str]]] = []  # a heap: (-size, key)
+        self._pending_seconds = 0.0
+        self._done: Final[dict[str, bytes]] = {}
+        self._rejected: Final[dict[str, str]] = {}
+        self._helpers: list[Worker] = []
+        self._taken: Final[list[Worker]] = []
+
+    def __enter__(self) -> Assembly:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the workers back."""
+        for worker in self._taken:
+            if worker.unanswered:  # what it would answer has no reader any more
+                worker.kill()
+        WORKERS.give_back(self._taken)
+
+    def expect(self, num_nodes: int) -> None:
+        """Start a worker for the kernels of a graph of so many nodes, where they are worth one."""
+        if num_nodes >= NODES_WORTH_A_WORKER:
+            self._take_helper()
+
+    def add(self, key: str, text: str) -> None:
+        """Have a module compiled; a key that comes again is compiled once."""
+        if key not in self._texts:
+            self._texts[key] = text
+            self._put(key)
+            if self._pending_seconds >= 1.5 * WORKERS.seconds_to_start() * (len(self._taken) + 1):
+                self._take_helper()
+        self._look_after_helpers(AHEAD_S)
+
+    def finish(self) -> dict[str, bytes]:
+        """Take part until all is compiled; return the code by key, in the order of `add`.
+
+        Raises: CompilerError.
+        """
+        while len(self._done) < len(self._texts) and not self._rejected:
+            key = self._next()
+            if key is None:
+                wait_for_answers(self._helpers)
+                self._look_after_helpers(0.0)
+            else:  # the helpers should not run dry meanwhile, nor be the last
+                self._look_after_helpers(1.5 * estimated_seconds(self._texts[key]))
+                self._done[key] = assemble(self._texts[key], self._target)
+        if self._rejected:
+            raise rejected(self._rejected[min(self._rejected)])
+        return {key: self._done[key] for key in self._texts}
+
+    def _put(self, key: str) -> None:
+        heapq.heappush(self._pending, (-len(self._texts[key]), key))
+        self._pending_seconds += estimated_seconds(self._texts[key])
+
+    def _next(self) -> str | None:
+        """Take the largest pending job."""
+        if not self._pending:
+            return None
+        _, key = heapq.heappop(self._pending)
+        self._pending_seconds -= estimated_seconds(self._texts[key])
+        return key
+
+    def _take_helper(self) -> None:
+        if len(self._taken) < self._most_helpers:
+            taken = WORKERS.take(1)
+            self._taken.extend(taken)
+            self._helpers.extend(taken)
+
+    def _look_after_helpers(self, ahead_s: float) -> None:
+        """Take what the helpers have compiled, and give each work for so many seconds."""
+        for worker in list(self._helpers):
+            try:
+                for key, worked, answer in worker.answers():
+                    if worked:
+                        self._done[key] = answer
+                    else:
+                        self._rejected[key] = answer.decode(errors="replace")
+                self._give(worker, ahead_s)
+            except WorkerLostError:  # others compile what it leaves
+                self._helpers.remove(worker)
+                for key in worker.unanswered:
+                    self._put(key)
+                worker.unanswered.clear()
+
+    def _give(self, worker: Worker, ahead_s: float) -> None:
+        target = self._target
+        before_it = sum(estimated_seconds(self._texts[key]) for key in worker.unanswered)
+        while before_it < ahead_s and (key := self._next()) is not None:
+            before_it += estimated_seconds(self._texts[key])
+            worker.give(key, target.triple, target.cpu, target.features, self._texts[key])
