@@ -19,6 +19,7 @@ from stratal.base.artifact import (
     Value,
     While,
     flat,
+    own_reads,
 )
 from stratal.base.collector import collector_paused
 from stratal.base.log import DecisionLog, collect
@@ -30,7 +31,7 @@ from stratal.graph.node import Const, Input, Item, Node
 from stratal.loops import index
 from stratal.loops.stmt import Kernel
 from stratal.memory.alias import choose_aliases
-from stratal.memory.liveness import analyse, check_written, parts, rows
+from stratal.memory.liveness import analyse, check_written, rows
 from stratal.memory.plan import plan_arena, plan_kept
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
@@ -266,5 +267,5 @@ def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Execut
 def prepared_from(draft: Draft) -> tuple[int, ...]:
     """Return the positions of the inputs that commands read which run once."""
     once = tuple(command for command in draft.commands if isinstance(command, Once))
-    read = {id_ for command in flat(once) for id_ in parts(command)[0]}
+    read = {id_ for command in flat(once) for id_ in own_reads(command)}
     return tuple(k for k, id_ in enumerate(draft.inputs) if id_ in read)

@@ -171,6 +171,22 @@ def bodies(command: Command) -> tuple[tuple[Command, ...], ...]:
     return ()
 
 
+def own_reads(command: Command) -> tuple[int, ...]:
+    """Return what a command itself reads, its nested lists apart."""
+    if isinstance(command, Loop):
+        return () if command.trips_value is None else (command.trips_value,)
+    if isinstance(command, (While, Branch)):
+        return (command.predicate,)
+    return () if isinstance(command, Once) else command.reads
+
+
+def own_writes(command: Command) -> tuple[int, ...]:
+    """Return what a command itself writes, its nested lists apart."""
+    if isinstance(command, Loop):
+        return (command.counter,)
+    return () if isinstance(command, (While, Branch, Once)) else command.writes
+
+
 def flat(commands: tuple[Command, ...]) -> Iterator[Command]:
     """Yield every command, nested ones after the command that holds them."""
     for command in commands:

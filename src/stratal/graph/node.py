@@ -152,6 +152,11 @@ def items(node: Node) -> list[Node]:
     return [take_item(node, k) for k in range(count)]
 
 
+def owner(node: Node) -> Node:
+    """Return the node that computes a value: results of a node with several are taken from it."""
+    return node.inputs[0] if isinstance(node.op, Item) else node
+
+
 def rebuild(node: Node, inputs: Iterable[Node]) -> Node:
     """Return `node` with other inputs and the same provenance."""
     operands = tuple(inputs)

@@ -19,7 +19,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Once, Value, While
+from stratal.base.artifact import (
+    Branch,
+    Command,
+    Copy,
+    Host,
+    Launch,
+    Loop,
+    Once,
+    Value,
+    While,
+    bodies,
+    own_reads,
+    own_writes,
+)  # fmt: skip
 from stratal.base.errors import VerifyError
 
 Path = tuple[int, ...]  # command, body, command, body, ...: where a command stands in the nested lists
@@ -163,9 +176,8 @@ class _Walk:
     def count(self, commands: tuple[Command, ...]) -> None:
         """Count every access, so that a loop can tell whether a value is accessed outside of it."""
         for command in commands:
-            reads, writes, inner = parts(command)
-            self.totals.update(map(self.name, (*reads, *writes)))
-            for body in inner:
+            self.totals.update(map(self.name, (*own_reads(command), *own_writes(command))))
+            for body in bodies(command):
                 self.count(body)
 
     def moment(self, leaf: tuple[Path, Command] | None) -> int:
@@ -185,8 +197,7 @@ class _Walk:
         for k, command in enumerate(commands):
             here = (*path, k)
             if isinstance(command, (Launch, Copy, Host)):
-                reads, writes, _ = parts(command)
-                self.access(body, reads, writes, self.moment((here, command)))
+                self.access(body, command.reads, command.writes, self.moment((here, command)))
             elif isinstance(command, Branch):
                 self.branch(body, command, here)
             elif isinstance(command, Once):
@@ -205,7 +216,7 @@ class _Walk:
 
     def loop(self, body: _Body, command: Loop | While, path: Path) -> None:
         head = self.moment(None)
-        reads, writes, _ = parts(command)
+        reads, writes = own_reads(command), own_writes(command)
         self.depth += 1
         if isinstance(command, Loop):
             self.access(body, reads, (), head)
@@ -226,17 +237,3 @@ class _Walk:
             if name in inner.exposed or inner.accesses[name] < self.totals[name]:
                 inner.lives[name] = whole
         body.follow(inner, surely=surely)
-
-
-def parts(command: Command) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[Command, ...], ...]]:
-    """Return what a command itself reads, what it writes, and its nested lists."""
-    if isinstance(command, Loop):
-        limit = () if command.trips_value is None else (command.trips_value,)
-        return limit, (command.counter,), (command.body,)
-    if isinstance(command, While):
-        return (command.predicate,), (), (command.condition, command.body)
-    if isinstance(command, Branch):
-        return (command.predicate,), (), (command.then, command.otherwise)
-    if isinstance(command, Once):
-        return (), (), (command.body,)
-    return command.reads, command.writes, ()

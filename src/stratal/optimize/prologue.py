@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from stratal.base.log import decide
 from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Const, Input, Item, Node, graph_input, is_held
+from stratal.graph.node import Const, Input, Item, Node, graph_input, is_held, owner
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import is_view
 from stratal.optimize.grouping import LowerOf
@@ -36,7 +36,10 @@ def apart(graph: Graph, lower_of: LowerOf) -> Apart:
     for node in kept:
         decide("prologue", f"{node.op.name} {node.type}", "computed once", "it depends on held inputs alone",
                where=node.where)  # fmt: skip
-    made = {node: graph_input(f"prepared {_name(node)}", node.aval, node.where, held=True) for node in kept}
+    made = {
+        node: graph_input(f"prepared {owner(node).op.name}", node.aval, node.where, held=True)
+        for node in kept
+    }
     roots = substitute(graph.roots, made)
     split = len(graph.outputs)
     updates = zip((state for state, _ in graph.updates), roots[split:], strict=True)
@@ -45,10 +48,6 @@ def apart(graph: Graph, lower_of: LowerOf) -> Apart:
     used = set(prologue.nodes)
     inputs = [node for node in graph.inputs if node in used]
     return Apart(Graph(inputs, kept, name=f"{graph.name} prologue"), rest)
-
-
-def _name(node: Node) -> str:
-    return _name(node.inputs[0]) if isinstance(node.op, Item) else node.op.name
 
 
 def _kept(graph: Graph, lower_of: LowerOf) -> list[Node]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from stratal.base.artifact import Branch, Command, Launch, Loop, Once, Value, While, flat
+from stratal.base.artifact import Command, Launch, Once, Value, flat, own_reads, own_writes
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Node
 from stratal.graph.partition import Partition
@@ -29,20 +29,6 @@ def made_of(held: frozenset[Node], graph: Graph, partition: Partition) -> frozen
     return frozenset(found)
 
 
-def _written(command: Command) -> tuple[int, ...]:
-    if isinstance(command, Loop):
-        return (command.counter,)
-    return () if isinstance(command, (While, Branch, Once)) else command.writes
-
-
-def _read(command: Command) -> tuple[int, ...]:
-    if isinstance(command, Loop):
-        return () if command.trips_value is None else (command.trips_value,)
-    if isinstance(command, (While, Branch)):
-        return (command.predicate,)
-    return () if isinstance(command, Once) else command.reads
-
-
 def hoisted(
     body: list[Command], varying: Sequence[int], rows: Mapping[int, int]
 ) -> tuple[list[Command], list[Command]]:
@@ -51,18 +37,18 @@ def hoisted(
     `varying` are the values that differ from turn to turn or must be made in each; `rows` says whose memory
     those lie in that are rows of others. What reads nothing stays: it makes what others then change.
     """
-    written = [id_ for command in flat(tuple(body)) for id_ in _written(command)]
+    written = [id_ for command in flat(tuple(body)) for id_ in own_writes(command)]
     writers = Counter(rows.get(id_, id_) for id_ in written)
     changing = {*varying, *written, *writers}
     first: list[Command] = []
     rest: list[Command] = []
     for command in body:
         plain = isinstance(command, Launch) and command.reads and not command.may_fail
-        once = plain and all(writers[w] == 1 and w not in varying for w in _written(command))
-        looked_at = {id_ for r in _read(command) for id_ in (r, rows.get(r, r))}
-        if once and _written(command) and changing.isdisjoint(looked_at):
+        once = plain and all(writers[w] == 1 and w not in varying for w in own_writes(command))
+        looked_at = {id_ for r in own_reads(command) for id_ in (r, rows.get(r, r))}
+        if once and own_writes(command) and changing.isdisjoint(looked_at):
             first.append(command)
-            changing.difference_update(_written(command))
+            changing.difference_update(own_writes(command))
         else:
             rest.append(command)
     return first, rest
@@ -72,8 +58,8 @@ def once(
     commands: list[Command], rest: Sequence[Command], values: Sequence[Value], rows: Mapping[int, int]
 ) -> list[Command]:
     """Return the command that prepares what the rest reads; that gets memory which lasts from run to run."""
-    read = {rows.get(id_, id_) for command in flat(tuple(rest)) for id_ in _read(command)}
-    for id_ in {rows.get(w, w) for command in flat(tuple(commands)) for w in _written(command)}:
+    read = {rows.get(id_, id_) for command in flat(tuple(rest)) for id_ in own_reads(command)}
+    for id_ in {rows.get(w, w) for command in flat(tuple(commands)) for w in own_writes(command)}:
         if id_ in read:
             values[id_].home = "kept"
     return [Once(tuple(commands))] if commands else []

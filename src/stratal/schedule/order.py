@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
-from stratal.graph.node import Const, Input, Item, Node, items, topological
+from stratal.graph.node import Const, Input, Item, Node, items, owner, topological
 from stratal.graph.partition import Group, Partition
 
 KERNELS = frozenset(("pointwise", "rows", "columns", "contract", "segments", "attention"))
@@ -45,11 +45,6 @@ def late_updates(graph: Graph, partition: Partition, checked: Iterable[Node]) ->
                 stack.extend(group_of[node].members)
     early = {g for g in groups for m in g.members if m in needed and group_of[m] is g}
     return [g for g in groups if g in early] + [g for g in groups if g not in early]
-
-
-def owner(node: Node) -> Node:
-    """Return the node whose group computes a value."""
-    return node.inputs[0] if isinstance(node.op, Item) else node
 
 
 class _Soon:

@@ -20,14 +20,14 @@ from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
-from stratal.graph.node import Const, Input, Item, Node, is_held, items
+from stratal.graph.node import Const, Input, Item, Node, is_held, items, owner
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.loops.stmt import Kernel
 from stratal.schedule.checks import IndexCheck, index_checks
 from stratal.schedule.held import FEW_TURNS, hoisted, made_of, once
 from stratal.schedule.moves import lies_in_order
-from stratal.schedule.order import in_order, owner
+from stratal.schedule.order import in_order
 from stratal.schedule.result import Operand, Scheduled
 from stratal.schedule.row_copies import fill_kernel, row_kernel
 from stratal.schedule.select import KernelMemo
@@ -252,8 +252,7 @@ class GraphLowering:
         return list(found.values())
 
     def _due(self, checks: Sequence[IndexCheck], groups: Sequence[Group]) -> dict[int, list[Command]]:
-        """Return the launches of checks, as early as they can be, by the position of the group they precede.
-        """
+        """Return the launches of checks, as early as can be, by the position of the group they precede."""
         group_of = self.planned.partition.group_of
         position = {id(group): k for k, group in enumerate(groups)}
         due: dict[int, list[Command]] = {}
