@@ -10,10 +10,10 @@ memory with anything else.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from sys import getrefcount
 from typing import Final
 
 from stratal.base import settings
@@ -56,7 +56,7 @@ def _references(issued: Issued) -> tuple[int, int]:
 
     Every view NumPy makes of the array refers to one of the two.
     """
-    return sys.getrefcount(issued[0]), sys.getrefcount(issued[1])
+    return getrefcount(issued[0]), getrefcount(issued[1])
 
 
 _UNSHARED: Final = _references(_issue(laid_out((TensorType(float32, (1,)), (4,), True))))  # nobody else looks
@@ -75,8 +75,9 @@ class OutputMemory:
 
     def take(self) -> Storage:
         """Return storage whose memory nobody else uses."""
+        array_alone, owner_alone = _UNSHARED
         for issued in self._issued:
-            if _references(issued) == _UNSHARED:
+            if getrefcount(issued[0]) == array_alone and getrefcount(issued[1]) == owner_alone:
                 return Storage.over(issued[0], issued[2], self.layout)
         if len(self._issued) >= self.KEPT:
             del self._issued[0]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Final
 
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Storage
-
-_ADDRESS: Final = attrgetter("address")
-_LAYOUT: Final = attrgetter("layout")
 
 
 class RepeatedProgram:
@@ -24,10 +20,9 @@ class RepeatedProgram:
         executable = program.executable
         self._program: Final = program
         self._addresses: Final = [storage.address for storage in inputs]
-        self._layouts: Final = [program.layouts[k] for k in varying]
+        self._varying: Final = [(k, program.layouts[k]) for k in varying]
         self._written: Final = {inputs[k].address for k in executable.states}
-        outputs = range(len(inputs), len(inputs) + len(executable.outputs))
-        self._positions: Final = [*varying, *outputs]
+        self._outputs: Final = list(enumerate(program.output_memory, len(inputs)))
 
     def run(self, varied: Sequence[Storage]) -> list[Storage] | None:
         """Run once with other storages at the positions that vary.
@@ -35,9 +30,8 @@ class RepeatedProgram:
         None where these need a closer look: nothing has run then.
         """
         program = self._program
-        addresses = list(map(_ADDRESS, varied))
-        if list(map(_LAYOUT, varied)) != self._layouts or not self._written.isdisjoint(addresses):
-            return None
+        slots = program.slots
+        outputs = []
         with program.pool.lock:
             if program.prologue is not None and not program.prologue.stands(self._addresses):
                 return None
@@ -45,9 +39,14 @@ class RepeatedProgram:
                 program.bound = None
                 program.encoding.slots[: len(self._addresses)] = self._addresses
                 program.bound = self
-            slots = program.slots
-            outputs = [memory.take() for memory in program.output_memory]
-            for position, address in zip(self._positions, (*addresses, *map(_ADDRESS, outputs)), strict=True):
+            for storage, (position, layout) in zip(varied, self._varying, strict=True):
+                address = storage.address
+                if storage.layout is not layout or address in self._written:
+                    return None
                 slots[position] = address
+            for position, memory in self._outputs:
+                storage = memory.take()
+                outputs.append(storage)
+                slots[position] = storage.address
             program.execute()
         return outputs

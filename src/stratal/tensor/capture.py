@@ -120,7 +120,7 @@ class Compiled:
 
     def _signature(self, leaves: list[Any], structure: tree.Structure, has_kwargs: bool) -> Any:
         """Return what decides which capture fits; arrays among the leaves become tensors."""
-        varying = self._floats.get((structure, has_kwargs), ())
+        varying = self._floats.get((structure, has_kwargs), ()) if self._floats else ()
         parts: list[Any] = []
         first: dict[int, int] = {}
         for k, x in enumerate(leaves):
@@ -230,8 +230,12 @@ def _flat(count: int) -> tree.Structure:
 
 def _flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tree.Structure]:
     """Take arguments apart; in one step where they are tensors, arrays and numbers only."""
-    if not kwargs and all(isinstance(x, _LEAVES) for x in args):
-        return list(args), _flat(len(args))
+    if not kwargs:
+        for x in args:  # a loop: a generator would take longer than what it yields
+            if not isinstance(x, _LEAVES):
+                break
+        else:
+            return list(args), _flat(len(args))
     return tree.flatten((args, kwargs) if kwargs else args)
 
 

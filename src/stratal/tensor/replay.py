@@ -167,6 +167,11 @@ class Entry:
         return [k for k, r in enumerate(self.reads) if isinstance(r, (FromArgument, FromGrad, FromFloat))]
 
     @cached_property
+    def varying_reads(self) -> list[Place | Fixed]:
+        """How those are read."""
+        return [self.reads[k] for k in self.varying]
+
+    @cached_property
     def may_be_steady(self) -> bool:
         """Whether all that is written stays where it is: cells reached through handles, and gradients."""
         written = [self.reads[k] for k in self.written]
@@ -234,7 +239,7 @@ def _run_steadily(entry: Entry, arguments: list[Any]) -> list[Storage] | None:
     steady = entry.steady
     if steady is None or programs.watching():
         return None
-    varied = [entry.reads[k].storage(arguments) for k in entry.varying]  # may compute, and disturb
+    varied = [read.storage(arguments) for read in entry.varying_reads]  # may compute, and disturb
     if steady.token is not DISTURBED[0]:
         return None
     for owner, link in entry.grad_links:
