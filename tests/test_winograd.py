@@ -267,14 +267,30 @@ def test_gradients_of_filters_agree_with_the_reference(
     assert not any(found), "\n".join(filter(None, found))
 
 
-def test_gradients_of_filters_read_the_padded_copy_of_the_convolution() -> None:
-    program = compile_graph(gradient_of_filters((4, 64, 16, 16), 64, 1))
+@pytest.mark.parametrize(("size", "copies"), [(16, 1), (24, 0)])
+def test_a_convolution_and_the_gradient_of_its_filters_share_a_padded_copy_or_need_none(
+    size: int, copies: int
+) -> None:
+    """Direct sums may be better for few tiles, and want a copy; many tiles read the image where it lies."""
+    values = [(4, 64, size, size), (64, 64, 3, 3), (4, 64, size, size)]
+    x, w, seed = (graph_input(n, TensorType(float32, t)) for n, t in zip("xws", values, strict=True))
+    b = Builder(needs=(False, True))
+    image = b.conv(x, w, padding=((1, 1), (1, 1)), **PLAIN)  # has its channels last
+    out = b.conv(image, w, padding=((1, 1), (1, 1)), **PLAIN)
+    gradient = out.op.vjp(b, b.add(out, seed), out, image, w)[1]
+    graph = Graph([x, w, seed], [gradient], name="gradient")
+    given_ = arrays(graph)
+    given_[1] /= np.float32(24)
+    program, (got,) = run(graph, given_)
     labels = [c.label for c in flat(program.executable.commands) if isinstance(c, Launch)]
-    assert sum(label == "pad" for label in labels) == 1
+    assert sum(label == "pad" for label in labels) == 1 + copies  # x has its channels apart
     assert [d.choice.split("(")[0] for d in program.log.of("tactic")] == [
+        "winograd by tiles",
         "winograd by tiles",
         "winograd of weights",
     ]
+    (want,), _ = interpret(Graph(*_in_float64(graph), name="wide"), [a.astype(np.float64) for a in given_])
+    assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
 
 
 # -- choices -----------------------------------------------------------------------------------------------
@@ -320,8 +336,41 @@ def test_longer_filters_and_strides_agree_with_the_reference(
 
 
 def test_the_first_convolution_of_a_network_runs_over_phases() -> None:
+    """They are laid out from the image as it is, with nothing between."""
     program = compile_graph(other_filters((1, 3, 224, 224), 64, 7, 2))
     assert {"phases", "winograd"} <= tactics(program)
+    assert not any(c.label == "pad" for c in flat(program.executable.commands) if isinstance(c, Launch))
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize(
+    ("x", "filters", "low", "high"),
+    [
+        ((2, 33, 29, 37), 35, (1, 1), (1, 1)),
+        ((9, 64, 15, 14), 64, (2, 0), (0, 3)),
+        ((150, 33, 4, 2), 40, (1, 1), (1, 2)),
+        ((40, 32, 3, 5), 32, (5, 5), (6, 0)),
+    ],
+)
+def test_images_are_read_without_their_padded_copy(
+    x: tuple[int, ...], filters: int, low: tuple[int, int], high: tuple[int, int], target: str
+) -> None:
+    """Padding may be uneven, and wider than a tile or the image."""
+    n, channels, height, width = x
+    types = (n, height, width, channels), (filters, channels, 3, 3)
+    image, w = (graph_input(name, TensorType(float32, t)) for name, t in zip("xw", types, strict=True))
+    b = Builder(())
+    pads = tuple(zip(low, high, strict=True))
+    conv = b.conv(b.permute(image, perm=(0, 3, 1, 2)), w, padding=pads, **PLAIN)
+    graph = Graph([image, w], [conv], name="channels last")
+    values = arrays(graph)
+    with settings.target(target):
+        program, (got,) = run(graph, values)
+    labels = [c.label for c in flat(program.executable.commands) if isinstance(c, Launch)]
+    assert "winograd" in tactics(program)
+    assert "pad" not in labels
+    (want,), _ = interpret(Graph(*_in_float64(graph), name="wide"), [a.astype(np.float64) for a in values])
+    assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
 
 
 def test_few_pixels_and_many_filters_keep_transformed_filters_in_the_cache() -> None:

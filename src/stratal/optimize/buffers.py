@@ -12,7 +12,8 @@ from stratal.graph.node import Item, Node
 from stratal.graph.partition import Group
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import axis_positions
-from stratal.optimize.grouping import MAX_WORK, Grouping, named
+from stratal.optimize.grouping import MAX_WORK, Access, Grouping, named
+from stratal.optimize.padding import reads_through
 
 Readers = Mapping[Node, list[Node]]  # of each value, once per access
 
@@ -30,7 +31,7 @@ class Buffers:
         """Return the values with buffers, in order; not `fused`, all that another group reads."""
         stored = self._read_elsewhere()
         if fused:
-            stored = self._recompute(self._sink(self._absorb(stored)))
+            stored = self._recompute(self._sink(self._absorb(self._without_padding(stored))))
         self._verify(stored)
         return stored
 
@@ -93,6 +94,28 @@ class Buffers:
                 if self.kernels.owner(access.value) is not group and access.value in self.kernels.group_of:
                     stored[access.value] = None
         return stored
+
+    def _without_padding(self, stored: dict[Node, None]) -> dict[Node, None]:
+        """Let convolutions by tiles read images that lie in memory without their padded copies."""
+        readers = self._readers()
+        for pad in [v for v in stored if v.op.name == "pad" and v not in self.kernels.whole]:
+            group, users = self.kernels.group_of[pad], readers.get(pad, [])
+            image = next(a for a in self.kernels.reads[pad] if a.indices)
+            alone = len(group.members) == 1 and self._in_memory(image.value, stored)
+            if not alone or not reads_through(pad, users, together=self._channels_together(pad, image)):
+                continue
+            del stored[pad]
+            for reader in dict.fromkeys(self.kernels.group_of[u] for u in users):
+                self._move({pad}, self.kernels.group_of[pad], reader, stored, readers)
+            decide("fuse", pad.op.name, "computed in its readers", why="tiles read the image itself",
+                   where=pad.where)  # fmt: skip
+        return stored
+
+    def _channels_together(self, pad: Node, image: Access) -> bool:
+        """Return whether the channels of what is padded lie together in memory."""
+        compute = self.kernels.lower_of(pad)
+        innermost = image.indices[self.kernels.order_of(image.value)[-1]]
+        return isinstance(compute, Compute) and len(pad.shape) > 2 and innermost is compute.axes[1]
 
     def _absorb(self, stored: dict[Node, None]) -> dict[Node, None]:
         """Compute an element-wise group inside its only reader, where that repeats no work."""

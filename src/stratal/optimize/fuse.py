@@ -51,8 +51,7 @@ class Fusion(Grouping):
         enabled: bool = True,
         alone: frozenset[Node] = frozenset(),
     ) -> None:
-        super().__init__(graph, lower_of)
-        self.orders = orders
+        super().__init__(graph, lower_of, orders)
         self.enabled = enabled
         self.alone = alone
         self.whole |= alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from stratal.base.lowered import Lowered
@@ -28,9 +28,10 @@ class Access(NamedTuple):
 class Grouping:
     """The state that fusion builds up and that decides what is stored."""
 
-    def __init__(self, graph: Graph, lower_of: LowerOf) -> None:
+    def __init__(self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]]) -> None:
         self.graph = graph
         self.lower_of = lower_of
+        self.orders = orders
         self.groups: list[Group] = []
         self.group_of: dict[Node, Group] = {}
         self.reads: dict[Node, list[Access]] = {}
@@ -46,6 +47,10 @@ class Grouping:
     def owner(self, value: Node) -> Group | None:
         """Return the group that computes a value; None for inputs and constants."""
         return self.group_of.get(value.inputs[0] if isinstance(value.op, Item) else value)
+
+    def order_of(self, value: Node) -> Sequence[int]:
+        """Return the axes of a value as they lie in memory, outermost first."""
+        return self.orders.get(value) or range(len(value.shape))
 
     def work_of(self, node: Node) -> int:
         """Return the operations a node adds to a kernel."""

@@ -29,8 +29,11 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 POINTS: Final[dict[int, tuple[Fraction, ...]]] = {
     3: (Fraction(0), Fraction(1), Fraction(-1)),
     5: (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2)),
+    6: (Fraction(0), Fraction(1, 2), Fraction(-1, 2), Fraction(2), Fraction(-2), Fraction(1)),
 }
 """Points, by their number: m + r - 2 for F(m, r)."""
+
+MANY_CHANNELS: Final = 64  # beyond, six points would add up too much error
 
 
 class Filtering(NamedTuple):
@@ -41,9 +44,13 @@ class Filtering(NamedTuple):
     output: Matrix
 
 
-def outputs(taps: int) -> list[int]:
-    """Return every m there are points of F(m, taps) for."""
-    return [n + 2 - taps for n in POINTS if n > taps - 1]
+def outputs(taps: int, channels: int = 1) -> list[int]:
+    """Return every m for which F(m, taps) is worth its error, summed over so many channels.
+
+    Six points have four times the error of five. F(5, 3) saves too little for that.
+    """
+    few = channels <= MANY_CHANNELS and taps > 3
+    return [n + 2 - taps for n in POINTS if n > taps - 1 and (n < 6 or few)]
 
 
 @cache

@@ -169,7 +169,7 @@ def tile_cycles(num_rows: int, num_columns: int, rows: int, vectors: int, lanes:
 def cycles_of(p: Product, t: Tiling, copying: float | None = None) -> float:
     """Estimate the cycles of a product on one core; `copying` are those of its copies, if known."""
     tiles = tile_cycles(p.m.extent, p.roles.vector.extent, t.rows, t.vectors, p.lanes)
-    tiles *= p.widening([k for k, c in ((p.roles.a, t.copy_a), (p.roles.b, t.copy_b)) if c])
+    tiles *= p.slowing([k for k, c in ((p.roles.a, t.copy_a), (p.roles.b, t.copy_b)) if c])
     return p.num_outer * p.depth * tiles + (
         _copy_cycles(p, t.copy_a, t.copy_b) if copying is None else copying
     )

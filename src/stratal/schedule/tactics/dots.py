@@ -135,7 +135,7 @@ def cycles_of(p: Product, cut: Cut) -> float:
     rows, columns = p.m.extent, p.roles.vector.extent
     tiles = -(-rows // cut.rows) * -(-columns // cut.columns) * p.num_outer
     steps = math.prod(v.extent for v in p.roles.reduce[:-1]) * -(-p.roles.reduce[-1].extent // p.lanes)
-    each = _tile_cycles(cut.rows, cut.columns) * (1 + MISS_CYCLES) * p.widening(())
+    each = _tile_cycles(cut.rows, cut.columns) * (1 + MISS_CYCLES) * p.slowing(())
     return tiles * (steps * each + SUM_CYCLES * cut.rows * cut.columns)
 
 

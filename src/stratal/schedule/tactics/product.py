@@ -11,7 +11,7 @@ from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, loads, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, cast, loads, walk
 from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import Fetch, Stmt, Store, expressions, loaded, stored
@@ -213,15 +213,19 @@ class Product:
         term, found = self.terms[k], self.operand(k)
         return found is not None and found.dtype.is_float and found.dtype.bits == 16 and term is not found
 
-    def widening(self, copied: Sequence[int]) -> float:
-        """Return by what widening operands that are not copied slows products down, as measured."""
+    def slowing(self, copied: Sequence[int]) -> float:
+        """Return by what operands that are not copied slow products down, as measured: by widening them, or
+        by choosing 0 where they have no element.
+        """
         slow = {"bfloat16": 0.15, "float16": 0.6}
-        return 1 + sum(
-            slow[found.dtype.name]
-            for k in (0, 1)
-            for found in (self.operand(k),)
-            if found is not None and k not in copied and self.narrow(k)
-        )
+        factor = 1.0
+        for k in {0, 1}.difference(copied):
+            found = self.operand(k)
+            if found is None:
+                factor += isinstance(self.terms[k], Guard)
+            elif self.narrow(k):
+                factor += slow[found.dtype.name]
+        return factor
 
     def used(self, k: int, loops: Sequence[Var]) -> list[Var]:
         """Return those of some loops that an operand depends on."""

@@ -23,7 +23,7 @@ from stratal.base import settings
 from stratal.base.dtypes import float32
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Load, Var
+from stratal.loops.expr import Buffer, Var
 from stratal.loops.stmt import For, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.filtering import outputs
@@ -42,6 +42,7 @@ from stratal.schedule.tactics.winograd_stages import (
     apart,
     clamped,
     divisor,
+    is_contiguous,
     products,
     sizes,
     up,
@@ -69,7 +70,7 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     found = _sizes(x)
     if found is None:
         return
-    for m in outputs(found.taps):
+    for m in outputs(found.taps, found.channels):
         g = Geometry(found, m, target)
         block = rows_of_tiles(g) if apart(x) else 0
         if block and block != block_of(g):
@@ -86,7 +87,7 @@ def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     found = _sizes(x)
     if found is None:
         return
-    for m in outputs(found.taps):
+    for m in outputs(found.taps, found.channels):
         for tile in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
             g = Geometry(found, m, target, tile)
             step = g.tile.rows
@@ -110,7 +111,7 @@ def candidate_of(
     if algorithm == KEPT and (parameters["depth"] != found.channels or not filters_held(x)):
         return None
     m, tile, extent = parameters["m"], (parameters["rows"], parameters["vectors"]), parameters[by]
-    if m not in outputs(found.taps) or not (1 <= extent <= MOST_TILES or algorithm == KEPT):
+    if m not in outputs(found.taps, found.channels) or not (1 <= extent <= MOST_TILES or algorithm == KEPT):
         return None
     if tile not in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
         return None
@@ -357,10 +358,7 @@ def _computing(g: Geometry, rows: int, channels: int, *, turned: bool = True) ->
 def _apart(x: GroupExpressions, g: Geometry, *, by_rows: bool) -> float:
     """Estimate reading and writing elements one by one where channels do not lie together, in seconds."""
     s = g.sizes
-    anchor = x.group.members[0]
-    c = Var("c", s.channels)
-    read = x.at(anchor.inputs[0], (index.as_expr(0), c, index.as_expr(0), index.as_expr(0)))
-    near = s.stride > 1 or (isinstance(read, Load) and index.stride_of(index.offset(read), c) == 1)
+    near = s.stride > 1 or is_contiguous(x, x.group.members[0].inputs[0], 1)
     gathers = 0 if near else g.places * -(-s.channels // g.lanes)
     if not by_rows:
         scattered = sum(x.buffer(r).strides[1] != 1 for r in x.results)

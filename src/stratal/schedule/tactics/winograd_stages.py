@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from stratal.base.dtypes import float32
+from stratal.base.dtypes import bool_, float32
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Const, Expr, Load, Var, call, const, guard, loads
+from stratal.loops.expr import Buffer, Const, Expr, Guard, Load, Var, call, const, guard, loads
 from stratal.loops.rebuild import transform
 from stratal.loops.stmt import For, If, Seq, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
@@ -104,6 +104,21 @@ class Geometry:
         return n, index.mul(row, self.m), index.mul(column, self.m)
 
 
+class Image(NamedTuple):
+    """What tiles are cut from: `read` takes channel, row and column, `exists` says which channels there are,
+    `extent` how many rows and columns.
+    """
+
+    read: Callable[[Expr, Expr, Expr], Expr]
+    exists: Callable[[Expr], Expr]
+    extent: Sequence[int]
+
+    def at(self, c: Expr, row: Expr, column: Expr) -> Expr:
+        """Return an element, 0 where there is none."""
+        there = fits(row, self.extent[0], column, self.extent[1])
+        return guard(index.both(there, self.exists(c)), self.read(c, row, column), ZERO)
+
+
 class Stages:
     """Builds the stages for one group: the convolution and what follows on the same elements."""
 
@@ -152,52 +167,34 @@ class Stages:
         g, s = self.g, self.g.sizes
         n, y, x = g.place(number)
 
-        def value(c: Expr, row: Expr, column: Expr) -> Expr:
-            if self.phases is not None:
-                return self.phases[n, row, column, c]
-            return guard(
-                index.less(c, s.channels), self.x.at(self.anchor.inputs[0], (n, c, row, column)), ZERO
+        phases = self.phases
+        if phases is not None:
+            image = Image(lambda c, row, column: phases[n, row, column, c], always, phases.shape[1:3])
+        else:
+            image = Image(
+                lambda c, row, column: self.x.at(self.anchor.inputs[0], (n, c, row, column)),
+                lambda c: index.less(c, s.channels),
+                (s.height + s.taps - 1, s.width + s.taps - 1),
             )
-
-        extent: Sequence[int] = s.height + s.taps - 1, s.width + s.taps - 1
-        if self.phases is not None:
-            extent = self.phases.shape[1:3]
-        return self.tile(tiles, g.matrices.input, value, (y, x), extent, t, channels)
+        return self.tile(tiles, g.matrices.input, image, (y, x), t, channels)
 
     def tile(
-        self,
-        tiles: Buffer,
-        matrix: Matrix,
-        value: Callable[[Expr, Expr, Expr], Expr],
-        corner: tuple[Expr, Expr],
-        extent: Sequence[int],
-        t: Expr,
-        channels: int,
+        self, tiles: Buffer, matrix: Matrix, image: Image, corner: tuple[Expr, Expr], t: Expr, channels: int
     ) -> Stmt:
-        """Transform the tile of an image that starts at `corner`: tiles[place, t, c], 0 outside the image.
+        """Transform the tile of an image that starts at `corner`: tiles[place, t, c], 0 outside the image."""
+        g, (y, x) = self.g, corner
+        outer, lane = Var("c", channels // g.lanes), Var("l", g.lanes)
+        c = index.add(index.mul(outer, g.lanes), lane)
 
-        `value` gives channel, row and column of the image, which has `extent` of the latter.
-        """
-        g, (y, x), (height, width) = self.g, corner, extent
-        last = len(matrix[0]) - 1
+        def read(k: int, j: Var) -> Expr:
+            return image.at(c, index.add(y, k), index.add(x, j))
 
-        def arm(edge: bool) -> Stmt:
-            outer, lane = Var("c", channels // g.lanes), Var("l", g.lanes)
-            c = index.add(index.mul(outer, g.lanes), lane)
+        def write(i: Var, values: Sequence[Expr]) -> Stmt:
+            first = index.mul(i, g.size)
+            return Seq(Store(tiles, (index.add(first, k), t, c), v) for k, v in enumerate(values))
 
-            def read(k: int, j: Var) -> Expr:
-                row, column = index.add(y, k), index.add(x, j)
-                found = value(c, row, column)
-                return guard(fits(row, height, column, width), found, ZERO) if edge else found
-
-            def write(i: Var, values: Sequence[Expr]) -> Stmt:
-                first = index.mul(i, g.size)
-                return Seq(Store(tiles, (index.add(first, k), t, c), v) for k, v in enumerate(values))
-
-            held = self.register("columns", g.size, last + 1)
-            return For(outer, For(lane, both_sides(matrix, read, held, lane, write), "vector"))
-
-        return _either(fits(index.add(y, last), height, index.add(x, last), width), arm)
+        held = self.register("columns", g.size, len(matrix[0]))
+        return For(outer, For(lane, both_sides(matrix, read, held, lane, write), "vector"))
 
     def filter_vector(self, filters: Buffer, k: Expr, c: Expr, at: tuple[Expr, Expr]) -> Stmt:
         """Transform a vector of filters from `k` on: filters[place, row, column...], 0 beyond the last."""
@@ -254,7 +251,7 @@ class Stages:
         exists = index.less(number, g.tiles)
         last = g.m - 1
         whole = index.both(exists, fits(index.add(y, last), s.height, index.add(x, last), s.width))
-        return _either(whole, lambda edge: If(exists, arm(edge)) if edge else arm(edge))
+        return either(whole, lambda edge: If(exists, arm(edge)) if edge else arm(edge))
 
     def output_rows(self, sums: Buffer, first: Expr, rows: int) -> tuple[Stmt, Buffer]:
         """Transform the sums of whole rows of tiles back, and store what follows row by row of the image.
@@ -362,11 +359,38 @@ def _set(there: Load, value: Expr) -> Store:
     return Store(there.buffer, there.indices, value)
 
 
+def unguarded(value: Expr) -> Expr:
+    """Return what choices between what is there and 0 read where it is there."""
+    while isinstance(value, Guard):
+        value = value.value
+    return value
+
+
+def condition(value: Expr) -> Expr:
+    """Return whether what choices between what is there and 0 read is there."""
+    found: Expr = const(True, bool_)
+    while isinstance(value, Guard):
+        found, value = index.both(found, value.condition), value.value
+    return found if isinstance(value, Load) else const(False, bool_)
+
+
+def is_contiguous(x: GroupExpressions, value: Node, axis: int) -> bool:
+    """Return whether neighbours along an axis of a value are neighbours in memory."""
+    where = [Var(f"i{k}", n) for k, n in enumerate(value.aval.ints)]
+    read = unguarded(x.at(value, tuple(where)))
+    return isinstance(read, Load) and index.stride_of(index.offset(read), where[axis]) == 1
+
+
+def always(c: Expr) -> Expr:
+    """Return that there is a channel, whichever it is."""
+    return const(True, bool_)
+
+
 def fits(y: Expr, height: int, x: Expr, width: int) -> Expr:
     return index.both(index.less(y, height), index.less(x, width))
 
 
-def _either(whole: Expr, arm: Callable[[bool], Stmt]) -> Stmt:
+def either(whole: Expr, arm: Callable[[bool], Stmt]) -> Stmt:
     """Return the arm for whole tiles, and where not all are whole, one for those at the edge."""
     if isinstance(whole, Const):
         return arm(not whole.value)

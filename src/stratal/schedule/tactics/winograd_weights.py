@@ -21,7 +21,7 @@ from stratal.base.dtypes import float32
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Expr, Load, Var, call, guard
+from stratal.loops.expr import Buffer, Expr, Load, Var, call
 from stratal.loops.stmt import For, Seq, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.filtering import both_sides, outputs, transposed
@@ -36,11 +36,13 @@ from stratal.schedule.tactics.winograd_stages import (
     ZERO,
     Factors,
     Geometry,
+    Image,
     Sizes,
     Stages,
     clamped,
     divisor,
     fits,
+    is_contiguous,
     is_plain,
     products,
     up,
@@ -144,12 +146,9 @@ class Cut:
 
 def _gathers(x: GroupExpressions, g: Geometry) -> int:
     """Return how many vectors of operands lie scattered."""
-    zero, c = index.as_expr(0), Var("c", g.sizes.channels)
     total = 0
     for operand, reads in zip(x.group.members[0].inputs, (g.places, g.m * g.m), strict=True):
-        read = x.at(operand, (c, zero, zero, zero))
-        near = isinstance(read, Load) and index.stride_of(index.offset(read), c) == 1
-        total += 0 if near else g.tiles * reads * -(-operand.aval.ints[0] // g.lanes)
+        total += 0 if is_contiguous(x, operand, 0) else g.tiles * reads * -(-operand.aval.ints[0] // g.lanes)
     return total
 
 
@@ -206,17 +205,23 @@ def _summing(stages: Stages, cut: Cut, chunk: Var, tiles: Buffer, turned: Buffer
         return n, (row, column)
 
     def value(c: Expr, row: Expr, column: Expr) -> Expr:
-        c = index.add(c0, c)
-        return guard(index.less(c, s.channels), stages.x.at(x, (c, image(t)[0], row, column)), ZERO)
+        return stages.x.at(x, (index.add(c0, c), image(t)[0], row, column))
 
     def change(k: Expr, row: Expr, column: Expr) -> Expr:
-        k = index.add(first, k)
-        counts = index.both(index.less(k, s.filters), index.less(index.add(start, u), g.tiles))
-        return guard(counts, stages.x.at(dy, (k, image(u)[0], row, column)), ZERO)
+        return stages.x.at(dy, (index.add(first, k), image(u)[0], row, column))
 
-    padded, plain = (s.height + TAPS - 1, s.width + TAPS - 1), (s.height, s.width)
-    ins = stages.tile(tiles, g.matrices.input, value, image(t)[1], padded, t, cut.channels)
-    outs = stages.tile(turned, transposed(g.matrices.output), change, image(u)[1], plain, u, g.panel)
+    def has_channel(c: Expr) -> Expr:
+        return index.less(index.add(c0, c), s.channels)
+
+    def has_filter(k: Expr) -> Expr:
+        return index.both(
+            index.less(index.add(first, k), s.filters), index.less(index.add(start, u), g.tiles)
+        )
+
+    images = Image(value, has_channel, (s.height + TAPS - 1, s.width + TAPS - 1))
+    changes = Image(change, has_filter, (s.height, s.width))
+    ins = stages.tile(tiles, g.matrices.input, images, image(t)[1], t, cut.channels)
+    outs = stages.tile(turned, transposed(g.matrices.output), changes, image(u)[1], u, g.panel)
     acc = stages.register("acc", g.tile.rows, g.tile.vectors)
     factors = Factors(
         lambda p, row, step: tiles[p, step, row],
