@@ -21,6 +21,9 @@ READY = b"R"
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
 _NARROW = re.compile(r'"(?:min-legal|prefer)-vector-width"\s*=\s*"(\d+)"')
+# From how many accesses on a block's dependences through memory are simplified before it is scheduled: their
+# number grows with the square, and half of the time for a long unrolled block was spent on them.
+_MOST_ACCESSES = "-dag-maps-huge-region=200"
 _machines: dict[tuple[str, str, str], Any] = {}
 
 
@@ -61,6 +64,8 @@ def _machine(triple: str, cpu: str, features: str) -> Any:
     import llvmlite.binding as llvm
 
     key = (triple, cpu, features)
+    if not _machines:
+        llvm.set_option("stratal", _MOST_ACCESSES)
     if key not in _machines:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()

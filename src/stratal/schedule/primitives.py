@@ -1,8 +1,7 @@
 """Schedule primitives: exact rewrites of loop nests, each legal only where its check passes.
 
 A `Schedule` holds a statement tree and the list of steps that made it, so a schedule prints and replays.
-Loops are named by their
-variable object. Before -> after, in the text form of the loop IR:
+Loops are named by their variable object. Before -> after, in the text form of the loop IR:
 
     split(i, 4)        for i in 10: S[i]            ->  for io in 3: for ii in 4: if io*4+ii < 10: S[io*4+ii]
     reorder(j, i)      for i: for j: S              ->  for j: for i: S
@@ -16,7 +15,7 @@ variable object. Before -> after, in the text form of the loop IR:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stratal.base.errors import VerifyError
 from stratal.loops import index
@@ -36,6 +35,7 @@ from stratal.loops.stmt import (
     statements,
     substitute_stmt,
 )
+from stratal.schedule.shrinking import Tile
 
 
 class Schedule:
@@ -224,31 +224,28 @@ class Schedule:
 
         Legal when no value crosses iterations.
         """
-        fixed = set(inside)
-        accesses = [
-            e.indices for e in walk(expressions(self.body)) if isinstance(e, Load) and e.buffer is temporary
-        ]
-        accesses += [
-            s.indices for s in statements(self.body) if isinstance(s, Store) and s.buffer is temporary
-        ]
-        parts = [[_inner_part(i, fixed) for i in indices] for indices in accesses]
-        ranges = [[index.bounds(rest) for rest in axis] for axis in zip(*parts, strict=True)]
-        first = [min(low for low, _ in axis) for axis in ranges]  # a tile starts where its first access does
-        shape = [max(high for _, high in axis) - f + 1 for axis, f in zip(ranges, first, strict=True)]
-        small = Buffer(temporary.name, temporary.dtype, shape, space=space)
+        return self.shrink_all([(temporary, space)], inside)[0]
 
-        def moved(indices: Sequence[Expr]) -> tuple[Expr, ...]:
-            return tuple(index.sub(_inner_part(i, fixed), f) for i, f in zip(indices, first, strict=True))
+    def shrink_all(self, temporaries: Sequence[tuple[Buffer, str]], inside: Sequence[Var]) -> list[Buffer]:
+        """Shrink several temporaries, each to its space, in one walk over the nest."""
+        fixed = set(inside)
+        accesses: dict[Buffer, list[Sequence[Expr]]] = {buffer: [] for buffer, _ in temporaries}
+        for access in (*walk(expressions(self.body)), *statements(self.body)):
+            if isinstance(access, (Load, Store)) and access.buffer in accesses:
+                accesses[access.buffer].append(access.indices)
+        tiles = {buffer: Tile(buffer, space, accesses[buffer], fixed) for buffer, space in temporaries}
 
         def local(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer is temporary:
-                return load(small, moved(e.indices))
+            if isinstance(e, Load) and (tile := tiles.get(e.buffer)) is not None:
+                return load(tile.buffer, tile.moved(e.indices))
             return None
 
-        self.body = rewrite_expressions(self.body, local, {temporary: (small, moved)})
-        self.local = [small if b is temporary else b for b in self.local]
-        self._log(f"shrink({temporary.name}, {space}{list(shape)})")
-        return small
+        stores = {buffer: (tile.buffer, tile.moved) for buffer, tile in tiles.items()}
+        self.body = rewrite_expressions(self.body, local, stores)
+        self.local = [tiles[b].buffer if b in tiles else b for b in self.local]
+        for tile in tiles.values():
+            self._log(f"shrink({tile.buffer.name}, {tile.buffer.space}{list(tile.buffer.shape)})")
+        return [tile.buffer for tile in tiles.values()]
 
     # -- plumbing --------------------------------------------------------------------------------------------
     def _find(self, test: Callable[[For], bool]) -> For:
@@ -343,7 +340,7 @@ def rewrite(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
 def rewrite_expressions(
     stmt: Stmt,
     change: Callable[[Expr], Expr | None],
-    stores: dict[Buffer, tuple[Buffer, Callable[[Sequence[Expr]], Sequence[Expr]]]],
+    stores: Mapping[Buffer, tuple[Buffer, Callable[[Sequence[Expr]], Sequence[Expr]]]],
 ) -> Stmt:
     """Rebuild every expression, and retarget stores to the buffers and indices in `stores`."""
 
@@ -447,13 +444,6 @@ def _limit(condition: Expr, var: Var) -> int:
         return var.extent
     most = index.bounds(index.from_linear(terms, constant))[1]
     return max(0, -(-most // step)) if most < 1 << 60 else var.extent
-
-
-def _inner_part(expr: Expr, fixed: set[Var]) -> Expr:
-    """Return an index without its terms in `fixed` variables alone."""
-    terms, constant = index.linear(expr)
-    inner = {atom: c for atom, c in terms.items() if not (atom.free and atom.free <= fixed)}
-    return index.from_linear(inner, constant)
 
 
 def _check_merge(var: Var, bodies: Sequence[Stmt]) -> None:

@@ -165,16 +165,16 @@ class Compiled:
     ) -> Any:
         key = self._learn_floats(key, leaves, structure, has_kwargs)
         self._learn_sources(key)
-        with collector_paused():
+        with collector_paused():  # until the first run has compiled it
             key, entry = self._trace(key, leaves, structure, has_kwargs)
-        self.captures += 1
-        self.reasons.append(reason)
-        entries = self._entries.setdefault(key, [])
-        entries[:] = [e for e in entries if not e.once]
-        entries.insert(0, entry)
-        self._bound_size()
-        self._last = entry
-        return run(entry, leaves)
+            self.captures += 1
+            self.reasons.append(reason)
+            entries = self._entries.setdefault(key, [])
+            entries[:] = [e for e in entries if not e.once]
+            entries.insert(0, entry)
+            self._bound_size()
+            self._last = entry
+            return run(entry, leaves)
 
     def _bound_size(self) -> None:
         while sum(map(len, self._entries.values())) > _MOST_CAPTURES:

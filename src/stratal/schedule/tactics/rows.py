@@ -67,6 +67,7 @@ class RowPlan:
     def readers(self, m: Node) -> list[Node]:
         return [u for u in self.x.group.members if m in self._operands(u)]
 
+
 KIND = "rows"
 
 
@@ -105,10 +106,8 @@ class RowNest:
         pairs = self._in_place(phases)
         body = sequence(*phases)
         schedule = Schedule(For(self.row, body), [*self.registers, *self.rows])
-        for temporary in self.registers:
-            schedule.shrink(temporary, [self.row], "register")
-        for temporary in self.rows:
-            schedule.shrink(temporary, [self.row], "scratch")
+        spaces = [(b, "register") for b in self.registers] + [(b, "scratch") for b in self.rows]
+        schedule.shrink_all(spaces, [self.row])
         schedule.steps.append(f"lanes({self.width}), {self.plan.num_phases} phases")
         distribute(schedule, [self.row], max(1.0, self.size * self.work / 4))
         return finished(schedule, "rows", pairs)
