@@ -103,7 +103,7 @@ class Grower:
             )
         if kind == 5:
             buffer = self.draw(st.sampled_from([*self.reads, *self.writes]))
-            return Fetch(buffer, self.where(buffer, scope))
+            return Fetch(buffer, self.where(buffer, scope), self.draw(st.sampled_from((0, 64))))
         condition = self.expression(bool_, scope, 2)
         if kind == 3:
             otherwise = self.statement(scope, depth - 1, vector) if self.draw(st.booleans()) else None
@@ -193,6 +193,7 @@ WRONG: dict[str, tuple[Stmt, str]] = {
     "condition": (For(ROW, If(X[ROW], Store(OUT, (ROW,), X[ROW]))), "not a bool"),
     "code": (For(ROW, Fail(call("lt", ROW, ROW), 0)), "means success"),
     "fetch rank": (For(ROW, Fetch(X, (ROW, ROW))), "2 indices"),
+    "fetch back": (For(ROW, Fetch(X, (ROW,), -1)), "looks back"),
     "fetch range": (For(ROW, Fetch(X, (index.add(ROW, 1),))), "leaves the buffer"),
     "fetch undeclared": (For(ROW, Fetch(Buffer("y", float32, (4,)), (ROW,))), "no parameter"),
     "vectors": (

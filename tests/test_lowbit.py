@@ -20,7 +20,8 @@ from stratal.base.errors import DTypeError, VerifyError
 from stratal.base.target import TARGETS, Target, current_target, host_target
 from stratal.base.types import TensorType
 from stratal.codegen.assemble import emit_assembly
-from stratal.compiler import Program, compile_graph, decided, kernel_module
+from stratal.codegen.module import kernel_module
+from stratal.compiler import Program, compile_graph, decided
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import graph_input

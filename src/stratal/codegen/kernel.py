@@ -15,8 +15,8 @@ from stratal.base.target import PLAIN, Dots
 from stratal.base.vendor import NOT_TRANSPOSED, ROW_MAJOR, TRANSPOSED, symbol
 from stratal.codegen.placing import Scope, lane_count
 from stratal.codegen.scalar import mangled, vector_of
+from stratal.codegen.streaming import LINE_BYTES, Streaming
 from stratal.codegen.types import memory_type, register_type
-from stratal.codegen.values import Values
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Const, Expr, Load, Var
 from stratal.loops.matrix import matrix
@@ -35,23 +35,24 @@ from stratal.loops.stmt import (
     stored,
 )
 
-LINE_BYTES: Final = 64
 FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"
 
 
-class KernelEmitter(Values):
+class KernelEmitter(Streaming):
     """Emits one kernel; see `kernel_to_llvm`."""
 
     # -- the function ----------------------------------------------------------------------------------------
-    def emit(self) -> str:
+    def emit(self, streams: frozenset[Buffer]) -> str:
         """Return the LLVM text of the kernel's module, without target lines."""
         self._prologue()
+        self._open_streams(streams)
         body = self.kernel.body
         if isinstance(body, For) and body.kind == "parallel":
             self.bound[body.var] = ("%chunk", 0)
             body = body.body
         self._statement(body)
         self._end_runs()
+        self._close_streams()
         lines = ["entry:", *self.scopes[0].lines, "  ret void"]
         text = (
             f"define void @{self.kernel.name}(ptr %frame, i64 %chunk, i32 %worker) #0 {{\n"
@@ -230,20 +231,25 @@ class KernelEmitter(Values):
         self._line(f"  br i1 {condition}, label %{bad}, label %{good}")
         self._block(bad)
         self._line(f"  store i64 {stmt.code}, ptr {self._frame_field(5)}")
+        self._close_streams()
         self._line("  ret void")
         self._block(good)
 
     def _fetch(self, stmt: Fetch) -> None:
-        """Prefetch each cache line of a vector; what lies beyond a mask does no harm."""
+        """Prefetch each cache line of a vector, to the second cache what is far ahead.
+
+        What lies beyond a mask or the buffer does no harm.
+        """
         place = self._place(stmt.buffer, stmt.indices)
+        place = place._replace(constant=place.constant + stmt.ahead)
         pointer = self._pointer(stmt.buffer, place, None)
         self.target = self.scopes[-1]
         extent = self.lane.extent if self.lane is not None else 1
-        to_write = int(stmt.buffer in self.kernel.writes)
+        to_write, locality = int(stmt.buffer in self.kernel.writes), 2 if stmt.ahead else 3
         self.scalars.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         for byte in range(0, extent * (place.stride or 0) * stmt.buffer.dtype.itemsize or 1, LINE_BYTES):
             line = self._append(f"getelementptr i8, ptr {pointer}, i64 {byte}")
-            self._line(f"  call void @llvm.prefetch.p0(ptr {line}, i32 {to_write}, i32 3, i32 1)")
+            self._line(f"  call void @llvm.prefetch.p0(ptr {line}, i32 {to_write}, i32 {locality}, i32 1)")
 
     def _call(self, stmt: ProductCall) -> None:
         """Call the library on the matrices that begin where all three loops do."""
@@ -315,7 +321,8 @@ class KernelEmitter(Values):
             value = self._append(f"zext {mask_ty} {value} to {ty}")
         align = dtype.itemsize
         if self.lane is None or (stride == 1 and self.exec_mask is None):
-            self._line(f"  store {ty} {value}, ptr {pointer}, align {align}")
+            if not self._stream(store.buffer, pointer, ty, value):
+                self._line(f"  store {ty} {value}, ptr {pointer}, align {align}")
             return
         running = self.known_masks.get(self.exec_mask or "", ())
         if stride == 1 and sum(running) == 1:  # LLVM 22 writes 4 bytes of a narrow one: it loses a truncation
@@ -333,12 +340,18 @@ class KernelEmitter(Values):
         self._line(f"  call void @{name}({ty} {value}, {at} align {align} {pointer}, {mask_ty} {mask})")
 
 
-def kernel_to_llvm(kernel: Kernel, attributes: str = "nounwind", dots: Dots = PLAIN) -> str:
+def kernel_to_llvm(
+    kernel: Kernel,
+    attributes: str = "nounwind",
+    dots: Dots = PLAIN,
+    streams: frozenset[Buffer] = frozenset(),
+) -> str:
     """Return the LLVM text of a kernel with the kernel ABI.
 
-    `attributes` are the target's function attributes, `dots` its ways to sum products of short numbers.
+    `attributes` are the target's function attributes, `dots` its ways to sum products of short numbers,
+    `streams` the results that are written past the caches.
     """
     emitter = KernelEmitter(kernel, dots)
-    text = emitter.emit()
+    text = emitter.emit(streams)
     del emitter.scalars  # which emits through it: all that it knows would wait for Python's cycle collector
-    return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n"
+    return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n!1 = !{{i32 1}}\n"

@@ -5,7 +5,8 @@
     stmt    := ("for" | "parallel" | "unroll" | "vector") name "in" int ":" block
              | "if" expr ":" block ("else:" block)?
              | "gemm" name "in" int "," name "in" int "," name "in" int ":" block
-             | name "[" exprs "]" "=" expr | "fail" int "if" expr | "let" %n "=" expr | "pass"
+             | name "[" exprs "]" "=" expr | "fetch" name "[" exprs "]" ("+" int)?
+             | "fail" int "if" expr | "let" %n "=" expr | "pass"
     expr    := number (":" dtype)? | name | name "[" exprs "]" | "(" expr operator expr ")" | %n
              | fn ("." dtype)? "(" exprs ")" | "guard(" exprs ")" | "lanes." fn "(" name "in" int ":" expr ")"
 
@@ -165,8 +166,9 @@ class _Parser:
             raise line.error(f"no buffer is called {name!r}")
         indices = self.list_of(line, scope, "[", "]")
         if fetched:
+            ahead = line.integer() if line.peek() == "+" and line.take() else 0
             line.end()
-            return Fetch(buffer, indices)
+            return Fetch(buffer, indices, ahead)
         line.expect("=")
         value = self.expression(line, scope)
         line.end()

@@ -61,13 +61,17 @@ class Fail:
 
 @final
 class Fetch:
-    """Bring the memory of `buffer[indices]` near: what follows reads or writes it. Nothing else happens."""
+    """Bring the memory `ahead` elements behind `buffer[indices]` near: what follows reads or writes it.
 
-    __slots__ = ("buffer", "indices")
+    Nothing else happens, also where the buffer ends before that.
+    """
 
-    def __init__(self, buffer: Buffer, indices: Iterable[Expr]) -> None:
+    __slots__ = ("ahead", "buffer", "indices")
+
+    def __init__(self, buffer: Buffer, indices: Iterable[Expr], ahead: int = 0) -> None:
         self.buffer: Final = buffer
         self.indices: Final = tuple(indices)
+        self.ahead: Final = ahead
 
 
 @final
@@ -210,7 +214,7 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     if isinstance(stmt, Fail):
         return Fail(substitute((stmt.condition,), values)[0], stmt.code)
     if isinstance(stmt, Fetch):
-        return Fetch(stmt.buffer, substitute(stmt.indices, values))
+        return Fetch(stmt.buffer, substitute(stmt.indices, values), stmt.ahead)
     return Seq(substitute_stmt(s, values) for s in stmt.body)
 
 
@@ -260,7 +264,8 @@ def stmt_to_text(stmt: Stmt, indent: str = "", names: Mapping[Var, str] | None =
         return _with_lets(lets, f"{stmt.buffer.name}[{', '.join(indices)}] = {value}", indent)
     if isinstance(stmt, Fetch):
         lets, indices = to_texts(stmt.indices, around)
-        return _with_lets(lets, f"fetch {stmt.buffer.name}[{', '.join(indices)}]", indent)
+        ahead = f" + {stmt.ahead}" if stmt.ahead else ""
+        return _with_lets(lets, f"fetch {stmt.buffer.name}[{', '.join(indices)}]{ahead}", indent)
     lets, (condition,) = to_texts((stmt.condition,), around)
     if isinstance(stmt, Fail):
         return _with_lets(lets, f"fail {stmt.code} if {condition}", indent)

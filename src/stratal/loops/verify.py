@@ -127,6 +127,8 @@ class _Check:
             raise self.fail("what is fetched is no parameter", stmt.buffer)
         if len(stmt.indices) != len(stmt.buffer.shape):
             raise self.fail(f"a fetch with {len(stmt.indices)} indices", stmt.buffer)
+        if stmt.ahead < 0:
+            raise self.fail("a fetch looks back", stmt.ahead)
         for e in stmt.indices:
             self.expression(e)
         self.within("fetch of", stmt.buffer, stmt.indices, self.certain == 0)

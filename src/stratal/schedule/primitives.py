@@ -357,7 +357,7 @@ def rewrite_expressions(
             return Fail(transform((s.condition,), change)[0], s.code)
         if isinstance(s, Fetch):
             buffer, local = stores.get(s.buffer, (s.buffer, tuple))
-            return Fetch(buffer, local(transform(s.indices, change)))
+            return Fetch(buffer, local(transform(s.indices, change)), s.ahead)
         return s
 
     return rewrite(stmt, visit)

@@ -16,8 +16,8 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, walk
-from stratal.loops.stmt import For, Stmt, Store, expressions, loaded, stored
+from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, loads, walk
+from stratal.loops.stmt import Fetch, For, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
@@ -25,6 +25,7 @@ from stratal.schedule.tactics.common import distribute, finished, in_place_pairs
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
 UNROLL = 4  # registers per vector of a long row
+AHEAD_BYTES = 4096  # from where an operand is fetched: the processor looks no further ahead than a page
 
 
 class RowPlan:
@@ -100,6 +101,8 @@ class RowNest:
             self.width *= UNROLL
         self.registers: list[Buffer] = []
         self.rows: list[Buffer] = []
+        self.target = target
+        self.fetched: set[Buffer] = set()
 
     def schedule(self) -> Tactic:
         phases = [self._phase(p) for p in range(self.plan.num_phases)]
@@ -202,6 +205,8 @@ class RowNest:
             terms = [guard(inside, t, neutral) for t in x.terms(m, self.where, element[len(self.where) :])]
             body.append(Store(acc, (lane,), combiner.combine((acc[lane],), terms)[0]))
             after.append(self._finish(m, acc, l1))
+        fetches = self._fetches([*expressions(sequence(*body, stores))], lane)
+        body[:0] = [guard_leaves(f, inside) for f in fetches]
         if kept:  # together and last: they may overwrite what the element is computed from
             body.append(guard_leaves(stores, inside))
         loop = Schedule(For(outer, For(lane, sequence(*body), "vector")))
@@ -210,6 +215,22 @@ class RowNest:
         x.local.update(kept)
         x.forget()
         return sequence(*before, loop.body, *after)
+
+    def _fetches(self, roots: Sequence[Expr], lane: Var) -> list[Fetch]:
+        """Return what brings near, in time, the arrays that no cache holds and whose rows follow one another.
+
+        What one pass over a row has read is near for the next.
+        """
+        found: list[Fetch] = []
+        for e in loads(roots):
+            large = e.buffer.size * e.buffer.dtype.itemsize > self.target.l3_bytes
+            if not large or e.buffer in self.fetched or e.buffer in self.rows:
+                continue
+            steps = [index.stride_of(index.offset(e), v) for v in (lane, self.row)]
+            if steps == [1, self.size]:
+                self.fetched.add(e.buffer)
+                found.append(Fetch(e.buffer, e.indices, AHEAD_BYTES // e.buffer.dtype.itemsize))
+        return found
 
     def _finish(self, m: Node, acc: Buffer, lane: Var) -> Stmt:
         """Combine the lanes as a tree, by halves, and round once to the result's dtype."""
