@@ -1,9 +1,10 @@
-"""How large products are cut: a single row in long pieces, deep reductions over several panels; and what
-normalised rows are stored for the gradient.
+"""How products are cut: a single row in long pieces, deep reductions over several panels, last axes as one;
+and what normalised rows are stored for the gradient.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,11 @@ import pytest
 import stratal as st
 from stratal import nn
 from stratal.base import settings
+from stratal.base.target import current_target
 from stratal.schedule.select import watched_problems
+from stratal.schedule.tactics.product import Product
+
+F = nn.functional
 
 
 def chosen(m: int, k: int, n: int) -> dict[str, int]:
@@ -41,6 +46,38 @@ def test_a_single_row_reads_long_pieces_of_a_large_matrix() -> None:
 def test_a_deep_product_runs_over_several_panels_that_share_a_block_of_rows() -> None:
     taken = chosen(640, 1400, 200)
     assert taken["depth"] > 0 and taken["run_columns"] > 1
+
+
+JOINED: dict[str, tuple[Any, list[tuple[int, ...]], bool]] = {
+    "1x1 convolution": (lambda x, w: F.conv2d(x, w), [(2, 9, 7, 11), (6, 9, 1, 1)], True),
+    "with a residual": (
+        lambda x, w, r: st.relu(F.conv2d(x, w) + r),
+        [(2, 9, 7, 11), (6, 9, 1, 1), (2, 6, 7, 11)],
+        True,
+    ),
+    "two free axes": (lambda a, b: st.einsum("abk,kcd->abcd", a, b), [(5, 3, 10), (10, 7, 3)], True),
+    "scaled by column": (lambda x, w, r: F.conv2d(x, w) * r, [(2, 9, 7, 11), (6, 9, 1, 1), (11,)], False),
+    "windows": (lambda x, w: F.conv2d(x, w), [(2, 9, 7, 11), (6, 9, 2, 2)], False),
+    "padded": (lambda x, w: F.conv2d(x, w, padding=1), [(2, 9, 5, 9), (6, 9, 1, 1)], True),
+    "strided": (lambda x, w: F.conv2d(x, w, stride=2), [(2, 9, 7, 11), (6, 9, 1, 1)], False),
+    "grouped": (lambda x, w: F.conv2d(x, w, groups=3), [(2, 9, 7, 11), (6, 3, 1, 1)], True),
+    "turned": (lambda a, b: st.einsum("abk,kcd->abdc", a, b), [(5, 3, 10), (10, 7, 3)], False),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_last_axes_that_all_accesses_walk_as_one_are_one_loop(case: str) -> None:
+    function, shapes, joined = JOINED[case]
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    with watched_problems() as found:
+        made = st.compile(function)(*map(st.tensor, inputs)).numpy()
+    with st.eager():
+        expected = function(*(st.tensor(x.astype(np.float64)) for x in inputs)).numpy()
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+    products = [Product(p.expressions(), current_target()) for p, _ in found if p.group.kind == "contract"]
+    assert products
+    assert any(p.axes[-1].extent == math.prod(made.shape[-2:]) for p in products) is joined
 
 
 def test_normalised_rows_are_stored_once_for_the_gradient() -> None:

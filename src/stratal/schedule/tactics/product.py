@@ -11,7 +11,7 @@ from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, cast, loads, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, cast, load, loads, walk
 from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import Fetch, Stmt, Store, expressions, loaded, stored
@@ -43,6 +43,7 @@ class Grid:
 
     A filter's number in a grouped convolution is `group * size + member`: images depend on the group alone.
     `places` has such axes as sums of their loops, `steps` how far apart neighbours along a loop are stored.
+    The last two may be joined: vectors then cross the ends of lines.
     """
 
     def __init__(self, axes: Sequence[Var], terms: Sequence[Expr], out: Buffer) -> None:
@@ -60,6 +61,22 @@ class Grid:
             self.axes += [group, member]
             self.steps += [size * step, step]
             self.places[v] = index.add(index.mul(group, size), member)
+
+    def join_last(self, accesses: Sequence[Load]) -> None:
+        """Make the last two axes one where every access walks them as one and results lie along the last."""
+        if len(self.axes) < 2 or self.steps[-1] != 1:
+            return
+        if any(v in e.free for v in self.axes[-2:] for e in self.places.values()):
+            return  # one of them is two loops
+        far, near = self.axes[-2:]
+        for access in accesses:
+            offset = index.offset(access)
+            step = index.stride_of(offset, near)
+            if step is None or index.stride_of(offset, far) != step * near.extent:
+                return
+        one = Var(f"{far.name}{near.name}", far.extent * near.extent)
+        self.places |= zip((far, near), index.unflatten(one, (far.extent, near.extent)), strict=True)
+        self.axes[-2:], self.steps[-2:] = [one], [self.steps[-1]]
 
 
 def _divisions(terms: Sequence[Expr]) -> Iterator[tuple[Var, int]]:
@@ -164,6 +181,7 @@ class Product:
         self.lanes = target.lanes(max(4, self.dtype.itemsize))
         out = x.buffer(x.results[0])
         grid = Grid(axes, operands, out)
+        self._join(grid, axes, operands)
         self.axes: list[Var] = grid.axes
         operands = substitute(operands, grid.places)
         self.held = tuple(map(x.is_held, operands))  # of each operand: what is made of it before is made once
@@ -175,6 +193,14 @@ class Product:
         self.terms: list[Expr] = substitute(operands, self.row_index)
         self.depth = math.prod(v.extent for v in reduce)
         self.in_place: list[tuple[Buffer, Buffer]] = []
+
+    def _join(self, grid: Grid, axes: Sequence[Var], operands: Sequence[Expr]) -> None:
+        """Join the last axes of the result where all that is read and written walks them as one."""
+        self._stand_in()
+        where, results = tuple(axes), self.x.results
+        made = [*operands, *(self.x.at(r, where) for r in results)]
+        if not any(isinstance(e, Guard) for e in walk(made)):
+            grid.join_last([*loads(made), *(load(self.x.buffer(r), where) for r in results)])
 
     @property
     def num_outer(self) -> int:
