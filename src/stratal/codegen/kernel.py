@@ -85,7 +85,9 @@ class KernelEmitter(Streaming):
     # -- statements ------------------------------------------------------------------------------------------
     def _statement(self, stmt: Stmt) -> None:
         if isinstance(stmt, Seq):
-            for group in store_groups(stmt.body):
+            if stmt not in self.groups:
+                self.groups[stmt] = store_groups(stmt.body)
+            for group in self.groups[stmt]:
                 if isinstance(group, list):
                     self._stores(group)
                 else:

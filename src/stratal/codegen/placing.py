@@ -10,7 +10,7 @@ from stratal.base.errors import VerifyError
 from stratal.base.target import Dots
 from stratal.codegen.scalar import ScalarEmitter
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Lanes, Load, Var
-from stratal.loops.stmt import Kernel, loaded, stored
+from stratal.loops.stmt import Kernel, Seq, Stmt, Store, loaded, stored
 
 
 class Info(NamedTuple):
@@ -77,6 +77,7 @@ class Placing:
         self.known_masks: dict[str, tuple[bool, ...]] = {}  # masks whose lanes are known now
         self.statement_memo: dict[object, str] = {}
         self.info: dict[Expr, Info] = {}
+        self.groups: dict[Seq, list[list[Store] | Stmt]] = {}  # bodies of unrolled loops come again
 
     # -- text ------------------------------------------------------------------------------------------------
     def _fresh(self, prefix: str = "v") -> str:
@@ -176,11 +177,17 @@ class Placing:
         scope = self.scopes[depth]
         return scope, scope.memo
 
-    def _key(self, e: Expr, info: Info, mask: str | None) -> object:
-        """Return what the value of an expression depends on, besides the scope it lives in."""
+    def _entry(self, e: Expr, mask: str | None) -> tuple[Info, dict[object, str], object]:
+        """Return what is known of an expression under a mask, where its value is remembered, and as what: by
+        all it depends on besides the scope it lives in.
+        """
+        info = self.info.get(e) or self._known(e)
+        if mask is not None:
+            info, mask = self._under(e, mask)
+        memo = self.statement_memo if info.mutable else self.scopes[info.depth].memo
         if info.unrolled:
-            return (e, mask if info.loads else None, *[self.env[v] for v in info.unrolled])
-        return (e, mask) if info.loads else e
+            return info, memo, (e, mask, *[self.env[v] for v in info.unrolled])
+        return info, memo, (e, mask) if info.loads else e
 
 
 def inputs(e: Expr) -> tuple[Expr, ...]:

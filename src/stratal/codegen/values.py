@@ -27,9 +27,7 @@ class Values(Turning):
         stack = [expr]
         while stack:
             e = stack[-1]
-            info, under = self._under(e, mask)
-            memo = self._home(info)[1]
-            key = self._key(e, info, under)
+            info, memo, key = self._entry(e, mask)
             if key in memo:
                 stack.pop()
                 continue
@@ -41,18 +39,17 @@ class Values(Turning):
             if needed:
                 stack.extend(needed)
                 continue
-            result = self._one(e, info, mask)
-            self._home(info)[1][key] = result
+            memo[key] = self._one(e, info, mask)
             stack.pop()
         return self._get(expr, mask)
 
     def _has(self, e: Expr, mask: str | None) -> bool:
-        info, under = self._under(e, mask)
-        return self._key(e, info, under) in self._home(info)[1]
+        _, memo, key = self._entry(e, mask)
+        return key in memo
 
     def _get(self, e: Expr, mask: str | None) -> str:
-        info, under = self._under(e, mask)
-        return self._home(info)[1][self._key(e, info, under)]
+        _, memo, key = self._entry(e, mask)
+        return memo[key]
 
     def _one(self, e: Expr, info: Info, mask: str | None) -> str:
         if isinstance(e, Const):

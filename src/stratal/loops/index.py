@@ -292,7 +292,7 @@ def rebuild(fn: str, args: tuple[Expr, ...]) -> Expr:
 
 def forget() -> None:
     """Drop what is remembered of expressions: it keeps them alive, and is of use within one compilation."""
-    for remembered in (_linear, _order, _bounds, _straightened):
+    for remembered in (_linear, _order, _bounds, _straightened, place):
         remembered.cache_clear()
 
 
@@ -361,11 +361,17 @@ def offset(load: Load) -> Expr:
     return place(load.buffer, load.indices)
 
 
+@lru_cache(maxsize=1 << 14)
 def place(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
     """Return the element offset of an access from the start of its buffer."""
-    position: Expr = index_const(0)
+    total: Linear = {}
+    constant = 0
     for i, s in zip(indices, buffer.strides, strict=True):
-        position = add(position, mul(i, s))
+        terms, extra = linear(i)
+        constant += extra * s
+        for atom, c in terms.items():
+            total[atom] = total.get(atom, 0) + c * s
+    position = from_linear(total, constant)
     if any(isinstance(a, Call) and a.fn == "mod" for a in linear(position)[0]):
         return _straightened(position)
     return position
