@@ -13,9 +13,12 @@ import pytest
 import stratal as st
 from stratal import nn
 from stratal.base import settings
+from stratal.base.dtypes import float32
 from stratal.base.target import current_target
+from stratal.loops import index
+from stratal.loops.expr import Buffer, Var
 from stratal.schedule.select import watched_problems
-from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.product import Grid, Product
 
 F = nn.functional
 
@@ -78,6 +81,16 @@ def test_last_axes_that_all_accesses_walk_as_one_are_one_loop(case: str) -> None
     products = [Product(p.expressions(), current_target()) for p, _ in found if p.group.kind == "contract"]
     assert products
     assert any(p.axes[-1].extent == math.prod(made.shape[-2:]) for p in products) is joined
+
+
+@pytest.mark.parametrize(("strides", "evenly"), [((1, 1600, 320, 64), True), ((1, 1700, 320, 64), False)])
+def test_an_axis_read_through_views_is_one_loop_where_it_lies_evenly(
+    strides: tuple[int, ...], evenly: bool
+) -> None:
+    m, n, k = Var("m", 120), Var("n", 400), Var("k", 64)
+    images = Buffer("x", float32, (64, 16, 5, 5), strides)
+    terms = [Buffer("g", float32, (64, 120))[k, m], images[k, *index.unflatten(n, (16, 5, 5))]]
+    assert (Grid([m, n], terms, Buffer("y", float32, (120, 400))).axes == [m, n]) == evenly
 
 
 def test_normalised_rows_are_stored_once_for_the_gradient() -> None:

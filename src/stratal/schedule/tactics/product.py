@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stratal.base.dtypes import DType
@@ -42,6 +42,7 @@ class Grid:
     """The loops over a result: its axes, of which those that operands read in groups are two loops each.
 
     A filter's number in a grouped convolution is `group * size + member`: images depend on the group alone.
+    An axis that lies evenly in memory is one loop, whatever the views it is read through.
     `places` has such axes as sums of their loops, `steps` how far apart neighbours along a loop are stored.
     The last two may be joined: vectors then cross the ends of lines.
     """
@@ -50,7 +51,8 @@ class Grid:
         self.axes: list[Var] = []
         self.steps: list[int] = []
         self.places: dict[Var, Expr] = {}
-        sizes = {v: c for v, c in _divisions(terms) if v in axes and v.extent % c == 0 and 1 < c < v.extent}
+        divided = _divisions(map(_address, terms))
+        sizes = {v: c for v, c in divided if v in axes and v.extent % c == 0 and 1 < c < v.extent}
         for v, step in zip(axes, out.strides, strict=True):
             size = sizes.get(v)
             if size is None:
@@ -79,7 +81,13 @@ class Grid:
         self.axes[-2:], self.steps[-2:] = [one], [self.steps[-1]]
 
 
-def _divisions(terms: Sequence[Expr]) -> Iterator[tuple[Var, int]]:
+def _address(term: Expr) -> Expr:
+    """Return where a term lies in memory; the term itself if it is more than a load."""
+    operand = strip_cast(term)
+    return index.offset(operand) if isinstance(operand, Load) else term
+
+
+def _divisions(terms: Iterable[Expr]) -> Iterator[tuple[Var, int]]:
     """Yield every loop variable that is divided by a constant, with that constant."""
     for e in walk(terms):
         if isinstance(e, Call) and e.fn == "floordiv":
