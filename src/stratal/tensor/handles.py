@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratal.base.errors import CaptureError, NotDifferentiableError
+from stratal.base.interrupts import InterruptsHeld
 from stratal.base.types import TensorType
 from stratal.base.weak import note
 from stratal.graph.node import Node
@@ -139,6 +140,12 @@ def rebind(tensor: Tensor, node: Node, track: int) -> None:
     if tensor._trace is not None:
         refuse_traced(tensor, "an in-place operator")
     disturb(tensor)
+    with InterruptsHeld():  # a cell without a value is among those that wait for one
+        _give_node(tensor, node, track)
+
+
+def _give_node(tensor: Tensor, node: Node, track: int) -> None:
+    """Let a cell stand for a node, whose value a flush will write to where its old value lies."""
     known = values.finished(node)
     if known is not None and (tensor._leaf or track != TRACKED):
         tensor._storage, tensor._node, tensor._home = known, None, None
