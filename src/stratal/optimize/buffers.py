@@ -100,7 +100,9 @@ class Buffers:
         readers = self._readers()
         for pad in [v for v in stored if v.op.name == "pad" and v not in self.kernels.whole]:
             group, users = self.kernels.group_of[pad], readers.get(pad, [])
-            image = next(a for a in self.kernels.reads[pad] if a.indices)
+            image = next((a for a in self.kernels.reads[pad] if a.indices), None)
+            if image is None:
+                continue  # one number is padded
             alone = len(group.members) == 1 and self._in_memory(image.value, stored)
             if not alone or not reads_through(pad, users, together=self._channels_together(pad, image)):
                 continue
