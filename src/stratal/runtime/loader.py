@@ -1,4 +1,4 @@
-"""Object code into this process: one JIT library per batch of objects, shared between programs."""
+"""Object code into this process: one library per batch of objects, shared between programs."""
 
 from __future__ import annotations
 
@@ -6,72 +6,44 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from stratal.base.artifact import KernelObject
 from stratal.base.errors import CompilerError
+from stratal.base.target import host_arch
 from stratal.runtime import vendor
+from stratal.runtime.elf import read_object
+from stratal.runtime.link import Linked, link
+from stratal.runtime.llvm_linker import LlvmLinked
 
 _lock = threading.Lock()
 _loaded: Final[weakref.WeakValueDictionary[tuple[bytes, str], Library]] = weakref.WeakValueDictionary()
 
 
 class Library:
-    """Objects linked together; their addresses hold as long as this object lives.
+    """Objects linked together; their addresses hold as long as this object lives."""
 
-    Each has a linker of its own (below 1 ms): a shared one would keep 9 kB of every library it ever linked.
-    """
-
-    __slots__ = ("__weakref__", "_jit", "_tracker", "addresses")
+    __slots__ = ("__weakref__", "_linked", "addresses")
 
     def __init__(self, codes: Iterable[bytes], symbols: Iterable[str]) -> None:
-        import llvmlite.binding as llvm
-
         codes = list(codes)
-        builder = llvm.JITLibraryBuilder().add_current_process()  # libc and libm
-        for code in codes:
-            builder.add_object_img(code)
-        for name, address in vendor.addresses(codes).items():
-            builder.import_symbol(name, address)
-        symbols = tuple(symbols)
-        for symbol in symbols:
-            builder.export_symbol(symbol)
-        # JITLink puts an object's sections side by side; LLVM's older linker aborts the process when code and
-        # constants land more than 2 GB apart, as they do between large arrays.
-        self._jit: Any = llvm.create_lljit_compiler(_host_machine(), use_jit_link=True)
-        try:
-            self._tracker: Any = builder.link(self._jit, "stratal")
-        except RuntimeError as error:
-            self._jit.close()
-            raise CompilerError("loader: object code does not link", got=str(error).strip()[:500]) from None
-        self.addresses: Final[dict[str, int]] = {s: int(self._tracker[s]) for s in symbols}
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if ending():  # llvmlite may be gone already, and the process takes everything with it
-            return
-        if hasattr(self, "_tracker"):  # linked: the code goes first, its linker after it
-            self._tracker.close()
-            self._jit.close()
+        self._linked: Final = _linked(codes, symbols := tuple(symbols))
+        missing = [symbol for symbol in symbols if symbol not in self._linked.addresses]
+        if missing:
+            raise CompilerError("linker: object code lacks what it is named for", got=", ".join(missing))
+        self.addresses: Final = {symbol: self._linked.addresses[symbol] for symbol in symbols}
 
 
-def _host_machine() -> Any:
-    """Return a new target machine for this process; a linker takes it over."""
-    import llvmlite.binding as llvm
+def _linked(codes: list[bytes], symbols: tuple[str, ...]) -> Linked | LlvmLinked:
+    """Link with the small linker where it knows the machine, else with LLVM's.
 
-    triple, cpu, features = _host()
-    target = llvm.Target.from_triple(triple)
-    return target.create_target_machine(cpu, features, opt=2, reloc="pic", codemodel="default", jit=True)
-
-
-@lru_cache(maxsize=1)
-def _host() -> tuple[str, str, str]:
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    The machine decides, not the object: LLVM ends the process on objects that are corrupt enough.
+    """
+    given = vendor.addresses(codes)
+    if sys.platform == "linux" and host_arch() == "x86_64":
+        return link([read_object(code) for code in codes], given)
+    return LlvmLinked(codes, symbols, given)
 
 
 def load_kernels(kernels: Iterable[KernelObject]) -> tuple[dict[str, int], tuple[Library, ...]]:
