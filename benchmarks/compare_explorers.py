@@ -11,7 +11,7 @@ import statistics
 from typing import Any
 
 import stratal as st
-from stratal.base.target import current_target
+from stratal.plan.host import current_target
 from stratal.schedule.result import Candidate
 from stratal.tune.explore import Explorer, Verdict
 from stratal.tune.measure import Measurer

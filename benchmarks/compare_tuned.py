@@ -11,8 +11,8 @@ from benchmarks.functions import convolution
 from benchmarks.systems import Job, stratal_compiled
 from benchmarks.tasks import TASKS
 from stratal.base import settings
-from stratal.base.target import current_target
 from stratal.inspect.timer import compare
+from stratal.plan.host import current_target
 from stratal.tune.explore import Explorer
 from stratal.tune.measure import Measurer
 from stratal.tune.model import strategy

@@ -14,7 +14,7 @@ from typing import Any
 import stratal as st
 from benchmarks.functions import FUNCTIONS
 from stratal.base import settings, tuning
-from stratal.base.target import current_target
+from stratal.plan.host import current_target
 from stratal.tune.explore import FINAL_SECONDS, Objective
 from stratal.tune.measure import FINAL_ROUNDS, Measurer, Timing
 from stratal.tune.session import Task, Watch, tasks_of

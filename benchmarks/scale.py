@@ -41,9 +41,9 @@ def costs(length: int) -> dict[str, float]:
     import stratal as st
     from stratal import compiler
     from stratal.autodiff.vjp import vjp
-    from stratal.base.target import current_target
     from stratal.graph.graph import Graph
     from stratal.graph.node import constant
+    from stratal.plan.host import current_target
     from stratal.tensor.handles import node_of
 
     gc.collect()

@@ -19,7 +19,6 @@ import stratal.ops  # noqa: F401  fills the registry
 from stratal import te
 from stratal.base import settings
 from stratal.base.dtypes import float32
-from stratal.base.target import current_target
 from stratal.base.types import TensorType
 from stratal.compiler import decided, link
 from stratal.graph.builder import Builder
@@ -30,6 +29,7 @@ from stratal.loops import index
 from stratal.loops.expr import Buffer, Var, call, const
 from stratal.loops.stmt import For, Kernel, Seq, Store, kernel_to_text, stmt_to_text
 from stratal.plan.commands import program_to_text
+from stratal.plan.host import current_target
 from stratal.schedule.primitives import Schedule
 
 DOCS = Path(__file__).parent.parent / "docs"

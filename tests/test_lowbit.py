@@ -17,7 +17,7 @@ from stratal import nn, optim
 from stratal.base import settings
 from stratal.base.dtypes import DType, bfloat16, float16, float32, int8, int32, uint8
 from stratal.base.errors import DTypeError, VerifyError
-from stratal.base.target import TARGETS, Target, current_target, host_target
+from stratal.base.target import TARGETS, Target
 from stratal.base.types import TensorType
 from stratal.codegen.assemble import emit_assembly
 from stratal.codegen.module import kernel_module
@@ -27,6 +27,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import graph_input
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, call
+from stratal.plan.host import current_target, host_target
 from stratal.runtime.storage import Storage
 from stratal.schedule import select
 

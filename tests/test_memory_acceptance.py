@@ -13,9 +13,9 @@ import pytest
 import workloads
 from workloads import FULL, SMALL, Step
 
-from stratal.base.target import current_target
 from stratal.compiler import decided, driver_object
 from stratal.memory.plan import live_minimum, plan_arena
+from stratal.plan.host import current_target
 from stratal.runtime import encode, storage
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Storage

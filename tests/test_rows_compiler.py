@@ -12,13 +12,13 @@ from graphs import random_graph
 
 import stratal as st
 from stratal import nn
-from stratal.base.target import current_target
 from stratal.compiler import Lowerings, prepare
 from stratal.graph.op import REGISTRY
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import is_contraction
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import channels_last, choose_orders
+from stratal.plan.host import current_target
 
 F = nn.functional
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -18,11 +19,12 @@ from test_runtime_programs import counting, storage
 
 from stratal.base import settings
 from stratal.base.errors import CompilerError
+from stratal.codegen import assemble_workers
 from stratal.codegen import assembly as assembly_module
 from stratal.codegen.assemble import Machine, assemble, host_machine, toolchain_digest
 from stratal.codegen.assemble_worker import emit_object
-from stratal.codegen.assemble_workers import READY_S, START_S, WORKERS, Worker, Workers
-from stratal.codegen.assembly import NODES_WORTH_A_WORKER, Assembly, compile_all
+from stratal.codegen.assemble_workers import READY_S, SCRIPT, START_S, WORKERS, Worker, Workers
+from stratal.codegen.assembly import NODES_PER_WORKER, Assembly, compile_all
 from stratal.codegen.driver import driver_target, driver_text
 from stratal.runtime.program import LoadedProgram
 
@@ -92,54 +94,76 @@ def test_text_that_llvm_rejects_is_a_compiler_error_with_the_reason() -> None:
 @pytest.mark.usefixtures("eager_workers")
 def test_worker_processes_give_the_same_bytes() -> None:
     batch = jobs(12)
-    alone = compile_all(batch, HOST, num_workers=1)
+    alone = compile_all(batch, HOST, num_workers=0)
+    assert compile_all(batch, HOST, num_workers=1) == alone
     assert compile_all(batch, HOST, num_workers=2) == alone
     assert list(alone) == [key for key, _ in batch]
 
 
 @pytest.mark.usefixtures("eager_workers")
 def test_workers_stay_for_the_next_batch() -> None:
-    compile_all(jobs(4), HOST, num_workers=2)
+    compile_all(jobs(4), HOST, num_workers=1)
     before = WORKERS.pids()
-    compile_all(jobs(4), HOST, num_workers=2)
-    assert WORKERS.pids() == before and len(before) == 1
+    compile_all(jobs(4), HOST, num_workers=1)
+    assert WORKERS.pids() == before
 
 
-def test_few_small_kernels_start_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WORKERS, "seconds_to_start", lambda: START_S)
-    monkeypatch.setattr(WORKERS, "take", lambda count: pytest.fail("a worker was taken"))
-    assert len(compile_all(jobs(5, 2), HOST, num_workers=2)) == 5
+def test_few_small_kernels_take_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly_module, "WORKERS", workers := Workers())
+    assert len(compile_all(jobs(5, 2), HOST, num_workers=4)) == 5
+    assert len(workers.pids()) == 1
+    workers.close()
 
 
-def test_a_worker_is_started_ahead_where_many_kernels_will_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_worker_ends_and_the_next_job_starts_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hasty = tmp_path / "worker.py"
+    hasty.write_text(SCRIPT.read_text().replace("IDLE_S = 20.0", "IDLE_S = 0.2"))
+    monkeypatch.setattr(assemble_workers, "SCRIPT", hasty)
+    monkeypatch.setattr(assembly_module, "WORKERS", workers := Workers())
+    for _ in range(2):
+        assert len(compile_all(jobs(3), HOST, num_workers=1)) == 3
+        (worker,) = workers._idle
+        deadline = time.time() + 10
+        while worker.alive and time.time() < deadline:
+            time.sleep(0.05)
+        assert workers.pids() == []
+    workers.close()
+
+
+def test_workers_are_started_ahead_for_the_kernels_that_will_come(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers()
     monkeypatch.setattr(assembly_module, "WORKERS", workers)
     with Assembly(HOST, num_workers=2) as assembly:
-        assembly.expect(NODES_WORTH_A_WORKER - 1)
-    assert workers.pids() == []
-    with Assembly(HOST, num_workers=2) as assembly:
-        assembly.expect(NODES_WORTH_A_WORKER)
-        assembly.expect(NODES_WORTH_A_WORKER)
+        assembly.expect(NODES_PER_WORKER - 1)
+        assembly.expect(NODES_PER_WORKER - 1)
     (pid,) = workers.pids()
     assert 0 < workers.seconds_to_start() <= START_S
     (worker,) = workers.take(1)
     assert worker.pid == pid
     assert started(worker)
+    assert worker.host == list(HOST)
     workers.give_back([worker])
+    with Assembly(HOST, num_workers=2) as assembly:
+        assembly.expect(10 * NODES_PER_WORKER)
+    assert len(workers.pids()) == 2 and workers.pids()[0] == pid
     assert workers.seconds_to_start() == READY_S
     workers.close()
 
 
 def test_no_worker_is_started_ahead_of_a_process_that_compiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly_module, "WORKERS", workers := Workers())
-    with settings.compile_workers(1), Assembly(HOST) as assembly:
-        assembly.expect(10 * NODES_WORTH_A_WORKER)
+    with settings.compile_workers(0), Assembly(HOST) as assembly:
+        assembly.expect(10 * NODES_PER_WORKER)
+        assembly.add("k", kernel("k"))
+        assert list(assembly.finish()) == ["k"]
     assert workers.pids() == []
 
 
 @pytest.mark.usefixtures("eager_workers")
 def test_a_worker_compiles_while_the_caller_makes_the_next_text() -> None:
-    with Assembly(HOST, num_workers=2) as assembly:
+    with Assembly(HOST, num_workers=1) as assembly:
         for key, text in jobs(4):
             assembly.add(key, text)
         (worker,) = assembly._helpers
@@ -153,8 +177,8 @@ def test_a_worker_compiles_while_the_caller_makes_the_next_text() -> None:
 
 @pytest.mark.usefixtures("eager_workers")
 def test_a_batch_that_fails_ends_the_workers_that_still_compile_for_it() -> None:
-    (pid,) = WORKERS.pids()
-    with pytest.raises(ZeroDivisionError), Assembly(HOST, num_workers=2) as assembly:
+    pid = WORKERS.pids()[0]
+    with pytest.raises(ZeroDivisionError), Assembly(HOST, num_workers=1) as assembly:
         assembly.add("long", kernel("long", 3000))
         raise ZeroDivisionError
     assert pid not in WORKERS.pids()
@@ -186,7 +210,7 @@ def test_bad_text_is_reported_whoever_compiles_it() -> None:
 @pytest.mark.usefixtures("eager_workers")
 def test_a_killed_worker_is_replaced_and_its_kernel_compiled_here() -> None:
     batch = jobs(16, 300)
-    (victim,) = WORKERS.pids()
+    victim = WORKERS.pids()[0]
     killer = threading.Timer(0.05, os.kill, (victim, signal.SIGKILL))
     killer.start()
     done = compile_all(batch, HOST, num_workers=2)

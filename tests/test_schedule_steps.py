@@ -13,11 +13,11 @@ from test_te import product
 from stratal import te
 from stratal.base.dtypes import float32
 from stratal.base.errors import ScheduleError
-from stratal.base.target import current_target
 from stratal.codegen.module import kernel_module
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Load, Var, call, walk
 from stratal.loops.stmt import For, If, Seq, Store, expressions, statements
+from stratal.plan.host import current_target
 from stratal.schedule.language.dependence import private
 
 TILE = """

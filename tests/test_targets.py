@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stratal.base import settings
 from stratal.base.cost import Cost
-from stratal.base.target import (
-    LAUNCH_SECONDS,
-    TARGETS,
-    _cache_sizes,
-    _class_of,
-    current_target,
-    host_arch,
-    host_target,
-    target_named,
-)
+from stratal.base.target import LAUNCH_SECONDS, TARGETS, Target, host_arch
+from stratal.codegen.assemble import Machine, host_machine
+from stratal.plan import host
+from stratal.plan.host import _cache_sizes, _class_of, current_target, host_target, target_named
+from stratal.runtime.cache import object_cache
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -48,6 +47,74 @@ def test_the_setting_chooses_the_target() -> None:
             assert current_target().triple == host_target().triple
     with pytest.raises(ValueError, match="no such target"):
         target_named("pentium")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[int]]:
+    """Forget this machine and use an empty cache; count how often LLVM is asked."""
+
+    def counted() -> Machine:
+        calls.append(1)
+        return machine
+
+    def forget() -> None:
+        for known in (host._described, host._key, host.host_target):
+            known.cache_clear()
+
+    calls: list[int] = []
+    machine = host_machine()
+    monkeypatch.setattr(host, "host_machine", counted)
+    forget()
+    with settings.cache_dir(tmp_path / "cache"):
+        yield calls
+    forget()
+
+
+@pytest.mark.skipif(not host._BOOT.exists(), reason="this system does not tell one start from the next")
+def test_llvm_describes_a_machine_once_and_again_when_the_cache_travels(
+    asked: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def elsewhere(place: str, path: Path) -> None:
+        monkeypatch.setattr(host, place, path)
+        host._key.cache_clear()
+
+    def described() -> Target:
+        host._described.cache_clear()
+        host_target.cache_clear()
+        return host_target()
+
+    here = described()
+    assert described() == here and len(asked) == 1
+    (tmp_path / "boot").write_text("another start\n")
+    elsewhere("_BOOT", tmp_path / "boot")
+    assert described() == here and len(asked) == 2
+    flags = Path("/proc/cpuinfo").read_text()
+    (tmp_path / "processors").write_text(flags.replace("cpu MHz\t\t: ", "cpu MHz\t\t: 1"))
+    elsewhere("_PROCESSORS", tmp_path / "processors")
+    assert described() == here and len(asked) == 2  # only its clock differs
+    (tmp_path / "processors").write_text(flags.replace("sse2", ""))
+    elsewhere("_PROCESSORS", tmp_path / "processors")
+    assert described() == here and len(asked) == 3
+    object_cache().put(host._key(), b'["two", "words"]')
+    assert described() == here and len(asked) == 4
+    elsewhere("_BOOT", tmp_path / "missing")
+    assert described() == described() == here and len(asked) == 6  # nothing tells this machine from others
+
+
+@pytest.mark.skipif(sys.platform != "linux" or host_arch() != "x86_64", reason="LLVM links elsewhere")
+def test_a_process_compiles_and_runs_without_llvm_in_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, stratal as st\n"
+        "f = st.compile(lambda x: st.softmax(x @ x.T, 1).sum())\n"
+        "print(round(float(f(st.ones((40, 40))))), int(st.arange(5).sum()))\n"
+        "print('llvmlite.binding' in sys.modules, 'libllvmlite' in open('/proc/self/maps').read())\n"
+    )
+    environment = {**os.environ, "STRATAL_CACHE_DIR": str(tmp_path / "cache"), "STRATAL_COMPILE_WORKERS": "2"}
+    for _ in ("cold", "warm"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+        )
+        assert done.stdout.split("\n")[:2] == ["40 10", "False False"]
 
 
 def test_the_class_follows_from_what_the_machine_can_do() -> None:

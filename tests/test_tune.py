@@ -19,10 +19,10 @@ import stratal as st
 from stratal.base import settings, tuning
 from stratal.base.artifact import KernelObject
 from stratal.base.errors import CacheError, FormatError, MissingExtraError
-from stratal.base.target import current_target
 from stratal.compiler import Program, compile_graph
 from stratal.graph.graph import Graph
 from stratal.inspect.timer import compare
+from stratal.plan.host import current_target
 from stratal.runtime.pack import pack, unpack
 from stratal.runtime.storage import Storage
 from stratal.schedule.result import Candidate

@@ -12,7 +12,6 @@ import pytest
 
 from stratal.base import settings
 from stratal.base.dtypes import float16, float32, float64, int32, int64
-from stratal.base.target import current_target
 from stratal.base.types import TensorType
 from stratal.codegen.module import kernel_module
 from stratal.compiler import compile_graph
@@ -20,6 +19,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import graph_input
+from stratal.plan.host import current_target
 from stratal.runtime.storage import Storage
 
 HERE = Path(__file__).parent

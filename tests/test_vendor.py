@@ -14,7 +14,6 @@ import pytest
 import stratal as st
 from stratal.base import settings, tuning
 from stratal.base.errors import CompilerError, VerifyError
-from stratal.base.target import current_target
 from stratal.base.vendor import vendor
 from stratal.compiler import Program, compile_graph
 from stratal.graph.graph import Graph
@@ -24,6 +23,7 @@ from stratal.loops.interpret import run_kernel
 from stratal.loops.parse import parse_kernel
 from stratal.loops.stmt import For, Kernel, ProductCall, Store
 from stratal.loops.verify import verify_kernel
+from stratal.plan.host import current_target
 from stratal.runtime import vendor as runtime_vendor
 from stratal.runtime.storage import Storage
 from stratal.schedule.result import Candidate

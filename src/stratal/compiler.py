@@ -24,7 +24,7 @@ from stratal.base.artifact import (
 from stratal.base.collector import collector_paused
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
-from stratal.base.target import Target, current_target
+from stratal.base.target import Target
 from stratal.codegen.assemble import toolchain_digest
 from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
@@ -41,6 +41,7 @@ from stratal.optimize.simplify import simplify
 from stratal.plan.build import Compilation, make_plan
 from stratal.plan.explain import Text, explain
 from stratal.plan.generation import Generation, driver_object
+from stratal.plan.host import current_target
 from stratal.plan.kept import KeptProgram
 from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage

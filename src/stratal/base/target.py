@@ -11,15 +11,10 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from stratal.base import settings
 from stratal.base.cost import Cost
-from stratal.base.errors import SettingError
 
 Bound = Literal["compute", "memory", "latency"]
 ByteDots = Literal["vnni", "pairs", "arithmetic"]
@@ -172,26 +167,7 @@ TARGETS: Final[dict[str, Target]] = {
         ),
     )
 }  # fmt: skip
-"""Classes of machines by name; `host_target` narrows one down to the machine at hand."""
-
-
-def target_named(name: str) -> Target:
-    """Return a target by name; `host` is this machine. Raises: SettingError."""
-    if name == "host":
-        return host_target()
-    if name not in TARGETS:
-        raise SettingError(
-            "target: there is no such target", got=repr(name), hint="one of host, " + ", ".join(TARGETS)
-        )
-    found = TARGETS[name]
-    if found.arch == host_arch():  # objects must load here, whatever the operating system
-        return dataclasses.replace(found, triple=_host_llvm()[2])
-    return found
-
-
-def current_target() -> Target:
-    """Return the target the settings ask for."""
-    return target_named(settings.target.value)
+"""Classes of machines by name; `plan.host` narrows one down to the machine at hand."""
 
 
 def host_arch() -> Literal["x86_64", "aarch64", "other"]:
@@ -200,59 +176,3 @@ def host_arch() -> Literal["x86_64", "aarch64", "other"]:
     if machine in ("x86_64", "amd64"):
         return "x86_64"
     return "aarch64" if machine in ("aarch64", "arm64") else "other"
-
-
-@lru_cache(maxsize=1)
-def host_target() -> Target:
-    """Return the target that describes this machine: its class, LLVM's name for it and its cache sizes."""
-    cpu, features, triple = _host_llvm()
-    base = TARGETS[_class_of(host_arch(), features.split(","))]
-    sizes = _cache_sizes(Path("/sys/devices/system/cpu/cpu0/cache"))
-    return dataclasses.replace(
-        base,
-        arch=host_arch(),
-        triple=triple,
-        cpu=cpu,
-        features=features,
-        l1d_bytes=sizes.get(1, base.l1d_bytes),
-        l2_bytes=sizes.get(2, base.l2_bytes),
-        l3_bytes=sizes.get(3, base.l3_bytes),
-    )
-
-
-def _class_of(arch: str, features: Iterable[str]) -> str:
-    present = set(features)
-    if arch == "aarch64":
-        return "neon"
-    if arch == "x86_64" and present >= {"+avx512f", "+avx512bw", "+avx512dq", "+avx512vl"}:
-        return "avx512"
-    if arch == "x86_64" and present >= {"+avx2", "+fma"}:
-        return "haswell"
-    return "generic"
-
-
-@lru_cache(maxsize=1)
-def _host_llvm() -> tuple[str, str, str]:
-    """Return LLVM's cpu name, feature list and triple for this machine."""
-    import llvmlite.binding as llvm  # a quarter of a second, paid by the first compilation
-
-    try:
-        features = str(llvm.get_host_cpu_features().flatten())
-    except RuntimeError:  # LLVM cannot list them on every system; the cpu name then says what is known
-        features = ""
-    return str(llvm.get_host_cpu_name()), features, str(llvm.get_default_triple())
-
-
-def _cache_sizes(folder: Path) -> dict[int, int]:
-    """Return data cache sizes in bytes by level, as Linux lists them; what it does not list is left out."""
-    sizes: dict[int, int] = {}
-    for index in sorted(folder.glob("index*")):
-        try:
-            level = int((index / "level").read_text())
-            kind = (index / "type").read_text().strip()
-            size = settings.parse_bytes((index / "size").read_text().strip() + "iB")
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction" and size:
-            sizes[level] = size
-    return sizes

@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Console
 
 from stratal.base import settings
-from stratal.base.target import Target, current_target
+from stratal.base.target import Target
 from stratal.base.version import VERSION
 from stratal.cli.report import add_json_option, cell, console, table, write_json
 from stratal.inspect.machine import cpu_name
 from stratal.memory.render import format_bytes
+from stratal.plan.host import current_target
 from stratal.runtime.cache import CacheState, object_cache
 
 

@@ -13,10 +13,10 @@ from rich.text import Text
 from stratal.base import settings, tuning
 from stratal.base.errors import SettingError
 from stratal.base.log import duration
-from stratal.base.target import current_target
 from stratal.cli.report import add_json_option, cell, console, table, write_json
 from stratal.cli.script import run_script
 from stratal.memory.render import format_bytes
+from stratal.plan.host import current_target
 from stratal.plan.text import plural
 from stratal.tune.explore import Attempt, Explorer, Verdict
 from stratal.tune.fusion import FusionVerdict, compare_fusion, fused_kernels

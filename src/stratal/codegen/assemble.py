@@ -8,8 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
+from stratal.base import settings
 from stratal.base.errors import CompilerError
-from stratal.codegen.assemble_worker import assembly_of, emit_object
+from stratal.codegen.assemble_worker import assembly_of, describe_host, emit_object
+from stratal.codegen.assemble_workers import WORKERS
 
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
 _SCHEDULE_SOURCES: Final = (*_KERNEL_SOURCES, "schedule")
@@ -37,11 +39,17 @@ class Machine(NamedTuple):
 
 @lru_cache(maxsize=1)
 def host_machine() -> Machine:
-    """Return the machine this process runs on."""
-    import llvmlite.binding as llvm
-
-    features = llvm.get_host_cpu_features().flatten()
-    return Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), features)
+    """Return this machine as LLVM describes it, in a worker process where those compile."""
+    taken = WORKERS.take(1 if settings.compile_workers.value else 0)
+    try:
+        for worker in taken:
+            while not worker.ready and worker.alive:
+                worker.wait(1.0)
+            if worker.ready:
+                return Machine(*worker.host)
+    finally:
+        WORKERS.give_back(taken)
+    return Machine(*describe_host())
 
 
 def assemble(llvm_text: str, target: MachineTarget) -> bytes:
@@ -74,17 +82,24 @@ def toolchain_digest(scope: Literal["kernel", "schedule", "program"] = "kernel")
 
     Part of every cache key: an edit of any of them makes old entries unreachable.
     """
-    import llvmlite
-    import llvmlite.binding as llvm
-
-    digest = hashlib.blake2b(digest_size=16)
-    version = ".".join(map(str, llvm.llvm_version_info))
-    digest.update(f"llvmlite {llvmlite.__version__} llvm {version}".encode())
+    digest = hashlib.blake2b(llvm_version().encode(), digest_size=16)
     roots = {"kernel": _KERNEL_SOURCES, "schedule": _SCHEDULE_SOURCES, "program": _PROGRAM_SOURCES}[scope]
     for path, content in _source_digests():
         if path.split("/")[0] in roots:
             digest.update(path.encode() + b"\0" + content)
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def llvm_version() -> str:
+    """Return what names the LLVM in use, without loading it: llvmlite's version, the size of its library."""
+    import llvmlite
+
+    folder = Path(llvmlite.__file__).parent / "binding"
+    files = folder.iterdir() if folder.is_dir() else ()
+    libraries = [file for file in files if file.suffix in (".so", ".dylib", ".dll")]
+    sizes = sorted(f"{file.name} {file.stat().st_size}" for file in libraries)
+    return " ".join(("llvmlite", str(llvmlite.__version__), *sizes))
 
 
 @lru_cache(maxsize=1)

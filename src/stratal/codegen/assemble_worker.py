@@ -3,13 +3,16 @@
     job    := four fields, triple, cpu, features, text:  u32 length, bytes
     answer := u8 status (0 object code, 1 message), u64 length, bytes
 
-A worker says one byte `R` when it is ready and ends when its input does. It imports nothing of Stratal, so
-it starts in the time llvmlite takes to load.
+When it is ready a worker says, in an answer, what LLVM calls this machine: triple, cpu and features, a line
+each. It ends when its input does, or when no job has come for a while: LLVM takes 90 MB. It imports nothing
+of Stratal, so it starts in the time llvmlite takes to load.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import struct
 import sys
@@ -17,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-READY = b"R"
+IDLE_S = 20.0  # without a job; who has one later starts another worker
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<BQ")
 _NARROW = re.compile(r'"(?:min-legal|prefer)-vector-width"\s*=\s*"(\d+)"')
@@ -25,6 +28,17 @@ _NARROW = re.compile(r'"(?:min-legal|prefer)-vector-width"\s*=\s*"(\d+)"')
 # number grows with the square, and half of the time for a long unrolled block was spent on them.
 _MOST_ACCESSES = "-dag-maps-huge-region=200"
 _machines: dict[tuple[str, str, str], Any] = {}
+
+
+def describe_host() -> tuple[str, str, str]:
+    """Return LLVM's triple, processor name and list of features for this machine."""
+    import llvmlite.binding as llvm
+
+    try:
+        features = str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # LLVM cannot list them on every system; the cpu name then says what is known
+        features = ""
+    return str(llvm.get_process_triple()), str(llvm.get_host_cpu_name()), features
 
 
 def emit_object(triple: str, cpu: str, features: str, text: str) -> bytes:
@@ -92,6 +106,11 @@ def pack_job(triple: str, cpu: str, features: str, text: str) -> bytes:
     return b"".join(LENGTH.pack(len(f)) + f for f in fields)
 
 
+def pack_answer(status: int, content: bytes) -> bytes:
+    """Return an answer as its bytes on the pipe."""
+    return ANSWER.pack(status, len(content)) + content
+
+
 def unpack_answer(received: bytearray) -> tuple[bool, bytes] | None:
     """Take an answer from what was received: whether a job worked, and its object code or message.
 
@@ -116,18 +135,15 @@ def _answer(stream: BinaryIO) -> bytes:
     try:
         code = emit_object(*fields)
     except (RuntimeError, ValueError) as error:
-        message = str(error).encode()
-        return ANSWER.pack(1, len(message)) + message
-    return ANSWER.pack(0, len(code)) + code
+        return pack_answer(1, str(error).encode())
+    return pack_answer(0, code)
 
 
 def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
-    """Answer jobs until the input ends."""
-    import llvmlite.binding  # noqa: F401  the slow import comes before the word that the worker is ready
-
-    answers.write(READY)
+    """Answer jobs until the input ends or stays silent; `jobs` is unbuffered."""
+    answers.write(pack_answer(0, "\n".join(describe_host()).encode()))
     answers.flush()
-    while True:
+    while select.select([jobs], [], [], IDLE_S)[0]:
         try:
             answer = _answer(jobs)
         except EOFError:
@@ -139,4 +155,4 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path.insert(0, sys.argv[1])  # where llvmlite lives: the worker runs without site packages
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(os.fdopen(0, "rb", buffering=0), sys.stdout.buffer)

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 from stratal.codegen import assemble_worker
 
 SCRIPT: Final = Path(assemble_worker.__file__)
-START_S: Final = 0.35  # a Python process that imports llvmlite
+START_S: Final = 0.1  # a Python process that imports llvmlite
 READY_S: Final = 0.01  # one that runs already
 PIPE_BYTES: Final = 1 << 20  # of text or code between two looks at a worker
 
@@ -52,6 +52,7 @@ class Worker:
         self._going = bytearray()  # what did not fit into the pipe yet
         self._coming = bytearray()  # the part of an answer that is there
         self._ready = self._ended = False
+        self.host: list[str] = []  # once it is ready: LLVM's triple, processor and features of this machine
         self._started = time.monotonic()
 
     @property
@@ -121,9 +122,8 @@ class Worker:
                 part = os.read(self._pipes()[1].fileno(), PIPE_BYTES)
                 self._coming += part
                 self._ended = not part
-                if part and not self._ready:
-                    self._ready = self._coming.startswith(assemble_worker.READY)
-                    del self._coming[: len(assemble_worker.READY)]
+                if not self._ready and (greeting := assemble_worker.unpack_answer(self._coming)):
+                    self.host, self._ready = greeting[1].decode().split("\n"), True
         except BlockingIOError:
             pass
         except (OSError, ValueError, WorkerLostError):
@@ -174,8 +174,8 @@ class Workers:
         if not self._usable:
             return []
         with self._lock:
-            idle = [w for w in self._idle if w.alive]
-            taken, self._idle = idle[:count], idle[count:]
+            idle = sorted((w for w in self._idle if w.alive), key=lambda w: not w.ready)
+            taken, self._idle = idle[:count], idle[count:]  # the one used last, so that others idle and end
             try:
                 while len(taken) < count:
                     taken.append(Worker())
@@ -184,13 +184,17 @@ class Workers:
             self._taken.update(taken)
             return taken
 
+    def prepare(self) -> None:
+        """Start a worker, unless one idles: somebody will soon need it."""
+        self.give_back(self.take(1))
+
     def give_back(self, taken: list[Worker]) -> None:
         """Return workers whose last job is answered, or that were killed."""
         with self._lock:
             self._taken.difference_update(taken)
-            for worker in taken:
+            for worker in reversed(taken):
                 if worker.alive:
-                    self._idle.append(worker)
+                    self._idle.insert(0, worker)
                 else:
                     worker.close()
 

@@ -1,4 +1,4 @@
-"""Many modules to object code: a batch that grows while it is compiled, here and by worker processes."""
+"""Many modules to object code: a batch that grows while worker processes compile it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from stratal.base import settings
 from stratal.codegen.assemble import MachineTarget, assemble, rejected
 from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError, wait_for_answers
 
-NODES_WORTH_A_WORKER: Final = 60  # of a graph: its kernels take as long to compile as a worker to start
+NODES_PER_WORKER: Final = 60  # of a graph: their kernels take as long to compile as a worker to start
 SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
 SECONDS_PER_KERNEL: Final = 2.0e-3
 AHEAD_S: Final = 0.1  # of work that a worker has before it: this process looks after it between other things
+WAITING_AHEAD_S: Final = 0.005  # while this process does nothing else
 
 
 def compile_all(
@@ -35,16 +36,16 @@ def estimated_seconds(text: str) -> float:
 class Assembly:
     """Modules that are compiled while the caller still makes others.
 
-    Worker processes take part where they pay; `num_workers` (default: the setting `compile_workers`) bounds
-    all that compile at once, this process included. The code does not depend on who compiled it. No thread
-    looks after the workers, which would wait for its turn while this one runs Python: each `add` does, and
-    they have work ahead for the time between. A `with` block ends what nobody waits for any more.
+    Worker processes do it, at most `num_workers` (default: the setting `compile_workers`). LLVM would stay in
+    this process with 70 MB, so it compiles here only where there is no worker; the code is the same. No
+    thread looks after the workers, which would wait for its turn while this one runs Python: each `add` does,
+    and they have work ahead for the time between. A `with` block ends what nobody waits for any more.
     """
 
     def __init__(self, target: MachineTarget, *, num_workers: int | None = None) -> None:
         wanted = settings.compile_workers.value if num_workers is None else num_workers
         self._target: Final = target
-        self._most_helpers: Final = wanted - 1
+        self._most_helpers: Final = wanted
         self._texts: Final[dict[str, str]] = {}
         self._pending: Final[list[tuple[int, str]]] = []  # a heap: (-size, key)
         self._pending_seconds = 0.0
@@ -67,8 +68,8 @@ class Assembly:
         WORKERS.give_back(self._taken)
 
     def expect(self, num_nodes: int) -> None:
-        """Start a worker for the kernels of a graph of so many nodes, where they are worth one."""
-        if num_nodes >= NODES_WORTH_A_WORKER:
+        """Start workers for the kernels of a graph of so many nodes."""
+        for _ in range(len(self._taken), 1 + num_nodes // NODES_PER_WORKER):
             self._take_helper()
 
     def add(self, key: str, text: str) -> None:
@@ -76,22 +77,20 @@ class Assembly:
         if key not in self._texts:
             self._texts[key] = text
             self._put(key)
-            if self._pending_seconds >= 1.5 * WORKERS.seconds_to_start() * (len(self._taken) + 1):
+            if self._pending_seconds >= 1.5 * WORKERS.seconds_to_start() * len(self._taken):
                 self._take_helper()
         self._look_after_helpers(AHEAD_S)
 
     def finish(self) -> dict[str, bytes]:
-        """Take part until all is compiled; return the code by key, in the order of `add`.
+        """Wait until all is compiled; return the code by key, in the order of `add`.
 
         Raises: CompilerError.
         """
         while len(self._done) < len(self._texts) and not self._rejected:
-            key = self._next()
-            if key is None:
+            if self._helpers:
                 wait_for_answers(self._helpers)
-                self._look_after_helpers(0.0)
-            else:  # the helpers should not run dry meanwhile, nor be the last
-                self._look_after_helpers(1.5 * estimated_seconds(self._texts[key]))
+                self._look_after_helpers(WAITING_AHEAD_S)
+            elif key := self._next():
                 self._done[key] = assemble(self._texts[key], self._target)
         if self._rejected:
             raise rejected(self._rejected[min(self._rejected)])

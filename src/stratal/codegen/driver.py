@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from stratal.base import native
 from stratal.base.errors import CompilerError
-from stratal.codegen.assemble import Machine, MachineTarget, assemble
 from stratal.codegen.driver_places import places_declarations
 from stratal.codegen.driver_pool import pool_text
 from stratal.codegen.driver_timing import timing_text
@@ -348,13 +346,3 @@ define i64 @stratal_run(ptr %context) {
   ret i64 %code
 }
 """
-
-
-def driver_object(target: MachineTarget) -> bytes:
-    """Return the driver's object code for a target; a process assembles it once."""
-    return _driver_object(target.triple, target.cpu, target.features)
-
-
-@lru_cache(maxsize=4)
-def _driver_object(triple: str, cpu: str, features: str) -> bytes:
-    return assemble(driver_text(driver_target(triple)), Machine(triple, cpu, features))

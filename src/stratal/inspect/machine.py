@@ -29,7 +29,6 @@ import numpy as np
 
 from stratal.base.dtypes import DType, as_dtype, bfloat16, float32
 from stratal.base.errors import SettingError
-from stratal.base.target import host_target
 from stratal.codegen.assemble import assemble
 from stratal.inspect.machine_kernels import (
     DATA_BYTES,
@@ -38,6 +37,7 @@ from stratal.inspect.machine_kernels import (
     multiply_adds,
     operations_per_round,
 )
+from stratal.plan.host import host_target
 from stratal.runtime.cache import object_cache
 from stratal.runtime.loader import Library
 

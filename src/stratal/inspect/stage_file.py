@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from stratal.base.errors import FormatError
-from stratal.base.target import current_target
 from stratal.codegen.assemble import assemble, emit_assembly
 from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph
 from stratal.graph.text import parse_graph
 from stratal.loops.parse import parse_kernel
 from stratal.loops.verify import verify_kernel
+from stratal.plan.host import current_target
 
 SUFFIXES: Final = (".graph", ".kernel", ".ll")
 

@@ -19,7 +19,7 @@ import stratal.ops  # noqa: F401  (registers the records)
 from stratal.base.artifact import KernelObject
 from stratal.base.dtypes import DType, as_dtype, float32, float64
 from stratal.base.errors import CompilerError
-from stratal.base.target import Target, target_named
+from stratal.base.target import Target
 from stratal.codegen.assemble import assemble
 from stratal.codegen.kernel import kernel_to_llvm
 from stratal.graph.op import REGISTRY
@@ -28,6 +28,7 @@ from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Var
 from stratal.loops.interpret import evaluate
 from stratal.loops.stmt import For, Kernel, Store
+from stratal.plan.host import target_named
 from stratal.runtime.loader import load_kernels
 
 Array = np.ndarray[Any, Any]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stratal.base.errors import CompilerError
-from stratal.base.target import current_target
 from stratal.codegen.assemble import assemble
 from stratal.codegen.module import kernel_module
 from stratal.graph.graph import Graph, graph_to_text
 from stratal.loops.stmt import Kernel, kernel_to_text
 from stratal.loops.verify import verify_kernel
+from stratal.plan.host import current_target
 from stratal.schedule.program import Draft
 
 

@@ -8,8 +8,7 @@ from typing import Final
 
 from stratal.base.artifact import KernelObject
 from stratal.base.target import Target
-from stratal.codegen.assemble import assemble
-from stratal.codegen.assembly import Assembly
+from stratal.codegen.assembly import Assembly, compile_all
 from stratal.codegen.driver import driver_target, driver_text
 from stratal.codegen.module import kernel_module
 from stratal.loops.stmt import Kernel
@@ -81,7 +80,9 @@ class Generation:
 def driver_object(target: Target) -> bytes:
     """Return the native driver for a target."""
     if target not in _drivers:
-        _drivers[target] = KeptKernels(target).code(DRIVER, lambda: assemble(_driver_text(target), target))
+        made = {DRIVER: _driver_text(target)}
+        kept = KeptKernels(target)
+        _drivers[target] = kept.code(DRIVER, lambda: compile_all(made.items(), target)[DRIVER])
     return _drivers[target]
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from stratal.base import settings
 from stratal.base.artifact import Executable, Launch, Value
 from stratal.base.errors import ScheduleError, VerifyError
-from stratal.base.target import current_target
 from stratal.base.types import TensorType
 from stratal.compiler import driver_object, generate
 from stratal.loops import index
@@ -17,6 +16,7 @@ from stratal.loops.expr import Buffer
 from stratal.loops.interpret import Array
 from stratal.loops.stmt import Kernel
 from stratal.memory.plan import plan_arena
+from stratal.plan.host import current_target
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Storage
 from stratal.schedule.language.kernels import checked_inputs, kernels_of, one_or_all

@@ -22,6 +22,7 @@ from stratal.base.errors import CaptureError
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Node
+from stratal.plan.host import expect_host
 from stratal.tensor import lazy, programs, values
 from stratal.tensor.guards import Guard, Guards, collect
 from stratal.tensor.handles import CONSTANT, TRACKED
@@ -165,6 +166,7 @@ class Compiled:
     ) -> Any:
         key = self._learn_floats(key, leaves, structure, has_kwargs)
         self._learn_sources(key)
+        expect_host()
         with collector_paused():  # until the first run has compiled it
             key, entry = self._trace(key, leaves, structure, has_kwargs)
             self.captures += 1
