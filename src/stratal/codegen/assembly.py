@@ -46,6 +46,7 @@ class Assembly:
         wanted = settings.compile_workers.value if num_workers is None else num_workers
         self._target: Final = target
         self._most_helpers: Final = wanted
+        self._most_beside: Final = min(wanted, max(1, wanted - 1))  # this process needs a core until `finish`
         self._texts: Final[dict[str, str]] = {}
         self._pending: Final[list[tuple[int, str]]] = []  # a heap: (-size, key)
         self._pending_seconds = 0.0
@@ -68,9 +69,9 @@ class Assembly:
         WORKERS.give_back(self._taken)
 
     def expect(self, num_nodes: int) -> None:
-        """Start workers for the kernels of a graph of so many nodes."""
+        """Start workers for the kernels of a graph of so many nodes, which this process still decides."""
         for _ in range(len(self._taken), 1 + num_nodes // NODES_PER_WORKER):
-            self._take_helper()
+            self._take_helper(self._most_beside)
 
     def add(self, key: str, text: str) -> None:
         """Have a module compiled; a key that comes again is compiled once."""
@@ -78,7 +79,7 @@ class Assembly:
             self._texts[key] = text
             self._put(key)
             if self._pending_seconds >= 1.5 * WORKERS.seconds_to_start() * len(self._taken):
-                self._take_helper()
+                self._take_helper(self._most_beside)
         self._look_after_helpers(AHEAD_S)
 
     def finish(self) -> dict[str, bytes]:
@@ -86,6 +87,9 @@ class Assembly:
 
         Raises: CompilerError.
         """
+        while self._pending_seconds > WORKERS.seconds_to_start() * len(self._taken):
+            if not self._take_helper(self._most_helpers):
+                break
         while len(self._done) < len(self._texts) and not self._rejected:
             if self._helpers:
                 wait_for_answers(self._helpers)
@@ -108,11 +112,12 @@ class Assembly:
         self._pending_seconds -= estimated_seconds(self._texts[key])
         return key
 
-    def _take_helper(self) -> None:
-        if len(self._taken) < self._most_helpers:
-            taken = WORKERS.take(1)
-            self._taken.extend(taken)
-            self._helpers.extend(taken)
+    def _take_helper(self, most: int) -> bool:
+        """Take another worker, unless there are that many; return whether there is one more."""
+        taken = WORKERS.take(1 if len(self._taken) < most else 0)
+        self._taken.extend(taken)
+        self._helpers.extend(taken)
+        return bool(taken)
 
     def _look_after_helpers(self, ahead_s: float) -> None:
         """Take what the helpers have compiled, and give each work for so many seconds."""
