@@ -135,7 +135,7 @@ def test_an_idle_worker_ends_and_the_next_job_starts_another(
 def test_workers_are_started_ahead_for_the_kernels_that_will_come(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers()
     monkeypatch.setattr(assembly_module, "WORKERS", workers)
-    with Assembly(HOST, num_workers=2) as assembly:
+    with Assembly(HOST, num_workers=3) as assembly:
         assembly.expect(NODES_PER_WORKER - 1)
         assembly.expect(NODES_PER_WORKER - 1)
     (pid,) = workers.pids()
@@ -145,7 +145,7 @@ def test_workers_are_started_ahead_for_the_kernels_that_will_come(monkeypatch: p
     assert started(worker)
     assert worker.host == list(HOST)
     workers.give_back([worker])
-    with Assembly(HOST, num_workers=2) as assembly:
+    with Assembly(HOST, num_workers=3) as assembly:
         assembly.expect(10 * NODES_PER_WORKER)
     assert len(workers.pids()) == 2 and workers.pids()[0] == pid
     assert workers.seconds_to_start() == READY_S
