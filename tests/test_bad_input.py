@@ -378,6 +378,7 @@ def test_a_damaged_model_file_is_refused_in_four_lines_and_left_alone(
 INTERRUPTED = """
 import signal, sys, threading, time, numpy as np, stratal as st
 from stratal import nn, optim
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 st.manual_seed(0)
 compiled, when = sys.argv[1] == "compiled", sys.argv[2]
 model = nn.Sequential(
@@ -426,6 +427,9 @@ def test_an_interrupt_loses_nothing(style: str, when: str, delays: tuple[float, 
         assert child.stdout.readline() == "ready\n"
         time.sleep(delay)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=120)
+        try:
+            out, err = child.communicate(timeout=120)
+        finally:
+            child.kill()
         assert out == "fine\n", err
         assert child.returncode == 0
