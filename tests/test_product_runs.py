@@ -14,9 +14,9 @@ import stratal as st
 from stratal import nn
 from stratal.base import settings
 from stratal.base.dtypes import float32
-from stratal.base.target import current_target
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Var
+from stratal.plan.host import current_target
 from stratal.schedule.select import watched_problems
 from stratal.schedule.tactics.product import Grid, Product
 

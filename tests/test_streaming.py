@@ -19,6 +19,7 @@ from stratal.compiler import compile_graph, decided
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import graph_input
+from stratal.plan import host
 from stratal.runtime.storage import Storage
 
 LARGE = (64, 256)
@@ -45,8 +46,8 @@ def replaced(shape: tuple[int, int]) -> Graph:
 @pytest.fixture(params=["host", "haswell"])
 def small_caches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[target.Target]:
     """A machine whose last cache holds less than a page."""
-    machine = dataclasses.replace(target.target_named(request.param), l3_bytes=4000)
-    monkeypatch.setattr(target, "host_target", lambda: machine)
+    machine = dataclasses.replace(host.target_named(request.param), l3_bytes=4000)
+    monkeypatch.setattr(host, "host_target", lambda: machine)
     with settings.target("host"), settings.cache_dir(None):
         yield machine
 
