@@ -39,10 +39,11 @@ def measure(trials: int, seed: int) -> list[Row]:
     return rows
 
 
-def product_task(m: int, k: int, n: int) -> Task:
-    """Return the kernel of a product of [m, k] and [k, n] as a task of tuning."""
+def product_task(*shape: int) -> Task:
+    """Return the kernel of a product of [m, k] and [k, n], after sizes of a batch, as a task of tuning."""
+    *batch, m, k, n = shape
     with Watch() as watch:
-        st.compile(lambda a, b: a @ b)(st.zeros((m, k)), st.zeros((k, n)))
+        st.compile(lambda a, b: a @ b)(st.zeros((*batch, m, k)), st.zeros((*batch, k, n)))
     (task,) = tasks_of(watch.programs)
     return task
 

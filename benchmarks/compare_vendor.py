@@ -11,13 +11,13 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-import stratal as st
+from benchmarks.compare_explorers import product_task
 from benchmarks.functions import FUNCTIONS
 from stratal.base import settings, tuning
 from stratal.plan.host import current_target
 from stratal.tune.explore import FINAL_SECONDS, Objective
 from stratal.tune.measure import FINAL_ROUNDS, Measurer, Timing
-from stratal.tune.session import Task, Watch, tasks_of
+from stratal.tune.session import Task
 from stratal.tune.trial import trial_of
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ def measure(shapes: Iterable[Shape] = SHAPES, seconds: float = FINAL_SECONDS) ->
 
 
 def _row(measurer: Measurer, shape: Shape, seconds: float) -> Row:
-    task = product_task(shape)
+    task = product_task(*shape)
     base = _trial(task, task.default)
     goal = Objective("time", task.default, base.workspace_bytes)
     found: list[tuple[float, Any]] = []
@@ -64,15 +64,6 @@ def _row(measurer: Measurer, shape: Shape, seconds: float) -> Row:
 def _trial(task: Task, way: Any) -> Any:
     problem = task.problem
     return trial_of(problem.schedule(way), problem.nodes, problem.target, settings.threads.value)
-
-
-def product_task(shape: Shape) -> Task:
-    """Return the kernel of a product, batched or not, as a task of tuning."""
-    *batch, m, k, n = shape
-    with Watch() as watch:
-        st.compile(lambda a, b: a @ b)(st.zeros((*batch, m, k)), st.zeros((*batch, k, n)))
-    (task,) = tasks_of(watch.programs)
-    return task
 
 
 def text(rows: list[Row]) -> str:
