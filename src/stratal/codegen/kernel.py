@@ -76,7 +76,7 @@ class KernelEmitter(Streaming):
             offset = 0
             for buffer in scratch:
                 self.pointers[buffer] = self._append(f"getelementptr i8, ptr {mine}, i64 {offset}")
-                offset += -(-buffer.size * buffer.dtype.itemsize // 64) * 64
+                offset += -(-buffer.nbytes // 64) * 64
 
     def _frame_field(self, k: int, ty: str = "ptr") -> str:
         slot = self._append(f"getelementptr {FRAME}, ptr %frame, i64 0, i32 {k}")

@@ -17,7 +17,7 @@ def streamed(kernel: Kernel, target: Target) -> frozenset[Buffer]:
     if target.arch != "x86_64":
         return frozenset()
     again = loaded(kernel.body)
-    return frozenset(b for b in kernel.writes if _num_bytes(b) > target.l3_bytes and b not in again)
+    return frozenset(b for b in kernel.writes if b.nbytes > target.l3_bytes and b not in again)
 
 
 class Streaming(Values):
@@ -33,7 +33,7 @@ class Streaming(Values):
         for buffer in sorted(streams, key=self.kernel.writes.index):
             in_place = "0"
             for operand in self.kernel.reads:
-                if _num_bytes(operand) == _num_bytes(buffer):
+                if operand.nbytes == buffer.nbytes:
                     same = self._append(f"icmp eq ptr {self.pointers[operand]}, {self.pointers[buffer]}")
                     in_place = self._append(f"or i64 {in_place}, {self._append(f'zext i1 {same} to i64')}")
             self.streams[buffer] = in_place
@@ -62,7 +62,3 @@ class Streaming(Values):
         self._line(f"  br label %{after}")
         self._block(after)
         return True
-
-
-def _num_bytes(buffer: Buffer) -> int:
-    return buffer.size * buffer.dtype.itemsize

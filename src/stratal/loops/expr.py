@@ -99,6 +99,11 @@ class Buffer:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first element to the last, gaps included."""
+        return self.size * self.dtype.itemsize
+
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         where = indices if isinstance(indices, tuple) else (indices,)
         return load(self, tuple(index_const(i) if isinstance(i, int) else i for i in where))

@@ -152,7 +152,7 @@ class Kernel:
     @property
     def scratch_bytes(self) -> int:
         """Per-worker scratch memory, each buffer aligned to 64 bytes."""
-        return sum(-(-b.size * b.dtype.itemsize // 64) * 64 for b in self.local if b.space == "scratch")
+        return sum(-(-b.nbytes // 64) * 64 for b in self.local if b.space == "scratch")
 
     def __str__(self) -> str:
         return kernel_to_text(self)

@@ -301,7 +301,7 @@ class Product:
         return [
             Fetch(b, self.where)
             for b in dict.fromkeys((*stored(made), *(b for b in read if b not in replaced)))
-            if b.size * b.dtype.itemsize > self.target.l1d_bytes
+            if b.nbytes > self.target.l1d_bytes
             and step_of(b[self.where], self.roles.vector) == 1
         ]
 

@@ -223,7 +223,7 @@ class RowNest:
         """
         found: list[Fetch] = []
         for e in loads(roots):
-            large = e.buffer.size * e.buffer.dtype.itemsize > self.target.l3_bytes
+            large = e.buffer.nbytes > self.target.l3_bytes
             if not large or e.buffer in self.fetched or e.buffer in self.rows:
                 continue
             steps = [index.stride_of(index.offset(e), v) for v in (lane, self.row)]

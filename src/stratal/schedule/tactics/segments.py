@@ -167,7 +167,7 @@ class SegmentNest:
 
     def _scattered(self, read: Load) -> bool:
         """Return whether a slice of a large array is read at a place that another array holds."""
-        large = 2 * read.buffer.size * read.buffer.dtype.itemsize > self.target.l2_bytes
+        large = 2 * read.buffer.nbytes > self.target.l2_bytes
         return large and len(read.indices) > 1 and bool(loads(read.indices))
 
     def _joined(self) -> Stmt:
