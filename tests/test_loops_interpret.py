@@ -64,6 +64,23 @@ def test_fma_of_special_values_is_that_of_the_product_and_sum() -> None:
         assert apply("fma", [big, big, minus], float64) == -np.inf  # the product is finite before it rounds
 
 
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_powers_of_two_scale_with_one_rounding(dtype: DType) -> None:
+    info = np.finfo(dtype.np)
+    low, inf = int(info.minexp), np.inf
+    cases = [
+        (1.0, 3, 8.0),
+        (1.0, low - info.nmant, info.smallest_subnormal),
+        (0.75, low - info.nmant - 1, 0.0),
+    ]
+    cases += [(1.9, info.maxexp, inf), (-2.0, inf, -inf), (0.0, -inf, 0.0)]
+    cases += [(1.25, 10_000, inf), (-1.0, -10_000, -0.0), (np.nan, np.nan, np.nan)]
+    a, b, want = (np.array(v, dtype.np) for v in zip(*cases, strict=True))
+    got = apply("ldexp", [a, b], dtype)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
 def test_casts_from_floats_truncate_and_saturate_and_nan_gives_zero() -> None:
     x = np.array([2.9, -2.9, 300.0, -300.0, np.inf, -np.inf, np.nan])
     assert apply("cast", [x], int8).tolist() == [2, -2, 127, -128, 127, -128, 0]

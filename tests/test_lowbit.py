@@ -46,7 +46,7 @@ SPECS = {
 }  # fmt: skip
 MACHINES = ("host", "avx512", "haswell")
 needs_pairs = pytest.mark.skipif(
-    not host_target().dots.bfloat16, reason="this machine has no products of pairs of bfloat16"
+    not host_target().instructions.bfloat16_dots, reason="this machine has no products of pairs of bfloat16"
 )
 
 

@@ -22,16 +22,15 @@ ByteDots = Literal["vnni", "pairs", "arithmetic"]
 integers, or product by product."""
 
 
-class Dots(NamedTuple):
-    """How a machine sums products of short numbers: bytes, and whether it has an instruction that adds up
-    pairs of products of bfloat16.
-    """
+class Instructions(NamedTuple):
+    """Instructions that some machines have and that must be asked for by name."""
 
-    bytes: ByteDots = "arithmetic"
-    bfloat16: bool = False
+    byte_dots: ByteDots = "arithmetic"
+    bfloat16_dots: bool = False  # adds up pairs of products of bfloat16
+    scaling: bool = False  # multiplies float vectors of 512 bits by powers of two
 
 
-PLAIN: Final = Dots()
+PLAIN: Final = Instructions()
 LAUNCH_SECONDS: Final = 0.2e-6  # one parallel region over the claim pool, quiet machine
 
 
@@ -86,9 +85,10 @@ class Target:
         return "pairs"
 
     @property
-    def dots(self) -> Dots:
-        """How the machine sums products of short numbers."""
-        return Dots(self.byte_dots, self.has("avx512bf16") and self.vector_bits == 512)
+    def instructions(self) -> Instructions:
+        """What the machine has beyond what every machine has."""
+        wide = self.arch == "x86_64" and self.vector_bits == 512
+        return Instructions(self.byte_dots, wide and self.has("avx512bf16"), wide)
 
     @property
     def function_attributes(self) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stratal.base.errors import VerifyError
-from stratal.base.target import PLAIN, Dots
+from stratal.base.target import PLAIN, Instructions
 from stratal.base.vendor import NOT_TRANSPOSED, ROW_MAJOR, TRANSPOSED, symbol
 from stratal.codegen.placing import Scope, lane_count
 from stratal.codegen.scalar import mangled, vector_of
@@ -345,15 +345,15 @@ class KernelEmitter(Streaming):
 def kernel_to_llvm(
     kernel: Kernel,
     attributes: str = "nounwind",
-    dots: Dots = PLAIN,
+    instructions: Instructions = PLAIN,
     streams: frozenset[Buffer] = frozenset(),
 ) -> str:
     """Return the LLVM text of a kernel with the kernel ABI.
 
-    `attributes` are the target's function attributes, `dots` its ways to sum products of short numbers,
+    `attributes` are the target's function attributes, `instructions` those it has beyond the common ones,
     `streams` the results that are written past the caches.
     """
-    emitter = KernelEmitter(kernel, dots)
+    emitter = KernelEmitter(kernel, instructions)
     text = emitter.emit(streams)
     del emitter.scalars  # which emits through it: all that it knows would wait for Python's cycle collector
     return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n!1 = !{{i32 1}}\n"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratal.base.errors import VerifyError
-from stratal.base.target import Dots
+from stratal.base.target import Instructions
 from stratal.codegen.scalar import ScalarEmitter
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Lanes, Load, Var
 from stratal.loops.stmt import Kernel, Seq, Stmt, Store, loaded, stored
@@ -53,10 +53,10 @@ class Placing:
     `target` is where instructions are appended right now; a value is remembered where it was emitted.
     """
 
-    def __init__(self, kernel: Kernel, dots: Dots) -> None:
+    def __init__(self, kernel: Kernel, instructions: Instructions) -> None:
         self.kernel = kernel
         self.names = itertools.count()
-        self.scalars = ScalarEmitter(self._append, dots)
+        self.scalars = ScalarEmitter(self._append, instructions)
         written = set(stored(kernel.body))
         self.mutable = frozenset(b for b in loaded(kernel.body) if b in written)
         self.scopes = [Scope("entry")]

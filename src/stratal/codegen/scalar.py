@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from stratal.base.dtypes import DType, bfloat16, float16, float32
+from stratal.base.dtypes import DType, bfloat16, float16, float32, float64
 from stratal.base.errors import VerifyError
-from stratal.base.target import Dots
+from stratal.base.target import Instructions
 from stratal.codegen.types import immediate, register_type
 
 Emit = Callable[[str], str]
@@ -48,6 +48,22 @@ _PAIRS: Final = {
     256: "llvm.x86.avx2.pmadd.wd",
     512: "llvm.x86.avx512.pmaddw.d.512",
 }
+
+
+class _Scale(NamedTuple):
+    """What scaling a float by powers of two needs to know about its format."""
+
+    scalar: str
+    bits: int
+    mantissa: int
+    bias: int
+    instruction: str
+
+
+_SCALES: Final = {
+    "float": _Scale("float", 32, 23, 127, "llvm.x86.avx512.mask.scalef.ps.512"),
+    "double": _Scale("double", 64, 52, 1023, "llvm.x86.avx512.mask.scalef.pd.512"),
+}
 _PARTS: Final = {"bytes4": 8, "halves2": 16}  # bits of what a word is made of
 _ORDERED: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
@@ -55,9 +71,9 @@ _ORDERED: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "og
 class ScalarEmitter:
     """Emits calls of `loops.expr.FUNCTIONS`; collects the intrinsics they need declared."""
 
-    def __init__(self, emit: Emit, dots: Dots) -> None:
+    def __init__(self, emit: Emit, instructions: Instructions) -> None:
         self.emit = emit
-        self.dots: Final = dots
+        self.instructions: Final = instructions
         self.declared: set[str] = set()
 
     def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]]) -> str:
@@ -99,6 +115,8 @@ class ScalarEmitter:
             return self.intrinsic(f"llvm.{_ROUND[fn]}.{mangled(scalar, lanes)}", ty, [(ty, args[0])])
         if fn == "dot2":
             return self._dot2(args, lanes)
+        if fn == "ldexp":
+            return self._ldexp(args, scalar, ty, lanes)
         if fn in (
             "min",
             "max",
@@ -143,6 +161,58 @@ class ScalarEmitter:
             return self._dot4(args, ty, lanes)
         raise VerifyError(f"codegen: no integer function {fn!r}")
 
+    # -- powers of two ---------------------------------------------------------------------------------------
+    def _ldexp(self, args: Sequence[str], scalar: str, ty: str, lanes: int) -> str:
+        """Emit a * 2^b by one instruction a register where the machine has it."""
+        form = _SCALES[scalar]
+        whole = 512 // form.bits
+        if not self.instructions.scaling or not lanes or lanes % whole:
+            return self._ldexp_by_products(args, form, ty, lanes)
+        part = vector_of(scalar, whole)
+        scaled = []
+        for k in range(0, lanes, whole):
+            given = [(part, self._picked(a, ty, range(k, k + whole))) for a in args]
+            mask = (f"i{whole}", "-1")
+            scaled.append(self.intrinsic(form.instruction, part, [*given, given[0], mask, ("i32", "4")]))
+        return self._joined(scaled, scalar, whole)
+
+    def _ldexp_by_products(self, args: Sequence[str], form: _Scale, ty: str, lanes: int) -> str:
+        """Emit a * 2^(b//2) * 2^(b - b//2): the first product is exact, the second is rounded.
+
+        Exponents are read off the low bits of b + a constant, which holds twice the bias for them.
+        """
+        a, b = args
+        scalar, bits = form.scalar, vector_of(f"i{form.bits}", lanes)
+        mask = vector_of("i1", lanes)
+        most = 2 * form.bias
+        for test, limit in (("ogt", most), ("olt", -most)):
+            edge = splat(immediate(limit, float64), scalar, lanes)
+            beyond = self.emit(f"fcmp {test} {ty} {b}, {edge}")
+            b = self.emit(f"select {mask} {beyond}, {ty} {edge}, {ty} {b}")
+        magic = splat(immediate(1.5 * 2.0**form.mantissa + most, float64), scalar, lanes)
+        n = self.emit(f"bitcast {ty} {self.emit(f'fadd {ty} {b}, {magic}')} to {bits}")
+        half = self.emit(f"lshr {bits} {n}, {splat('1', f'i{form.bits}', lanes)}")
+        for exponent in (half, self.emit(f"sub {bits} {n}, {half}")):
+            shifted = self.emit(f"shl {bits} {exponent}, {splat(str(form.mantissa), f'i{form.bits}', lanes)}")
+            a = self.emit(f"fmul {ty} {a}, {self.emit(f'bitcast {bits} {shifted} to {ty}')}")
+        return a
+
+    def _picked(self, value: str, ty: str, lanes: Sequence[int]) -> str:
+        """Return some lanes of a vector."""
+        picked = ", ".join(f"i32 {k}" for k in lanes)
+        return self.emit(f"shufflevector {ty} {value}, {ty} poison, <{len(lanes)} x i32> <{picked}>")
+
+    def _joined(self, parts: list[str], scalar: str, lanes: int) -> str:
+        """Return the vector of all lanes of equal vectors, a power of two of them, by pairs."""
+        while len(parts) > 1:
+            both = ", ".join(f"i32 {k}" for k in range(2 * lanes))
+            ty, lanes = vector_of(scalar, lanes), 2 * lanes
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [
+                self.emit(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{both}>") for a, b in pairs
+            ]
+        return parts[0]
+
     # -- words of short numbers ------------------------------------------------------------------------------
     def _word(self, args: Sequence[str], bits: int, lanes: int) -> str:
         """Emit words of parts: scalars are shifted, vectors interleaved until neighbours are words."""
@@ -168,9 +238,9 @@ class ScalarEmitter:
     def _dot4(self, args: Sequence[str], ty: str, lanes: int) -> str:
         """Emit a + the products of the bytes of b, unsigned, and c, signed."""
         bits = 32 * lanes
-        if self.dots.bytes == "vnni" and bits in (128, 256, 512):
+        if self.instructions.byte_dots == "vnni" and bits in (128, 256, 512):
             return self.intrinsic(f"llvm.x86.avx512.vpdpbusd.{bits}", ty, [(ty, a) for a in args])
-        if self.dots.bytes == "pairs" and bits in _PAIRS:
+        if self.instructions.byte_dots == "pairs" and bits in _PAIRS:
             return self._dot4_by_pairs(args, ty, lanes)
         total, b, c = args
         for k in range(4):
@@ -183,7 +253,7 @@ class ScalarEmitter:
 
     def _dot2(self, args: Sequence[str], lanes: int) -> str:
         """Emit a + the products of the bfloat16 halves of b and c; narrow vectors are filled up."""
-        if not self.dots.bfloat16 or lanes > 16:
+        if not self.instructions.bfloat16_dots or lanes > 16:
             raise VerifyError("codegen: the target has no instruction for dot2")
         full = max(4, lanes)
         total, *words = args

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Final, NamedTuple
 
-from stratal.base.target import Dots
+from stratal.base.target import Instructions
 from stratal.codegen.placing import Place, Placing, Scope
 from stratal.codegen.scalar import mangled, vector_of
 from stratal.loops import index
@@ -38,8 +38,8 @@ class Turning(Placing):
     `uniform` are masks that all lanes agree in; `runs` are stores that wait for their neighbours.
     """
 
-    def __init__(self, kernel: Kernel, dots: Dots) -> None:
-        super().__init__(kernel, dots)
+    def __init__(self, kernel: Kernel, instructions: Instructions) -> None:
+        super().__init__(kernel, instructions)
         self.uniform: set[str] = set()
         self.runs: dict[Buffer, Run] = {}
 

@@ -79,6 +79,13 @@ def _mulhi(a: Array, b: Array) -> Array:
     return np.asarray(a1 * b1 + (middle >> shift) + (other >> shift))
 
 
+def _ldexp(a: Array, b: Array) -> Array:
+    most = 2048 if a.dtype == np.float64 else 256
+    whole = np.where(np.isnan(b), 0, np.clip(b, -most, most)).astype(np.int32)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.ldexp(a, whole))
+
+
 def _word(*parts: Array) -> Array:
     """Return words that hold the bits of their parts, the first lowest."""
     bits = 8 * parts[0].dtype.itemsize
@@ -202,6 +209,7 @@ _EXACT: Final[dict[str, Callable[..., Array]]] = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
     "fma": _fma,
+    "ldexp": _ldexp,
     "neg": np.negative,
     "abs": np.abs,
     "min": np.minimum,

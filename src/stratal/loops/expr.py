@@ -20,6 +20,11 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "mul": (2, "a * b; integers wrap"),
     "div": (2, "a / b of floats, IEEE"),
     "fma": (3, "a * b + c, rounded once"),
+    "ldexp": (
+        2,
+        "a * 2^b of floats, rounded once; a is 0, NaN or in [1/4, 4] but for its sign, b whole or infinite, "
+        "NaN only where a is",
+    ),
     "neg": (1, "-a"),
     "abs": (1, "|a|"),
     "min": (2, "the smaller; NaN if either is NaN"),

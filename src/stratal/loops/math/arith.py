@@ -71,6 +71,11 @@ def fma(a: Expr, b: Expr, c: Expr) -> Expr:
     return call("fma", a, b, c)
 
 
+def ldexp(a: Expr, n: Expr) -> Expr:
+    """Return a * 2^n; a is near 1, 0 or NaN."""
+    return call("ldexp", a, n)
+
+
 def neg(a: Expr) -> Expr:
     return call("neg", a)
 

@@ -20,6 +20,7 @@ from stratal.loops.math.arith import (
     fma,
     format_of,
     keep_tiny,
+    ldexp,
     like,
     lt,
     mul,
@@ -27,7 +28,6 @@ from stratal.loops.math.arith import (
     polynomial,
     power_of_two,
     select,
-    shr,
     sub,
     to_bits,
 )
@@ -77,50 +77,43 @@ _LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)  # and in two floa
 
 
 class _Reduced(NamedTuple):
-    """x = n*ln(2) + r (or n + r for base 2). The low bits of `bits` are n + the offset asked for."""
+    """x = n*ln(2) + r; the low bits of `bits` are n + the offset asked for."""
 
+    n: Expr
     r: Expr
     bits: Expr
 
 
-def _magic(x: Expr, offset: int) -> Expr:
+def _magic(x: Expr, offset: int = 0) -> Expr:
     return either(x, 1.5 * 2.0**23 + offset, 1.5 * 2.0**52 + offset)
 
 
-def _reduce(x: Expr, offset: int) -> _Reduced:
+def _reduce(x: Expr, offset: int = 0) -> _Reduced:
     shifted = fma(x, either(x, _LOG2E, _LOG2E), _magic(x, offset))
     n = sub(shifted, _magic(x, offset))
     high, low = _LN2_32 if x.dtype is float32 else _LN2_64
     r = fma(n, like(-low, x), fma(n, like(-high, x), x))
-    return _Reduced(r, to_bits(shifted))
-
-
-def _scale(p: Expr, bits: Expr) -> Expr:
-    """Return p * 2^n for bits that hold n + 2*bias: in two steps, for overflow and subnormal results."""
-    first = shr(bits, 1)
-    return mul(mul(p, power_of_two(first)), power_of_two(sub(bits, first)))
+    return _Reduced(n, r, to_bits(shifted))
 
 
 def _exp(x: Expr) -> Expr:
     """Return e^x for x that is not far above the range."""
-    low = -104.0 if x.dtype is float32 else -746.0
-    reduced = _reduce(at_least(x, low), 2 * format_of(x).bias)
+    reduced = _reduce(x)
     p = polynomial(reduced.r, _EXP32 if x.dtype is float32 else _EXP64)
-    return _scale(_vanish(p, x, low), reduced.bits)
+    return ldexp(_vanish(p, x, -104.0 if x.dtype is float32 else -746.0), reduced.n)
 
 
 def _vanish(p: Expr, x: Expr, low: float) -> Expr:
-    """Return 0 instead of p where x < low: a product that underflows would cost 150 cycles a vector, and
-    masked scores are full of them.
+    """Return 0 instead of p where x < low: p may be NaN there, and a product that underflows would cost 150
+    cycles a vector; masked scores are full of them.
     """
     return select(lt(x, like(low, x)), like(0.0, x), p)
 
 
 def exp_of_sum(x: Expr, low: Expr) -> Expr:
     """Return e^(x + low) for a small correction `low`; x must be where e^x is not far out of range."""
-    reduced = _reduce(x, 2 * format_of(x).bias)
-    p = polynomial(add(reduced.r, low), _EXP32 if x.dtype is float32 else _EXP64)
-    return _scale(p, reduced.bits)
+    reduced = _reduce(x)
+    return ldexp(polynomial(add(reduced.r, low), _EXP32 if x.dtype is float32 else _EXP64), reduced.n)
 
 
 def exp(x: Expr) -> Expr:
@@ -131,12 +124,10 @@ def exp(x: Expr) -> Expr:
 def exp2(x: Expr) -> Expr:
     """Return 2^x."""
     high, low = (129.0, -151.0) if x.dtype is float32 else (1025.0, -1076.0)
-    clipped = at_least(at_most(x, high), low)
-    magic = _magic(x, 2 * format_of(x).bias)
-    shifted = add(clipped, magic)
-    r = sub(clipped, sub(shifted, magic))
-    p = polynomial(r, _EXP2_32 if x.dtype is float32 else _EXP2_64)
-    return _scale(_vanish(p, x, low), to_bits(shifted))
+    clipped = at_most(x, high)
+    n = sub(add(clipped, _magic(x)), _magic(x))
+    p = polynomial(sub(clipped, n), _EXP2_32 if x.dtype is float32 else _EXP2_64)
+    return ldexp(_vanish(p, x, low), n)
 
 
 def exp2_below(x: Expr) -> Expr:

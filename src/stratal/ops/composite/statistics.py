@@ -57,11 +57,17 @@ def logsumexp(b: Builder, x: Node, *, axes: Sequence[int] | None = None) -> Node
 
 @named
 def softmax(b: Builder, x: Node, *, axis: int = -1) -> Node:
-    """Return exp(x) / sum(exp(x)) along `axis`; NaN where every element is -inf, as in PyTorch."""
+    """Return exp(x) / sum(exp(x)) along `axis`; NaN where every element is -inf, as in PyTorch.
+
+    A row is divided by multiplying with 1 / sum, which lies between 1 / n and 1: one division a row where one
+    an element would take as long as the exponentials, for half a unit in the last place.
+    """
     check_float("softmax", x)
     over, y = (axis_of("softmax", x, axis),), wide(b, x)
     power = b.exp(b.sub(y, spread(b, b.stop_gradient(b.reduce_max(y, axes=over)), y, over)))
-    return cast_to(b, b.div(power, spread(b, b.sum(power, axes=over), y, over)), x.dtype)
+    total = b.sum(power, axes=over)
+    share = b.div(b.like(total, 1), total)
+    return cast_to(b, b.mul(power, spread(b, share, y, over)), x.dtype)
 
 
 @named

@@ -95,7 +95,8 @@ def _kind(p: Product) -> Kind | None:
 
 def _cycles_per_step(kind: Kind, target: Target) -> float:
     """Return the cycles of a step in those of a multiply-add; 0 where the machine cannot do it."""
-    return BYTE_CYCLES[target.dots.bytes] if kind is BYTES else float(target.dots.bfloat16)
+    has = target.instructions
+    return BYTE_CYCLES[has.byte_dots] if kind is BYTES else float(has.bfloat16_dots)
 
 
 def _suits(p: Product, kind: Kind) -> bool:
