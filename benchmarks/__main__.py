@@ -158,8 +158,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     if arguments.report and not arguments.json:
         parser.error("--report needs --json FILE")
     settings = _settings(parser, arguments)
-    if arguments.json:
-        _check_writable(parser, arguments.json)
+    _check_writable(parser, arguments.json)
     versions = available(chosen_systems(parser, arguments.against), settings)
     peaks = None if arguments.no_floor else _peaks(settings.threads)
     about = {
@@ -188,8 +187,7 @@ def run_sizes(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     settings, names = _settings(parser, arguments), _names(arguments.only) or list(compare_sizes.NAMES)
     if unknown := [name for name in names if name not in compare_sizes.NAMES]:
         parser.error(f"unknown training step {unknown[0]!r}; there are {', '.join(compare_sizes.NAMES)}")
-    if arguments.json:
-        _check_writable(parser, arguments.json)
+    _check_writable(parser, arguments.json)
     floor_s = partial(floor_seconds, peaks=_peaks(settings.threads))
     rows: list[dict[str, Any]] = []
     for name in names:
@@ -197,16 +195,14 @@ def run_sizes(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
             found = compare_sizes.measure(name, arguments.system, settings, Path(folder), floor_s, say)
         print(f"{name}: {TASKS[name].title}\n{compare_sizes.text(found)}\n", flush=True)
         rows += found
-        if arguments.json:
-            arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+        _write(arguments.json, rows)
     return 0 if all("error" not in row and row.get("met", True) for row in rows) else 1
 
 
 def run_random(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """Check and time random cases; return 0 if all are right and the bounds of their ratios are kept."""
     settings = _settings(parser, arguments)
-    if arguments.json:
-        _check_writable(parser, arguments.json)
+    _check_writable(parser, arguments.json)
     settings = dataclasses.replace(
         settings, versions=available(chosen_systems(parser, arguments.against), settings)
     )
@@ -220,8 +216,7 @@ def run_random(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
         if len(settings.versions) > 1:
             compare_random.measure(rows, list(settings.versions), settings, cache, say)
     print(compare_random.text(rows))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    _write(arguments.json, rows)
     return 0 if compare_random.met(rows) else 1
 
 
@@ -237,15 +232,13 @@ def run_tuned(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     names = _names(arguments.only) or list(compare_tuned.NAMES)
     if unknown := [name for name in names if name not in compare_tuned.NAMES]:
         parser.error(f"unknown task {unknown[0]!r}; there are {', '.join(compare_tuned.NAMES)}")
-    if arguments.json:
-        _check_writable(parser, arguments.json)
+    _check_writable(parser, arguments.json)
     search = arguments.trials, arguments.seconds, arguments.model
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         for name in names:
             rows.append(compare_tuned.measure(name, *search, Path(folder), say))
-            if arguments.json:
-                arguments.json.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+            _write(arguments.json, rows)
     print(compare_tuned.text(rows))
     return 0 if compare_tuned.met(rows) else 1
 
@@ -263,14 +256,20 @@ def run_tasks(
     rows: list[dict[str, Any]] = []
     for task in tasks:
         rows += run_task(task, list(settings.versions), settings, peaks)
-        if file:
-            document = {"about": about, "rows": [*rows, *table_rows(rows)]}
-            file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        _write(file, {"about": about, "rows": [*rows, *table_rows(rows)]})
     return [*rows, *table_rows(rows)]
 
 
-def _check_writable(parser: argparse.ArgumentParser, file: Path) -> None:
+def _write(file: Path | None, document: Any) -> None:
+    """Write rows where they are wanted, if they are."""
+    if file:
+        file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _check_writable(parser: argparse.ArgumentParser, file: Path | None) -> None:
     """Refuse a file that cannot be written before anything is measured."""
+    if file is None:
+        return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()

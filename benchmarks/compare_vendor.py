@@ -13,11 +13,10 @@ from typing import Any
 
 from benchmarks.compare_explorers import product_task
 from benchmarks.functions import FUNCTIONS
-from stratal.base import settings, tuning
+from stratal.base import tuning
 from stratal.plan.host import current_target
 from stratal.tune.explore import FINAL_SECONDS, Objective
 from stratal.tune.measure import FINAL_ROUNDS, Measurer, Timing
-from stratal.tune.session import Task
 from stratal.tune.trial import trial_of
 
 Row = dict[str, Any]
@@ -39,18 +38,18 @@ def measure(shapes: Iterable[Shape] = SHAPES, seconds: float = FINAL_SECONDS) ->
 
 def _row(measurer: Measurer, shape: Shape, seconds: float) -> Row:
     task = product_task(*shape)
-    base = _trial(task, task.default)
+    base = trial_of(task.problem, task.default)
     goal = Objective("time", task.default, base.workspace_bytes)
     found: list[tuple[float, Any]] = []
     for way in task.problem.variants():
         if way.algorithm == tuning.LIBRARY:
-            timing = measurer.compare(base, _trial(task, way), seconds=seconds / 10)
+            timing = measurer.compare(base, trial_of(task.problem, way), seconds=seconds / 10)
             found += [(timing.ratio.median, way)] if isinstance(timing, Timing) else []
     row: Row = {"shape": "x".join(map(str, shape)), "own": str(task.default), "kept": "generated"}
     if not found:
         return row
     _, best = min(found, key=lambda one: one[0])
-    trial = _trial(task, best)
+    trial = trial_of(task.problem, best)
     timing = measurer.compare(base, trial, seed=1, seconds=seconds, rounds=FINAL_ROUNDS)
     if isinstance(timing, Timing):
         wins = goal.wins(best, timing, trial.workspace_bytes)
@@ -59,11 +58,6 @@ def _row(measurer: Measurer, shape: Shape, seconds: float) -> Row:
             "ratio": timing.ratio.median, "kept": "library" if wins else "generated",
         }  # fmt: skip
     return row
-
-
-def _trial(task: Task, way: Any) -> Any:
-    problem = task.problem
-    return trial_of(problem.schedule(way), problem.nodes, problem.target, settings.threads.value)
 
 
 def text(rows: list[Row]) -> str:

@@ -203,7 +203,7 @@ def test_a_kernel_has_the_same_digest_in_another_process() -> None:
 def pair(task: Task) -> tuple[Trial, Trial]:
     problem = task.problem
     ways = task.default, bad_way(task)
-    default, bad = (trial_of(problem.schedule(w), problem.nodes, problem.target, 1) for w in ways)
+    default, bad = (trial_of(problem, w, 1) for w in ways)
     return default, bad
 
 
@@ -247,13 +247,13 @@ def test_random_variants_compute_what_the_default_computes(
     call: Callable[[], object], measurer: Measurer
 ) -> None:
     (problem, default, _), *_ = problems_of(program_of(call))
-    base = trial_of(problem.schedule(default), problem.nodes, problem.target, 2)
+    base = trial_of(problem, default, 2)
     drawn = random.Random(3).sample(problem.variants(), 6)
     reasons = []
     for way in drawn:
         assert str(problem.named(way.algorithm, way.parameters)) == str(way)
         try:
-            trial = trial_of(problem.schedule(way), problem.nodes, problem.target, 2)
+            trial = trial_of(problem, way, 2)
         except st.StratalError:
             continue  # not every combination has a schedule; none may be wrong
         found = measurer.compare(base, trial, rounds=1, seconds=0.0)
@@ -422,7 +422,7 @@ def test_from_a_bad_default_the_tuner_comes_back_near_the_best(measurer: Measure
     best = Explorer(measurer, RandomStrategy(1)).tune(task.problem, task.default, trials=64)
     problem = task.problem
     ways = best.chosen, found.chosen
-    first, second = (trial_of(problem.schedule(w), problem.nodes, problem.target, 2) for w in ways)
+    first, second = (trial_of(problem, w, 2) for w in ways)
     timing = measurer.compare(first, second, rounds=41, seconds=1.0)
     assert isinstance(timing, Timing)
     assert timing.ratio.median < 1.05

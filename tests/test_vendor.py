@@ -32,6 +32,7 @@ from stratal.tune.explore import Explorer
 from stratal.tune.measure import Measurer, Timing
 from stratal.tune.model import RandomStrategy
 from stratal.tune.session import Task, Watch, tasks_of, toolchain
+from stratal.tune.trial import trial_of
 
 pytestmark = pytest.mark.skipif(vendor() is None, reason="this NumPy came without OpenBLAS")
 
@@ -176,13 +177,11 @@ def test_the_tuner_keeps_the_library_or_a_generated_kernel_by_their_times(
     graph = graph_of(lambda a, b: a @ b, (70, 33), (33, 90))
     task = task_of(graph)
     explorer = Explorer(Fixed(seconds), RandomStrategy(0))
-    real = explorer._trial
-
     def named(problem: Problem, way: Candidate) -> Any:
-        real(problem, way)  # not every combination has a schedule
+        trial_of(problem, way)  # not every combination has a schedule
         return _Named(way.algorithm)
 
-    monkeypatch.setattr(explorer, "_trial", named)
+    monkeypatch.setattr("stratal.tune.explore.trial_of", named)
     verdict = explorer.tune(task.problem, task.default, trials=6)
     assert any(a.candidate.algorithm == "library" for a in verdict.attempts), "the library was not tried"
     found = "the default" if verdict.timing is None else verdict.chosen.algorithm

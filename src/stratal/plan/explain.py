@@ -93,7 +93,9 @@ def explain(
         return Text(program.log)
     if about not in ("", "kernels"):
         raise AttributeValueError(
-            "explain: there is no such topic", got=repr(about), hint=f"one of {', '.join(TOPICS)}"
+            "explain: there is no such topic",
+            got=repr(about) if isinstance(about, str) else type(about).__name__,
+            hint=f"one of {', '.join(TOPICS)}",
         )
     return Text("\n".join(_program(program)))
 

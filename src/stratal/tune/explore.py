@@ -124,7 +124,7 @@ class Explorer:
 
         Ctrl-C ends the search; what was found until then is confirmed and returned. Raises: MeasurementError.
         """
-        base = self._trial(problem, default)
+        base = trial_of(problem, default)
         goal = Objective(self.objective, default, base.workspace_bytes)
         verdict = Verdict(problem, default, default, None, base.workspace_bytes, base.workspace_bytes)
         try:
@@ -136,10 +136,6 @@ class Explorer:
             verdict.interrupted = True
         self._confirm(verdict, base, goal)
         return verdict
-
-    def _trial(self, problem: Problem, candidate: Candidate) -> Trial:
-        scheduled = problem.schedule(candidate)
-        return trial_of(scheduled, problem.nodes, problem.target, settings.threads.value)
 
     def _proposals(
         self, problem: Problem, default: Candidate, verdict: Verdict, trials: int, deadline: float
@@ -168,7 +164,7 @@ class Explorer:
 
     def _attempt(self, problem: Problem, base: Trial, candidate: Candidate) -> Attempt:
         try:
-            trial = self._trial(problem, candidate)
+            trial = trial_of(problem, candidate)
         except (StratalError, ValueError, AssertionError, StopIteration) as error:
             rule = error.rule if isinstance(error, StratalError) else str(error)
             return Attempt(candidate, None, f"it cannot be scheduled: {rule}")
@@ -188,7 +184,7 @@ class Explorer:
         better = [a for a in verdict.attempts if a.timing is not None and key(a) < here]
         for attempt in sorted(better, key=key)[:FINALISTS]:
             found = self.measurer.compare(
-                base, self._trial(verdict.problem, attempt.candidate), seed=self.seed + 1,
+                base, trial_of(verdict.problem, attempt.candidate), seed=self.seed + 1,
                 seconds=FINAL_SECONDS, rounds=FINAL_ROUNDS,
             )  # fmt: skip
             if isinstance(found, Timing) and goal.wins(attempt.candidate, found, attempt.workspace_bytes):

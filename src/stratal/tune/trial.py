@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from stratal.base import settings
 from stratal.base.artifact import Executable, KernelObject, Launch, Value
-from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.codegen.module import kernel_module
 from stratal.graph.node import Node
@@ -14,7 +13,8 @@ from stratal.loops.expr import Buffer, Load, walk
 from stratal.loops.stmt import Kernel, expressions
 from stratal.memory.plan import plan_arena
 from stratal.runtime.pack import pack
-from stratal.schedule.result import Operand, Scheduled
+from stratal.schedule.result import Candidate, Operand, Scheduled
+from stratal.schedule.select import Problem
 
 MOST_TEXT: Final = 1 << 20  # bytes of generated code worth compiling for one kernel
 
@@ -33,19 +33,22 @@ class Trial(NamedTuple):
     text_bytes: int
 
 
-def trial_of(scheduled: Scheduled, nodes: Sequence[Node], target: Target, threads: int) -> Trial:
-    """Return a kernel, with what packs its operands, as a program.
+def trial_of(problem: Problem, candidate: Candidate, threads: int | None = None) -> Trial:
+    """Return the kernel a candidate makes, with what packs its operands, as a program.
 
-    `nodes` are the graph's values in the order in which all candidates take inputs and give outputs.
+    It runs on as many threads as are set unless told. Inputs and outputs come in the same order for all
+    candidates of a problem.
     """
+    threads = settings.threads.value if threads is None else threads
+    scheduled = problem.schedule(candidate)
     parts = [*scheduled.before, scheduled]
     values = _Values({w for part in parts for w in part.writes})
     buffers = {operand: b for part in parts for operand, b in _operands(part)}
-    for node in nodes:
+    for node in problem.nodes:
         if node in buffers:
             values.at(node, buffers[node])
     commands = tuple(_launch(part, values) for part in parts)
-    texts = {part.kernel.name: kernel_module(part.kernel, target).encode() for part in parts}
+    texts = {part.kernel.name: kernel_module(part.kernel, problem.target).encode() for part in parts}
     objects = {name: KernelObject(name, text, name) for name, text in texts.items()}
     arena = plan_arena(values.made, commands, outputs=values.outputs)
     scratch = max(part.kernel.scratch_bytes for part in parts)
