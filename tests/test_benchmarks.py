@@ -49,7 +49,7 @@ def test_a_run_writes_complete_rows(rows_file: Path) -> None:
     assert mlp["outputs_agree"] is None and mlp["ratio_to_best_peer"] is None, "NumPy trains nothing"
     assert gemm["outputs_agree"] is True and gemm["best_peer"] == "numpy" and gemm["gate"] == 1.05
     assert table["workload"] == "gemm table" and table["kernels"] == 1
-    assert table["met"] == (table["ratio_to_best_peer"] <= table["gate"])
+    assert table["met"] is False, "one kernel is not the table"
     assert table["ratio_to_best_peer"] == pytest.approx(gemm["ratio_to_best_peer"])
     assert document["about"]["machine"]["flops"]["float32"] > 1
 
