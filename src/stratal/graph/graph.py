@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, final
 
 from stratal.base.errors import VerifyError
@@ -66,6 +67,7 @@ class Graph:
         if self._digest is None:
             sha = hashlib.sha256()
             number: dict[Node, int] = {}
+            op_of, type_of = lru_cache(None)(op_text), lru_cache(None)(str)  # a graph has many that are equal
             for k, node in enumerate(self.inputs):
                 number[node] = k
                 sha.update(f"input {node.type}{' held' if is_held(node) else ''}\n".encode())
@@ -76,7 +78,7 @@ class Graph:
                     raise VerifyError(f"graph {self.name}: input {node.op.label!r} is used but not listed")
                 operands = ",".join(str(number[i]) for i in node.inputs)
                 number[node] = len(number)
-                sha.update(f"{op_text(node.op)}({operands}){node.type}\n".encode())
+                sha.update(f"{op_of(node.op)}({operands}){type_of(node.type)}\n".encode())
             sha.update(f"return {[number[o] for o in self.outputs]}\n".encode())
             sha.update(f"update {[(number[s], number[v]) for s, v in self.updates]}".encode())
             self._digest = sha.hexdigest()[:32]
@@ -154,6 +156,8 @@ def _digest_of(value: object) -> str:
 def substitute(roots: Iterable[Node], replacements: Mapping[Node, Node]) -> list[Node]:
     """Return the roots rebuilt with some nodes replaced; sharing is kept, provenance too."""
     wanted = list(roots)
+    if all(old is node for old, node in replacements.items()):
+        return wanted
     new: dict[Node, Node] = dict(replacements)
     for node in topological(wanted, stop=replacements.__contains__):
         if node not in new:

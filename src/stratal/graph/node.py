@@ -48,20 +48,23 @@ class Node:
         return f"<{self.op.name}: {self.type}>"
 
 
-def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = ()) -> Node:
-    """Return the node `op(*inputs)`: an existing equal one, or a new one after its type rule passed."""
+def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = (), type_: Type | None = None) -> Node:
+    """Return the node `op(*inputs)`: an existing equal one, or a new one after its type rule passed, which is
+    spared where the type is known.
+    """
     key = (op, *map(id, inputs))
     found = None if op.effects else _TABLE.get(key)
     if found is not None:
         if where and where != found.where:
             found.where = merge(found.where, where)
         return found
-    op.check_arity(len(inputs))
-    try:
-        type_ = op.infer(*[i.aval for i in inputs])
-    except StratalError as error:
-        error.at(where)
-        raise
+    if type_ is None:
+        op.check_arity(len(inputs))
+        try:
+            type_ = op.infer(*[i.aval for i in inputs])
+        except StratalError as error:
+            error.at(where)
+            raise
     node = Node(op, inputs, type_, where)
     return node if op.effects else _TABLE.add(key, node)
 
@@ -164,7 +167,8 @@ def rebuild(node: Node, inputs: Iterable[Node]) -> Node:
         return node
     if isinstance(node.op, Item):
         return take_item(operands[0], node.op.index)
-    return make(node.op, *operands, where=node.where)
+    same = all(a.type is b.type for a, b in zip(operands, node.inputs, strict=True))
+    return make(node.op, *operands, where=node.where, type_=node.type if same else None)
 
 
 def topological(roots: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> list[Node]:

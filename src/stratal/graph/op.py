@@ -57,6 +57,7 @@ class Op:
     arity: ClassVar[int | None] = None  # None: any number of inputs
     not_differentiable: ClassVar[str] = ""  # why there is no derivative; empty: there is one
     not_lowered: ClassVar[str] = ""  # why it runs by host fallback; empty: `lower` exists
+    _fields: ClassVar[tuple[str, ...]] = ()
     foldable: ClassVar[bool] = True  # may be evaluated at compile time when its inputs are constant
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
     ulp: ClassVar[float] = 0.5  # bound on the rounding error of the lowered form, in units in the last place
@@ -134,7 +135,7 @@ class Op:
     # -- records as values -----------------------------------------------------------------------------------
     @property
     def attributes(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in self._fields}
 
     def check_arity(self, count: int) -> None:
         if self.arity is not None and count != self.arity:
@@ -164,6 +165,7 @@ def record(cls: _Record) -> _Record:
             object.__setattr__(self, "_hash", cached)
         return int(cached)
 
+    frozen._fields = names
     frozen.__hash__ = __hash__  # type: ignore[assignment]
     if frozen.name in REGISTRY:
         raise VerifyError(f"record: two records are called {frozen.name!r}")

@@ -16,6 +16,7 @@ from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input
 from stratal.runtime.storage import Storage
+from stratal.tensor import values
 
 Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
@@ -58,8 +59,13 @@ class Work(NamedTuple):
         """
         fresh: dict[Node, Node] = {}
         for k, node in enumerate(self.leaves):
-            label = labels[k] if k < len(labels) else node.op.label if isinstance(node.op, Input) else ""
-            fresh[node] = graph_input(label or f"x{k}", node.aval, node.where, held=node in held)
+            own = node.op if isinstance(node.op, Input) else None
+            label = (labels[k] if k < len(labels) else own.label if own else "") or f"x{k}"
+            bare = own is not None and values.finished(node) is None  # a placeholder may stay what it is
+            if bare and (own.label, own.held) == (label, node in held):
+                fresh[node] = node
+            else:
+                fresh[node] = graph_input(label, node.aval, node.where, held=node in held)
         roots = [*self.outputs, *(v for _, v in self.updates)]
         made = substitute(roots, fresh)
         states = [fresh[s] for s, _ in self.updates]
