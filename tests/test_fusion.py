@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from differential import check_graph
 
 from stratal.autodiff import trace
@@ -63,3 +64,11 @@ def test_a_sum_of_biases_runs_before_the_product_that_it_is_added_to() -> None:
 
     made = kernels(trace(linear, [tall, TensorType(float32, (80, 80)), row, row]))
     assert made == ["add", "contract+add"]
+
+
+@pytest.mark.parametrize("rows", [(5,), (1,), (1, 1), (1, 3, 1)])
+def test_a_row_kernel_finds_the_values_of_its_row_whatever_the_number_of_rows(rows: tuple[int, ...]) -> None:
+    def norm(b: Any, x: Node, weight: Node) -> list[Node]:
+        return [b.softmax(b.layer_norm(x, weight), axis=-1)]
+
+    assert len(kernels(trace(norm, [TensorType(float32, (*rows, 80)), TensorType(float32, (80,))]))) == 1

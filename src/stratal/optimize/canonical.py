@@ -14,6 +14,7 @@ from stratal.ops.control.regions import is_zero
 from stratal.ops.indexing.segments import MOST, segmented
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
+from stratal.optimize.pieces import cut, multiply_pieces
 from stratal.optimize.rewrite import rewrite_graph
 
 
@@ -186,24 +187,13 @@ def _split_product(node: Node) -> tuple[str, Node] | None:
     if even < size[axis] < PARTS * PARTS:
         return None
     pairs = [(x, letters.index(axis)) for x, letters in zip(node.inputs, s[:2], strict=True)]
-    x, y = (_in_parts(b, _cut(b, x, k, 0, even), k, parts) for x, k in pairs)
+    x, y = (_in_parts(b, cut(b, x, k, 0, even), k, parts) for x, k in pairs)
     left, right = (letters.replace(axis, letter + axis) for letters in s[:2])
     total = b.sum(b.contract(x, y, spec=f"{left},{right}->{letter}{s.out}", dtype=dtype), axes=(0,))
     if even < size[axis]:
-        rest = (_cut(b, x, k, even, size[axis]) for x, k in pairs)
+        rest = (cut(b, x, k, even, size[axis]) for x, k in pairs)
         total = b.add(total, b.contract(*rest, spec=node.op.attributes["spec"], dtype=dtype))
     return "split-product", total
-
-
-def _cut(b: Builder, x: Node, axis: int, start: int, stop: int) -> Node:
-    """Return some steps of one axis."""
-    shape = x.aval.ints
-    if (start, stop) == (0, shape[axis]):
-        return x
-    starts, stops = [0] * len(shape), list(shape)
-    starts[axis], stops[axis] = start, stop
-    cut: Node = b.slice(x, start=tuple(starts), stop=tuple(stops), step=(1,) * len(shape))
-    return cut
 
 
 def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
@@ -215,4 +205,4 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
 def choose_algorithms(graph: Graph) -> Graph:
     """Apply every choice of this file."""
     convolved = pad_convolutions(split_phases(graph))
-    return split_reductions(split_products(sort_scatters(convolved)))
+    return split_reductions(split_products(multiply_pieces(sort_scatters(convolved))))

@@ -52,7 +52,7 @@ def apart(graph: Graph, lower_of: LowerOf) -> Apart:
 
 def _kept(graph: Graph, lower_of: LowerOf) -> list[Node]:
     """Return the values that are computed once and read in every run, in the order of the graph."""
-    alone = _alone(graph)
+    alone = decided_alone(graph)
     read = {*graph.roots, *(i for node in graph.nodes if node not in alone for i in node.inputs)}
     kept = []
     for node in reversed(graph.nodes):
@@ -65,7 +65,7 @@ def _kept(graph: Graph, lower_of: LowerOf) -> list[Node]:
     return kept[::-1]
 
 
-def _alone(graph: Graph) -> set[Node]:
+def decided_alone(graph: Graph) -> set[Node]:
     """Return the nodes that held inputs, and constants, decide alone."""
     states = {state for state, _ in graph.updates}
     alone: set[Node] = set()

@@ -57,7 +57,9 @@ class Broadcast(Movement):
     def lower(self, *types: TensorType) -> Lowered:
         (x,) = arguments(*types)
         out = fresh_axes(int(n) for n in self.shape)
-        where = tuple(index_const(0) if n == 1 else out[a] for n, a in zip(x.shape, self.axes, strict=True))
+        where = tuple(  # an axis that does not stretch is its own, of one element too: readers see the place
+            out[a] if n == self.shape[a] else index_const(0) for n, a in zip(x.shape, self.axes, strict=True)
+        )
         return Compute((x,), out, x.dtype, x[where])
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
