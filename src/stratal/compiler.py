@@ -46,7 +46,8 @@ from stratal.plan.kept import KeptProgram
 from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage
 from stratal.runtime.program import LoadedProgram
-from stratal.schedule.program import Draft, Planned, ProgramLowering
+from stratal.schedule.draft import Draft
+from stratal.schedule.program import Planned, ProgramLowering
 
 
 def no_matter(kernel: Kernel) -> None:

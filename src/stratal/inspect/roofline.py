@@ -18,7 +18,7 @@ from stratal.graph.node import Node
 from stratal.inspect.machine import MachinePeaks
 from stratal.memory.liveness import roots
 from stratal.plan.work import anchored, flops, touched
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 
 Bound = Literal["compute", "memory", "overhead", "host"]
 

@@ -27,7 +27,7 @@ from stratal.plan.names import kernel_name, tactic_name
 from stratal.plan.record import FORMAT, JSON, Plan
 from stratal.plan.text import nested
 from stratal.plan.work import Work, anchored
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 
 MOST_LINES = 4
 

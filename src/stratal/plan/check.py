@@ -11,7 +11,7 @@ from stratal.graph.partition import Partition
 from stratal.loops.stmt import Kernel
 from stratal.loops.verify import verify_kernel
 from stratal.memory.plan import arrange
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 
 
 def partition(found: Partition) -> None:

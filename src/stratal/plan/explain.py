@@ -26,7 +26,7 @@ from stratal.memory.render import render
 from stratal.plan.build import Compilation
 from stratal.plan.record import JSON, Plan
 from stratal.plan.text import count, plural, shorten, signature, size
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 from stratal.schedule.result import Scheduled
 
 TOPICS: Final = ("kernels", "memory", "graph", "decisions")

@@ -13,7 +13,7 @@ from stratal.graph.graph import Graph, graph_to_text
 from stratal.loops.stmt import Kernel, kernel_to_text
 from stratal.loops.verify import verify_kernel
 from stratal.plan.host import current_target
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 
 
 class Offender(NamedTuple):

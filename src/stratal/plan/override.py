@@ -13,7 +13,7 @@ from stratal.loops.parse import parse_kernel
 from stratal.loops.stmt import Kernel, kernel_to_text
 from stratal.loops.verify import verify_kernel
 from stratal.plan.commands import relaunch
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 
 
 def read(path: Path) -> str | None:

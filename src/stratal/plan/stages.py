@@ -37,7 +37,7 @@ from stratal.plan.commands import program_to_text
 from stratal.plan.failure import offending
 from stratal.plan.override import edited_graph, edited_kernels
 from stratal.plan.record import Plan
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 
 
 class Finished(Protocol):

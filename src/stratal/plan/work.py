@@ -12,7 +12,7 @@ from stratal.graph.node import Node
 from stratal.graph.partition import Group
 from stratal.loops.expr import Buffer, Expr, Load, Var, walk
 from stratal.loops.stmt import Kernel, Store, expressions, statements
-from stratal.schedule.program import Draft
+from stratal.schedule.draft import Draft
 
 Touched = Mapping[Buffer, int]
 

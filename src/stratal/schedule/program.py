@@ -9,11 +9,9 @@ needed. Groups that only feed updates run last, so that a failing index check le
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import NamedTuple
 
-from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While, flat
+from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
 from stratal.base.dtypes import int64
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
@@ -25,6 +23,7 @@ from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.loops.stmt import Kernel
 from stratal.schedule.checks import IndexCheck, index_checks
+from stratal.schedule.draft import Draft
 from stratal.schedule.held import FEW_TURNS, hoisted, made_of, once
 from stratal.schedule.moves import lies_in_order
 from stratal.schedule.order import in_order
@@ -41,41 +40,6 @@ class Planned(NamedTuple):
     graph: Graph
     partition: Partition
     strides: Callable[[Node], tuple[int, ...]]
-
-
-@dataclass
-class Draft:
-    """A program before memory is planned and code is generated."""
-
-    values: list[Value] = field(default_factory=list)
-    commands: tuple[Command, ...] = ()
-    kernels: dict[str, Scheduled] = field(default_factory=dict)
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    states: tuple[int, ...] = ()
-    constants: list[bytes] = field(default_factory=list)
-    calls: list[object] = field(default_factory=list)
-    in_place: dict[int, list[tuple[int, int]]] = field(
-        default_factory=dict
-    )  # id(Launch) -> (read, write) values
-    groups: dict[int, Group] = field(default_factory=dict)  # id(command) -> group, for explanations
-
-    def of_commands(self, commands: tuple[Command, ...]) -> Draft:
-        """Return this draft for commands that do the same. Raises: VerifyError where they do not."""
-        pairs = list(zip_longest(flat(self.commands), flat(commands)))
-        if any(_done(mine) != _done(theirs) for mine, theirs in pairs):
-            raise VerifyError("program: planned again, it came out otherwise")
-        moved = {id(mine): id(theirs) for mine, theirs in pairs}
-        groups = {moved[k]: group for k, group in self.groups.items() if k in moved}
-        in_place = {moved[k]: found for k, found in self.in_place.items() if k in moved}
-        return replace(self, commands=commands, groups=groups, in_place=in_place)
-
-
-def _done(command: Command | None) -> object:
-    """Return what a command does, its parts left out."""
-    if isinstance(command, Launch):
-        return command.kernel, command.reads, command.writes, command.chunks
-    return type(command), getattr(command, "reads", ()), getattr(command, "writes", ())
 
 
 class ProgramLowering:

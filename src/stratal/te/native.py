@@ -19,9 +19,9 @@ from stratal.memory.plan import plan_arena
 from stratal.plan.host import current_target
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Storage
+from stratal.schedule.draft import Draft
 from stratal.schedule.language.kernels import checked_inputs, kernels_of, one_or_all
 from stratal.schedule.language.schedule import LoopSchedule
-from stratal.schedule.program import Draft
 from stratal.schedule.result import Scheduled
 
 

@@ -1,0 +1,46 @@
+"""A program while it is being decided on: what is computed in which order, with no memory and no code yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from stratal.base.artifact import Command, Launch, Value, flat
+from stratal.base.errors import VerifyError
+from stratal.graph.partition import Group
+from stratal.schedule.result import Scheduled
+
+
+@dataclass
+class Draft:
+    """A program before memory is planned and code is generated."""
+
+    values: list[Value] = field(default_factory=list)
+    commands: tuple[Command, ...] = ()
+    kernels: dict[str, Scheduled] = field(default_factory=dict)
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    states: tuple[int, ...] = ()
+    constants: list[bytes] = field(default_factory=list)
+    calls: list[object] = field(default_factory=list)
+    in_place: dict[int, list[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # id(Launch) -> (read, write) values
+    groups: dict[int, Group] = field(default_factory=dict)  # id(command) -> group, for explanations
+
+    def of_commands(self, commands: tuple[Command, ...]) -> Draft:
+        """Return this draft for commands that do the same. Raises: VerifyError where they do not."""
+        pairs = list(zip_longest(flat(self.commands), flat(commands)))
+        if any(_done(mine) != _done(theirs) for mine, theirs in pairs):
+            raise VerifyError("program: planned again, it came out otherwise")
+        moved = {id(mine): id(theirs) for mine, theirs in pairs}
+        groups = {moved[k]: group for k, group in self.groups.items() if k in moved}
+        in_place = {moved[k]: found for k, found in self.in_place.items() if k in moved}
+        return replace(self, commands=commands, groups=groups, in_place=in_place)
+
+
+def _done(command: Command | None) -> object:
+    """Return what a command does, its parts left out."""
+    if isinstance(command, Launch):
+        return command.kernel, command.reads, command.writes, command.chunks
+    return type(command), getattr(command, "reads", ()), getattr(command, "writes", ())
