@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -319,3 +320,77 @@ def test_training_and_evaluating_in_turns_sees_every_update_and_every_rate() -> 
         weight, bias = (np.array(p.detach().tolist(), np.float32) for p in layer.parameters())
         expected.append(np.array(BATCH.tolist(), np.float32) @ weight.T + bias)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+# -- calls whose arguments are like the last ones need no key ------------------------------------------------
+def test_arguments_like_the_last_ones_take_the_same_capture() -> None:
+    times = [2.0]
+
+    @st.compile
+    def f(x: Any, y: Any) -> Any:
+        return x * times[0] - y
+
+    def tensors(*shape: int) -> list[Any]:
+        return [st.tensor(rng.standard_normal(shape).astype(np.float32)) for _ in range(2)]
+
+    rng = np.random.default_rng(0)
+    for shape in ((3, 4), (3, 4), (5,), (3, 4), (3, 4)):
+        a, b = tensors(*shape)
+        assert np.array_equal(f(a, b).numpy(), 2 * a.numpy() - b.numpy())
+    assert f.captures == 2
+    assert f._alike is not None and f._alike.run([a, b]) is not None
+    assert np.array_equal(f(a, a).numpy(), a.numpy())  # one tensor twice is another capture
+    assert np.array_equal(f(a, b).numpy(), 2 * a.numpy() - b.numpy())
+    assert np.array_equal(f(a.numpy(), b).numpy(), 2 * a.numpy() - b.numpy())
+    assert np.array_equal(f(a, 1.0).numpy(), 2 * a.numpy() - 1)
+    times[0] = 3.0
+    assert np.array_equal(f(a, b).numpy(), np.float32(3) * a.numpy() - b.numpy())
+
+
+def test_like_arguments_that_wait_or_take_gradients_are_looked_at() -> None:
+    f = st.compile(lambda x, y: x @ y)
+    a, b = (st.tensor(np.eye(4, dtype=np.float32) * k) for k in (2, 3))
+    for _ in range(3):
+        f(a, b)
+    waiting = a + 1  # has no value yet
+    assert np.array_equal(f(waiting, b).numpy(), 3 * (a.numpy() + 1))
+    a.requires_grad = True
+    made = f(a, b)
+    made.sum().backward()
+    assert np.array_equal(a.grad.numpy(), np.full((4, 4), 3, np.float32))
+    with st.no_grad():
+        assert f(a, b).requires_grad is False
+
+
+def test_what_a_caller_keeps_is_never_written_again() -> None:
+    f = st.compile(lambda x, y: x + y)
+    rng = np.random.default_rng(0)
+    kept, want = [], []
+    for k in range(20):
+        a, b = (st.tensor(rng.standard_normal(6).astype(np.float32)) for _ in range(2))
+        made = f(a, b)
+        want.append(a.numpy() + b.numpy())
+        kept.append((made, made.numpy, made.numpy(), made.numpy()[2:], made.clone())[k % 5])
+        del made
+    for k, (found, sum_) in enumerate(zip(kept, want, strict=True)):
+        found = found() if callable(found) else found if isinstance(found, np.ndarray) else found.numpy()
+        assert np.array_equal(found, sum_[2:] if k % 5 == 3 else sum_)
+
+
+def test_memory_that_is_used_again_starts_afresh() -> None:
+    """A result that was held, stamped and looked at goes back; the next one there is none of that."""
+    f = st.compile(lambda x: x + 1)
+    x = st.tensor(np.zeros(8, np.float32))
+
+    def used() -> int:
+        made = f(x)
+        twice = st.compile(lambda: made * 2)
+        twice(), twice()
+        made.numpy()
+        return id(made._storage)
+
+    first = used()
+    gc.collect()  # of the function, which holds the result
+    found = [f(x)._storage for _ in range(3)]
+    assert first in map(id, found)
+    assert all((s.stamp, s.settled, s.exported) == (None, False, False) for s in found)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from sys import getrefcount
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratal.base import settings
 from stratal.base.artifact import Executable, Launch, Once, Value, flat
@@ -41,32 +41,40 @@ _ADDRESS: Final = attrgetter("address")
 _LAYOUT: Final = attrgetter("layout")
 
 
-Issued = tuple[Array, Array, int]  # an array, the array that owns its memory, its address
-
-
-def _issue(array: Array) -> Issued:
-    owner = array
-    while isinstance(owner.base, type(array)):
-        owner = owner.base
-    return array, owner, encode.address_of(array)
-
-
-def _references(issued: Issued) -> tuple[int, int]:
-    """Return how many references array and owner have.
+class Issued(NamedTuple):
+    """Storage that was handed out, with its array, and the array that owns the memory.
 
     Every view NumPy makes of the array refers to one of the two.
     """
-    return getrefcount(issued[0]), getrefcount(issued[1])
+
+    storage: Storage
+    array: Array
+    owner: Array
 
 
-_UNSHARED: Final = _references(_issue(laid_out((TensorType(float32, (1,)), (4,), True))))  # nobody else looks
+def _issue(layout: Layout) -> Issued:
+    array = laid_out(layout)
+    owner = array
+    while isinstance(owner.base, type(array)):
+        owner = owner.base
+    return Issued(Storage.over(array, encode.address_of(array), layout), array, owner)
+
+
+def _unshared() -> tuple[int, int, int]:
+    """Return the references of memory nobody looks at, as `OutputMemory.take` counts them."""
+    for storage, array, owner in [_issue((TensorType(float32, (1,)), (4,), True))]:
+        return getrefcount(storage), getrefcount(array), getrefcount(owner)
+    raise AssertionError
+
+
+_UNSHARED: Final = _unshared()
 
 
 class OutputMemory:
     """Memory for one output: an earlier run's is used again once nobody holds it, or a view of it."""
 
     __slots__ = ("_issued", "allocations", "layout")
-    KEPT: Final = 4  # arrays remembered; a caller that hoards outputs gets fresh memory for each
+    KEPT: Final = 4  # storages remembered; a caller that hoards outputs gets fresh memory for each
 
     def __init__(self, layout: Layout) -> None:
         self.layout: Final = layout
@@ -74,21 +82,24 @@ class OutputMemory:
         self._issued: list[Issued] = []
 
     def take(self) -> Storage:
-        """Return storage whose memory nobody else uses."""
-        array_alone, owner_alone = _UNSHARED
-        for issued in self._issued:
-            if getrefcount(issued[0]) == array_alone and getrefcount(issued[1]) == owner_alone:
-                return Storage.over(issued[0], issued[2], self.layout)
+        """Return storage that nobody else uses, nor its memory."""
+        alone, array_alone, owner_alone = _UNSHARED
+        for storage, array, owner in self._issued:
+            if (
+                getrefcount(storage) == alone
+                and getrefcount(array) == array_alone
+                and getrefcount(owner) == owner_alone
+            ):
+                return storage.renewed()
         if len(self._issued) >= self.KEPT:
             del self._issued[0]
-        self._issued.append(_issue(laid_out(self.layout)))
+        self._issued.append(_issue(self.layout))
         self.allocations += 1
-        array, _, address = self._issued[-1]
-        return Storage.over(array, address, self.layout)
+        return self._issued[-1].storage
 
     @property
     def held_bytes(self) -> int:
-        return sum(owner.nbytes for _, owner, _ in self._issued)
+        return sum(issued.owner.nbytes for issued in self._issued)
 
 
 class LoadedProgram:

@@ -39,7 +39,7 @@ class RepeatedProgram:
                 program.bound = None
                 program.encoding.slots[: len(self._addresses)] = self._addresses
                 program.bound = self
-            for storage, (position, layout) in zip(varied, self._varying, strict=True):
+            for storage, (position, layout) in zip(varied, self._varying):  # noqa: B905 (strict takes longer)
                 address = storage.address
                 if storage.layout is not layout or address in self._written:
                     return None

@@ -27,6 +27,7 @@ from stratal.tensor import lazy, programs, values
 from stratal.tensor.guards import Guard, Guards, collect
 from stratal.tensor.handles import CONSTANT, TRACKED
 from stratal.tensor.replay import (
+    Alike,
     Entry,
     Fixed,
     FromArgument,
@@ -36,6 +37,7 @@ from stratal.tensor.replay import (
     Frozen,
     Out,
     Place,
+    results,
     run,
 )
 from stratal.tensor.scalars import RuntimeScalar
@@ -60,6 +62,7 @@ class Compiled:
         self._name: str = name or getattr(function, "__name__", "") or type(function).__name__
         self._entries: dict[Any, list[Entry]] = {}
         self._last: Entry | None = None
+        self._alike: Alike | None = None  # calls that need no key; of the capture used last
         self._floats: dict[Any, set[int]] = {}  # positions of float arguments seen to vary
         self._frozen: set[Any] = set()  # structures of arguments whose floats Python needs
         self._varying: dict[str, bool] = {}  # names of frozen floats seen to vary: False where that failed
@@ -107,6 +110,11 @@ class Compiled:
         if MODE.trace is not None or MODE.eager is not None:
             return self._function(*args, **kwargs)
         with LOCK:
+            alike = self._alike
+            if alike is not None and not kwargs and alike.grad is MODE.grad:
+                outputs = alike.run(args)
+                if outputs is not None:
+                    return results(alike.entry, outputs)
             leaves, structure = _flatten(args, kwargs)
             key = self._signature(leaves, structure, bool(kwargs))
             entry, reason = self._find(key)
@@ -117,7 +125,9 @@ class Compiled:
                 finally:  # Ctrl-C can prevent the exit of a `with` inside from being called
                     MODE.trace, MODE.grad = None, grad
             self._last = entry
-            return run(entry, leaves)
+            made = run(entry, leaves)
+            self._alike = None if kwargs else Alike.of(entry, args, MODE.grad)
+            return made
 
     def _signature(self, leaves: list[Any], structure: tree.Structure, has_kwargs: bool) -> Any:
         """Return what decides which capture fits; arrays among the leaves become tensors."""
@@ -175,7 +185,7 @@ class Compiled:
             entries[:] = [e for e in entries if not e.once]
             entries.insert(0, entry)
             self._bound_size()
-            self._last = entry
+            self._last, self._alike = entry, None
             return run(entry, leaves)
 
     def _bound_size(self) -> None:
