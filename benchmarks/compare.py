@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 ROUND_S = 0.4  # of calls of one system in one round
 MOST_CALLS = 1000
-SETTLE_S = 0.04  # threads of the system that ran last spin on for so long, on the cores of the next
+SETTLE_S = 0.15  # threads of the system that ran last spin on for up to 110 ms, on the cores of the next
 NUM_LOSSES = 10  # of the first steps, which are compared
 RSS_GATE = 0.7  # of the leanest peer's peak, in training
 WARM_GATE_S = 0.3

@@ -565,6 +565,35 @@ def test_a_thread_is_never_woken_where_the_caller_runs() -> None:
     assert done.stdout == f"{count} [{count - 1}] True\n"
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
+)
+def test_threads_leave_the_processor_the_caller_comes_to() -> None:
+    """The caller is moved while the other thread still looks for work: no wake-up would keep them apart."""
+    code = (
+        "import ctypes, os, sys; sys.path[:0] = sys.argv[1:]\n"
+        "import numpy as np, test_runtime_programs as t\n"
+        "here = ctypes.CDLL(None).sched_getcpu\n"
+        "allowed = os.sched_getaffinity(0)\n"
+        "before = {int(k) for k in os.listdir('/proc/self/task')}\n"
+        "p = t.counting(100, threads=2)\n"
+        "p.run([t.storage(np.zeros(64))])\n"
+        "(other,) = {int(k) for k in os.listdir('/proc/self/task')} - before\n"
+        "checked = set()\n"
+        "for place in sorted(allowed)[:2] * 50:\n"
+        "    os.sched_setaffinity(0, {place}); os.sched_setaffinity(0, allowed)\n"
+        "    p.run([t.storage(np.zeros(64))])\n"
+        "    may = os.sched_getaffinity(other)\n"
+        "    if here() == place:\n"
+        "        assert place not in may, (place, may)\n"
+        "        checked.add(place)\n"
+        "print(len(checked))\n"
+    )
+    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
+
+
 def test_the_process_ends_cleanly_with_running_workers() -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"

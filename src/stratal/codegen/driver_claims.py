@@ -175,6 +175,7 @@ entry:
 {at("threads_at", THREADS)}
 {at("regions_at", REGIONS)}
 {at("wakes_at", WAKES)}
+  call void @keep_apart(ptr %pool)
   store atomic ptr %kernel, ptr %kernel_at monotonic, align 8
   store atomic ptr %frame, ptr %frame_at monotonic, align 8
   store atomic i64 %chunks, ptr %chunks_at monotonic, align 8
@@ -213,7 +214,6 @@ rouse:
   store atomic i32 1, ptr %waking_at seq_cst, align 4
   %others = sub i32 %chunks32, 1
   %needed = call i32 @llvm.smin.i32(i32 %sleepers, i32 %others)
-  call void @keep_apart(ptr %pool)
   call void @wake(ptr %epoch_at, i32 %needed)
   %wakes = load i64, ptr %wakes_at, align 8
   %new_wakes = add i64 %wakes, 1

@@ -1,8 +1,9 @@
-"""Which processor a thread of the pool may wake up on, as LLVM text.
+"""Which processor a thread of the pool may run on, as LLVM text.
 
-A scheduler that wakes a thread often puts it where it ran last. If the caller runs there by now, the thread
-waits for a turn that never comes: the caller works through all chunks itself while another processor idles.
-So before the caller wakes threads on a processor it was not on before, it forbids them this one.
+A scheduler that wakes a thread often puts it where it ran last, or where the thread that wakes it runs. So a
+thread of the pool may share the caller's processor while another idles: where it waits for a turn, the caller
+works through all chunks itself. Schedulers see that late, after several milliseconds. So whenever the caller
+finds itself on another processor than before, it forbids that one to the threads of the pool.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ declare i64 @llvm.ctpop.i64(i64)"""
 
 
 def places_text(linux: bool) -> str:
-    """Return `keep_apart(pool)`, which the caller runs before it wakes threads."""
+    """Return `keep_apart(pool)`, which the caller runs before it opens a region."""
     if not linux:
         return """
 define internal void @keep_apart(ptr %pool) {

@@ -23,7 +23,9 @@ _drivers: Final[dict[bytes, Library]] = {}
 _lock = threading.Lock()
 
 WORKER_SPIN_S: Final = 2e-3  # how long a thread without work looks for some: waking it takes 50 us and more
-CALLER_SPIN_S: Final = 10e-6  # how long the caller waits for the last chunks before it sleeps
+# How long the caller waits for the last chunks before it sleeps: who wakes it draws it to its own processor,
+# and then both wait for one while another idles.
+CALLER_SPIN_S: Final = 100e-6
 
 
 def _function(address: int, *arguments: type[ctypes._SimpleCData[Any]]) -> Callable[..., int]:
