@@ -88,3 +88,21 @@ def test_long_tiles_fetch_the_large_arrays_that_follow_them() -> None:
     fetches = {name: main_kernel(name, TARGETS["avx512"]).count("prefetch") for name in ("gemm", "residual")}
     assert fetches["gemm"] == 0  # its result fits the first cache
     assert fetches["residual"] >= 2 * 8  # rows of a tile, of the result
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_loops_count_along_what_addresses_need(name: str, target: Target) -> None:
+    """No loop multiplies its variable: LLVM is told not to look for such products."""
+    texts = kernels_of(name, target).values()
+    assert not [line for text in texts for line in re.findall(r".*mul i64 %i\d+,.*", text)]
+    if name != "gather":
+        assert any(re.search(r"%m\d+ = phi i64", text) for text in texts)
+
+
+def test_what_only_registers_follow_is_loaded_once() -> None:
+    """Sums in registers change no memory: a product loads each element of a copy it made itself once."""
+    (text,) = (t for k, t in kernels_of("conv", TARGETS["avx512"]).items() if k.endswith("winograd"))
+    (block,) = (b for b in re.split(r"\n\w+:\n", text) if b.count("phi <16 x float>") > 4)
+    loads = re.findall(r"= (load .*)", block)
+    assert len(loads) == len(set(loads)) > 8

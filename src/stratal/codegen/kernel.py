@@ -1,8 +1,8 @@
 """Loop IR to LLVM text: one kernel, one function, explicit vectors, registers as SSA values, no IR passes.
 
 Every expression is emitted once, in the outermost scope where its variables are bound and its loads are safe,
-so loop invariants and common sub-expressions need no later pass. Loops run at least once and are tested at
-the bottom.
+so loop invariants and common sub-expressions need no later pass. Loops run at least once, are tested at the
+bottom, and count along the multiples of their variable that addresses are made of.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class KernelEmitter(Streaming):
         before = {key: self.registers[key] for key in carried}
         phis = {key: self._fresh("phi") for key in carried}
         self.registers.update(phis)
-        scope = self._push(Scope(head))
+        scope = self._push(Scope(head, loop=loop.var))
         self.bound[loop.var] = (variable, len(self.scopes) - 1)
         self._statement(loop.body)
         after = {key: self.registers[key] for key in carried}
@@ -149,14 +149,18 @@ class KernelEmitter(Streaming):
         self._pop()
         p = parent.lines
         p += [f"  br label %{head}", f"{head}:"]
-        p.append(f"  {variable} = phi i64 [0, %{parent.label}], [{following}, %{latch}]")
+        counters = [(name, self._fresh("n"), step) for step, name in scope.multiples.items()]
+        counters.append((variable, following, 1))
+        for name, next_, _ in counters:
+            p.append(f"  {name} = phi i64 [0, %{parent.label}], [{next_}, %{latch}]")
         for key in carried:
             ty = self.slot_types[key]
             p.append(f"  {phis[key]} = phi {ty} [{before[key]}, %{parent.label}], [{after[key]}, %{latch}]")
         p += scope.lines
-        p.append(f"  {following} = add nuw nsw i64 {variable}, 1")
+        p += [f"  {next_} = add i64 {name}, {step}" for name, next_, step in counters]
+        _, next_, step = next(c for c in counters if c[2] > 0)  # LLVM drops a variable nobody reads
         again = self._fresh()
-        p.append(f"  {again} = icmp ult i64 {following}, {loop.var.extent}")
+        p.append(f"  {again} = icmp ult i64 {next_}, {loop.var.extent * step}")
         p += [f"  br i1 {again}, label %{head}, label %{exit_}", f"{exit_}:"]
         parent.label = exit_
 
@@ -270,7 +274,7 @@ class KernelEmitter(Streaming):
             f"  call void @{name}(i32 {ROW_MAJOR}, i32 {left_way}, i32 {right_way}, {sizes}, "
             f"{ty} 1.0, {left}, {right}, {ty} 0.0, {out})"
         )
-        self.statement_memo.clear()
+        self._forget()
 
     def _matrix(self, access: Load, rows: Var, columns: Var) -> tuple[str, int]:
         """Return the arguments that say where a matrix lies, and the one that says which way."""
@@ -297,8 +301,7 @@ class KernelEmitter(Streaming):
                 self.slot_types[key] = vector_of(register_type(store.buffer.dtype), self.lanes)
             else:
                 self._write(store, value)
-        if any(s.buffer in self.mutable for s in group):
-            self.statement_memo.clear()
+        self._written([s.buffer for s in group])
 
     def _write(self, store: Store, value: str) -> None:
         dtype = store.buffer.dtype

@@ -12,6 +12,8 @@ from stratal.codegen.scalar import ScalarEmitter
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Lanes, Load, Var
 from stratal.loops.stmt import Kernel, Seq, Stmt, Store, loaded, stored
 
+NEVER, WITH_MEMORY, WITH_REGISTERS = range(3)  # when a value may be another: what it reads is written then
+
 
 class Info(NamedTuple):
     """What placing an expression needs to know."""
@@ -19,7 +21,7 @@ class Info(NamedTuple):
     depth: int  # index of the outermost scope it can be emitted in
     vector: bool  # differs between lanes
     loads: bool  # reads memory, so a mask matters
-    mutable: bool  # reads something this kernel writes: valid within one statement only
+    changes: int  # NEVER, or with what this kernel writes: then it is valid until that is written
     unrolled: tuple[Var, ...]  # variables of unrolled loops it mentions: its value depends on theirs
 
 
@@ -33,13 +35,15 @@ class Place(NamedTuple):
 
 
 class Scope:
-    """Text of one loop body or branch under construction."""
+    """Text of one loop body or branch under construction; `loop` is the variable of a loop."""
 
-    def __init__(self, label: str, branch: bool = False) -> None:
+    def __init__(self, label: str, *, loop: Var | None = None, branch: bool = False) -> None:
         self.lines: list[str] = []
         self.label = label  # of the block that is being appended to
+        self.loop = loop
         self.branch = branch
         self.memo: dict[object, str] = {}
+        self.multiples: dict[int, str] = {}  # of the loop's variable, by factor: they are counted along
 
 
 def lane_count(extent: int) -> int:
@@ -75,7 +79,7 @@ class Placing:
         self.some_lane = False  # whether at least one lane is known to run
         self.mask_depth: dict[str, int] = {}
         self.known_masks: dict[str, tuple[bool, ...]] = {}  # masks whose lanes are known now
-        self.statement_memo: dict[object, str] = {}
+        self.fleeting: dict[int, dict[object, str]] = {WITH_MEMORY: {}, WITH_REGISTERS: {}}
         self.info: dict[Expr, Info] = {}
         self.groups: dict[Seq, list[list[Store] | Stmt]] = {}  # bodies of unrolled loops come again
 
@@ -110,8 +114,21 @@ class Placing:
 
     def _enter(self) -> None:
         self.target = self.scopes[-1]
-        self.statement_memo.clear()
+        self._forget()
         self.info.clear()  # depths speak of the scopes there were
+
+    def _written(self, buffers: Sequence[Buffer]) -> None:
+        """Forget the values that may be others now that some buffers are written."""
+        changed = [b for b in buffers if b in self.mutable]
+        if any(b.space != "register" for b in changed):
+            self._forget()
+        elif changed:
+            self.fleeting[WITH_REGISTERS].clear()
+
+    def _forget(self) -> None:
+        """Forget all values that change."""
+        for memo in self.fleeting.values():
+            memo.clear()
 
     # -- what is known of an expression ----------------------------------------------------------------------
     def _known(self, expr: Expr) -> Info:
@@ -136,28 +153,29 @@ class Placing:
         depth = max((p.depth for p in parts), default=0)
         vector = any(p.vector for p in parts)
         loads = any(p.loads for p in parts)
-        mutable = any(p.mutable for p in parts)
+        changes = max((p.changes for p in parts), default=NEVER)
         unrolled = tuple(dict.fromkeys(v for p in parts for v in p.unrolled))
         if isinstance(e, Var):
             if e is self.lane:
-                return Info(0, True, False, False, ())
+                return Info(0, True, False, NEVER, ())
             if e in self.env:
-                return Info(0, False, False, False, (e,))
+                return Info(0, False, False, NEVER, (e,))
             if e not in self.bound:
                 raise VerifyError(f"kernel {self.kernel.name}: variable {e} is used outside its loop")
-            return Info(self.bound[e][1], False, False, False, ())
+            return Info(self.bound[e][1], False, False, NEVER, ())
         if isinstance(e, Load):
             if e.buffer in self.mutable:
-                return Info(len(self.scopes) - 1, vector, True, True, unrolled)
+                changes = max(changes, WITH_REGISTERS if e.buffer.space == "register" else WITH_MEMORY)
+                return Info(len(self.scopes) - 1, vector, True, changes, unrolled)
             last_branch = max((k for k, s in enumerate(self.scopes) if s.branch), default=0)
-            return Info(max(depth, last_branch), vector, True, mutable, unrolled)
+            return Info(max(depth, last_branch), vector, True, changes, unrolled)
         if (
             isinstance(e, Guard) and self._known(e.value).loads
         ):  # its mask may be joined with others right here
-            return Info(len(self.scopes) - 1, vector, True, mutable, unrolled)
+            return Info(len(self.scopes) - 1, vector, True, changes, unrolled)
         if isinstance(e, Lanes):
-            return Info(len(self.scopes) - 1, False, True, True, tuple(self.env))
-        return Info(depth, vector, loads, mutable, unrolled)
+            return Info(len(self.scopes) - 1, False, True, WITH_REGISTERS, tuple(self.env))
+        return Info(depth, vector, loads, changes, unrolled)
 
     def _under(self, e: Expr, mask: str | None) -> tuple[Info, str | None]:
         """Return what is known of an expression under a mask, and the mask if it matters."""
@@ -169,11 +187,11 @@ class Placing:
         return info._replace(depth=max(info.depth, self.mask_depth.get(mask, 0))), mask
 
     def _home(self, info: Info) -> tuple[Scope, dict[object, str]]:
-        return self._at(info.depth, info.mutable)
+        return self._at(info.depth, info.changes)
 
-    def _at(self, depth: int, mutable: bool) -> tuple[Scope, dict[object, str]]:
-        if mutable:
-            return self.scopes[-1], self.statement_memo
+    def _at(self, depth: int, changes: int) -> tuple[Scope, dict[object, str]]:
+        if changes:
+            return self.scopes[-1], self.fleeting[changes]
         scope = self.scopes[depth]
         return scope, scope.memo
 
@@ -184,7 +202,7 @@ class Placing:
         info = self.info.get(e) or self._known(e)
         if mask is not None:
             info, mask = self._under(e, mask)
-        memo = self.statement_memo if info.mutable else self.scopes[info.depth].memo
+        memo = self.fleeting[info.changes] if info.changes else self.scopes[info.depth].memo
         if info.unrolled:
             return info, memo, (e, mask, *[self.env[v] for v in info.unrolled])
         return info, memo, (e, mask) if info.loads else e

@@ -7,7 +7,7 @@ from typing import Final
 
 from stratal.base.dtypes import DType, int32, int64
 from stratal.base.errors import VerifyError
-from stratal.codegen.placing import Info, Place, inputs, lane_count
+from stratal.codegen.placing import NEVER, Info, Place, inputs, lane_count
 from stratal.codegen.scalar import mangled, splat, vector_of
 from stratal.codegen.turning import Turning
 from stratal.codegen.types import immediate, memory_type, register_type
@@ -64,6 +64,10 @@ class Values(Turning):
             return self._guard(e, info, mask)
         if isinstance(e, Lanes):
             return self._across(e)
+        if e.fn == "mul" and e.dtype is int64 and isinstance(e.args[1], Const):
+            counted = self._multiple(e.args[0], int(e.args[1].value))
+            if counted is not None:
+                return counted
         word = self._word(e)
         if word is not None:
             place = self._place(word.buffer, word.indices)
@@ -260,19 +264,20 @@ class Values(Turning):
         memory = memory_type(buffer.dtype)
         pointer = self.pointers[buffer]
         done: tuple[object, ...] = ("pointer", buffer)
-        depth, loads, mutable = 0, False, False
+        depth, loads, changes = 0, False, NEVER
         for atom, c in ordered:
             info = self._under(atom, mask)[0]
-            depth, loads, mutable = max(depth, info.depth), loads or info.loads, mutable or info.mutable
+            depth, loads = max(depth, info.depth), loads or info.loads
+            changes = max(changes, info.changes)
             done = (*done, atom, c, mask if loads else None)
-            scope, memo = self._at(depth, mutable)
+            scope, memo = self._at(depth, changes)
             if done not in memo:
                 step = self._scaled(atom, c, mask)
                 self.target = scope
                 memo[done] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {step}")
             pointer = memo[done]
         if place.constant:
-            scope, memo = self._at(depth, mutable)
+            scope, memo = self._at(depth, changes)
             key = (*done, place.constant)
             if key not in memo:
                 self.target = scope
@@ -286,6 +291,9 @@ class Values(Turning):
 
     def _scaled(self, atom: Expr, c: int, mask: str | None) -> str:
         """Return a scalar index times a constant."""
+        counted = self._multiple(atom, c)
+        if counted is not None:
+            return counted
         value = self.value(atom, mask)
         if c == 1:
             return value
@@ -296,13 +304,24 @@ class Values(Turning):
             memo[key] = self._append(f"mul i64 {value}, {c}")
         return memo[key]
 
+    def _multiple(self, atom: Expr, c: int) -> str | None:
+        """Return a multiple of the variable of a loop, which is counted along; None for another index."""
+        if c == 1 or not isinstance(atom, Var) or atom in self.env or atom is self.lane:
+            return None
+        scope = self.scopes[self.bound[atom][1]]
+        if scope.loop is not atom:
+            return None
+        if c not in scope.multiples:
+            scope.multiples[c] = self._fresh("m")
+        return scope.multiples[c]
+
     def _pointers(self, buffer: Buffer, place: Place, mask: str | None) -> str:
         """Return a vector of addresses, one per lane: a scalar base plus the part lanes differ in."""
         base = self._pointer(buffer, place, mask)
         value = self.value(place.varying, mask)
         form = register_type(self._narrow(place.varying))
         infos = [self._under(a, mask)[0] for a in (place.varying, *(t for t, _ in place.terms))]
-        self.target = self._at(max(i.depth for i in infos), any(i.mutable for i in infos))[0]
+        self.target = self._at(max(i.depth for i in infos), max(i.changes for i in infos))[0]
         return self._append(
             f"getelementptr {memory_type(buffer.dtype)}, ptr {base}, <{self.lanes} x {form}> {value}"
         )
