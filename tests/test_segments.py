@@ -10,11 +10,13 @@ import pytest
 
 import stratal as st
 from stratal.base import settings
-from stratal.base.artifact import Launch, flat
+from stratal.base.artifact import Launch, Once, flat
 from stratal.base.errors import IndexOutOfRangeError
 from stratal.base.target import TARGETS
 from stratal.compiler import decided
 from stratal.loops.stmt import Fetch, statements
+from stratal.optimize.canonical import choose_algorithms
+from stratal.optimize.simplify import simplify
 
 NODES, EDGES, FEATURES = 700, 9000, 40
 RNG = np.random.default_rng(5)
@@ -131,6 +133,56 @@ def test_the_gradient_of_two_layers_equals_finite_differences() -> None:
     assert np.isclose((got * direction).sum(), wanted, rtol=1e-6)
 
 
+def carried_by(step: Any) -> list[list[str]]:
+    """Return the dtypes of what each sorting of indices carries along."""
+    graph = choose_algorithms(simplify(step.program.graph))
+    return [[str(x.dtype) for x in n.inputs[1:]] for n in graph.nodes if n.op.name == "segments"]
+
+
+def test_indices_and_factors_are_carried_along_with_the_rows() -> None:
+    step = st.compile(aggregate)
+    step(*operands("spread"))
+    assert carried_by(step) == [["i64", "f32"]]
+
+
+def test_slices_that_lie_in_memory_stay_there_and_their_places_are_carried() -> None:
+    x, source, target, weight = operands("a hub")
+
+    def summed(slices: st.Tensor) -> st.Tensor:
+        return st.zeros((NODES, FEATURES)).index_add(0, target, slices * weight.reshape((-1, 1)))
+
+    step = st.compile(summed)
+    slices = st.tensor(x.numpy()[source.numpy()])
+    assert np.allclose(step(slices).numpy(), in_double(x, source, target, weight), rtol=1e-5, atol=2e-3)
+    assert carried_by(step) == [["i32"]]
+
+
+def test_factors_made_of_an_earlier_sum_over_the_index_are_not_carried() -> None:
+    def twice(x: st.Tensor, source: st.Tensor, target: st.Tensor, weight: st.Tensor) -> st.Tensor:
+        h = aggregate(x, source, target, weight)
+        return aggregate(x, source, target, h[target].sum(axis=1))
+
+    step, given = st.compile(twice), operands("spread")
+    got = step(*given).numpy()
+    x, source, target, _ = given
+    factors = in_double(*given)[target.numpy()].sum(axis=1)
+    wanted = in_double(x, source, target, st.tensor(factors))
+    assert np.allclose(got, wanted, rtol=1e-4, atol=2e-2)
+    assert carried_by(step) == [["i64", "f32", "i32"]], "one sorting serves both sums"
+
+
+def test_an_index_that_is_held_is_sorted_once_whatever_the_factors() -> None:
+    _, source, target, _ = operands("spread")
+    step = st.compile(lambda x, weight: aggregate(x, source, target, weight))
+    for given in (operands("spread"), operands("spread")):
+        x, _, _, weight = given
+        wanted = in_double(x, source, target, weight)
+        assert np.allclose(step(x, weight).numpy(), wanted, rtol=1e-5, atol=2e-3)
+    assert carried_by(step) == [["i32"]]
+    once = tuple(c for c in step.program.executable.commands if isinstance(c, Once))
+    assert "segments" in {c.label for c in flat(once) if isinstance(c, Launch)}
+
+
 def test_an_embedding_sums_its_gradient_by_rows() -> None:
     words = RNG.integers(0, 50, (40, 250))
     up = RNG.standard_normal((40, 250, 32)).astype("float32")
@@ -144,10 +196,12 @@ def test_an_embedding_sums_its_gradient_by_rows() -> None:
     assert np.allclose(got, wanted, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("bad", [-701, 700])
-def test_an_index_out_of_range_stops_the_sum(bad: int) -> None:
-    x, source, target, weight = operands("spread")
-    broken = target.numpy().copy()
+@pytest.mark.parametrize("bad", [-701, 700, 1 << 32])
+@pytest.mark.parametrize("which", [1, 2])
+def test_an_index_out_of_range_stops_the_sum(bad: int, which: int) -> None:
+    given = operands("spread")
+    broken = given[which].numpy().copy()
     broken[4321] = bad
+    given[which] = st.tensor(broken)
     with pytest.raises(IndexOutOfRangeError, match="out of range"):
-        st.compile(aggregate)(x, source, st.tensor(broken), weight).numpy()
+        st.compile(aggregate)(*given).numpy()

@@ -13,6 +13,7 @@ from stratal import nn
 from stratal.base.target import TARGETS, Target
 from stratal.codegen.assemble import assemble, emit_assembly
 from stratal.codegen.driver import driver_target, driver_text
+from stratal.codegen.kernel import pieces
 from stratal.codegen.module import kernel_module
 from stratal.compiler import decided
 
@@ -82,6 +83,26 @@ def test_x86_matrix_products_are_fused_multiply_adds_of_whole_registers(target: 
     text = main_kernel("gemm", TARGETS[target])
     fused: list[Any] = re.findall(rf"vfmadd\d+ps.*{register}", text)
     assert len(fused) >= 8
+
+
+@pytest.mark.parametrize(
+    ("running", "found"),
+    [("11111111", [(0, 8)]), ("1111111100", [(0, 8)]), ("1110", [(0, 2), (2, 1)]), ("0010", [(2, 1)]),
+     ("1011111", [(0, 1), (2, 4), (6, 1)]), ("0000", [])],
+)  # fmt: skip
+def test_lanes_that_run_are_written_in_powers_of_two(running: str, found: list[tuple[int, int]]) -> None:
+    assert pieces([lane == "1" for lane in running]) == found
+
+
+def test_haswell_code_writes_no_known_lanes_under_a_mask() -> None:
+    def odd(x: st.Tensor) -> st.Tensor:
+        return F.softmax(x, dim=-1)
+
+    captured = st.compile(odd)
+    captured(st.ones((8, 203)))
+    for kernel in decided(captured.program.graph, TARGETS["haswell"]).draft.kernels.values():
+        code = emit_assembly(kernel_module(kernel.kernel, TARGETS["haswell"]), TARGETS["haswell"])
+        assert not re.search(r"maskmov\w+\s+%\S+, %\S+, \S*\(", code)
 
 
 def test_long_tiles_fetch_the_large_arrays_that_follow_them() -> None:

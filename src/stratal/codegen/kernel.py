@@ -7,6 +7,7 @@ bottom, and count along the multiples of their variable that addresses are made 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -40,6 +41,8 @@ FRAME: Final = "{ ptr, ptr, ptr, ptr, i64, ptr }"
 
 class KernelEmitter(Streaming):
     """Emits one kernel; see `kernel_to_llvm`."""
+
+    masks = True  # whether a store under a mask costs no more than a plain one
 
     # -- the function ----------------------------------------------------------------------------------------
     def emit(self, streams: frozenset[Buffer]) -> str:
@@ -330,11 +333,9 @@ class KernelEmitter(Streaming):
                 self._line(f"  store {ty} {value}, ptr {pointer}, align {align}")
             return
         running = self.known_masks.get(self.exec_mask or "", ())
-        if stride == 1 and sum(running) == 1:  # LLVM 22 writes 4 bytes of a narrow one: it loses a truncation
-            k = running.index(True)
-            lane = self._append(f"extractelement {ty} {value}, i64 {k}")
-            pointer = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {k}")
-            self._line(f"  store {memory} {lane}, ptr {pointer}, align {align}")
+        # One lane: LLVM 22 writes 4 bytes of a narrow one, it loses a truncation.
+        if stride == 1 and running and (sum(running) == 1 or not self.masks):
+            self._write_pieces(running, memory, pointer, value, align)
             return
         kind = "store" if stride == 1 else "scatter"
         at = "ptr" if stride == 1 else f"<{self.lanes} x ptr>"
@@ -344,19 +345,51 @@ class KernelEmitter(Streaming):
         self.scalars.declared.add(f"declare void @{name}({ty}, {at}, {mask_ty})")
         self._line(f"  call void @{name}({ty} {value}, {at} align {align} {pointer}, {mask_ty} {mask})")
 
+    def _write_pieces(
+        self, running: Sequence[bool], memory: str, pointer: str, value: str, align: int
+    ) -> None:
+        """Write the running lanes, which are known, in plain stores of powers of two of them."""
+        ty = vector_of(memory, self.lanes)
+        for first, count in pieces(running):
+            at = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {first}")
+            if count == 1:
+                piece, part = memory, self._append(f"extractelement {ty} {value}, i64 {first}")
+            else:
+                lanes = ", ".join(f"i32 {k}" for k in range(first, first + count))
+                picked = f"{ty} {value}, {ty} poison, <{count} x i32> <{lanes}>"
+                piece, part = vector_of(memory, count), self._append(f"shufflevector {picked}")
+            self._line(f"  store {piece} {part}, ptr {at}, align {align}")
+
+
+def pieces(running: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return where lanes run side by side, as the first and the number of them, a power of two."""
+    found, first = [], 0
+    for runs, lanes in itertools.groupby(running):
+        end = first + len(list(lanes))
+        while runs and first < end:
+            count = 1 << ((end - first).bit_length() - 1)
+            found.append((first, count))
+            first += count
+        first = end
+    return found
+
 
 def kernel_to_llvm(
     kernel: Kernel,
     attributes: str = "nounwind",
     instructions: Instructions = PLAIN,
     streams: frozenset[Buffer] = frozenset(),
+    *,
+    masks: bool = True,
 ) -> str:
     """Return the LLVM text of a kernel with the kernel ABI.
 
     `attributes` are the target's function attributes, `instructions` those it has beyond the common ones,
-    `streams` the results that are written past the caches.
+    `streams` the results that are written past the caches. Without `masks` a store under a mask is slow:
+    where the lanes are known they are written in pieces.
     """
     emitter = KernelEmitter(kernel, instructions)
+    emitter.masks = masks
     text = emitter.emit(streams)
     del emitter.scalars  # which emits through it: all that it knows would wait for Python's cycle collector
     return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n!1 = !{{i32 1}}\n"

@@ -11,5 +11,6 @@ from stratal.loops.stmt import Kernel
 def kernel_module(kernel: Kernel, target: Target) -> str:
     """Return the LLVM text of a kernel as it is compiled for a target. Raises: VerifyError."""
     attributes = ["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)]
-    text = kernel_to_llvm(kernel, " ".join(attributes), target.instructions, streamed(kernel, target))
+    streams = streamed(kernel, target)
+    text = kernel_to_llvm(kernel, " ".join(attributes), target.instructions, streams, masks=target.masks)
     return f'target triple = "{target.triple}"\n{text}'

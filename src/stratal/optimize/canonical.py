@@ -10,12 +10,11 @@ from stratal.base.dtypes import float32
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
-from stratal.ops.control.regions import is_zero
-from stratal.ops.indexing.segments import MOST, segmented
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
 from stratal.optimize.pieces import cut, multiply_pieces
 from stratal.optimize.rewrite import rewrite_graph
+from stratal.optimize.sorted_sums import sort_scatters
 
 
 def pad_convolutions(graph: Graph) -> Graph:
@@ -110,47 +109,6 @@ def _is_last(x: Node, axis: int) -> bool:
     return len(x.shape) > 1 and axis == len(x.shape) - 1
 
 
-MANY = 1 << 12  # indices, and
-MUCH = 1 << 18  # elements, whose sum repays sorting the indices
-
-
-def sort_scatters(graph: Graph) -> Graph:
-    """Sum many slices into rows in the order of the rows, not of the slices.
-
-        scatter(add, 0, index, x)  ->  segment_sum(x, *segments(index))
-
-    Sums over one index share its order, rows are written once and by different threads, and what makes the
-    slices need not be stored. Each row still adds up in the order of the slices, but for sums so long that
-    several threads take part: these share the work at places that depend on sizes alone.
-    """
-    return rewrite_graph(graph, _sort_scatter)
-
-
-def _sort_scatter(node: Node) -> tuple[str, Node] | None:
-    if node.op.name != "scatter" or node.op.attributes["kind"] != "add":
-        return None
-    base, index, x = node.inputs
-    axis = node.op.attributes["axis"]
-    count, size = math.prod(index.aval.ints), base.aval.ints[axis]
-    little = count < MANY or math.prod(x.aval.ints) < MUCH
-    if little or math.prod(base.aval.ints[:axis]) != 1 or max(count, size) > MOST or not _sums_plainly(base):
-        return None
-    b = Builder(node.where)
-    flat = _reshaped(b, x, (count, *base.aval.ints[axis + 1 :]))
-    summed = segmented(b, flat, _reshaped(b, index, (count,)), size)
-    return "sort-scatter", _reshaped(b, summed, base.aval.ints)
-
-
-def _reshaped(b: Builder, x: Node, shape: tuple[int, ...]) -> Node:
-    found: Node = x if x.shape == shape else b.reshape(x, shape=shape)
-    return found
-
-
-def _sums_plainly(base: Node) -> bool:
-    """Return whether a scatter starts from zeros and rounds as a sum does."""
-    return is_zero(base) and not base.dtype.is_bool and base.dtype.compute is base.dtype
-
-
 TALL = 1 << 12  # products an element of the result must be the sum of, to be summed in parts, and
 SHORT = 1 << 9  # those of one part
 SMALL = 1 << 14  # elements of a result that stays in the first cache next to its operands
@@ -194,6 +152,11 @@ def _split_product(node: Node) -> tuple[str, Node] | None:
         rest = (cut(b, x, k, even, size[axis]) for x, k in pairs)
         total = b.add(total, b.contract(*rest, spec=node.op.attributes["spec"], dtype=dtype))
     return "split-product", total
+
+
+def _reshaped(b: Builder, x: Node, shape: tuple[int, ...]) -> Node:
+    found: Node = x if x.shape == shape else b.reshape(x, shape=shape)
+    return found
 
 
 def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:

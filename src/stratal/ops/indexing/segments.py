@@ -1,8 +1,9 @@
 """Sums over equal indices: sort the indices once, then add up each run of equal ones.
 
-    scatter(add, zeros[n, c...], index[m], x[m, c...])  =  segment_sum(x, *segments(index, size=n))
+    scatter(add, zeros[n, c...], index[m], x[m, c...])  =  segment_sum(x[order], rows, starts)
+    with rows, starts, order = segments(index, iota(m), size=n)
 
-`segments` depends on the index alone, so that all sums over one index share it.
+`segments` depends on the index, and on what is carried along with it: sums over one index share it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim, Shape, upper_bound
-from stratal.base.dtypes import DType, bfloat16, float32, float64, int32, int64, uint8
+from stratal.base.dims import Dim, upper_bound
+from stratal.base.dtypes import bfloat16, bool_, float32, float64, int32, int64, uint8
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
-from stratal.graph.builder import Builder
-from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw, Op, Reject, Sample, record
 from stratal.loops.compute import Check, Compute, LoopBody, Stage, arguments
 from stratal.loops.compute import axes as fresh_axes
@@ -31,48 +30,52 @@ from stratal.ops.indexing import family
 MOST = (1 << 31) - 2  # rows and indices that int32 numbers
 MOST_PARTS = 8
 FEW_ROWS = 1 << 11  # so few counters cost nothing
-_MADE_LATE = "the compiler makes it of a scatter, after derivatives are taken"
 
 
 @record
 class Segments(Op):
-    """Indices sorted, each with the place it stood at, and where the run of each row starts; stable.
+    """Indices sorted, where the run of each row starts, and numbers carried along with the indices; stable.
 
-    Shapes: index [m] -> pairs int32[m + 2, 2], starts int32[size + 1]. Indices lie in [0, size).
+    Shapes: index [m], carried [m]... -> rows int32[m + 2], starts int32[size + 1], carried [m]... Indices lie
+    in [0, size).
 
-    `pairs[k + 1]` is the k-th index and its place; -1 stands before the first and after the last, so that
-    nobody tests for the ends. It is a counting sort, in parts that depend on sizes alone.
+    `rows[k + 1]` is the k-th index; -1 stands before the first and after the last, so that nobody tests for
+    the ends. It is a counting sort, in parts that depend on sizes alone.
     """
 
     size: int
-    arity = 1
-    not_differentiable = "its results are integers"
+    not_differentiable = "the compiler makes it of a scatter, after derivatives are taken"
 
     def infer(self, *types: TensorType) -> TupleType:
-        (index,) = types
+        if not types:
+            raise ShapeError("segments: takes at least one operand", got="none")
+        index, *carried = types
         family.check_indices(self.name, index)
-        if index.ndim != 1:
-            raise ShapeError("segments: takes indices along one axis", got=str(index))
+        if any(t.ndim != 1 or _differ(t.shape[0], index.shape[0]) for t in types):
+            raise ShapeError("segments: operands have one axis of one size", got=", ".join(map(str, types)))
         if max(self.size, upper_bound(index.shape[0])) > MOST:
             raise AttributeValueError("segments: int32 numbers the rows", got=f"{index}, {self.size} rows")
-        shapes: tuple[Shape, ...] = ((index.shape[0] + 2, 2), (self.size + 1,))
-        return TupleType([TensorType(int32, s) for s in shapes])
+        rows, starts = (TensorType(int32, (n,)) for n in (index.shape[0] + 2, self.size + 1))
+        return TupleType([rows, starts, *carried])
 
     def ref(self, *arrays: Array) -> tuple[Array, ...]:
-        (index,) = arrays
+        index, *carried = arrays
         family.check_in_range(self.name, index, self.size)
         order = np.argsort(index, kind="stable")
-        pairs = np.full((len(index) + 2, 2), -1, np.int32)
-        pairs[1:-1, 0], pairs[1:-1, 1] = index[order], order
-        return pairs, np.searchsorted(pairs[1:-1, 0], np.arange(self.size + 1)).astype(np.int32)
+        rows = np.full(len(index) + 2, -1, np.int32)
+        rows[1:-1] = index[order]
+        starts = np.searchsorted(rows[1:-1], np.arange(self.size + 1)).astype(np.int32)
+        return rows, starts, *(x[order] for x in carried)
 
     def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
         return LoopBody(_counting_sort, (Check(0, self.size, family.message("scatter", self.size)),))
 
     def cost(self, *types: TensorType) -> Cost:
         """Two passes over the indices, one over the rows."""
         count, size = upper_bound(types[0].shape[0]), self.size
-        return Cost(2.0 * count + size, 2.0 * types[0].nbytes, 4.0 * (2 * count + size))
+        carried = float(sum(t.nbytes for t in types[1:]))
+        return Cost(2.0 * count + size, 2.0 * types[0].nbytes + carried, 4.0 * (count + size) + carried)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -80,12 +83,16 @@ class Segments(Op):
             (int64, 40, 7), (int32, 5, 9), (uint8, 33, 20), (int64, 1, 1), (int64, 0, 3), (int64, 0, 0),
             (int64, 8 * FEW_ROWS + 3, 50),
         ):  # fmt: skip
-            yield Sample(cls(size), (TensorType(dtype, (count,)),), draw=_drawn_index(count, size, dtype))
+            for carried in ((), (float32, int64), (bool_,)):
+                types = tuple(TensorType(d, (count,)) for d in (dtype, *carried))
+                yield Sample(cls(size), types, draw=_drawn_indices(types, size))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
         yield Reject(cls(3), (TensorType(float32, (4,)),), "integers")
         yield Reject(cls(3), (TensorType(int64, (4, 2)),), "one axis")
+        yield Reject(cls(3), (TensorType(int64, (4,)), TensorType(float32, (5,))), "one size")
+        yield Reject(cls(3), (), "at least one")
         yield Reject(cls(1 << 31), (TensorType(int64, (4,)),), "int32")
 
 
@@ -99,7 +106,7 @@ def num_parts(count: int, size: int) -> int:
 
 def _counting_sort(args: Sequence[Buffer], outs: Sequence[Buffer]) -> list[Stage]:
     """Count the indices of each row by part; add up the counts; put each index where its row has come to."""
-    (index,), (pairs, starts) = args, outs
+    (index, *carried), (rows, starts, *along) = args, outs
     count, size = index.shape[0], starts.shape[0] - 1
     parts = num_parts(count, size)
     share = -(-count // parts)
@@ -116,13 +123,13 @@ def _counting_sort(args: Sequence[Buffer], outs: Sequence[Buffer]) -> list[Stage
 
     clear = For(row, Store(counts, (part, row), const(0, int32)), "parallel")
     counted = each(Store(counts, used, call("add", counts[used], one)))
-    to = add(family.as_index(counts[used]), 1)
+    to = family.as_index(counts[used])
     put: list[Stmt] = [
-        Store(pairs, (to, as_expr(0)), cast(at, int32)),
-        Store(pairs, (to, as_expr(1)), cast(place, int32)),
+        Store(rows, (add(to, 1),), cast(at, int32)),
+        *(Store(there, (to,), here[place,]) for here, there in zip(carried, along, strict=True)),
         Store(counts, used, call("add", counts[used], one)),
     ]
-    ends: list[Stmt] = [Store(pairs, (as_expr(k), as_expr(n)), end) for k in (0, count + 1) for n in (0, 1)]
+    ends: list[Stmt] = [Store(rows, (as_expr(k),), end) for k in (0, count + 1)]
     return [
         Stage(For(part, Seq((clear, counted)), "parallel"), counts),
         _running(counts, starts, ends),
@@ -148,41 +155,46 @@ def _running(counts: Buffer, starts: Buffer, ends: Sequence[Stmt]) -> Stage:
 
 @record
 class SegmentSum(Op):
-    """Add up the slices of `x` of each row: out[r] = sum of x[p] over the pairs (r, p), in their order.
+    """Add up the slices of `x` of each row: out[r] = sum of x[k] over the k with rows[k + 1] = r, in order.
 
-    Shapes: x [m, c...], pairs [m + 2, 2], starts [n + 1] -> [n, c...]; a row nobody names is 0. See
-    `segments` for the last two.
+    Shapes: x [m, c...], rows [m + 2], starts [n + 1] -> [n, c...]; a row nobody names is 0. See `segments`
+    for the last two. With an operand `order` [m] slices stand elsewhere: x[order[k]] is added instead.
     """
 
     name = "segment_sum"
-    arity = 3
-    not_differentiable = _MADE_LATE
+    not_differentiable = "the compiler makes it of a scatter, after derivatives are taken"
     ulp = 1.0
 
     def infer(self, *types: TensorType) -> TensorType:
-        x, pairs, starts = types
+        if len(types) not in (3, 4):
+            raise ShapeError("segment_sum: takes 3 or 4 operands", got=str(len(types)))
+        x, rows, starts, *order = types
         if x.dtype.is_bool or x.dtype.compute is not x.dtype:
             raise DTypeError("segment_sum: takes what adds without rounding to 16 bits", got=str(x))
-        if pairs.dtype is not int32 or starts.dtype is not int32:
-            raise DTypeError("segment_sum: pairs and starts are int32", got=f"{pairs}, {starts}")
-        if x.ndim == 0 or starts.ndim != 1 or pairs.ndim != 2 or _differ(pairs.shape[0], x.shape[0] + 2):
-            raise ShapeError("segment_sum: x, pairs and starts do not fit", got=f"{x}, {pairs}, {starts}")
+        if any(t.dtype is not int32 for t in (rows, starts, *order)):
+            raise DTypeError("segment_sum: numbers of rows are int32", got=", ".join(map(str, types)))
+        lists = x.ndim > 0 and all(t.ndim == 1 for t in types[1:])
+        sizes = [(rows, 2), *((o, 0) for o in order)]
+        if not lists or any(_differ(t.shape[0], x.shape[0] + more) for t, more in sizes):
+            raise ShapeError("segment_sum: operands do not fit", got=", ".join(map(str, types)))
         return x.with_shape((starts.shape[0] - 1, *x.shape[1:]))
 
     def ref(self, *arrays: Array) -> Array:
-        x, pairs, starts = arrays
+        x, rows, starts, *order = arrays
         out = np.zeros((len(starts) - 1, *x.shape[1:]), x.dtype)
-        np.add.at(out, pairs[1:-1, 0], x[pairs[1:-1, 1]])
+        np.add.at(out, rows[1:-1], x[order[0]] if order else x)
         return out
 
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)
-        x, pairs, starts = arguments(*types)
+        args = arguments(*types)
+        x, rows, _, *order = args
         row, *inner = fresh_axes(self.infer(*types).ints)
         k = Var("k", x.shape[0])
-        of, source = (family.as_index(pairs[add(k, 1), as_expr(n)]) for n in (0, 1))
-        term = guard(call("eq", of, row), x[(source, *inner)], const(0, x.dtype))
-        return Compute((x, pairs, starts), (row, *inner), x.dtype, (term,), reduce=(k,), combiner="sum")
+        source = family.as_index(order[0][k,]) if order else k
+        mine = call("eq", family.as_index(rows[add(k, 1),]), row)
+        term = guard(mine, x[(source, *inner)], const(0, x.dtype))
+        return Compute(args, (row, *inner), x.dtype, (term,), reduce=(k,), combiner="sum")
 
     def cost(self, *types: TensorType) -> Cost:
         """Each slice once, each row once."""
@@ -196,17 +208,18 @@ class SegmentSum(Op):
                 (40, 7, (3,)), (9, 30, (2, 20)), (5, 3, ()), (0, 3, (2,)), (3, 1, (0,)), (1, 1, (1,)),
                 (70, 4, (200,)),
             ):  # fmt: skip
-                shapes: tuple[Shape, ...] = ((count + 2, 2), (size + 1,))
-                types = (TensorType(dtype, (count, *inner)), *(TensorType(int32, s) for s in shapes))
-                yield Sample(cls(), types, draw=_drawn_segments(types, size))
+                for shapes in (((count + 2,), (size + 1,)), ((count + 2,), (size + 1,), (count,))):
+                    types = (TensorType(dtype, (count, *inner)), *(TensorType(int32, s) for s in shapes))
+                    yield Sample(cls(), types, draw=_drawn_segments(types, size))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
-        x, pairs, starts = TensorType(float32, (4, 2)), TensorType(int32, (6, 2)), TensorType(int32, (3,))
-        yield Reject(cls(), (TensorType(bfloat16, (4, 2)), pairs, starts), "16 bits")
-        yield Reject(cls(), (x, TensorType(int64, (6, 2)), starts), "int32")
+        x, rows, starts, order = TensorType(float32, (4, 2)), *(TensorType(int32, (n,)) for n in (6, 3, 4))
+        yield Reject(cls(), (TensorType(bfloat16, (4, 2)), rows, starts), "16 bits")
+        yield Reject(cls(), (x, TensorType(int64, (6,)), starts), "int32")
         yield Reject(cls(), (x, starts, starts), "fit")
-        yield Reject(cls(), (TensorType(float32, (5, 2)), pairs, starts), "fit")
+        yield Reject(cls(), (x, rows, starts, starts), "fit")
+        yield Reject(cls(), (x, rows, starts, order, order), "operands")
 
 
 def _differ(a: Dim, b: Dim) -> bool:
@@ -214,23 +227,24 @@ def _differ(a: Dim, b: Dim) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
-def _drawn_index(count: int, size: int, dtype: DType) -> Draw:
-    return lambda rng: [rng.integers(0, max(size, 1), count).astype(dtype.np)]
+def _drawn_indices(types: Sequence[TensorType], size: int) -> Draw:
+    """Return a drawing of indices and of what is carried along with them."""
+
+    def values(rng: np.random.Generator) -> Sequence[Array]:
+        bounds = (max(size, 1), *(2 for _ in types[1:]))
+        return [rng.integers(0, n, t.ints).astype(t.dtype.np) for n, t in zip(bounds, types, strict=True)]
+
+    return values
 
 
 def _drawn_segments(types: Sequence[TensorType], size: int) -> Draw:
     """Return a drawing of values and of the segments of drawn indices."""
 
     def values(rng: np.random.Generator) -> Sequence[Array]:
-        t = types[0]
-        x = rng.integers(-9, 9, t.ints) if t.dtype.is_integer else rng.uniform(-2, 2, t.ints)
-        index = rng.integers(0, max(size, 1), t.ints[0])
-        return [np.asarray(x).astype(t.dtype.np), *Segments(size).ref(index)]
+        x, _, _, *order = types
+        drawn = rng.integers(-9, 9, x.ints) if x.dtype.is_integer else rng.uniform(-2, 2, x.ints)
+        index = rng.integers(0, max(size, 1), x.ints[0])
+        places = [np.arange(x.ints[0], dtype=np.int32) for _ in order]
+        return [np.asarray(drawn).astype(x.dtype.np), *Segments(size).ref(index, *places)]
 
     return values
-
-
-def segmented(b: Builder, x: Node, index: Node, size: int) -> Node:
-    """Return the sum of the slices of `x` with equal index, for each of `size` rows."""
-    found: Node = b.segment_sum(x, *b.items(b.segments(index, size=size)))
-    return found

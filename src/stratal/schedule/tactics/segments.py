@@ -9,7 +9,7 @@ from sizes alone, so bits do not depend on the number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stratal.base.dtypes import int64
 from stratal.base.target import Target
@@ -25,7 +25,7 @@ from stratal.schedule.tactics.common import CHUNK_WORK, MAX_CHUNKS, lanes_of
 KIND = "segments"
 
 AHEAD = 8  # indices between a slice's fetch and its sum
-VECTORS = 8  # accumulators: of a wider slice, each chunk takes a part
+REGISTERS = 0.75  # share of the registers that hold sums: of a wider slice, each chunk takes a part
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -40,18 +40,19 @@ class SegmentNest:
         self.x = x
         self.target = target
         (self.anchor,) = x.results
-        self.values, pairs, starts = self.anchor.inputs
-        self.pairs, self.starts = x.buffer(pairs), x.buffer(starts)
+        self.values, rows, starts, *order = self.anchor.inputs
+        self.rows, self.starts, self.order = x.buffer(rows), x.buffer(starts), [x.buffer(o) for o in order]
         self.out = x.buffer(self.anchor)
         self.dtype = self.anchor.dtype
-        self.count, self.num_rows = self.pairs.shape[0] - 2, self.out.shape[0]
+        self.count, self.num_rows = self.rows.shape[0] - 2, self.out.shape[0]
         inner = fresh_axes(self.out.shape[1:])
         self.axes = by_stride(inner, Buffer("slice", self.dtype, self.out.shape[1:], self.out.strides[1:]))
         self.logical = inner
         self.size = math.prod(self.out.shape[1:])
         self.lanes = max(1, min(lanes_of(target, [self.dtype]), self.size))
-        self.vectors = min(VECTORS, -(-self.size // self.lanes))
-        self.blocks = -(-self.size // max(1, self.vectors * self.lanes))
+        num_vectors = -(-self.size // self.lanes)
+        self.blocks = -(-num_vectors // int(REGISTERS * target.num_vector_registers))
+        self.vectors = -(-num_vectors // max(1, self.blocks))
         self.chunks = self._num_chunks()
         self.share = -(-self.count // self.chunks)
         self.chunks = -(-self.count // max(1, self.share)) or 1
@@ -68,7 +69,11 @@ class SegmentNest:
     # -- places ----------------------------------------------------------------------------------------------
     def _row(self, position: Expr, shift: int = 0) -> Expr:
         """Return the row of a sorted position; -1 before the first and after the last."""
-        return cast(self.pairs[index.add(position, 1 + shift), index.as_expr(0)], int64)
+        return cast(self.rows[index.add(position, 1 + shift),], int64)
+
+    def _source(self, position: Expr) -> Expr:
+        """Return where the slice of a sorted position stands."""
+        return cast(self.order[0][position,], int64) if self.order else position
 
     def _over(self, block: Expr, build: object) -> Stmt:
         """Run a statement for every vector of a block; `build(slot, element)` makes it."""
@@ -102,12 +107,23 @@ class SegmentNest:
             return Seq(())
         chunk = Var("chunk", self.chunks * self.blocks)
         part, block = index.unflatten(chunk, (self.chunks, self.blocks))
+        return For(chunk, self._by_block(block, lambda b: self._block(part, b)), "parallel")
+
+    def _by_block(self, block: Expr, build: Callable[[Expr], Stmt]) -> Stmt:
+        """Run what `build` makes of a block; of the last apart, where its end is then known."""
+        if self.blocks == 1 or self.size % (self.vectors * self.lanes) == 0:
+            return build(block)
+        full = build(call("min", block, index.as_expr(self.blocks - 2)))
+        return If(index.less(block, self.blocks - 1), full, build(index.as_expr(self.blocks - 1)))
+
+    def _block(self, part: Expr, block: Expr) -> Stmt:
+        """Return what a chunk does to one block of all slices: the last share is shorter."""
         last = self.count - (self.chunks - 1) * self.share
         body = self._share(part, block, self.share)
         if last != self.share:
             rest = self._share(part, block, last)
             body = If(index.less(part, self.chunks - 1), body, rest) if self.chunks > 1 else rest
-        return For(chunk, sequence(self._unnamed(part, block), body), "parallel")
+        return sequence(self._unnamed(part, block), body)
 
     def _unnamed(self, part: Expr, block: Expr) -> Stmt:
         """Fill the chunk's share of the rows with 0 where nothing is added up."""
@@ -133,7 +149,7 @@ class SegmentNest:
         k = Var("k", count)
         place = index.add(first, k)
         row = self._row(place)
-        source = cast(self.pairs[index.add(place, 1), index.as_expr(1)], int64)
+        source = self._source(place)
         fresh = call("ne", row, self._row(place, -1))
 
         def step(slot: tuple[Expr, ...], e: Expr) -> Stmt:
@@ -157,7 +173,7 @@ class SegmentNest:
         if self.vectors == 1:
             return []
         later = call("min", index.add(place, AHEAD), index.as_expr(self.count - 1))
-        source = cast(self.pairs[index.add(later, 1), index.as_expr(1)], int64)
+        source = self._source(later)
 
         def fetch(_: tuple[Expr, ...], e: Expr) -> Stmt:
             read = loads([self.x.at(self.values, (source, *self._slice(e)))])
@@ -181,4 +197,6 @@ class SegmentNest:
             at = (row, *self._slice(e))
             return Store(self.out, at, call("add", self.out[at], self.begun[(part, e)]))
 
-        return For(c, If(call("eq", self._row(first, -1), row), For(block, self._over(block, join))))
+        row_of_both = call("eq", self._row(first, -1), row)
+        blocks = For(block, self._by_block(block, lambda b: self._over(b, join)))
+        return For(c, If(row_of_both, blocks))
