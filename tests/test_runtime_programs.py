@@ -656,6 +656,12 @@ def test_memory_that_is_not_aligned_is_copied_before_a_run() -> None:
     np.testing.assert_array_equal(odd, np.arange(8))
 
 
+@pytest.mark.parametrize("size", [1 << 18, (1 << 18) + 5, 1 << 19])
+def test_memory_that_fills_large_pages_starts_with_one(size: int) -> None:
+    assert Storage.empty(TensorType(int64, (size,))).address % (1 << 21) == 0
+    assert Storage.empty(TensorType(int64, (size // 8,))).address % 64 == 0
+
+
 def test_strides_of_axes_with_one_element_do_not_matter() -> None:
     type_ = TensorType(int64, (1, 8, 1))
     plain = Storage.empty(type_)
