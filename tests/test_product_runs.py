@@ -46,6 +46,35 @@ def test_a_single_row_reads_long_pieces_of_a_large_matrix() -> None:
     assert taken["rows"] == 1 and taken["vectors"] > 4
 
 
+def linear(m: int, k: int, n: int) -> dict[str, int]:
+    """Return the parameters of the product that is chosen for [m, k] and weights [n, k]; it must be right."""
+    rng = np.random.default_rng(m)
+    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((m, k), (n, k)))
+    with watched_problems() as found:
+        product = st.compile(lambda x, w: F.linear(x, w))(st.tensor(x), st.tensor(w)).numpy()
+    exact = x.astype(np.float64) @ w.T.astype(np.float64)
+    np.testing.assert_allclose(product, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    (candidate,) = [c for _, c in found]
+    return {"dots": candidate.algorithm == "dots", **dict(candidate.parameters)}
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize(("m", "k"), [(1, 768), (1, 771), (2, 300), (1, 2048)])
+def test_a_weight_that_memory_holds_is_read_row_after_row(m: int, k: int, target: str) -> None:
+    with settings.target(target):
+        columns = 2 * current_target().l2_bytes // (4 * k) + 5
+        taken = linear(m, k, columns)
+    assert taken["dots"] and {taken["rows"], taken["columns"]} == {1, m} and taken["vectors"] == 2 // m
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 768, 200), (1, 3900, 700), (6, 768, 3000)])
+def test_tiles_have_several_columns_where_a_cache_holds_the_weight_or_rows_fill_it(
+    m: int, k: int, n: int
+) -> None:
+    taken = linear(m, k, n)
+    assert taken["dots"] and taken["rows"] * taken["columns"] > m and taken["vectors"] == 1
+
+
 def test_a_deep_product_runs_over_several_panels_that_share_a_block_of_rows() -> None:
     taken = chosen(640, 1400, 200)
     assert taken["depth"] > 0 and taken["run_columns"] > 1
