@@ -7,7 +7,7 @@ from typing import Final
 
 from stratal.base.dtypes import DType, int32, int64
 from stratal.base.errors import VerifyError
-from stratal.codegen.placing import NEVER, Info, Place, inputs, lane_count
+from stratal.codegen.placing import NEVER, Info, Place, lane_count
 from stratal.codegen.scalar import mangled, splat, vector_of
 from stratal.codegen.turning import Turning
 from stratal.codegen.types import immediate, memory_type, register_type
@@ -25,23 +25,22 @@ class Values(Turning):
     def value(self, expr: Expr, mask: str | None) -> str:
         """Return the SSA name (or immediate) of an expression; loads in it happen only where `mask` holds."""
         stack = [expr]
+        opened: set[Expr] = set()  # those whose operands were looked at
         while stack:
             e = stack[-1]
             info, memo, key = self._entry(e, mask)
             if key in memo:
                 stack.pop()
                 continue
-            needed = (
-                []
-                if isinstance(e, (Guard, Load, Lanes)) or self._word(e) is not None
-                else [c for c in inputs(e) if not self._has(c, mask)]
-            )
-            if needed:
-                stack.extend(needed)
-                continue
+            if isinstance(e, Call) and e not in opened and self._word(e) is None:
+                opened.add(e)
+                needed = [c for c in e.args if not self._has(c, mask)]
+                if needed:
+                    stack.extend(needed)
+                    continue
             memo[key] = self._one(e, info, mask)
             stack.pop()
-        return self._get(expr, mask)
+        return memo[key]
 
     def _has(self, e: Expr, mask: str | None) -> bool:
         _, memo, key = self._entry(e, mask)

@@ -198,24 +198,29 @@ def loaded(stmt: Stmt) -> list[Buffer]:
 
 def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace loop variables throughout a statement; parts that do not mention them stay the same objects."""
+    roots = list(dict.fromkeys(expressions(stmt)))
+    return _with_roots(stmt, dict(zip(roots, substitute(roots, values), strict=True)))
+
+
+def _with_roots(stmt: Stmt, new: Mapping[Expr, Expr]) -> Stmt:
+    """Replace the root expressions of a statement and of all below it."""
     if isinstance(stmt, Store):
-        if all(values.keys().isdisjoint(e.free) for e in (*stmt.indices, stmt.value)):
-            return stmt
-        *indices, value = substitute((*stmt.indices, stmt.value), values)
-        return Store(stmt.buffer, indices, value)
+        indices, value = [new[i] for i in stmt.indices], new[stmt.value]
+        same = value is stmt.value and all(a is b for a, b in zip(indices, stmt.indices, strict=True))
+        return stmt if same else Store(stmt.buffer, indices, value)
     if isinstance(stmt, For):
-        body = substitute_stmt(stmt.body, values)
+        body = _with_roots(stmt.body, new)
         return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
     if isinstance(stmt, ProductCall):
-        return ProductCall(*stmt.loops, substitute_stmt(stmt.body, values))
+        return ProductCall(*stmt.loops, _with_roots(stmt.body, new))
     if isinstance(stmt, If):
-        otherwise = substitute_stmt(stmt.otherwise, values) if stmt.otherwise is not None else None
-        return If(substitute((stmt.condition,), values)[0], substitute_stmt(stmt.then, values), otherwise)
+        otherwise = _with_roots(stmt.otherwise, new) if stmt.otherwise is not None else None
+        return If(new[stmt.condition], _with_roots(stmt.then, new), otherwise)
     if isinstance(stmt, Fail):
-        return Fail(substitute((stmt.condition,), values)[0], stmt.code)
+        return Fail(new[stmt.condition], stmt.code)
     if isinstance(stmt, Fetch):
-        return Fetch(stmt.buffer, substitute(stmt.indices, values), stmt.ahead)
-    return Seq(substitute_stmt(s, values) for s in stmt.body)
+        return Fetch(stmt.buffer, [new[i] for i in stmt.indices], stmt.ahead)
+    return Seq(_with_roots(s, new) for s in stmt.body)
 
 
 def store_groups(body: Sequence[Stmt]) -> list[list[Store] | Stmt]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
+from stratal.base.target import Target
 from stratal.graph.node import Const as ConstNode
 from stratal.graph.node import Input, Item, Node
 from stratal.graph.partition import Group
@@ -37,6 +38,7 @@ class GroupExpressions:
         self.held = held
         self._held_buffers: set[Buffer] = set()
         self.local: dict[Node, Buffer] = {}
+        self.seen_as: dict[Target, object] = {}  # what tactics make of the group to look at it
         self._buffer_of = buffer_of
         self._memo: dict[tuple[Node, tuple[Expr, ...]], Expr] = {}
 

@@ -344,20 +344,20 @@ def rewrite_expressions(
 ) -> Stmt:
     """Rebuild every expression, and retarget stores to the buffers and indices in `stores`."""
 
+    roots = list(dict.fromkeys(expressions(stmt)))
+    new = dict(zip(roots, transform(roots, change), strict=True))
+
     def visit(s: Stmt) -> Stmt:
         if isinstance(s, Store):
-            *indices, value = transform((*s.indices, s.value), change)
-            if s.buffer in stores:
-                buffer, local = stores[s.buffer]
-                return Store(buffer, local(indices), value)
-            return Store(s.buffer, indices, value)
+            buffer, local = stores.get(s.buffer, (s.buffer, tuple))
+            return Store(buffer, local([new[i] for i in s.indices]), new[s.value])
         if isinstance(s, If):
-            return If(transform((s.condition,), change)[0], s.then, s.otherwise)
+            return If(new[s.condition], s.then, s.otherwise)
         if isinstance(s, Fail):
-            return Fail(transform((s.condition,), change)[0], s.code)
+            return Fail(new[s.condition], s.code)
         if isinstance(s, Fetch):
             buffer, local = stores.get(s.buffer, (s.buffer, tuple))
-            return Fetch(buffer, local(transform(s.indices, change)), s.ahead)
+            return Fetch(buffer, local([new[i] for i in s.indices]), s.ahead)
         return s
 
     return rewrite(stmt, visit)

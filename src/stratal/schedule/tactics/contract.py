@@ -17,7 +17,7 @@ from stratal.base.target import Target
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import finished, reduction_order
-from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.product import Product, product_of
 from stratal.schedule.tactics.tiles import Copied, TiledProduct, Tiling
 
 KIND = "contract"
@@ -44,7 +44,7 @@ FAIR: Final = 1.3  # a register tile that takes more of the best one's cycles is
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield the product in tiles that suit its sizes."""
-    product = Product(x, target)
+    product = product_of(x, target)
     yield _candidate(product, choose_tiling(product))
 
 

@@ -20,7 +20,7 @@ from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import cut_tails, distribute_runs, finished, nest, reduction_order
-from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.product import Product, product_of
 
 KIND = "contract"
 
@@ -45,7 +45,7 @@ class Cut(NamedTuple):
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield dot products where both operands are contiguous along the same reduction."""
-    p = Product(x, target)
+    p = product_of(x, target)
     if suits(p):
         cut = choose_cut(p)
         yield _candidate(p, walked(p, cut), priced=cut)

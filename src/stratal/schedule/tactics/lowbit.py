@@ -28,7 +28,7 @@ from stratal.schedule.primitives import Schedule, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order
 from stratal.schedule.tactics.contract import BLOCK, RUN, choose_tile, tile_cycles
-from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.product import Product, product_of
 from stratal.schedule.tactics.tiles import TiledProduct, Tiling
 
 KIND = "contract"
@@ -56,7 +56,7 @@ SUM_CYCLES: Final = 0.05  # a byte added up
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield the product over words where both operands are of one kind that the machine multiplies."""
-    product = Product(x, target)
+    product = product_of(x, target)
     kind = _kind(product)
     if kind is None:
         return

@@ -311,3 +311,11 @@ class Product:
             self.x.local[self.anchor] = Buffer("stand", self.anchor.dtype, self.anchor.aval.ints)
             self.x.forget()
         return self.x.local[self.anchor]
+
+
+def product_of(x: GroupExpressions, target: Target) -> Product:
+    """Return the product that a group is, one for all tactics that look at it."""
+    found = x.seen_as.get(target)
+    if not isinstance(found, Product):
+        found = x.seen_as[target] = Product(x, target)
+    return found

@@ -18,7 +18,7 @@ from stratal.schedule.primitives import Schedule
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics import contract, dots
 from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order
-from stratal.schedule.tactics.product import Product
+from stratal.schedule.tactics.product import Product, product_of
 from stratal.schedule.tactics.tiles import TiledProduct
 
 KIND = "contract"
@@ -28,7 +28,7 @@ COPY_CYCLES: Final = 0.4  # an element widened: two bytes read, four written and
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     """Yield tiles and dot products over copies of the operands that would be widened again and again."""
-    plain = Product(x, target)
+    plain = product_of(x, target)
     if not all(v.extent for v in (*plain.axes, *plain.roles.reduce)):
         return
     kept = _kept(plain)
