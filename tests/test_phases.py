@@ -81,3 +81,30 @@ def test_what_winograds_algorithm_computes_with_fewer_products_stays() -> None:
     assert conv.op.attributes["lhs_dilation"] == (2, 2)
     with settings.winograd(False):
         assert _convolution((2, 32, 8, 8), (32, 32, 3, 3), (2, 2), extra=1).shape[1] == 32 * 4
+
+
+FILTERS = (3, 8, 20, 33)  # of a phase: fewer than a vector's lanes, and more
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize(
+    ("strides", "padding", "groups"), [((2, 3), (1, 0), 1), ((2, 2), (1, 1), 2), ((3, 1), (0, 1), 1)]
+)
+def test_images_with_channels_last_are_written_once(
+    filters: int, strides: tuple[int, int], padding: tuple[int, int], groups: int
+) -> None:
+    rng = np.random.default_rng(filters)
+    shapes = (2, 5, 6, 4 * groups), (4 * groups, filters, 3, 3)
+    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+
+    def layer(x: Any, w: Any) -> Any:
+        images = st.moveaxis(x, -1, 1)
+        made = nn.functional.conv_transpose2d(images, w, stride=strides, padding=padding, groups=groups)
+        return st.relu(st.moveaxis(made, 1, -1))
+
+    compiled = st.compile(layer)
+    result = compiled(*map(st.tensor, (x, w))).numpy()
+    with st.eager():
+        expected = layer(*(st.tensor(a.astype(np.float64)) for a in (x, w))).numpy()
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    assert [k.tactic for k in compiled.program.draft.kernels.values()][-1] in ("contract", "dots")

@@ -119,7 +119,7 @@ def test_an_axis_read_through_views_is_one_loop_where_it_lies_evenly(
     m, n, k = Var("m", 120), Var("n", 400), Var("k", 64)
     images = Buffer("x", float32, (64, 16, 5, 5), strides)
     terms = [Buffer("g", float32, (64, 120))[k, m], images[k, *index.unflatten(n, (16, 5, 5))]]
-    assert (Grid([m, n], terms, Buffer("y", float32, (120, 400))).axes == [m, n]) == evenly
+    assert (Grid([m, n], terms, Buffer("y", float32, (120, 400))[m, n]).axes == [m, n]) == evenly
 
 
 def test_normalised_rows_are_stored_once_for_the_gradient() -> None:

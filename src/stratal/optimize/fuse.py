@@ -17,9 +17,11 @@ from stratal.base.types import TensorType, TupleType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
+from stratal.loops import index
 from stratal.loops.compute import Compute, Nest, Region
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Expr, Var
+from stratal.loops.expr import Buffer, Expr, Guard, Var, walk
+from stratal.loops.inverse import inverse
 from stratal.loops.lowering import is_contraction, is_segmented, is_view
 from stratal.loops.rebuild import substitute
 from stratal.optimize.buffers import Buffers
@@ -34,6 +36,7 @@ from stratal.optimize.grouping import (
     reads_in_order,
 )
 from stratal.optimize.kernel_graph import fused_groups, fusion_key, kernel_graph
+from stratal.optimize.layout import strides
 
 FEW_ROWS = 8
 SMALL_SPACE = 1 << 14
@@ -59,6 +62,9 @@ class Fusion(Grouping):
         self.columns: dict[tuple[tuple[int, ...], ...], list[Group]] = {}
         self.newest: dict[Shape, Group] = {}  # element-wise kernel of each space
         self.little: set[Node] = set()
+        self.shown: dict[
+            Group, tuple[tuple[Var, ...], tuple[Expr, ...]]
+        ] = {}  # how a sum is read by what follows
         self.waiting: dict[Node, Compute] = {}  # element-wise nodes over inputs alone, not placed yet
 
     def run(self) -> Partition:
@@ -244,6 +250,8 @@ class Fusion(Grouping):
         if compute.checks and inside and group.kind != "pointwise":
             return False  # an index out of a reduction is checked before it is used: it needs a buffer
         axes: tuple[Expr, ...] = tuple(compute.axes)
+        if group.kind == "contract":
+            return self._follows_sum(group, node, compute, inside)
         if group.kind == "rows":
             fits = node.shape in (group.space, group.space[: group.num_rows])
             return fits and all(along_rows(group, a, axes) for a in inside)
@@ -251,6 +259,40 @@ class Fusion(Grouping):
         if group.kind == "columns":
             space = tuple(n for k, n in enumerate(group.space) if k not in group.reduced)
         return node.shape == space and all(a.indices == axes for a in inside)
+
+    def _follows_sum(self, group: Group, node: Node, compute: Compute, inside: Sequence[Access]) -> bool:
+        """Return whether a node reads each element of a sum, or of what follows it, where it is computed.
+
+        The first to follow a sum may show it moved; what comes later reads the sum likewise.
+        """
+        axes: tuple[Expr, ...] = tuple(compute.axes)
+        if len(group.members) == 1 and self._moves(group.members[0], node, compute, inside):
+            return True
+        there = axes
+        if group in self.shown:
+            first, indices = self.shown[group]
+            there = tuple(substitute(indices, dict(zip(first, axes, strict=False))))
+        anchor = group.members[0]
+        return node.shape == group.space and all(
+            a.indices == (there if a.value is anchor else axes) for a in inside
+        )
+
+    def _moves(self, anchor: Node, node: Node, compute: Compute, inside: Sequence[Access]) -> bool:
+        """Return whether a node shows a sum's elements, each once, at other places in memory, and neighbours
+        still as neighbours.
+        """
+        read = {a.indices for a in inside if a.value is anchor}
+        if len(read) != 1 or any(isinstance(e, Guard) for e in walk(compute.terms)):
+            return False
+        (indices,) = read
+        here, there = (
+            Buffer("", v.dtype, v.aval.ints, strides(v.aval.ints, self.orders.get(v))) for v in (node, anchor)
+        )
+        if index.place(here, tuple(compute.axes)) is index.place(there, indices):
+            return False  # it lies where the sum does: nothing moves (`schedule/moves.py`)
+        last = compute.axes[self.order_of(node)[-1]]
+        near = index.stride_of(indices[self.order_of(anchor)[-1]], last) == 1
+        return near and inverse(indices, compute.axes, fresh_axes(anchor.aval.ints)) is not None
 
     def _place_reduction(
         self, node: Node, compute: Compute, accesses: list[Access], latest: Group | None
@@ -355,9 +397,19 @@ class Fusion(Grouping):
         return otherwise or f"the loops of {name} cannot hold it"
 
     def _join(self, group: Group, node: Node) -> None:
+        if group.kind == "contract" and len(group.members) == 1:
+            self._follow(group, node)
         group.members.append(node)
         self.group_of[node] = group
         self.work[group] += self.work_of(node)
+
+    def _follow(self, group: Group, node: Node) -> None:
+        """Note how the first node to follow a sum reads it: what comes later runs over that node's space."""
+        compute = self.lower_of(node)
+        for access in self.reads[node]:
+            if access.value is group.members[0] and isinstance(compute, Compute):
+                self.shown[group] = (compute.axes, access.indices)
+                group.space = node.aval.shape
 
     def _drop_unread(self) -> None:
         """Drop nodes no element of a result depends on, such as what a dynamic update replaces entirely."""
@@ -392,9 +444,7 @@ def fuse(
     return Fusion(graph, lower_of, orders, enabled, alone).run()
 
 
-def _slower_fused(
-    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]]
-) -> frozenset[Node]:
+def _slower_fused(graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]]) -> frozenset[Node]:
     """Return the members of kernels that records say to take apart."""
     unfused = tuning.in_force().unfused
     with collect():  # what would be decided without the records is nobody's decision

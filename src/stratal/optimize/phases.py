@@ -4,9 +4,10 @@
 
 With y = d*q + p - shift, output y reads x at q + t through tap d*t + (low + shift) - p of its filter: what
 differs from phase to phase is the filter alone. One plain convolution with d times the filters computes all
-phases; a reshape makes places of them. Filters get fewer than d taps more, which are zero, where d - 1 zeros
-stood between any two elements. `shift` is such that none of those taps stands in front. Along an axis whose
-window is one element, one phase alone is not zero: there the result is spread, and nothing else is computed.
+phases, the filters of a phase side by side; a reshape makes places of them. Filters get fewer than d taps
+more, which are zero, where d - 1 zeros stood between any two elements. `shift` is such that none of those
+taps stands in front. Along an axis whose window is one element, one phase alone is not zero: there the result
+is spread, and nothing else is computed.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def _split(node: Node) -> tuple[str, Node] | None:
     padding = tuple(axes[k].padding if k in dilated else op["padding"][k] for k in range(len(axes)))
     ones = (1,) * len(axes)
     x, padding = family.crop_negative(b, x, 2, padding, ones)
-    made = b.conv(x, _filters(b, w, axes), **(op | {"padding": padding, "lhs_dilation": ones}))
-    return "split-phases", _spread(b, _interleave(b, made, axes), axes)
+    made = b.conv(x, _filters(b, w, op["groups"], axes), **(op | {"padding": padding, "lhs_dilation": ones}))
+    return "split-phases", _spread(b, _interleave(b, made, op["groups"], axes), axes)
 
 
 def _is_faster_spread(node: Node, axes: list[Axis]) -> bool:
@@ -105,39 +106,43 @@ def _is_faster_spread(node: Node, axes: list[Axis]) -> bool:
     return spread < math.prod(a.phases * a.taps for a in axes)
 
 
-def _filters(b: Builder, w: Node, axes: list[Axis]) -> Node:
-    """Return the filters of all phases, [filters * phases, channels, taps...]."""
+def _filters(b: Builder, w: Node, groups: int, axes: list[Axis]) -> Node:
+    """Return the filters of all phases, [groups * phases * filters, channels, taps...]."""
     if all(a.phases == 1 for a in axes):
         return w
     none = (0,) * (2 + len(axes))
     high = (0, 0, *(a.taps * a.phases - a.window if a.phases > 1 else 0 for a in axes))
     w = b.pad(w, b.const(0, w.dtype), low=none, high=high, interior=none)
-    shape = list(w.shape[:2])
+    numbers, channels, *window = w.aval.ints
+    shape = [groups, numbers // groups, channels]
     taps, phases = [], []
-    for a, size in zip(axes, w.shape[2:], strict=True):
+    for a, size in zip(axes, window, strict=True):
         taps.append(len(shape))
         shape.append(size // a.phases)
         if a.phases > 1:
             phases.append(len(shape))
             shape.append(a.phases)
     w = b.flip(b.reshape(w, shape=tuple(shape)), axes=tuple(phases))
-    w = b.permute(w, perm=(0, *phases, 1, *taps))
-    numbers = math.prod(w.aval.ints[: 1 + len(phases)])
-    return b.op("reshape", w, shape=(numbers, *w.shape[1 + len(phases) :]))
+    w = b.permute(w, perm=(0, *phases, 1, 2, *taps))
+    numbers *= math.prod(a.phases for a in axes)
+    return b.op("reshape", w, shape=(numbers, channels, *(shape[k] for k in taps)))
 
 
-def _interleave(b: Builder, made: Node, axes: list[Axis]) -> Node:
-    """Return the results of all phases at their places: [n, filters * phases, q...] -> [n, filters, y...]."""
+def _interleave(b: Builder, made: Node, groups: int, axes: list[Axis]) -> Node:
+    """Return the results of all phases at their places:
+    [n, groups * phases * filters, q...] -> [n, groups * filters, y...].
+    """
     many = [k for k, a in enumerate(axes) if a.phases > 1]
     if not many:
         return made
     phases = [axes[k].phases for k in many]
     batch, numbers, *counts = made.aval.ints
     outputs = numbers // math.prod(phases)
-    made = b.reshape(made, shape=(batch, outputs, *phases, *counts))
-    perm, shape = [0, 1], [batch, outputs]
+    made = b.reshape(made, shape=(batch, groups, *phases, outputs // groups, *counts))
+    first = 3 + len(many)  # of the spatial axes
+    perm, shape = [0, 1, first - 1], [batch, outputs]
     for k, count in enumerate(counts):
-        perm.append(2 + len(many) + k)
+        perm.append(first + k)
         if k in many:
             perm.append(2 + many.index(k))
         shape.append(count * axes[k].phases)

@@ -11,12 +11,12 @@ from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, cast, load, loads, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, cast, loads, walk
 from stratal.loops.lowering import strip_cast
-from stratal.loops.rebuild import substitute, transform
+from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Fetch, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
-from stratal.schedule.primitives import sequence
+from stratal.schedule.placement import Placed, placed, stores
 from stratal.schedule.tactics.common import in_place_pairs
 
 COPIED = 3.0  # cycles to copy an element across its line
@@ -42,27 +42,33 @@ class Grid:
     """The loops over a result: its axes, of which those that operands read in groups are two loops each.
 
     A filter's number in a grouped convolution is `group * size + member`: images depend on the group alone.
-    An axis that lies evenly in memory is one loop, whatever the views it is read through.
+    An axis that lies evenly in memory is one loop, whatever the views it is read through; with `whole`, so is
+    one that a single operand reads in groups: a copy puts that in order.
     `places` has such axes as sums of their loops, `steps` how far apart neighbours along a loop are stored.
     The last two may be joined: vectors then cross the ends of lines.
     """
 
-    def __init__(self, axes: Sequence[Var], terms: Sequence[Expr], out: Buffer) -> None:
+    def __init__(self, axes: Sequence[Var], terms: Sequence[Expr], out: Load, *, whole: bool = False) -> None:
         self.axes: list[Var] = []
-        self.steps: list[int] = []
         self.places: dict[Var, Expr] = {}
-        divided = _divisions(map(_address, terms))
-        sizes = {v: c for v, c in divided if v in axes and v.extent % c == 0 and 1 < c < v.extent}
-        for v, step in zip(axes, out.strides, strict=True):
+        addresses = [_address(t) for t in terms]
+        lonely = {v for v in axes if whole and sum(index.depends(a, v) for a in addresses) < len(addresses)}
+        divided = [d for d in _divisions(addresses) if d[0] not in lonely]
+        sizes = {
+            v: c
+            for v, c in (*_divisions((index.offset(out),)), *divided)
+            if v in axes and v.extent % c == 0 and 1 < c < v.extent
+        }
+        for v in axes:
             size = sizes.get(v)
             if size is None:
                 self.axes.append(v)
-                self.steps.append(step)
                 continue
             group, member = fresh_axes((v.extent // size, size), f"{v.name}g")
             self.axes += [group, member]
-            self.steps += [size * step, step]
             self.places[v] = index.add(index.mul(group, size), member)
+        (offset,) = substitute((index.offset(out),), self.places)
+        self.steps: list[int | None] = [index.stride_of(offset, v) for v in self.axes]
 
     def join_last(self, accesses: Sequence[Load]) -> None:
         """Make the last two axes one where every access walks them as one and results lie along the last."""
@@ -104,9 +110,10 @@ def choose_roles(
     lanes: int,
     num_results: int = 1,
     held: Sequence[bool] = (False, False),
-) -> Roles:
+) -> tuple[float, Roles]:
     """Choose the vector axis: the one with the fewest cycles for arithmetic on padded vectors, for copying an
     operand it is not contiguous in (a held one costs nothing), and for storing results across their lines.
+    Return these cycles, too.
 
     An axis of both operands is one as well, as the channels of a depthwise convolution are: then A is read in
     vectors too, where it is contiguous.
@@ -134,8 +141,8 @@ def choose_roles(
             best = (score, b, v)
     if best is None:
         v = axes[-1] if axes else Var("one", 1)
-        best = ((), 1, v)
-    _, b, vector = best
+        best = ((-math.inf,), 1, v)
+    (gain, *_), b, vector = best
     a = 1 - b
     rows = [v for v in axes if v is not vector and not index.depends(offsets[b], v)]
     outer = [v for v in axes if v is not vector and v not in rows]
@@ -144,7 +151,8 @@ def choose_roles(
         rows += [v for v in outer if index.stride_of(offsets[b], v) is not None and v.extent > 1][-1:]
         outer = [v for v in outer if v not in rows]
     steps = {v: abs(index.stride_of(offsets[a], v) or 0) or (1 << 40) for v in reduce}
-    return Roles(a, b, vector, tuple(rows), tuple(outer), tuple(sorted(reduce, key=lambda v: -steps[v])))
+    inner = tuple(sorted(reduce, key=lambda v: -steps[v]))
+    return -gain, Roles(a, b, vector, tuple(rows), tuple(outer), inner)
 
 
 def _vector_operand(offsets: Sequence[Expr], v: Var) -> int | None:
@@ -172,6 +180,14 @@ def step_of(term: Expr, v: Var) -> int | None:
     return index.stride_of(index.offset(operand), v) if isinstance(operand, Load) else None
 
 
+class Choice(NamedTuple):
+    """Loops over a result with what they do, and the cycles of what the choice decides."""
+
+    cycles: float
+    grid: Grid
+    roles: Roles
+
+
 class Product:
     """A contraction and what follows it, over the loops `roles.outer`, `m` (all rows as one) and
     `roles.vector`.
@@ -187,13 +203,13 @@ class Product:
         operands = x.terms(self.anchor, tuple(axes), tuple(reduce))
         self.dtype: DType = self.compute.state_dtypes[0]
         self.lanes = target.lanes(max(4, self.dtype.itemsize))
-        out = x.buffer(x.results[0])
-        grid = Grid(axes, operands, out)
-        self._join(grid, axes, operands)
+        self.held = tuple(map(x.is_held, operands))  # of each operand: what is made of it before is made once
+        _, grid, self.roles = min(
+            (self._choice(axes, reduce, operands, whole=whole) for whole in (False, True)),
+            key=lambda c: c.cycles,
+        )
         self.axes: list[Var] = grid.axes
         operands = substitute(operands, grid.places)
-        self.held = tuple(map(x.is_held, operands))  # of each operand: what is made of it before is made once
-        self.roles = choose_roles(operands, grid, reduce, out.size, self.lanes, len(x.results), self.held)
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
         rows = index.unflatten(self.m, tuple(v.extent for v in self.roles.rows))
         self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
@@ -202,13 +218,28 @@ class Product:
         self.depth = math.prod(v.extent for v in reduce)
         self.in_place: list[tuple[Buffer, Buffer]] = []
 
+    def _choice(
+        self, axes: Sequence[Var], reduce: Sequence[Var], operands: list[Expr], *, whole: bool
+    ) -> Choice:
+        """Return the best roles in the loops that go with `whole`."""
+        out = placed(self.x, self.x.results[0], tuple(axes)).access
+        grid = Grid(axes, operands, out, whole=whole)
+        self._join(grid, axes, operands)
+        terms, results = substitute(operands, grid.places), len(self.x.results)
+        cycles, roles = choose_roles(terms, grid, reduce, out.buffer.size, self.lanes, results, self.held)
+        return Choice(cycles, grid, roles)
+
     def _join(self, grid: Grid, axes: Sequence[Var], operands: Sequence[Expr]) -> None:
         """Join the last axes of the result where all that is read and written walks them as one."""
-        self._stand_in()
-        where, results = tuple(axes), self.x.results
-        made = [*operands, *(self.x.at(r, where) for r in results)]
+        results = [placed(self.x, r, tuple(axes)) for r in self.x.results]
+        made = [*operands, *self._values(results), *(p.exists for p in results)]
         if not any(isinstance(e, Guard) for e in walk(made)):
-            grid.join_last([*loads(made), *(load(self.x.buffer(r), where) for r in results)])
+            grid.join_last([*loads(made), *(p.access for p in results)])
+
+    def _values(self, results: Sequence[Placed]) -> list[Expr]:
+        """Return what the group computes, each result where it is stored."""
+        made = zip(self.x.results, results, strict=True)
+        return [self.x.at(r, there.access.indices) for r, there in made]
 
     @property
     def num_outer(self) -> int:
@@ -271,21 +302,14 @@ class Product:
 
     def epilogue_work(self) -> int:
         """Return the operations that follow the sum, per element."""
-        self._stand_in()
-        return work([self.x.at(r, self.where) for r in self.x.results])
+        return work(self._values(self._placed()))
+
+    def _placed(self) -> list[Placed]:
+        return [placed(self.x, r, self.where) for r in self.x.results]
 
     def results(self, total: Expr) -> Stmt:
         """Return the stores of everything the group computes from its sum at one element."""
-        stand = self._stand_in()
-        value = cast(total, self.anchor.dtype)
-        parts: list[Stmt] = []
-        for r in self.x.results:
-            (expr,) = transform(
-                [self.x.at(r, self.where)],
-                lambda e: value if isinstance(e, Load) and e.buffer is stand else None,
-            )
-            parts.append(Store(self.x.buffer(r), self.where, expr))
-        made = sequence(*parts)
+        made = stores(self.x, cast(total, self.anchor.dtype), self.where)
         operands = {e.buffer for e in loads(self.terms)}
         reads = [b for b in loaded(made) if b not in operands]  # each element alone, where it is written
         self.in_place = in_place_pairs(made, reads, stored(made))
@@ -297,20 +321,13 @@ class Product:
         """
         made = self.results(self.zero)
         replaced = {r for r, _ in self.in_place}
-        read = [e.buffer for e in loads(expressions(made)) if e.indices == self.where]
+        read = [e for e in loads(expressions(made)) if e.indices == self.where and e.buffer not in replaced]
+        written = [p.access for p in self._placed() if p.always]
         return [
-            Fetch(b, self.where)
-            for b in dict.fromkeys((*stored(made), *(b for b in read if b not in replaced)))
-            if b.nbytes > self.target.l1d_bytes
-            and step_of(b[self.where], self.roles.vector) == 1
+            Fetch(e.buffer, e.indices)
+            for e in dict.fromkeys((*written, *read))
+            if e.buffer.nbytes > self.target.l1d_bytes and step_of(e, self.roles.vector) == 1
         ]
-
-    def _stand_in(self) -> Buffer:
-        """Return the buffer that stands for the sum while its epilogue is put together."""
-        if self.anchor not in self.x.local:
-            self.x.local[self.anchor] = Buffer("stand", self.anchor.dtype, self.anchor.aval.ints)
-            self.x.forget()
-        return self.x.local[self.anchor]
 
 
 def product_of(x: GroupExpressions, target: Target) -> Product:

@@ -45,6 +45,7 @@ from stratal.schedule.tactics.winograd_stages import (
     is_contiguous,
     products,
     sizes,
+    steps_of_results,
     up,
 )
 
@@ -361,6 +362,6 @@ def _apart(x: GroupExpressions, g: Geometry, *, by_rows: bool) -> float:
     near = s.stride > 1 or is_contiguous(x, x.group.members[0].inputs[0], 1)
     gathers = 0 if near else g.places * -(-s.channels // g.lanes)
     if not by_rows:
-        scattered = sum(x.buffer(r).strides[1] != 1 for r in x.results)
+        scattered = sum(k != 1 for k, *_ in steps_of_results(x))
         gathers += scattered * g.m * g.m * -(-s.filters // g.lanes)
     return gathers * g.tiles * PER_GATHER * 1e-9 / g.target.ghz

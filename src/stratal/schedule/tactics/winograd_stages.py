@@ -9,12 +9,13 @@ from stratal.base.dtypes import bool_, float32
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Const, Expr, Guard, Load, Var, call, const, guard, loads
-from stratal.loops.rebuild import transform
 from stratal.loops.stmt import For, If, Seq, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.filtering import Filtering, Matrix, both_sides, filtering
-from stratal.schedule.primitives import Schedule, guard_leaves, sequence
+from stratal.schedule.placement import placed, stores
+from stratal.schedule.primitives import Schedule, guard_leaves
 from stratal.schedule.tactics.common import in_place_pairs, nest
 from stratal.schedule.tactics.contract import choose_tile
 from stratal.schedule.tactics.tiles import UNROLL_K
@@ -127,22 +128,12 @@ class Stages:
         self.g = geometry
         self.anchor = x.group.members[0]
         self.registers: list[Buffer] = []
-        self.stand = Buffer("stand", float32, self.anchor.aval.ints)
         self.phases: Buffer | None = None  # what tiles of the input are read from instead of the image
-        x.local[self.anchor] = self.stand
-        x.forget()
 
     # -- operands and results --------------------------------------------------------------------------------
     def results(self, total: Expr, where: tuple[Expr, ...]) -> Stmt:
         """Return the stores of what the group computes from one sum."""
-        parts: list[Stmt] = []
-        for r in self.x.results:
-            (value,) = transform(
-                [self.x.at(r, where)],
-                lambda e: total if isinstance(e, Load) and e.buffer is self.stand else None,
-            )
-            parts.append(Store(self.x.buffer(r), where, value))
-        return sequence(*parts)
+        return stores(self.x, total, where)
 
     def in_place(self) -> list[tuple[Buffer, Buffer]]:
         """Return what the epilogue may overwrite: values it alone reads, each element where it is written."""
@@ -301,8 +292,14 @@ def unphased(c: Expr, channels: int, stride: int) -> tuple[Expr, Expr, Expr]:
 
 def apart(x: GroupExpressions) -> bool:
     """Return whether the filters of some result do not lie together, but its rows do."""
-    steps = [x.buffer(r).strides for r in x.results]
-    return any(s[1] != 1 and s[3] == 1 for s in steps)
+    return any(k != 1 and column == 1 for k, _, column in steps_of_results(x))
+
+
+def steps_of_results(x: GroupExpressions) -> list[tuple[int | None, ...]]:
+    """Return how far apart neighbours along filters, rows and columns are stored; None where that varies."""
+    where = tuple(fresh_axes(x.group.members[0].aval.ints))
+    addresses = [index.offset(placed(x, r, where).access) for r in x.results]
+    return [tuple(index.stride_of(a, v) for v in where[1:]) for a in addresses]
 
 
 class Factors(NamedTuple):

@@ -1,0 +1,85 @@
+"""The inverse of an index map: where an element goes, from where its reader takes it.
+
+    out[v...] = source[indices(v...)]    ->    out[inverse(i...)] = source[i...]
+
+An index is a number in mixed radix: its digits are axes, and quotients and remainders of axes, as reshapes,
+permutations and slices make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stratal.loops import index
+from stratal.loops.expr import Call, Const, Expr, Var
+
+Digits = dict[Expr, Expr]
+
+
+def inverse(indices: Sequence[Expr], axes: Sequence[Var], there: Sequence[Expr]) -> tuple[Expr, ...] | None:
+    """Return the place in `axes` that reads the position `there`; None where it is not found.
+
+    Positions that nobody reads give places outside the axes.
+    """
+    digits: Digits = {}
+    for number, value in zip(indices, there, strict=True):
+        found = _digits(number, value)
+        if found is None:
+            return None
+        digits |= found
+    places = []
+    for v in axes:
+        place = index.as_expr(0) if v.extent == 1 and v not in digits else _value(v, digits)
+        if place is None:
+            return None
+        places.append(place)
+    return tuple(places)
+
+
+def _digits(number: Expr, value: Expr) -> Digits | None:
+    """Return the digits of a number that has this value; None where they run into each other."""
+    terms, constant = index.linear(number)
+    digits: Digits = {}
+    scales = sorted(((scale, atom) for atom, scale in terms.items()), key=lambda t: t[0])
+    if not scales:
+        return digits
+    least = constant + sum(scale * index.bounds(atom)[0] for scale, atom in scales)
+    rest, scale = index.sub(value, least), 1
+    for k, (step, atom) in enumerate(scales):
+        low, high = index.bounds(atom)
+        size = high - low + 1
+        digit = index.floordiv(rest, step)
+        if k < len(scales) - 1:
+            digit = index.mod(digit, size)
+        elif isinstance(atom, Call) and atom.fn == "mod" and not _below(digit, size):
+            return None  # a remainder too large would be taken for another element's
+        if step != scale:
+            return None
+        digits[atom] = index.add(digit, low)
+        scale *= size
+    return digits
+
+
+def _value(number: Expr, digits: Digits) -> Expr | None:
+    """Return the value of an axis, or of its quotient, from its digits."""
+    if number in digits:
+        return digits[number]
+    for remainder, size, shift in _remainders(number, digits):
+        quotient = _value(index.floordiv(index.add(number, shift), size), digits)
+        if quotient is not None:
+            return index.sub(index.add(index.mul(quotient, size), digits[remainder]), shift)
+    return None
+
+
+def _remainders(number: Expr, digits: Digits) -> Iterator[tuple[Expr, int, int]]:
+    """Yield the digits (number + shift) % size, with `size` and `shift`."""
+    for atom in digits:
+        if isinstance(atom, Call) and atom.fn == "mod" and isinstance(atom.args[1], Const):
+            shift = index.sub(atom.args[0], number)
+            if isinstance(shift, Const):
+                yield atom, int(atom.args[1].value), int(shift.value)
+
+
+def _below(digit: Expr, size: int) -> bool:
+    low, high = index.bounds(digit)
+    return low >= 0 and high < size

@@ -1,0 +1,85 @@
+"""Inverses of index maps: what a reader shows of a value is stored where it goes, each element once."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from stratal.loops import index
+from stratal.loops.expr import Const, Expr, Var
+from stratal.loops.inverse import inverse
+from stratal.loops.rebuild import substitute
+
+X, Y, K = Var("x", 7), Var("y", 6), Var("k", 5)
+
+
+def phases(v: Var, step: int, shift: int) -> tuple[Expr, Expr]:
+    """Return the quotient and the remainder of a moved axis."""
+    moved = index.add(v, shift)
+    return index.floordiv(moved, step), index.mod(moved, step)
+
+
+def joined(*digits: tuple[Expr, int]) -> Expr:
+    """Return a number from its digits and their sizes, the highest first."""
+    return index.flatten(tuple(d for d, _ in digits), tuple(n for _, n in digits))
+
+
+XQ, XP = phases(X, 3, 1)
+YQ, YP = phases(Y, 2, 0)
+INVERTIBLE: dict[str, tuple[tuple[Expr, ...], tuple[int, ...], tuple[Var, ...]]] = {
+    "permutation": ((K, X, Y), (5, 7, 6), (X, Y, K)),
+    "slice": ((index.add(X, 2), K), (12, 5), (X, K)),
+    "one axis from two": ((joined((X, 7), (K, 5)),), (35,), (X, K)),
+    "two axes from one": ((index.floordiv(Y, 3), index.mod(Y, 3)), (2, 3), (Y,)),
+    "phases before channels": ((joined((XP, 3), (K, 5)), XQ), (15, 3), (X, K)),
+    "phases behind channels": ((joined((K, 5), (XP, 3)), XQ), (15, 3), (X, K)),
+    "phases of two axes": ((joined((XP, 3), (YP, 2), (K, 5)), XQ, YQ), (30, 3, 3), (X, Y, K)),
+}
+
+
+@pytest.mark.parametrize("case", list(INVERTIBLE))
+def test_every_element_of_the_reader_goes_where_it_is_read_from(case: str) -> None:
+    indices, shape, axes = INVERTIBLE[case]
+    there = tuple(Var(f"i{k}", n) for k, n in enumerate(shape))
+    found = inverse(indices, axes, there)
+    assert found is not None
+    for place in itertools.product(*(range(v.extent) for v in axes)):
+        source = _at(indices, axes, place)
+        assert all(0 <= i < n for i, n in zip(source, shape, strict=True))
+        assert _at(found, there, source) == place
+
+
+@pytest.mark.parametrize("case", list(INVERTIBLE))
+def test_what_nobody_reads_goes_nowhere(case: str) -> None:
+    indices, shape, axes = INVERTIBLE[case]
+    there = tuple(Var(f"i{k}", n) for k, n in enumerate(shape))
+    found = inverse(indices, axes, there)
+    assert found is not None
+    read = {_at(indices, axes, place) for place in itertools.product(*(range(v.extent) for v in axes))}
+    for source in itertools.product(*map(range, shape)):
+        place = _at(found, there, source)
+        exists = all(0 <= i < v.extent for i, v in zip(place, axes, strict=True))
+        assert exists == (source in read)
+
+
+NOT_INVERTIBLE: dict[str, tuple[tuple[Expr, ...], tuple[int, ...], tuple[Var, ...]]] = {
+    "an axis that is not read": ((X,), (7,), (X, K)),
+    "every second element": ((index.mul(X, 2),), (14,), (X,)),
+    "windows that overlap": ((index.add(X, K),), (11,), (X, K)),
+    "a remainder without its quotient": ((index.mod(Y, 3),), (3,), (Y,)),
+    "a remainder in an axis that is longer": ((index.floordiv(Y, 3), index.mod(Y, 3)), (2, 4), (Y,)),
+}
+
+
+@pytest.mark.parametrize("case", list(NOT_INVERTIBLE))
+def test_what_shows_elements_twice_or_not_all_has_no_inverse(case: str) -> None:
+    indices, shape, axes = NOT_INVERTIBLE[case]
+    assert inverse(indices, axes, tuple(Var(f"i{k}", n) for k, n in enumerate(shape))) is None
+
+
+def _at(indices: tuple[Expr, ...], axes: tuple[Var, ...], place: tuple[int, ...]) -> tuple[int, ...]:
+    values = {v: index.as_expr(i) for v, i in zip(axes, place, strict=True)}
+    found = substitute(indices, values)
+    assert all(isinstance(e, Const) for e in found)
+    return tuple(int(e.value) for e in found if isinstance(e, Const))
