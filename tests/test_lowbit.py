@@ -331,6 +331,46 @@ def test_sums_over_pairs_of_bfloat16_are_as_near_as_float32_is(spec: str, words_
     assert error.max() < 64 * 2.0**-24 * np.abs(np.einsum(spec, *wide)).max()  # sums in blocks: far below
 
 
+WINDOWS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "channels that fill words": ((2, 6, 9, 8), (5, 6, 3, 3), {}),
+    "one channel too few": ((2, 7, 9, 8), (33, 7, 3, 3), {"padding": 1}),
+    "groups": ((3, 14, 9, 7), (10, 7, 3, 3), {"groups": 2, "padding": 1}),
+    "strides": ((2, 7, 11, 9), (20, 7, 5, 3), {"stride": (2, 1), "dilation": (1, 2)}),
+    "the batch innermost": ((16, 5, 6, 7), (3, 5, 3, 3), {"padding": 1}),
+    "one axis": ((2, 9, 40), (4, 9, 3), {"stride": 2}),
+}
+
+
+@needs_pairs
+@pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_are_read_in_words_from_one_copy_of_the_image(
+    case: str, last: bool, words_only: None
+) -> None:
+    shape, filters, geometry = WINDOWS[case]
+    convolve = getattr(F, f"conv{len(shape) - 2}d")
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(s).astype(bfloat16.np) for s in (shape, filters))
+    x[0, 0, 4] = np.inf  # reaches the windows over it alone, though its neighbours share a word with it
+
+    def function(x: Any, w: Any) -> Any:
+        images = stratal.moveaxis(x, -1, 1) if last else x
+        made = convolve(images, w, **geometry)
+        return stratal.moveaxis(made, 1, -1) if last else made
+
+    given = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if last else x
+    compiled = stratal.compile(function)
+    found = compiled(stratal.tensor(given), stratal.tensor(w)).astype(stratal.float32).numpy()
+    with stratal.eager():
+        expected = function(*(stratal.tensor(v.astype(np.float64)) for v in (given, w))).numpy()
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    finite = np.isfinite(expected)
+    np.testing.assert_allclose(found[finite], expected[finite], rtol=0.01, atol=0.05)
+    if last:
+        kernels = [k.kernel for k in compiled.program.draft.kernels.values() if k.tactic == "words"]
+        assert len(kernels) == 1
+
+
 def test_products_of_bfloat16_take_pairs_where_the_machine_has_an_instruction() -> None:
     machine = dataclasses.replace(TARGETS["avx512"], features="+avx512bf16")
     types = [TensorType(bfloat16, (256, 256))] * 2

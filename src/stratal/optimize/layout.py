@@ -80,6 +80,8 @@ def _vectors_along_batch(graph: Graph, target: Target) -> bool:
         if node.op.name == "conv" and _of_activations(node):
             lanes = target.lanes(max(4, node.dtype.itemsize))
             batch, channels, *_ = node.aval.ints
+            if not _is_depthwise(node):
+                channels //= node.op.attributes["groups"]  # vectors hold filters of one group
             work = node.op.cost(*[i.aval for i in node.inputs]).flops
             along_batch += work * _padded(batch, lanes)
             along_channels += work * _padded(channels, lanes)

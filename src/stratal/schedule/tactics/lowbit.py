@@ -1,6 +1,9 @@
 """Products of short numbers, several at a time: words of four bytes or of two bfloat16 along the reduction
 take the place of elements, and the register tiles of other products run over words.
 
+Windows of an image overlap, so no copy of them is made: the image itself is copied with its channels in
+words, or read where it lies if they are contiguous and fill words.
+
 Bytes sum in int32. The instructions multiply unsigned bytes by signed ones. Where both operands are of one
 kind, the second is shifted by 128 while it is copied into panels, and 128 times the sums of the first one's
 rows are put right afterwards: exact, for sums wrap like the result.
@@ -12,7 +15,7 @@ the later one of a pair first, and takes numbers below the least normal one for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -32,7 +35,6 @@ from stratal.schedule.tactics.product import Product, product_of
 from stratal.schedule.tactics.tiles import TiledProduct, Tiling
 
 KIND = "contract"
-
 
 
 class Kind(NamedTuple):
@@ -103,13 +105,39 @@ def _suits(p: Product, kind: Kind) -> bool:
     return (
         p.dtype is kind.total
         and all(_short(t, kind) is not None for t in p.terms)
-        and bool(p.roles.reduce)
-        and p.roles.reduce[-1].extent >= kind.group
         and all(v.extent for v in (*p.axes, *p.roles.reduce))
         and all(p.panels(k) for k in (0, 1))
-        and not _repeats(p, p.roles.a, (p.m,))
-        and not _repeats(p, p.roles.b, (p.roles.vector,))
+        and _axis_of_words(p, kind) is not None
     )
+
+
+def _axis_of_words(p: Product, kind: Kind) -> Var | None:
+    """Return the reduction that words run along: the innermost for which both operands can be read so."""
+    fit = (v for v in reversed(p.roles.reduce) if v.extent >= kind.group)
+    return next((v for v in fit if all(_reads_words(p, n, v, kind) for n in (0, 1))), None)
+
+
+def _reads_words(p: Product, n: int, k: Var, kind: Kind) -> bool:
+    """Return whether words along `k` can be read where an operand lies, or from a copy not much larger."""
+    is_a = n == p.roles.a
+    if not _repeats(p, n, (p.m if is_a else p.roles.vector,)):
+        return True
+    if is_a and p.step(n, k) == 1 and k.extent % kind.group == 0:
+        return True
+    contiguous = is_a or (kind is HALVES and p.step(n, p.roles.vector) == 1 and p.step(n, k) != 1)
+    found = _short(p.terms[n], kind)
+    return contiguous and found is not None and _along(found, k) is not None
+
+
+def _along(found: Load, k: Var) -> int | None:
+    """Return the axis of a buffer that a loop walks, all of it or a group at a time; None if it does not."""
+    walked = [axis for axis, i in enumerate(found.indices) if index.depends(i, k)]
+    if len(walked) != 1:
+        return None
+    (axis,) = walked
+    start = index.sub(found.indices[axis], k)
+    even = index.mod(start, k.extent) is index.as_expr(0) and found.buffer.shape[axis] % k.extent == 0
+    return axis if even and not index.depends(start, k) else None
 
 
 def _short(term: Expr, kind: Kind) -> Load | None:
@@ -156,7 +184,9 @@ class WordProduct(Product):
         self.kind: Final = kind
         self.packs: list[Pack] = []
         self.prepared: list[tuple[float, float]] = []
-        a, b, k = self.roles.a, self.roles.b, self.roles.reduce[-1]
+        k = _axis_of_words(self, kind)
+        assert k is not None
+        a, b = self.roles.a, self.roles.b
         dtypes = [self._element(n).dtype for n in (a, b)]
         self.signed_a = dtypes[0] is int8
         shifted = kind is BYTES and dtypes[0] is dtypes[1]
@@ -165,12 +195,18 @@ class WordProduct(Product):
         across = self.step(b, self.roles.vector) != 1
         self._whole = k.extent % kind.group == 0
         words = [self._word(n, k) for n in (0, 1)]
-        self.roles = self.roles._replace(reduce=(*self.roles.reduce[:-1], self.word))
+        lies = near[0] and self._whole  # A is read where it lies
+        images = {
+            n: self._copy_image(n, k)
+            for n, v in ((a, self.m), (b, self.roles.vector))
+            if _repeats(self, n, (v,)) and not (lies and n == a)
+        }
+        self.roles = self.roles._replace(reduce=(*(v for v in self.roles.reduce if v is not k), self.word))
         self.depth = math.prod(v.extent for v in self.roles.reduce)
         self.terms = words
-        if not (near[0] and self._whole):
-            self.terms[a] = self._pack_rows(words[a], near[0])
-        self.terms[b] = self._pack_panels(words[b], shifted, across)
+        if not lies:
+            self.terms[a] = images[a] if a in images else self._pack_rows(words[a], near[0])
+        self.terms[b] = images[b] if b in images else self._pack_panels(words[b], shifted, across)
         self.shift = self._row_sums() if shifted else None
 
     def _element(self, n: int) -> Load:
@@ -182,12 +218,15 @@ class WordProduct(Product):
     def _word(self, n: int, k: Var) -> Expr:
         """Return neighbours along the reduction as a word; zeros beyond its end."""
         found = self._element(n)
+        return self._joined(lambda position: substitute([found], {k: position})[0], k.extent)
+
+    def _joined(self, element: Callable[[Expr], Expr], extent: int) -> Expr:
+        """Return the elements of one word."""
         parts = []
         for j in range(self.kind.group):
             position = index.add(index.mul(self.word, self.kind.group), j)
-            (part,) = substitute([found], {k: position})
-            inside = index.less(position, k.extent)
-            parts.append(guard(inside, part, const(0, found.dtype)))
+            part = element(position)
+            parts.append(guard(index.less(position, extent), part, const(0, part.dtype)))
         return call(self.kind.make, *parts)
 
     # -- what the tiles see ----------------------------------------------------------------------------------
@@ -224,6 +263,40 @@ class WordProduct(Product):
         distribute(s, taken, _work(copy, taken))
         self._add(copy, s, near)
         return copy[tuple(loops)]
+
+    def _copy_image(self, n: int, k: Var) -> Expr:
+        """Copy an operand whose windows overlap as it lies, with the reduction `k` in words."""
+        found = self._element(n)
+        buffer, axis = found.buffer, _along(found, k)
+        assert axis is not None
+        group = Var("g", buffer.shape[axis] // k.extent)
+        loops: list[Var] = []  # over the image as it lies
+        at: list[Expr] = []
+        where = [Var(f"x{d}", extent) for d, extent in enumerate(buffer.shape)]
+        for d in sorted(range(len(where)), key=lambda d: -buffer.strides[d]):
+            if d == axis:
+                loops += [group, self.word]
+                at += [index.floordiv(found.indices[d], k.extent), self.word]
+            else:
+                loops.append(where[d])
+                at.append(found.indices[d])
+        start = index.mul(group, k.extent)
+        word = self._joined(
+            lambda p: buffer[(*where[:axis], index.add(start, p), *where[axis + 1 :])], k.extent
+        )
+        copy = Buffer("image", int32, [v.extent for v in loops])
+        s = Schedule(nest(loops, Store(copy, tuple(loops), word)))
+        *taken, last = loops
+        many, lane = s.split(last, self.lanes)
+        s.vectorize(lane)
+        if last is not self.word:
+            taken = [*(v for v in taken if v is not self.word), many]
+            s.reorder(*taken, self.word, lane)
+        if not self._whole:
+            s.peel(many if last is self.word else self.word)
+        distribute(s, taken, _work(copy, taken))
+        self._add(copy, s, near=True)
+        return copy[tuple(at)]
 
     def _pack_panels(self, word: Expr, shifted: bool, across: bool) -> Expr:
         """Copy the second operand into panels as wide as a tile, shifted by 128 where that is needed."""
