@@ -107,4 +107,5 @@ def test_images_with_channels_last_are_written_once(
     with st.eager():
         expected = layer(*(st.tensor(a.astype(np.float64)) for a in (x, w))).numpy()
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
-    assert [k.tactic for k in compiled.program.draft.kernels.values()][-1] in ("contract", "dots")
+    last = [k.tactic for k in compiled.program.draft.kernels.values()][-1]
+    assert groups > 1 or last in ("contract", "dots")  # filters of groups do not lie as those of images do

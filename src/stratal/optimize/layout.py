@@ -3,15 +3,16 @@
 Logical shapes never change.
 
 Convolutions want vectors along an axis their windows do not touch: channels last, so that a window's rows are
-contiguous too, or the batch last where channels are too few to fill a vector. Depthwise convolutions fill
-vectors along any axis and keep the order they find. What is computed from a value element by element keeps
-its order. Results of the graph are row-major.
+contiguous too, or where channels are too few to fill a vector the batch last, or the rows of images as they
+are. Depthwise convolutions fill vectors along any axis and keep the order they find. What is computed from a
+value element by element keeps its order. Results of the graph are row-major.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 from stratal.base.log import decide
 from stratal.base.lowered import Lowered
@@ -22,6 +23,8 @@ from stratal.loops.compute import Compute
 
 Order = tuple[int, ...]
 
+NEAR: Final = 0.9  # of the arithmetic, for windows whose channels lie together
+
 
 def channels_last(rank: int) -> Order:
     """Return the axis order N, spatial..., C."""
@@ -31,6 +34,11 @@ def channels_last(rank: int) -> Order:
 def batch_last(rank: int) -> Order:
     """Return the axis order C, spatial..., N."""
     return (*range(1, rank), 0)
+
+
+def rows_last(rank: int) -> Order:
+    """Return the axis order N, C, spatial..."""
+    return tuple(range(rank))
 
 
 def choose_orders(
@@ -47,7 +55,7 @@ def choose_orders(
         if node.op.name == "conv"
         for source in _sources(node.inputs[0])
     }
-    by_batch = _vectors_along_batch(graph, target)
+    innermost = _innermost(graph, target)
     for node in graph.nodes:
         if isinstance(node.op, (Input, Const, Item)) or not isinstance(lower_of(node), Compute):
             continue
@@ -58,8 +66,8 @@ def choose_orders(
             if _is_depthwise(conv) and _walks(conv, given[-1]):
                 orders[node] = given
                 _note(node, orders[node], "channels that are convolved one by one stay where they are")
-            elif by_batch and _of_activations(conv):
-                orders[node] = batch_last(rank)
+            elif innermost != "channels" and _of_activations(conv):
+                orders[node] = batch_last(rank) if innermost == "batch" else rows_last(rank)
                 _note(node, orders[node], "channels are too few to fill the vectors of a convolution")
             else:
                 orders[node] = channels_last(rank)
@@ -73,19 +81,22 @@ def choose_orders(
     return orders
 
 
-def _vectors_along_batch(graph: Graph, target: Target) -> bool:
-    """Return whether the convolutions of a graph take less arithmetic with vectors along the batch."""
-    along_batch = along_channels = 0.0
+def _innermost(graph: Graph, target: Target) -> str:
+    """Return along which axis the vectors of a graph's convolutions take the least arithmetic: "channels", if
+    not by far, "batch", or "rows" of images where no windows move along them by more than one element.
+    """
+    work = dict.fromkeys(("channels", "batch", "rows"), 0.0)
     for node in graph.nodes:
         if node.op.name == "conv" and _of_activations(node):
             lanes = target.lanes(max(4, node.dtype.itemsize))
-            batch, channels, *_ = node.aval.ints
+            batch, channels, *_, row = node.aval.ints
             if not _is_depthwise(node):
                 channels //= node.op.attributes["groups"]  # vectors hold filters of one group
-            work = node.op.cost(*[i.aval for i in node.inputs]).flops
-            along_batch += work * _padded(batch, lanes)
-            along_channels += work * _padded(channels, lanes)
-    return along_batch < 0.9 * along_channels
+            flops = node.op.cost(*[i.aval for i in node.inputs]).flops
+            work["channels"] += flops * _padded(channels, lanes) * NEAR
+            work["batch"] += flops * _padded(batch, lanes)
+            work["rows"] += flops * _padded(row, lanes) if _walks(node, len(node.shape) - 1) else math.inf
+    return min(work, key=lambda axis: work[axis])
 
 
 def _padded(extent: int, lanes: int) -> float:
