@@ -13,6 +13,7 @@ import pytest
 import stratal as st
 from stratal import nn
 from stratal.base import settings
+from stratal.base.artifact import Launch, flat
 from stratal.base.dtypes import float32
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Var
@@ -135,3 +136,30 @@ def test_normalised_rows_are_stored_once_for_the_gradient() -> None:
     values = step.program.executable.values
     wide = [v.label for v in values if v.home == "arena" and v.type.ints == (512, 64)]
     assert wide.count("sub") == 1 and wide.count("mul") == 1, wide  # that one is the gradient of the square
+
+
+@pytest.mark.parametrize("geometry", [
+    {"padding": 1}, {"padding": (2, 0), "stride": 2}, {"padding": (1, 3), "dilation": (1, 2)},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [st.float32, st.bfloat16], ids=str)
+def test_depthwise_convolutions_read_images_with_channels_last_without_a_padded_copy(
+    geometry: dict[str, Any], dtype: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s, dtype=np.float32) for s in ((2, 9, 11, 50), (100, 1, 3, 5)))
+
+    def function(x: Any, w: Any) -> Any:
+        images = st.moveaxis(x, -1, 1)
+        return st.moveaxis(F.conv2d(images, w, groups=50, **geometry), 1, -1)
+
+    compiled = st.compile(function)
+    given = [st.tensor(v).astype(dtype) for v in (x, w)]
+    made = compiled(*given).astype(st.float32).numpy()
+    with st.eager():
+        expected = function(*(v.astype(st.float64) for v in given)).numpy()
+    tolerance = 1e-5 if dtype == st.float32 else 0.05
+    np.testing.assert_allclose(made, expected, rtol=tolerance, atol=tolerance)
+    launched = [
+        launch.label for launch in flat(compiled.program.draft.commands) if isinstance(launch, Launch)
+    ]
+    assert not any(label.startswith("pad") for label in launched), launched

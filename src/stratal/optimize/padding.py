@@ -4,7 +4,8 @@
 
 Winograd's algorithm reads an element once or twice, to transform tiles of the image or to lay out its phases.
 Choosing 0 there costs nothing to speak of, and copies took a tenth of the whole. Direct sums read an element
-many times, and keep theirs; so it must be plain that they would be slower.
+many times, and keep theirs; so it must be plain that they would be slower. Depthwise convolutions are bound
+by memory: with channels side by side, a vector of them is there or not, and the copy took half of their time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,21 @@ def reads_through(pad: Node, readers: Sequence[Node], *, together: bool) -> bool
     _, border = pad.inputs
     zero = isinstance(border.op, Const) and not border.op.value.array.any()
     dense = not any(pad.op.attributes["interior"])
-    return zero and dense and all(_by_tiles(reader, pad, together) for reader in readers)
+    return (
+        zero
+        and dense
+        and all(_by_tiles(r, pad, together) or (together and _by_channels(r, pad)) for r in readers)
+    )
+
+
+def _by_channels(conv: Node, image: Node) -> bool:
+    """Return whether a node convolves every channel of an image alone: a few elements for each product, with
+    many channels that exist or not together.
+    """
+    if conv.op.name != "conv" or conv.inputs[0] is not image or conv.inputs[1] is image:
+        return False
+    groups: int = conv.op.attributes["groups"]
+    return groups >= CHANNELS and groups == image.aval.ints[1]
 
 
 def _by_tiles(conv: Node, image: Node, together: bool) -> bool:

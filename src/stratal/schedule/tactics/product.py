@@ -87,10 +87,20 @@ class Grid:
         self.axes[-2:], self.steps[-2:] = [one], [self.steps[-1]]
 
 
+def access_of(term: Expr) -> Load | None:
+    """Return the access that a term is, seen through conversions and choices between an element and 0; None
+    if it is anything else.
+    """
+    found = strip_cast(term)
+    while isinstance(found, Guard) and isinstance(found.otherwise, Const) and not found.otherwise.value:
+        found = strip_cast(found.value)
+    return found if isinstance(found, Load) else None
+
+
 def _address(term: Expr) -> Expr:
-    """Return where a term lies in memory; the term itself if it is more than a load."""
-    operand = strip_cast(term)
-    return index.offset(operand) if isinstance(operand, Load) else term
+    """Return where a term lies in memory; the term itself if it is more than an access."""
+    found = access_of(term)
+    return term if found is None else index.offset(found)
 
 
 def _divisions(terms: Iterable[Expr]) -> Iterator[tuple[Var, int]]:
@@ -120,10 +130,8 @@ def choose_roles(
     """
     axes = grid.axes
     products = math.prod(v.extent for v in (*axes, *reduce)) / (2 * lanes)
-    operands = [strip_cast(t) for t in terms]
-    offsets = [
-        index.offset(e) if isinstance(e, Load) else index.as_expr(0) for e in operands
-    ]  # else a constant
+    operands = [access_of(t) for t in terms]
+    offsets = [index.as_expr(0) if e is None else index.offset(e) for e in operands]  # 0: a constant
     best: tuple[tuple[float, ...], int, Var] | None = None
     for v, step_out in zip(axes, grid.steps, strict=True):
         b = _vector_operand(offsets, v)
@@ -132,7 +140,7 @@ def choose_roles(
         contiguous = index.stride_of(offsets[b], v) == 1 and v.extent > 1
         operand = operands[b]
         cycles = products * (-(-v.extent // lanes) * lanes / max(1, v.extent))
-        if not contiguous and isinstance(operand, Load) and not held[b]:
+        if not contiguous and operand is not None and not held[b]:
             cycles += COPIED * _num_read(offsets[b], (*axes, *reduce))
         if step_out != 1:
             cycles += SCATTERED * num_results * size
@@ -164,9 +172,9 @@ def _vector_operand(offsets: Sequence[Expr], v: Var) -> int | None:
     return None if not any(near) else near.index(False) if not all(near) else 1
 
 
-def _overlaps(operand: Expr, offset: Expr, loops: Sequence[Var]) -> bool:
+def _overlaps(operand: Load | None, offset: Expr, loops: Sequence[Var]) -> bool:
     """Return whether windows share elements of an operand: a tile of several rows then reads them once."""
-    return isinstance(operand, Load) and _num_read(offset, loops) > operand.buffer.size
+    return operand is not None and _num_read(offset, loops) > operand.buffer.size
 
 
 def _num_read(offset: Expr, loops: Sequence[Var]) -> int:
@@ -176,8 +184,8 @@ def _num_read(offset: Expr, loops: Sequence[Var]) -> int:
 
 def step_of(term: Expr, v: Var) -> int | None:
     """Return how many elements apart neighbours along `v` are read; None if that varies."""
-    operand = strip_cast(term)
-    return index.stride_of(index.offset(operand), v) if isinstance(operand, Load) else None
+    found = access_of(term)
+    return None if found is None else index.stride_of(index.offset(found), v)
 
 
 class Choice(NamedTuple):
@@ -262,8 +270,7 @@ class Product:
 
     def operand(self, k: int) -> Load | None:
         """Return the access of an operand; None for a constant."""
-        found = strip_cast(self.terms[k])
-        return found if isinstance(found, Load) else None
+        return access_of(self.terms[k])
 
     def step(self, k: int, v: Var) -> int | None:
         """Return how many elements apart neighbours along `v` lie in an operand; None if that varies."""
@@ -286,9 +293,8 @@ class Product:
         factor = 1.0
         for k in {0, 1}.difference(copied):
             found = self.operand(k)
-            if found is None:
-                factor += isinstance(self.terms[k], Guard)
-            elif self.narrow(k):
+            factor += any(isinstance(e, Guard) for e in walk((self.terms[k],)))
+            if found is not None and self.narrow(k):
                 factor += slow[found.dtype.name]
         return factor
 
