@@ -23,7 +23,8 @@ from stratal.loops.compute import Compute
 
 Order = tuple[int, ...]
 
-NEAR: Final = 0.9  # of the arithmetic, for windows whose channels lie together
+NEAR: Final = 0.9  # of the arithmetic's time, for windows whose channels lie together
+ROWS: Final = 1.5  # for vectors along rows: windows begin anywhere, and tiles have no other algorithm
 
 
 def channels_last(rank: int) -> Order:
@@ -89,13 +90,14 @@ def _innermost(graph: Graph, target: Target) -> str:
     for node in graph.nodes:
         if node.op.name == "conv" and _of_activations(node):
             lanes = target.lanes(max(4, node.dtype.itemsize))
-            batch, channels, *_, row = node.aval.ints
+            batch, channels, *image = node.aval.ints
             if not _is_depthwise(node):
                 channels //= node.op.attributes["groups"]  # vectors hold filters of one group
             flops = node.op.cost(*[i.aval for i in node.inputs]).flops
             work["channels"] += flops * _padded(channels, lanes) * NEAR
             work["batch"] += flops * _padded(batch, lanes)
-            work["rows"] += flops * _padded(row, lanes) if _walks(node, len(node.shape) - 1) else math.inf
+            straight = bool(image) and _walks(node, len(node.shape) - 1)
+            work["rows"] += flops * _padded(image[-1], lanes) * ROWS if straight else math.inf
     return min(work, key=lambda axis: work[axis])
 
 

@@ -63,7 +63,8 @@ DEPTH: Final = 64  # channels of a block of filters: with 64 filters, half of a 
 SLOWER: Final = 1.2  # than at the peak: operands stream from the second-level cache
 STORE: Final = 2  # cycles to clear and to store a vector of sums
 PER_PLACE: Final = 4  # cycles to load, transform and store a vector, per place of its tile
-PER_GATHER: Final = 10  # cycles to move a vector whose elements lie apart
+PER_GATHER: Final = 10  # cycles to move a vector whose elements lie apart, their neighbours with them, and
+FAR_GATHER: Final = 60  # where neighbours along rows lie apart, too: element by element
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -359,9 +360,12 @@ def _computing(g: Geometry, rows: int, channels: int, *, turned: bool = True) ->
 def _apart(x: GroupExpressions, g: Geometry, *, by_rows: bool) -> float:
     """Estimate reading and writing elements one by one where channels do not lie together, in seconds."""
     s = g.sizes
-    near = s.stride > 1 or is_contiguous(x, x.group.members[0].inputs[0], 1)
-    gathers = 0 if near else g.places * -(-s.channels // g.lanes)
+    image, cycles = x.group.members[0].inputs[0], 0
+    if s.stride == 1 and not is_contiguous(x, image, 1):
+        each = PER_GATHER if is_contiguous(x, image, 3) else FAR_GATHER
+        cycles += each * g.places * -(-s.channels // g.lanes)
     if not by_rows:
-        scattered = sum(k != 1 for k, *_ in steps_of_results(x))
-        gathers += scattered * g.m * g.m * -(-s.filters // g.lanes)
-    return gathers * g.tiles * PER_GATHER * 1e-9 / g.target.ghz
+        scattered = [column for k, _, column in steps_of_results(x) if k != 1]
+        each = sum(PER_GATHER if column == 1 else FAR_GATHER for column in scattered)
+        cycles += each * g.m * g.m * -(-s.filters // g.lanes)
+    return cycles * g.tiles * 1e-9 / g.target.ghz
