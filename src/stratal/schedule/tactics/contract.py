@@ -25,7 +25,6 @@ KIND = "contract"
 BLOCK = 512  # products summed in one run
 MANY_ROWS = 512  # rows of A that repay copying all of B before
 FEW_ROWS = 16  # rows of A that do not repay copying B at all
-FAR_BYTES = 1024  # between lines that then crowd into few sets of the first cache
 COPIED_BLOCK = 256  # rows of B that are copied at a time
 THIN_BLOCK = 32  # rows of B that few rows of A read side by side
 THIN_COLUMNS = 1024
@@ -237,8 +236,8 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     near = far <= vectors * p.lanes or p.depth * far * 4 <= p.target.l1d_bytes
     if near or (p.m.extent <= FEW_ROWS and not p.held[p.roles.b]):
         return ""
-    if read > operand.buffer.size:  # windows overlap: a copy of all would hold elements several times
-        return "inside" if far * p.dtype.itemsize >= FAR_BYTES else ""
+    if read > operand.buffer.size:
+        return ""  # windows overlap: a copy would hold elements several times
     return "before" if p.m.extent >= MANY_ROWS or p.held[p.roles.b] else "inside"
 
 
