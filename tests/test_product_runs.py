@@ -15,9 +15,16 @@ from stratal import nn
 from stratal.base import settings
 from stratal.base.artifact import Launch, flat
 from stratal.base.dtypes import float32
+from stratal.base.types import TensorType
+from stratal.compiler import compile_graph
+from stratal.graph.builder import Builder
+from stratal.graph.graph import Graph
+from stratal.graph.node import graph_input
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Var
 from stratal.plan.host import current_target
+from stratal.runtime.storage import Storage
+from stratal.schedule.result import Candidate
 from stratal.schedule.select import watched_problems
 from stratal.schedule.tactics.product import Grid, Product
 
@@ -79,6 +86,48 @@ def test_tiles_have_several_columns_where_a_cache_holds_the_weight_or_rows_fill_
 def test_a_deep_product_runs_over_several_panels_that_share_a_block_of_rows() -> None:
     taken = chosen(640, 1400, 200)
     assert taken["depth"] > 0 and taken["run_columns"] > 1
+
+
+def computed(spec: str, *shapes: tuple[int, ...], target: str) -> list[Candidate]:
+    """Return what is chosen for a contraction, which must be right."""
+    rng = np.random.default_rng(0)
+    values = [rng.standard_normal(shape, np.float32) for shape in shapes]
+    nodes = [graph_input(f"x{k}", TensorType(float32, shape)) for k, shape in enumerate(shapes)]
+    graph = Graph(nodes, [Builder(()).contract(*nodes, spec=spec)])
+    with settings.target(target), watched_problems() as found:
+        stored = [Storage.copy_of(v, n.aval) for v, n in zip(values, nodes, strict=True)]
+        (made,) = compile_graph(graph).run(stored)
+    exact = np.einsum(spec, *[v.astype(np.float64) for v in values])
+    np.testing.assert_allclose(made.array, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    return [candidate for _, candidate in found]
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("sizes", [(400, 130, 2), (113, 1302, 4), (250, 129, 2), (33, 49, 1)], ids=str)
+def test_few_columns_become_dot_products_with_the_narrow_side_turned(
+    sizes: tuple[int, int, int], target: str
+) -> None:
+    m, k, n = sizes
+    (candidate,) = computed("mk,kn->mn", (m, k), (k, n), target=target)
+    assert candidate.algorithm == ("dots" if n == 1 else "dots, one side turned")
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+def test_each_matrix_of_a_batch_is_copied_where_its_tiles_run(target: str) -> None:
+    for queries, keys, depth in ((62, 92, 57), (41, 35, 9), (20, 50, 130)):
+        shapes = (6, 5, queries, depth), (6, 5, keys, depth)
+        (candidate,) = computed("bhqd,bhkd->bhqk", *shapes, target=target)
+        assert candidate.algorithm != "tiles" or dict(candidate.parameters)["copy_b"] == 2  # inside
+
+
+def test_short_rows_are_dot_products_too() -> None:
+    """A batch of matrices with short rows times vectors copies nothing."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((9, 50, 25), np.float32), rng.standard_normal((9, 25), np.float32)
+    with watched_problems() as found:
+        made = st.compile(lambda a, b: st.einsum("bmk,bk->bm", a, b))(st.tensor(a), st.tensor(b)).numpy()
+    np.testing.assert_allclose(made, np.einsum("bmk,bk->bm", a, b), rtol=0, atol=1e-5 * np.abs(made).max())
+    assert [c.algorithm for _, c in found] == ["dots"]
 
 
 JOINED: dict[str, tuple[Any, list[tuple[int, ...]], bool]] = {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stratal.base import settings
-from stratal.base.dtypes import float16, float32, float64, int32, int64
+from stratal.base.dtypes import bfloat16, float16, float32, float64, int8, int32, int64
 from stratal.base.types import TensorType
 from stratal.codegen.module import kernel_module
 from stratal.compiler import compile_graph
@@ -49,7 +49,11 @@ def faults(graph: Graph, *, exact: bool) -> str:
     program = compile_graph(graph)
     given = [Storage.copy_of(a, n.aval) for a, n in zip(values, graph.inputs, strict=True)]
     (got,) = (np.array(s.array) for s in program.run(given))
-    same = np.array_equal(got, want) if exact else np.allclose(got, want, rtol=1e-4, atol=1e-2)
+    if not exact and want.dtype.itemsize < 4:
+        got, want = got.astype(np.float32), want.astype(np.float32)
+        same = bool(np.all(np.abs(got - want) <= 0.01 * np.abs(want).max()))
+    else:
+        same = np.array_equal(got, want) if exact else np.allclose(got, want, rtol=1e-4, atol=2e-2)
     return "" if same else f"{graph.name} {graph.inputs[0].type}"
 
 
@@ -75,8 +79,41 @@ def test_no_gather_is_left_in_a_transpose() -> None:
     assert "gather" not in kernel_module(scheduled.kernel, current_target())
 
 
+def product(spec: str, dtype: Any, **sizes: int) -> Graph:
+    left, right = spec.partition("->")[0].split(",")
+    x, w = (
+        graph_input(name, TensorType(dtype, tuple(sizes[c] for c in letters)))
+        for name, letters in (("x", left), ("w", right))
+    )
+    return Graph([x, w], [Builder(()).contract(x, w, spec=spec)], name=f"product {spec}")
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8], ids=str)
+def test_panels_across_lines_hold_what_they_should(dtype: Any, target: str) -> None:
+    """Sizes that fill neither vectors nor panels nor words: lanes beyond the end are left out."""
+    graphs = [
+        product(spec, dtype, m=m, k=k, n=n)
+        for spec in ("mk,nk->mn", "km,nk->mn", "mk,kn->nm", "km,kn->nm")
+        for m, k, n in ((37, 41, 20), (70, 64, 53), (21, 19, 5), (64, 130, 33))
+    ]
+    with settings.target(target), settings.cache_dir(None):
+        found = [faults(graph, exact=dtype is int8) for graph in graphs]
+    assert not any(found), found
+
+
+@pytest.mark.parametrize("sizes", [(332, 91, 20), (103, 159, 47), (199, 39, 11)], ids=str)
+def test_no_gather_is_left_where_lanes_are_known(sizes: tuple[int, int, int]) -> None:
+    m, k, n = sizes
+    for spec in ("mk,nk->mn", "mk,kn->nm"):
+        with settings.cache_dir(None):
+            program = compile_graph(product(spec, float32, m=m, k=k, n=n))
+        text = [kernel_module(s.kernel, current_target()) for s in program.draft.kernels.values()]
+        assert not any("gather" in t or "scatter" in t for t in text), spec
+
+
 def test_no_byte_beyond_a_buffer_is_touched() -> None:
     """The kernels of these records read and write across lines; every buffer ends at a page of its own."""
-    command = [sys.executable, str(HERE / "guard_worker.py"), "records", "permute", "pad", "conv"]
+    command = [sys.executable, str(HERE / "guard_worker.py"), "records", "permute", "pad", "conv", "contract"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

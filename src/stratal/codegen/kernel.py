@@ -19,7 +19,7 @@ from stratal.codegen.scalar import mangled, vector_of
 from stratal.codegen.streaming import LINE_BYTES, Streaming
 from stratal.codegen.types import memory_type, register_type
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Const, Expr, Load, Var
+from stratal.loops.expr import Buffer, Const, Load, Var
 from stratal.loops.matrix import matrix
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import (
@@ -222,11 +222,6 @@ class KernelEmitter(Streaming):
             self._statement(stmt.otherwise)
         self.exec_mask, self.some_lane = outer, sure
 
-    def _per_lane(self, condition: Expr) -> list[Expr]:
-        """Return a condition for each lane."""
-        assert self.lane is not None
-        return [substitute((condition,), {self.lane: index.as_expr(k)})[0] for k in range(self.lanes)]
-
     def _emit_at_current(self, instruction: str) -> str:
         self.target = self.scopes[-1]
         return self._append(instruction)
@@ -315,7 +310,7 @@ class KernelEmitter(Streaming):
                 f"kernel {self.kernel.name}: every lane stores to one place", got=f"{store.buffer.name}"
             )
         memory = memory_type(dtype)
-        if self.exec_mask is None and self._put(store.buffer, place, memory, value):
+        if self._put(store.buffer, place, memory, value):
             return
         self._end_run(store.buffer)
         ty = vector_of(memory, self.lanes)

@@ -4,6 +4,7 @@ in registers.
 A gather of 16 elements takes longer than 16 loads of four neighbours each, and most kernels that read one
 element per lane read the ones beside it too: a copy into another order, a tile of an image, a window. So four
 neighbours (two of eight bytes) are read per lane, and turned into four vectors; stores go the other way.
+Words of several short numbers are moved as elements of four bytes are. Lanes known not to run are left out.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ class Run(NamedTuple):
     buffer: Buffer
     place: Place
     memory: str
-    lanes: int
+    running: tuple[bool, ...]  # by lane
     values: list[str]
+
+    @property
+    def lanes(self) -> int:
+        return len(self.running)
 
 
 class Turning(Placing):
@@ -55,31 +60,43 @@ class Turning(Placing):
     def _pointer(self, buffer: Buffer, place: Place, mask: str | None) -> str:
         """Return the address of an element."""
 
+    def _running(self, mask: str | None) -> tuple[bool, ...] | None:
+        """Return which lanes run under a mask, where that is known now and some do."""
+        if mask is None:
+            return (True,) * self.lanes
+        known = self.known_masks.get(mask, ())
+        return known if any(known) else None
+
     # -- loads -----------------------------------------------------------------------------------------------
-    def _turned(self, buffer: Buffer, place: Place, memory: str) -> str | None:
-        """Return the vector at a place from a window of neighbours; None if there is no such window."""
-        count = self._count(buffer, memory) if (place.stride or 0) > 1 else 0
-        if not count or any(self._known(a).loads for a, _ in place.terms):
+    def _turned(self, buffer: Buffer, place: Place, memory: str, mask: str | None) -> str | None:
+        """Return the vector at a place from a window of neighbours; None if there is no such window.
+
+        Lanes that do not run hold zeros.
+        """
+        running = self._running(None if mask in self.uniform else mask)
+        unit = _unit(buffer, memory)
+        count = self._count(buffer, memory) if (place.stride or 0) > unit and running else 0
+        if not count or running is None or any(self._known(a).loads for a, _ in place.terms):
             return None
         scope = self._scope_of(place)
-        low, high = _bounds(place, self.lanes)
-        last = buffer.size - 1
-        starts = range(place.constant, place.constant - count, -1)  # neighbours are mostly read in order
-        key = ("window", buffer, place.terms, place.stride, self.lanes)
-        for start in starts:
-            found = scope.memo.get((key, start, place.constant - start))
+        low, high = _bounds(place, running)
+        last = buffer.size - unit
+        starts = range(place.constant, place.constant - count * unit, -unit)  # mostly read in order
+        key = ("window", buffer, place.terms, place.stride, memory, running)
+        for k, start in enumerate(starts):
+            found = scope.memo.get((key, start, k))
             if found is not None:
                 return found
-        exists = [s for s in starts if low + s >= 0 and high + s + count - 1 <= last]
+        exists = [s for s in starts if low + s >= 0 and high + s + (count - 1) * unit <= last]
         window = place._replace(constant=(exists or starts)[0])
-        vectors = self._window(buffer, window, memory, count, scope, masked=not exists)
+        vectors = self._window(buffer, window, memory, running, scope, masked=not exists)
         for k, vector in enumerate(vectors):
             scope.memo[key, window.constant, k] = vector
-        return vectors[place.constant - window.constant]
+        return vectors[(place.constant - window.constant) // unit]
 
     def _count(self, buffer: Buffer, memory: str) -> int:
         """Return how many neighbours are moved at once; 0 if lanes are not moved so."""
-        size = buffer.dtype.itemsize
+        size = buffer.dtype.itemsize * _unit(buffer, memory)
         if buffer in self.mutable or size not in (4, 8) or memory in ("i1", "i8"):
             return 0
         count = CHUNK_BYTES // size
@@ -90,20 +107,32 @@ class Turning(Placing):
         return self.scopes[max((branch, *(self._known(a).depth for a, _ in place.terms)))]
 
     def _window(
-        self, buffer: Buffer, place: Place, memory: str, count: int, scope: Scope, *, masked: bool
+        self,
+        buffer: Buffer,
+        place: Place,
+        memory: str,
+        running: tuple[bool, ...],
+        scope: Scope,
+        *,
+        masked: bool,
     ) -> list[str]:
-        """Return the vectors at `count` neighbouring places.
+        """Return the vectors at neighbouring places, from one on.
 
         With `masked`, what does not exist for all lanes is not read: nobody needs it.
         """
+        count, unit = self._count(buffer, memory), _unit(buffer, memory)
         start = self._pointer(buffer, place, None)
         self.target = scope
         small, size = vector_of(memory, count), buffer.dtype.itemsize
-        span = place.stride * (self.lanes - 1)  # type: ignore[operator]
-        mask = self._inside(buffer, start, count, buffer.size - span) if masked else None
+        span = place.stride * (_last(running) + 1) - place.stride  # type: ignore[operator]
+        mask = self._inside(buffer, start, count, unit, buffer.size - span) if masked else None
         rows = []
-        for lane in range(self.lanes):
-            at = self._append(f"getelementptr {memory}, ptr {start}, i64 {lane * (place.stride or 0)}")
+        for lane, runs in enumerate(running):
+            if not runs:
+                rows.append("zeroinitializer")
+                continue
+            step = lane * (place.stride or 0) * size
+            at = self._append(f"getelementptr i8, ptr {start}, i64 {step}")
             if mask is None:
                 rows.append(self._append(f"load {small}, ptr {at}, align {size}"))
                 continue
@@ -114,33 +143,35 @@ class Turning(Placing):
         joined = [self._joined(rows[k::count], memory, count) for k in range(count)]
         return self._exchange(joined, memory, self.lanes)
 
-    def _inside(self, buffer: Buffer, start: str, count: int, size: int) -> str:
-        """Return which of `count` elements from an address on are among the first `size` of a buffer."""
+    def _inside(self, buffer: Buffer, start: str, count: int, unit: int, size: int) -> str:
+        """Return which of `count` neighbours, each of `unit` elements, from an address on are among the first
+        `size` elements of a buffer.
+        """
         base = self._append(f"ptrtoint ptr {self.pointers[buffer]} to i64")
         distance = self._append(f"sub i64 {self._append(f'ptrtoint ptr {start} to i64')}, {base}")
         ty, itemsize = f"<{count} x i64>", buffer.dtype.itemsize
         first = self._append(f"insertelement {ty} poison, i64 {distance}, i64 0")
         all_ = self._append(f"shufflevector {ty} {first}, {ty} poison, <{count} x i32> zeroinitializer")
-        steps = ", ".join(f"i64 {k * itemsize}" for k in range(count))
+        steps = ", ".join(f"i64 {k * unit * itemsize}" for k in range(count))
         positions = self._append(f"add {ty} {all_}, <{steps}>")
-        return self._append(f"icmp ult {ty} {positions}, splat (i64 {size * itemsize})")
+        return self._append(f"icmp ult {ty} {positions}, splat (i64 {(size - unit + 1) * itemsize})")
 
     # -- stores ----------------------------------------------------------------------------------------------
     def _put(self, buffer: Buffer, place: Place, memory: str, value: str) -> bool:
         """Store a vector of lanes that lie apart later, with its neighbours; return whether that is done."""
-        count = self._count(buffer, memory)
-        if not count or (place.stride or 0) < count:
+        count, running = self._count(buffer, memory), self._running(self.exec_mask)
+        if not count or running is None or (place.stride or 0) < count:
             return False
         run = self.runs.get(buffer)
         if run is not None:
             following = run.place._replace(constant=run.place.constant + len(run.values))
-            if following == place and run.lanes == self.lanes:
+            if following == place and run.running == running:
                 run.values.append(value)
             else:
                 self._end_run(buffer)
                 run = None
         if run is None:
-            run = self.runs[buffer] = Run(buffer, place, memory, self.lanes, [value])
+            run = self.runs[buffer] = Run(buffer, place, memory, running, [value])
         if len(run.values) == max(count, min(self.lanes, LINE_BYTES // buffer.dtype.itemsize)):
             self._end_run(buffer)
         return True
@@ -176,9 +207,7 @@ class Turning(Placing):
 
     def _lines(self, values: list[str], memory: str, lanes: int, count: int) -> list[str]:
         """Return the transpose of as many vectors as they have lanes."""
-        groups = [
-            self._exchange(values[k : k + count], memory, lanes) for k in range(0, lanes, count)
-        ]
+        groups = [self._exchange(values[k : k + count], memory, lanes) for k in range(0, lanes, count)]
         rows = [""] * lanes
         for k in range(count):
             rows[k::count] = self._exchange([group[k] for group in groups], memory, lanes, count)
@@ -190,6 +219,8 @@ class Turning(Placing):
         start = self._pointer(run.buffer, run.place._replace(constant=run.place.constant + first), None)
         self.target = self.scopes[-1]
         for lane, row in enumerate(rows):
+            if not run.running[lane]:
+                continue
             step = lane * (run.place.stride or 0)
             at = self._append(f"getelementptr {run.memory}, ptr {start}, i64 {step}")
             self._line(f"  store {small} {row}, ptr {at}, align {run.buffer.dtype.itemsize}")
@@ -233,9 +264,19 @@ def _woven(lanes: int, n: int, first: int, unit: int) -> str:
     return ", ".join(f"i32 {k}" for k in numbers)
 
 
-def _bounds(place: Place, lanes: int) -> tuple[int, int]:
+def _unit(buffer: Buffer, memory: str) -> int:
+    """Return how many elements lie in what is moved: an element, or a word of several short numbers."""
+    return max(1, 4 // buffer.dtype.itemsize) if memory == "i32" else 1
+
+
+def _last(running: tuple[bool, ...]) -> int:
+    """Return the last lane that runs."""
+    return max(lane for lane, runs in enumerate(running) if runs)
+
+
+def _bounds(place: Place, running: tuple[bool, ...]) -> tuple[int, int]:
     """Return the least and greatest offset of an access, its constant left out."""
-    low, high = 0, (place.stride or 0) * (lanes - 1)
+    low, high = 0, (place.stride or 0) * _last(running)
     for atom, c in place.terms:
         a, b = index.bounds(atom)
         low, high = low + min(a * c, b * c), high + max(a * c, b * c)

@@ -223,10 +223,9 @@ class Values(Turning):
             if mask is None:
                 return self._append(f"load {vector_of(memory, self.lanes)}, ptr {pointer}, align {size}")
             return self._masked_load("load", memory, f"ptr align {size} {pointer}", mask)
-        if adjacent == 1 and (mask is None or mask in self.uniform):
-            turned = self._turned(buffer, place, memory)
-            if turned is not None:
-                return turned
+        turned = self._turned(buffer, place, memory, mask)
+        if turned is not None:
+            return turned
         pointers = self._pointers(buffer, place, mask)
         self.target = self._home(info)[0]
         where = f"<{self.lanes} x ptr> align {size} {pointers}"
@@ -333,6 +332,8 @@ class Values(Turning):
         if self.lane is not None and not condition_info.vector and self._known(e.value).loads:
             inner = self._broadcast(e.condition, condition, mask)
             self.uniform.add(inner)
+        elif condition_info.vector:
+            self._know_lanes(inner, e.condition)
         self.mask_depth[inner] = max(self.mask_depth.get(inner, 0), condition_info.depth)
         value = self.value(e.value, self._and(mask, inner) if self._known(e.value).loads else mask)
         otherwise = self.value(e.otherwise, mask)
@@ -345,6 +346,22 @@ class Values(Turning):
         lanes = self.lanes if info.vector else 0
         ty = vector_of(register_type(e.dtype), lanes)
         return self._append(f"select {vector_of('i1', lanes)} {condition}, {ty} {value}, {ty} {otherwise}")
+
+    def _know_lanes(self, mask: str, condition: Expr) -> None:
+        """Note which lanes run under a mask if its condition depends on nothing but the lane, by now."""
+        if mask in self.known_masks or not condition.free <= {self.lane, *self.env}:
+            return
+        per_lane = self._per_lane(condition)
+        if all(isinstance(c, Const) for c in per_lane):
+            self.known_masks[mask] = tuple(bool(c.value) for c in per_lane if isinstance(c, Const))
+
+    def _per_lane(self, condition: Expr) -> list[Expr]:
+        """Return a condition for each lane, with the iterations of unrolled loops filled in."""
+        assert self.lane is not None
+        values = {v: index.as_expr(k) for v, k in self.env.items()}
+        return [
+            substitute((condition,), {**values, self.lane: index.as_expr(k)})[0] for k in range(self.lanes)
+        ]
 
     def _wide(self, e: Expr, value: str, mask: str | None) -> str:
         if not self._known(e).vector:

@@ -15,6 +15,7 @@ from stratal.schedule.result import Pack, Tactic
 CHUNK_WORK = 1 << 14  # operations a chunk should be worth: far above the cost of claiming it
 MAX_CHUNKS = 64
 FEW_CHUNKS = 16  # of which one more or less is felt
+NEIGHBOURS = 4  # that are read together and turned in registers, where lanes lie apart
 
 
 def lanes_of(target: Target, dtypes: Iterable[DType]) -> int:
@@ -56,6 +57,13 @@ def vectorize_inner(schedule: Schedule, var: Var, lanes: int) -> Var:
     """Split a loop into vectors of `lanes`; return the loop over whole vectors."""
     outer, inner = schedule.split(var, lanes)
     schedule.vectorize(inner)
+    return outer
+
+
+def unroll_neighbours(schedule: Schedule, var: Var) -> Var:
+    """Unroll a few steps of a loop along which lanes read what lies together; return the loop over those."""
+    outer, inner = schedule.split(var, NEIGHBOURS)
+    schedule.unroll(inner)
     return outer
 
 

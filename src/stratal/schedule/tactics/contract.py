@@ -208,9 +208,14 @@ def choose_tiling(p: Product) -> Tiling:
     if p.depth <= 2 * panel:
         wide = _panels_at_once(p, width, num_rows * num_columns) if copy_b else 1
         return Tiling(rows, vectors, run_columns=wide, copy_b=copy_b)
-    run = max(1, min(RUN, -(-num_rows // max(1, -(-RUNS // num_columns)))))
+    run = rows_at_once(num_rows, num_columns)
     wide = max(1, min(WIDE_RUN, across, -(-num_rows // run) * num_columns // RUNS))
     return Tiling(rows, vectors, panel, run, wide, copy_b=copy_b)
+
+
+def rows_at_once(num_rows: int, num_columns: int) -> int:
+    """Return how many tiles of rows share a block of B, so that all threads have some."""
+    return max(1, min(RUN, -(-num_rows // max(1, -(-RUNS // num_columns)))))
 
 
 def _panels_at_once(p: Product, width: int, num_tiles: int) -> int:
@@ -229,7 +234,9 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     if operand is None or not p.panels(p.roles.b):
         return ""  # a constant, or windows of a tile's rows
     if p.step(p.roles.b, p.roles.vector) != 1:
-        return "before" if p.roles.vector.extent > 1 else ""
+        if p.roles.vector.extent <= 1:
+            return ""
+        return "inside" if _one_of_many(p, vectors) else "before"
     far = max((abs(p.step(p.roles.b, v) or 0) for v in p.roles.reduce), default=0)
     used = p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
     read = math.prod(v.extent for v in used) * p.roles.vector.extent
@@ -239,6 +246,20 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     if read > operand.buffer.size:
         return ""  # windows overlap: a copy would hold elements several times
     return "before" if p.m.extent >= MANY_ROWS or p.held[p.roles.b] else "inside"
+
+
+def _one_of_many(p: Product, vectors: int) -> bool:
+    """Return whether B is a batch of matrices, each read by the tiles of one run: copied there, it never
+    leaves the second cache.
+    """
+    operand, used = p.operand(p.roles.b), p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
+    read = math.prod(v.extent for v in used) * p.roles.vector.extent
+    if p.held[p.roles.b] or operand is None or read > operand.buffer.size:
+        return False  # windows overlap
+    if not set(p.roles.outer) <= set(used):
+        return False
+    columns = -(-p.roles.vector.extent // (vectors * p.lanes)) * vectors * p.lanes
+    return p.num_outer >= RUNS and p.depth * columns * p.dtype.itemsize <= p.target.l2_bytes // 4
 
 
 def _thin(p: Product, width: int) -> bool:

@@ -98,7 +98,7 @@ def suits(p: Product) -> bool:
     k = p.roles.reduce[-1] if p.roles.reduce else None
     return (
         k is not None
-        and k.extent >= 2 * p.lanes
+        and k.extent >= p.lanes
         and all(v.extent for v in (*p.axes, *p.roles.reduce))
         and p.combiner.lanes is not None
         and p.step(0, k) == 1

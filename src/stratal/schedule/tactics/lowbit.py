@@ -29,8 +29,8 @@ from stratal.loops.stmt import Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
-from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order
-from stratal.schedule.tactics.contract import BLOCK, RUN, choose_tile, tile_cycles
+from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order, unroll_neighbours
+from stratal.schedule.tactics.contract import BLOCK, choose_tile, rows_at_once, tile_cycles
 from stratal.schedule.tactics.product import Product, product_of
 from stratal.schedule.tactics.tiles import TiledProduct, Tiling
 
@@ -164,7 +164,8 @@ def choose_tiling(p: WordProduct) -> Tiling:
         panel = min(panel, BLOCK // p.kind.group)  # as many products in one run as float32 sums
     if p.depth <= 2 * panel:
         return Tiling(rows, vectors)
-    return Tiling(rows, vectors, panel, max(1, min(RUN, -(-p.m.extent // rows))))
+    num_columns = -(-p.roles.vector.extent // width) * p.num_outer
+    return Tiling(rows, vectors, panel, rows_at_once(-(-p.m.extent // rows), num_columns))
 
 
 def _cycles(p: WordProduct, t: Tiling) -> float:
@@ -258,8 +259,13 @@ class WordProduct(Product):
             taken = [*outer, many]
             s.reorder(*taken, *inner, lane)
         s.vectorize(lane)
+        if near:
+            last = many
+        else:  # words of a row fill a line
+            last, line = s.split(self.word, self.target.cacheline_bytes // int32.itemsize)
+            s.unroll(line)
         if not self._whole:
-            s.peel(many if near else self.word)
+            s.peel(last)
         distribute(s, taken, _work(copy, taken))
         self._add(copy, s, near)
         return copy[tuple(loops)]
@@ -315,15 +321,18 @@ class WordProduct(Product):
         s = Schedule(nest(loops, Store(copy, tuple(loops), value)))
         many, lane = s.split(column, self.lanes if across else self._read_at_once(width))
         s.vectorize(lane)
+        last = self.word
         if across:
             taken = [*outer, panel]
             s.reorder(*taken, many, *inner)
+            s.unroll(many)
+            last = unroll_neighbours(s, self.word)
         else:
             block, one = s.split(panel, min(PANELS_AT_ONCE, -(-panel.extent // 4)))
             taken = [*outer, block]
             s.reorder(*taken, *inner, one, many)
         if not self._whole:
-            s.peel(self.word)
+            s.peel(last)
         distribute(s, taken, _work(copy, taken))
         self._add(copy, s, not across)
         return copy[(*outer, index.floordiv(v, width), *inner, index.mod(v, width))]

@@ -19,6 +19,7 @@ from stratal.schedule.tactics.common import (
     in_place_pairs,
     nest,
     unit_axis,
+    unroll_neighbours,
     vector_lanes,
     vectorize_inner,
 )
@@ -27,7 +28,6 @@ KIND = "pointwise"
 
 HEAVY = 24  # operations an element needs to be worth vectors of several registers: they run side by side
 HEAVY_VECTORS = 2
-NEIGHBOURS = 4  # that are read together and turned in registers
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -69,8 +69,7 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         many, few = schedule.split(across, lanes)
         rest = [v for v in loops if v is not across]
         schedule.reorder(*rest, many, outer, few)
-        _, neighbours = schedule.split(few, NEIGHBOURS)
-        schedule.unroll(neighbours)
+        unroll_neighbours(schedule, few)
         loops = [*rest, many, outer]
         distribute(schedule, loops, cost * lanes * lanes)
         return finished(schedule, "transpose", pairs)

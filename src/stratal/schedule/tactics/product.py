@@ -254,6 +254,11 @@ class Product:
         return math.prod(v.extent for v in self.roles.outer)
 
     @property
+    def loops(self) -> tuple[Var, ...]:
+        """Every loop, those of the reduction last."""
+        return (*self.roles.outer, self.m, self.roles.vector, *self.roles.reduce)
+
+    @property
     def operations(self) -> float:
         """The arithmetic of all products, a multiply-add counted as two."""
         return 2.0 * self.num_outer * self.m.extent * self.roles.vector.extent * self.depth

@@ -20,7 +20,13 @@ from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Stmt, Store, substitute_stmt
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Pack
-from stratal.schedule.tactics.common import cut_tails, distribute, distribute_runs, nest
+from stratal.schedule.tactics.common import (
+    cut_tails,
+    distribute,
+    distribute_runs,
+    nest,
+    unroll_neighbours,
+)
 from stratal.schedule.tactics.product import Product, step_of
 
 UNROLL_K = 4
@@ -122,6 +128,7 @@ class TiledProduct:
         position = index.add(index.mul(panel, width), column)
         (value,) = substitute((term,), {along: position})
         near = step_of(value, column) == 1
+        together = [v for v in inner if step_of(value, v) == 1]  # what lies so, at most one
         value = guard(index.less(position, along.extent), value, const(0, term.dtype))
         s = Schedule(
             nest([*outer, panel, *inner, column], Store(copy, (*outer, panel, *inner, column), value))
@@ -129,10 +136,11 @@ class TiledProduct:
         many, lane = s.split(column, self.p.lanes)
         s.vectorize(lane)
         loops = [*outer, panel]
-        if not near:
-            s.reorder(
-                *outer, panel, many, *inner
-            )  # stay in the same lines from one step of the reduction to the next
+        if not near:  # stay in the same lines from one step of the reduction to the next
+            s.reorder(*outer, panel, many, *(v for v in inner if v not in together), *together)
+            for v in together:
+                s.unroll(many)
+                unroll_neighbours(s, v)
         else:
             block, one = s.split(
                 panel, min(PANELS_AT_ONCE, -(-panels // 4))
@@ -274,8 +282,16 @@ class TiledProduct:
         number, one = part.split(padded, c.width)
         runs, tile = part.split(number, run)
         around = [*outer, across, runs] if along_rows else [*outer, runs, across]
-        part.reorder(*around, *again, *steps, tile, one)  # type: ignore[arg-type]
-        _, lane = part.split(one, p.lanes)
+        many, lane = part.split(one, p.lanes)
+        together = [fresh[v] for v in used if step_of(c.term, c.along) != 1 == step_of(c.term, v)]
+        if together:  # as in a copy made before
+            rest = [v for v in steps if v not in together]
+            part.reorder(*around, *again, tile, many, *rest, *together, lane)  # type: ignore[arg-type]
+            part.unroll(many)
+            for v in together:
+                unroll_neighbours(part, v)  # type: ignore[arg-type]
+        else:
+            part.reorder(*around, *again, *steps, tile, many, lane)  # type: ignore[arg-type]
         part.vectorize(lane)
         return Part(part, around, again, [])  # type: ignore[arg-type]
 

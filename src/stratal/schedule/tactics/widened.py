@@ -84,8 +84,7 @@ def _lies_dense(p: Product, k: int) -> bool:
 
 def _loops(p: Product, k: int) -> list[Var]:
     """Return the loops an operand depends on, in the order in which it lies in memory."""
-    used = p.used(k, (*p.roles.outer, p.m, p.roles.vector, *p.roles.reduce))
-    return sorted(used, key=lambda v: -abs(p.step(k, v) or 1 << 40))
+    return sorted(p.used(k, p.loops), key=lambda v: -abs(p.step(k, v) or 1 << 40))
 
 
 def _tiles(x: GroupExpressions, target: Target, kept: tuple[int, ...]) -> Tactic:
