@@ -102,6 +102,15 @@ def test_panels_across_lines_hold_what_they_should(dtype: Any, target: str) -> N
     assert not any(found), found
 
 
+def test_rows_of_which_the_first_come_from_elsewhere_are_read_where_they_are() -> None:
+    x, y = (graph_input(name, TensorType(float32, (n, 5))) for name, n in (("x", 1), ("y", 17)))
+    b = Builder(())
+    joined = b.concatenate(x, y, x, axis=0)
+    graph = Graph([x, y], [b.permute(b.add(joined, joined), perm=(1, 0))], name="joined")
+    with settings.cache_dir(None):
+        assert not faults(graph, exact=True)
+
+
 @pytest.mark.parametrize("sizes", [(332, 91, 20), (103, 159, 47), (199, 39, 11)], ids=str)
 def test_no_gather_is_left_where_lanes_are_known(sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes

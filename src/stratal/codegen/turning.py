@@ -61,11 +61,13 @@ class Turning(Placing):
         """Return the address of an element."""
 
     def _running(self, mask: str | None) -> tuple[bool, ...] | None:
-        """Return which lanes run under a mask, where that is known now and some do."""
+        """Return which lanes run under a mask, where that is known now; the first, whose address stands for
+        all, must be one of them.
+        """
         if mask is None:
             return (True,) * self.lanes
         known = self.known_masks.get(mask, ())
-        return known if any(known) else None
+        return known if known and known[0] else None
 
     # -- loads -----------------------------------------------------------------------------------------------
     def _turned(self, buffer: Buffer, place: Place, memory: str, mask: str | None) -> str | None:
