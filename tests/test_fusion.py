@@ -15,6 +15,7 @@ from stratal.base.types import TensorType
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
+from stratal.loops.interpret import run_kernel
 
 WIDE = TensorType(float32, (6, 80))
 
@@ -72,3 +73,17 @@ def test_a_row_kernel_finds_the_values_of_its_row_whatever_the_number_of_rows(ro
         return [b.softmax(b.layer_norm(x, weight), axis=-1)]
 
     assert len(kernels(trace(norm, [TensorType(float32, (*rows, 80)), TensorType(float32, (80,))]))) == 1
+
+
+def test_the_first_columns_of_a_product_are_stored_within_their_rows() -> None:
+    def gate(b: Any, x: Node, w: Node) -> list[Node]:
+        y = b.contract(x, w, spec="ak,kn->an")
+        return [y, b.logistic(piece(b, y, 0, 40))]
+
+    program = compile_graph(trace(gate, [WIDE, TensorType(float32, (80, 80))]))
+    (scheduled,) = program.draft.kernels.values()
+    kernel, rng = scheduled.kernel, np.random.default_rng(1)
+    arrays = {p: rng.standard_normal(p.shape).astype(np.float32) for p in kernel.parameters}
+    assert run_kernel(kernel, arrays) == 0  # it raises at the first index outside
+    product, gated = (arrays[p] for p in kernel.writes)
+    np.testing.assert_allclose(gated, 1 / (1 + np.exp(-product[:, :40])), rtol=1e-6)

@@ -47,7 +47,7 @@ def placed(x: GroupExpressions, result: Node, where: tuple[Expr, ...]) -> Placed
     stand = stand_in(x)
     read = {e.indices for e in loads((x.at(result, axes),)) if e.buffer is stand}
     exists: Expr = const(True, bool_)
-    if read and read != {axes}:
+    if read and (read != {axes} or result.shape != stand.shape):  # the first elements lie at their own places
         found = inverse(next(iter(read)), axes, where) if len(read) == 1 else None
         if found is None:
             raise VerifyError(f"schedule: {result.op.name} has no place in its kernel", where=result.where)
