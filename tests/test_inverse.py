@@ -38,12 +38,19 @@ INVERTIBLE: dict[str, tuple[tuple[Expr, ...], tuple[int, ...], tuple[Var, ...]]]
 }
 
 
-@pytest.mark.parametrize("case", list(INVERTIBLE))
-def test_every_element_of_the_reader_goes_where_it_is_read_from(case: str) -> None:
+def inverted(case: str) -> tuple[tuple[Var, ...], tuple[Expr, ...]]:
+    """Return a position of the source, and the place in the axes of its reader."""
     indices, shape, axes = INVERTIBLE[case]
     there = tuple(Var(f"i{k}", n) for k, n in enumerate(shape))
     found = inverse(indices, axes, there)
     assert found is not None
+    return there, found
+
+
+@pytest.mark.parametrize("case", list(INVERTIBLE))
+def test_every_element_of_the_reader_goes_where_it_is_read_from(case: str) -> None:
+    indices, shape, axes = INVERTIBLE[case]
+    there, found = inverted(case)
     for place in itertools.product(*(range(v.extent) for v in axes)):
         source = _at(indices, axes, place)
         assert all(0 <= i < n for i, n in zip(source, shape, strict=True))
@@ -53,9 +60,7 @@ def test_every_element_of_the_reader_goes_where_it_is_read_from(case: str) -> No
 @pytest.mark.parametrize("case", list(INVERTIBLE))
 def test_what_nobody_reads_goes_nowhere(case: str) -> None:
     indices, shape, axes = INVERTIBLE[case]
-    there = tuple(Var(f"i{k}", n) for k, n in enumerate(shape))
-    found = inverse(indices, axes, there)
-    assert found is not None
+    there, found = inverted(case)
     read = {_at(indices, axes, place) for place in itertools.product(*(range(v.extent) for v in axes))}
     for source in itertools.product(*map(range, shape)):
         place = _at(found, there, source)

@@ -543,9 +543,19 @@ def test_the_pool_of_one_thread_runs_everything_itself() -> None:
     assert pool.stats()["regions"] == 0
 
 
-@pytest.mark.skipif(
+two_processors = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
 )
+
+
+def printed_by(code: str) -> str:
+    """Return what a process of its own prints, which finds this folder in its first argument."""
+    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@two_processors
 def test_a_thread_is_never_woken_where_the_caller_runs() -> None:
     """A process of its own: its first program starts the pool, the second run wakes a thread that slept."""
     code = (
@@ -559,15 +569,11 @@ def test_a_thread_is_never_woken_where_the_caller_runs() -> None:
         "places = [os.sched_getaffinity(int(k)) for k in os.listdir('/proc/self/task')]\n"
         "print(len(allowed), sorted(len(p) for p in places if p != allowed), p.pool.stats()['wakes'] > 0)\n"
     )
-    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
     count = len(os.sched_getaffinity(0))
-    assert done.stdout == f"{count} [{count - 1}] True\n"
+    assert printed_by(code) == f"{count} [{count - 1}] True\n"
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
-)
+@two_processors
 def test_threads_leave_the_processor_the_caller_comes_to() -> None:
     """The caller is moved while the other thread still looks for work: no wake-up would keep them apart."""
     code = (
@@ -589,9 +595,7 @@ def test_threads_leave_the_processor_the_caller_comes_to() -> None:
         "        checked.add(place)\n"
         "print(len(checked))\n"
     )
-    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "2\n"
+    assert printed_by(code) == "2\n"
 
 
 def test_the_process_ends_cleanly_with_running_workers() -> None:

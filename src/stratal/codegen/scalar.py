@@ -276,8 +276,7 @@ class ScalarEmitter:
     def _shuffled(self, value: str, ty: str, lanes: int) -> str:
         """Return the first lanes of a vector; those it lacks are any."""
         have = int(ty[1:].split()[0])
-        picked = ", ".join(f"i32 {k if k < have else 0}" for k in range(lanes))
-        return self.emit(f"shufflevector {ty} {value}, {ty} poison, <{lanes} x i32> <{picked}>")
+        return self._picked(value, ty, [k if k < have else 0 for k in range(lanes)])
 
     def _dot4_by_pairs(self, args: Sequence[str], ty: str, lanes: int) -> str:
         """Emit the sum by pairs of 16-bit integers: 2 * 255 * 128 is far from the end of 32 bits."""

@@ -12,9 +12,10 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
-from stratal.optimize.pieces import cut, multiply_pieces
+from stratal.optimize.pieces import multiply_pieces
 from stratal.optimize.rewrite import rewrite_graph
 from stratal.optimize.sorted_sums import sort_scatters
+from stratal.optimize.views import cut, reshaped
 
 
 def pad_convolutions(graph: Graph) -> Graph:
@@ -154,15 +155,10 @@ def _split_product(node: Node) -> tuple[str, Node] | None:
     return "split-product", total
 
 
-def _reshaped(b: Builder, x: Node, shape: tuple[int, ...]) -> Node:
-    found: Node = x if x.shape == shape else b.reshape(x, shape=shape)
-    return found
-
-
 def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
     """Return an operand with one axis as two, the first over the parts."""
     shape = x.aval.ints
-    return _reshaped(b, x, (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]))
+    return reshaped(b, x, (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]))
 
 
 def choose_algorithms(graph: Graph) -> Graph:

@@ -19,6 +19,7 @@ from stratal.graph.node import Node, rebuild
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.prologue import decided_alone
 from stratal.optimize.rewrite import with_roots
+from stratal.optimize.views import cut
 
 FEW: Final = 8  # products an element may take part in
 LARGE: Final = 1 << 15  # bytes a piece must have on average: moving them takes longer than starting a kernel
@@ -87,14 +88,3 @@ def _by_pieces(product: Node, side: int) -> Node:
         joined: Node = b.concatenate(*parts, axis=spec.out.index(letter))
         return joined
     return reduce(b.add, parts)
-
-
-def cut(b: Builder, x: Node, axis: int, start: int, stop: int) -> Node:
-    """Return some steps of one axis."""
-    shape = x.aval.ints
-    if (start, stop) == (0, shape[axis]):
-        return x
-    starts, stops = [0] * len(shape), list(shape)
-    starts[axis], stops[axis] = start, stop
-    part: Node = b.slice(x, start=tuple(starts), stop=tuple(stops), step=(1,) * len(shape))
-    return part

@@ -30,6 +30,7 @@ from stratal.ops.families import Elementwise
 from stratal.ops.indexing.segments import MOST
 from stratal.optimize.prologue import decided_alone
 from stratal.optimize.rewrite import with_roots
+from stratal.optimize.views import reshaped
 
 MANY = 1 << 12  # indices, and
 MUCH = 1 << 18  # elements, whose sum repays sorting the indices
@@ -148,14 +149,14 @@ def _sorted(node: Node, moved: Node, order: Order) -> Node:
     carried = list(order.carried)
     if order.by_place:
         carried.append(b.iota(shape=(count,), axis=0, dtype=int32))
-    rows, starts, *along = b.items(b.segments(_reshaped(b, index, (count,)), *carried, size=size))
+    rows, starts, *along = b.items(b.segments(reshaped(b, index, (count,)), *carried, size=size))
     place = dict(zip(carried, along, strict=True))
     needed = _per_slice(x) if x.shape[:1] == index.shape else None
     if needed is not None and all(v in place for v in needed):
         summed = b.segment_sum(_in_order(b, x, place), rows, starts)
     else:
-        summed = b.segment_sum(_reshaped(b, x, (count, *base.aval.ints[axis + 1 :])), rows, starts, along[-1])
-    return _reshaped(b, summed, base.aval.ints)
+        summed = b.segment_sum(reshaped(b, x, (count, *base.aval.ints[axis + 1 :])), rows, starts, along[-1])
+    return reshaped(b, summed, base.aval.ints)
 
 
 def _in_order(b: Builder, x: Node, place: Mapping[Node, Node]) -> Node:
@@ -178,8 +179,3 @@ def _in_order(b: Builder, x: Node, place: Mapping[Node, Node]) -> Node:
         else:
             made[node] = node
     return made[x]
-
-
-def _reshaped(b: Builder, x: Node, shape: tuple[int, ...]) -> Node:
-    found: Node = x if x.shape == shape else b.reshape(x, shape=shape)
-    return found

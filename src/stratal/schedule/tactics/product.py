@@ -239,7 +239,7 @@ class Product:
 
     def _join(self, grid: Grid, axes: Sequence[Var], operands: Sequence[Expr]) -> None:
         """Join the last axes of the result where all that is read and written walks them as one."""
-        results = [placed(self.x, r, tuple(axes)) for r in self.x.results]
+        results = self._placed(tuple(axes))
         made = [*operands, *self._values(results), *(p.exists for p in results)]
         if not any(isinstance(e, Guard) for e in walk(made)):
             grid.join_last([*loads(made), *(p.access for p in results)])
@@ -313,10 +313,11 @@ class Product:
 
     def epilogue_work(self) -> int:
         """Return the operations that follow the sum, per element."""
-        return work(self._values(self._placed()))
+        return work(self._values(self._placed(self.where)))
 
-    def _placed(self) -> list[Placed]:
-        return [placed(self.x, r, self.where) for r in self.x.results]
+    def _placed(self, where: tuple[Expr, ...]) -> list[Placed]:
+        """Return where each result is stored from the sum's element at `where`."""
+        return [placed(self.x, r, where) for r in self.x.results]
 
     def results(self, total: Expr) -> Stmt:
         """Return the stores of everything the group computes from its sum at one element."""
@@ -333,7 +334,7 @@ class Product:
         made = self.results(self.zero)
         replaced = {r for r, _ in self.in_place}
         read = [e for e in loads(expressions(made)) if e.indices == self.where and e.buffer not in replaced]
-        written = [p.access for p in self._placed() if p.always]
+        written = [p.access for p in self._placed(self.where) if p.always]
         return [
             Fetch(e.buffer, e.indices)
             for e in dict.fromkeys((*written, *read))
