@@ -52,6 +52,7 @@ class Target:
     triple: str
     cpu: str  # as LLVM calls it
     features: str  # LLVM's `+a,-b` list, beyond what `cpu` implies
+    requires: tuple[str, ...]  # features by which a host is of this class
     vector_bits: int
     num_vector_registers: int
     fma: bool
@@ -143,24 +144,28 @@ TARGETS: Final[dict[str, Target]] = {
     for t in (
         Target(
             name="avx512", arch="x86_64", triple=_LINUX_X86, cpu="x86-64-v4", features="",
+            requires=("avx512f", "avx512bw", "avx512dq", "avx512vl"),
             vector_bits=512, num_vector_registers=32, fma=True, masks=True,
             l1d_bytes=32 * _KIB, l2_bytes=_MIB, l3_bytes=32 * _MIB, cacheline_bytes=64,
             flops_per_cycle=32, ghz=3.5, cache_gbps=110, core_gbps=24, memory_gbps=34, wait="pause",
         ),
         Target(
             name="haswell", arch="x86_64", triple=_LINUX_X86, cpu="haswell", features="",
+            requires=("avx2", "fma"),
             vector_bits=256, num_vector_registers=16, fma=True, masks=False,
             l1d_bytes=32 * _KIB, l2_bytes=256 * _KIB, l3_bytes=8 * _MIB, cacheline_bytes=64,
             flops_per_cycle=32, ghz=3.5, cache_gbps=80, core_gbps=18, memory_gbps=30, wait="pause",
         ),
         Target(
             name="neon", arch="aarch64", triple="aarch64-unknown-linux-gnu", cpu="neoverse-n1", features="",
+            requires=(),
             vector_bits=128, num_vector_registers=32, fma=True, masks=False,
             l1d_bytes=64 * _KIB, l2_bytes=_MIB, l3_bytes=32 * _MIB, cacheline_bytes=64,
             flops_per_cycle=16, ghz=2.5, cache_gbps=60, core_gbps=20, memory_gbps=80, wait="yield",
         ),
         Target(
             name="generic", arch="x86_64", triple=_LINUX_X86, cpu="x86-64", features="",
+            requires=(),
             vector_bits=128, num_vector_registers=16, fma=False, masks=False,
             l1d_bytes=32 * _KIB, l2_bytes=256 * _KIB, l3_bytes=4 * _MIB, cacheline_bytes=64,
             flops_per_cycle=8, ghz=3.0, cache_gbps=40, core_gbps=12, memory_gbps=20, wait="pause",
@@ -168,6 +173,18 @@ TARGETS: Final[dict[str, Target]] = {
     )
 }  # fmt: skip
 """Classes of machines by name; `plan.host` narrows one down to the machine at hand."""
+
+
+def class_of(arch: str, features: str) -> Target:
+    """Return the class of machines that requires the most of what a machine with such a feature list has.
+
+    Architectures without a class count as `generic`.
+    """
+    present = set(features.split(","))
+    fitting = [
+        t for t in TARGETS.values() if t.arch == arch and present.issuperset(f"+{f}" for f in t.requires)
+    ]
+    return max(fitting, key=lambda t: len(t.requires), default=TARGETS["generic"])
 
 
 def host_arch() -> Literal["x86_64", "aarch64", "other"]:

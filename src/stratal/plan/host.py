@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from stratal.base import settings
 from stratal.base.errors import SettingError
-from stratal.base.target import TARGETS, Target, host_arch
+from stratal.base.target import TARGETS, Target, class_of, host_arch
 from stratal.codegen.assemble import Machine, host_machine, llvm_version
 from stratal.codegen.assemble_workers import WORKERS
 from stratal.runtime.cache import object_cache
@@ -50,7 +49,7 @@ def current_target() -> Target:
 def host_target() -> Target:
     """Return the target that describes this machine: its class, LLVM's name for it and its cache sizes."""
     machine = _described()
-    base = TARGETS[_class_of(host_arch(), machine.features.split(","))]
+    base = class_of(host_arch(), machine.features)
     sizes = _cache_sizes(Path("/sys/devices/system/cpu/cpu0/cache"))
     return dataclasses.replace(
         base,
@@ -102,17 +101,6 @@ def _key() -> str:
         return ""
     lines = [line for line in processor.splitlines() if line.split("\t")[0] not in _VOLATILE]
     return f"host {llvm_version()} {boot} " + "\n".join(lines)
-
-
-def _class_of(arch: str, features: Iterable[str]) -> str:
-    present = set(features)
-    if arch == "aarch64":
-        return "neon"
-    if arch == "x86_64" and present >= {"+avx512f", "+avx512bw", "+avx512dq", "+avx512vl"}:
-        return "avx512"
-    if arch == "x86_64" and present >= {"+avx2", "+fma"}:
-        return "haswell"
-    return "generic"
 
 
 def _cache_sizes(folder: Path) -> dict[int, int]:
