@@ -37,6 +37,11 @@ def sweep(shape: tuple[int, int], dtype: Any = float32) -> Graph:
     return Graph([x], [b.eq(x, x) if dtype is bool_ else b.mul(x, x)], name="sweep")
 
 
+def product(rows: int, columns: int) -> Graph:
+    x, w = (graph_input(n, TensorType(float32, s)) for n, s in (("x", (rows, 512)), ("w", (512, columns))))
+    return Graph([x, w], [Builder(()).contract(x, w, spec="mk,kn->mn", dtype=float32)], name="product")
+
+
 def replaced(shape: tuple[int, int]) -> Graph:
     """Return an update of a state, whose new value lies where the old one does."""
     x, b = graph_input("x", TensorType(float32, shape)), Builder(())
@@ -72,6 +77,16 @@ def test_only_large_rows_are_fetched_ahead() -> None:
     tiny = dataclasses.replace(machine, l3_bytes=4000)
     assert assembly(rows(LARGE), tiny).count("prefetcht1") == 256 // 64 * 4 // 4  # each line of a vector once
     assert "prefetch" not in assembly(rows(LARGE), machine)
+
+
+def test_a_product_that_fills_half_of_the_last_cache_passes_it_and_is_not_fetched() -> None:
+    machine = target.TARGETS["avx512"]
+    graph, nbytes = product(240, 256), 4 * 240 * 256
+    assert nbytes > machine.l1d_bytes
+    held = assembly(graph, dataclasses.replace(machine, l3_bytes=2 * nbytes))
+    assert "prefetch" in held and "movnt" not in held
+    full = assembly(graph, dataclasses.replace(machine, l3_bytes=2 * nbytes - 1))
+    assert "prefetch" not in full and "movnt" in full
 
 
 def test_other_machines_write_as_before() -> None:

@@ -242,8 +242,10 @@ class KernelEmitter(Streaming):
     def _fetch(self, stmt: Fetch) -> None:
         """Prefetch each cache line of a vector, to the second cache what is far ahead.
 
-        What lies beyond a mask or the buffer does no harm.
+        What lies beyond a mask or the buffer does no harm. What is written past the caches is not fetched.
         """
+        if self._passes(stmt.buffer):
+            return
         place = self._place(stmt.buffer, stmt.indices)
         place = place._replace(constant=place.constant + stmt.ahead)
         pointer = self._pointer(stmt.buffer, place, None)

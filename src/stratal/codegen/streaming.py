@@ -1,4 +1,4 @@
-"""Results that no cache can hold are written past the caches: their lines are not read from memory first."""
+"""Results that fill much of the last cache are written past it: no line of theirs is read from memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ LINE_BYTES: Final = 64
 
 
 def streamed(kernel: Kernel, target: Target) -> frozenset[Buffer]:
-    """Return the results of a kernel that are larger than the last cache and that it does not read again."""
+    """Return the results of a kernel that would take more than half of the last cache, which what is read
+    meanwhile wants too, and that it does not read again.
+    """
     if target.arch != "x86_64":
         return frozenset()
     again = loaded(kernel.body)
-    return frozenset(b for b in kernel.writes if b.nbytes > target.l3_bytes and b not in again)
+    return frozenset(b for b in kernel.writes if 2 * b.nbytes > target.l3_bytes and b not in again)
 
 
 class Streaming(Values):
@@ -38,6 +40,10 @@ class Streaming(Values):
                     in_place = self._append(f"or i64 {in_place}, {self._append(f'zext i1 {same} to i64')}")
             self.streams[buffer] = in_place
 
+    def _passes(self, buffer: Buffer) -> bool:
+        """Return whether vectors of a buffer go past the caches unless its address says otherwise."""
+        return buffer in self.streams and self.lanes * buffer.dtype.itemsize % LINE_BYTES == 0
+
     def _close_streams(self) -> None:
         """Wait for the stores, at the end of the kernel: nothing else orders them before what follows."""
         if self.streams:
@@ -46,8 +52,7 @@ class Streaming(Values):
 
     def _stream(self, buffer: Buffer, pointer: str, ty: str, value: str) -> bool:
         """Store a vector past the caches if that may be; return whether it is stored, in either way."""
-        itemsize = buffer.dtype.itemsize
-        if buffer not in self.streams or self.lanes * itemsize % LINE_BYTES:
+        if not self._passes(buffer):
             return False
         address = self._append(f"ptrtoint ptr {pointer} to i64")
         begins = self._append(f"and i64 {address}, {LINE_BYTES - 1}")
@@ -58,7 +63,7 @@ class Streaming(Values):
         self._line(f"  store {ty} {value}, ptr {pointer}, align {LINE_BYTES}, !nontemporal !1")
         self._line(f"  br label %{after}")
         self._block(through)
-        self._line(f"  store {ty} {value}, ptr {pointer}, align {itemsize}")
+        self._line(f"  store {ty} {value}, ptr {pointer}, align {buffer.dtype.itemsize}")
         self._line(f"  br label %{after}")
         self._block(after)
         return True
