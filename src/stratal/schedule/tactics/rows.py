@@ -16,7 +16,8 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner
-from stratal.loops.expr import Buffer, Expr, Load, Var, cast, const, guard, lanes, loads, walk
+from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.expr import Buffer, Expr, Var, cast, const, guard, lanes, loads
 from stratal.loops.stmt import Fetch, For, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
@@ -25,6 +26,8 @@ from stratal.schedule.tactics.common import distribute, finished, in_place_pairs
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
 UNROLL = 4  # registers per vector of a long row
+SUM_CYCLES = 12.0  # to combine the lanes of a vector, and
+ROW_CYCLES = 4.0  # for an operation on a value of the row, which waits for the one before it
 AHEAD_BYTES = 4096  # from where an operand is fetched: the processor looks no further ahead than a page
 
 
@@ -37,6 +40,9 @@ class RowPlan:
         self.num_rows = x.group.num_rows
         self.row_shape = self.space[: self.num_rows]
         self.inner_shape = self.space[self.num_rows :]
+        self.size = math.prod(self.inner_shape)
+        self.terms = [t for m in x.group.members for t in x.compute(m).terms]
+        self.work = 1 + work(self.terms)
         self.phase: dict[Node, int] = {}
         self.ready: dict[Node, int] = {}
         for m in x.group.members:
@@ -68,13 +74,39 @@ class RowPlan:
     def readers(self, m: Node) -> list[Node]:
         return [u for u in self.x.group.members if m in self._operands(u)]
 
+    def worth_keeping(self, m: Node, phase: int) -> bool:
+        """Return whether a later phase reads an element that takes longer to compute again."""
+        if all(self.phase[u] == phase for u in self.readers(m)):
+            return False
+        element = index.unflatten(Var("j", self.size), self.inner_shape)
+        return work([self.x.at(m, (*fresh_axes(self.row_shape), *element))]) > CHEAP
+
+    @property
+    def row_work(self) -> int:
+        """Operations on values of the row, of which there is one."""
+        members = [m for m in self.x.group.members if not self.is_element(m) and not self.is_reduction(m)]
+        return work([t for m in members for t in self.x.compute(m).terms])
+
+    @property
+    def element_work(self) -> int:
+        """Operations per element."""
+        return self.work - self.row_work
+
+    @property
+    def num_reductions(self) -> int:
+        return sum(map(self.is_reduction, self.x.group.members))
+
 
 KIND = "rows"
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
-    """Yield the one way there is so far."""
-    yield Candidate("rows", 0.0, lambda x: schedule_rows(x, target))
+    """Yield the one way there is along rows."""
+    plan = RowPlan(x)
+    vectors = -(-plan.size // vector_lanes(target, plan.terms))
+    each = vectors * plan.element_work + SUM_CYCLES * plan.num_reductions + ROW_CYCLES * plan.row_work
+    seconds = math.prod(plan.row_shape) * each / (target.ghz * 1e9)
+    yield Candidate("rows", seconds, lambda x: schedule_rows(x, target))
 
 
 def schedule_rows(x: GroupExpressions, target: Target) -> Tactic:
@@ -91,12 +123,11 @@ class RowNest:
     def __init__(self, x: GroupExpressions, target: Target) -> None:
         self.x = x
         self.plan = RowPlan(x)
-        self.size = math.prod(self.plan.inner_shape)
+        self.size = self.plan.size
         self.row = Var("r", math.prod(self.plan.row_shape))
         self.where = index.unflatten(self.row, self.plan.row_shape)
-        terms = [t for m in x.group.members for t in x.compute(m).terms]
-        self.work = 1 + work(terms)
-        self.width = vector_lanes(target, terms)
+        self.work = self.plan.work
+        self.width = vector_lanes(target, self.plan.terms)
         if self.size >= 4 * UNROLL * self.width:
             self.width *= UNROLL
         self.registers: list[Buffer] = []
@@ -106,7 +137,7 @@ class RowNest:
 
     def schedule(self) -> Tactic:
         phases = [self._phase(p) for p in range(self.plan.num_phases)]
-        pairs = self._in_place(phases)
+        pairs = pairs_of_phases(phases, self.where)
         body = sequence(*phases)
         schedule = Schedule(For(self.row, body), [*self.registers, *self.rows])
         spaces = [(b, "register") for b in self.registers] + [(b, "scratch") for b in self.rows]
@@ -114,25 +145,6 @@ class RowNest:
         schedule.steps.append(f"lanes({self.width}), {self.plan.num_phases} phases")
         distribute(schedule, [self.row], max(1.0, self.size * self.work / 4))
         return finished(schedule, "rows", pairs)
-
-    def _in_place(self, phases: Sequence[Stmt]) -> list[tuple[Buffer, Buffer]]:
-        """Return what may be overwritten: values read no later than the write, in its phase each element
-        where it is written.
-        """
-        pairs = []
-        for k, phase in enumerate(phases):
-            for r, w in in_place_pairs(phase, loaded(phase), stored(phase)):
-                before = [
-                    e
-                    for p in phases[:k]
-                    for e in walk(expressions(p))
-                    if isinstance(e, Load) and e.buffer is r
-                ]
-                later = any(r in loaded(p) or w in stored(p) or w in loaded(p) for p in phases[k + 1 :])
-                own_row = all(e.indices[: len(self.where)] == self.where for e in before)
-                if own_row and not later and not any(w in stored(p) for p in phases[:k]):
-                    pairs.append((r, w))
-        return pairs
 
     def _phase(self, phase: int) -> Stmt:
         """Return one pass over a row: row values, the loop over elements, then what its accumulators give."""
@@ -142,9 +154,9 @@ class RowNest:
         for m in now:
             if not plan.is_element(m) and not plan.is_reduction(m):
                 parts.append(self._row_value(m))
-        keep = [m for m in now if plan.is_element(m) and (x.stored(m) or self._worth_keeping(m, phase))]
+        keep = [m for m in now if plan.is_element(m) and (x.stored(m) or plan.worth_keeping(m, phase))]
         reductions = [m for m in now if plan.is_reduction(m)]
-        by_lanes = [m for m in reductions if _combiner(x, m).lanes is not None]
+        by_lanes = [m for m in reductions if combiner_of(x, m).lanes is not None]
         if keep or by_lanes:
             parts.append(self._vector_pass(keep, by_lanes))
         parts += [self._serial_pass(m) for m in reductions if m not in by_lanes]
@@ -162,12 +174,6 @@ class RowNest:
         self.x.local[m] = scalar
         self.x.forget()
         return sequence(*parts)
-
-    def _worth_keeping(self, m: Node, phase: int) -> bool:
-        if all(self.plan.phase[u] == phase for u in self.plan.readers(m)):
-            return False
-        j = Var("j", self.size)
-        return work([self.x.at(m, self._element(j))]) > CHEAP
 
     def _element(self, position: Expr) -> tuple[Expr, ...]:
         return (*self.where, *index.unflatten(position, self.plan.inner_shape))
@@ -192,7 +198,7 @@ class RowNest:
         before: list[Stmt] = []
         after: list[Stmt] = []
         for m in reductions:
-            compute, combiner = x.compute(m), _combiner(x, m)
+            compute, combiner = x.compute(m), combiner_of(x, m)
             (dtype,) = compute.state_dtypes
             acc = Buffer(f"a{len(self.registers)}", dtype, (self.width,), space="register")
             self.registers.append(acc)
@@ -234,7 +240,7 @@ class RowNest:
 
     def _finish(self, m: Node, acc: Buffer, lane: Var) -> Stmt:
         """Combine the lanes as a tree, by halves, and round once to the result's dtype."""
-        combiner = _combiner(self.x, m)
+        combiner = combiner_of(self.x, m)
         assert combiner.lanes is not None
         scalar = self._temporary(m, self.registers)
         self.x.local[m] = scalar
@@ -242,7 +248,7 @@ class RowNest:
 
     def _serial_pass(self, m: Node) -> Stmt:
         """Return a scalar loop for reductions over several states, whose lanes cannot be combined."""
-        compute, combiner = self.x.compute(m), _combiner(self.x, m)
+        compute, combiner = self.x.compute(m), combiner_of(self.x, m)
         states = [
             Buffer(f"a{len(self.registers) + k}", d, (), space="register")
             for k, d in enumerate(compute.state_dtypes)
@@ -262,7 +268,30 @@ class RowNest:
         return sequence(*start, *loop, Store(scalar, self.where, cast(states[compute.result][()], m.dtype)))
 
 
-def _combiner(x: GroupExpressions, m: Node) -> Combiner:
+def pairs_of_phases(phases: Sequence[Stmt], where: tuple[Expr, ...]) -> list[tuple[Buffer, Buffer]]:
+    """Return what may be overwritten: values of the row that `where` names, read before the phase of the
+    write, or in it each element where it is written, and never after.
+    """
+    pairs = []
+    for k, phase in enumerate(phases):
+        before = [e for p in phases[:k] for e in loads(expressions(p))]
+        here, results = loaded(phase), stored(phase)
+        earlier = dict.fromkeys(e.buffer for e in before if e.buffer not in here)
+        done = [(r, w) for r in earlier for w in results if _alike(r, w)]
+        for r, w in [*in_place_pairs(phase, here, results), *done]:
+            later = any(r in loaded(p) or w in stored(p) or w in loaded(p) for p in phases[k + 1 :])
+            own_row = all(e.indices[: len(where)] == where for e in before if e.buffer is r)
+            if own_row and not later and not any(w in stored(p) for p in phases[:k]):
+                pairs.append((r, w))
+    return pairs
+
+
+def _alike(r: Buffer, w: Buffer) -> bool:
+    """Return whether each row of one lies where that of the other would."""
+    return r.dtype is w.dtype and r.shape == w.shape and r.strides == w.strides
+
+
+def combiner_of(x: GroupExpressions, m: Node) -> Combiner:
     combiner = x.compute(m).combiner
     assert combiner is not None
     return combiner
