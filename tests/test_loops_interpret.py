@@ -81,6 +81,16 @@ def test_powers_of_two_scale_with_one_rounding(dtype: DType) -> None:
     np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
 
 
+def test_three_bits_pick_one_of_eight_constants() -> None:
+    index = Buffer("x", uint32, ())[()]
+    table = [const(v, float32) for v in (1, 2.5, -0.0, np.inf, 5, 6, 7, 8)]
+    at = np.array([0, 1, 3, 7, 8, 0xFFFFFFFE], np.uint32)
+    got = evaluate([call("pick8", index, *table)], {index: at}, {})[0]
+    np.testing.assert_array_equal(got, np.array([1, 2.5, np.inf, 8, 1, 7], np.float32))
+    with pytest.raises(VerifyError, match="pick8 takes a u32 and eight constants"):
+        call("pick8", index, *table[:7], Buffer("y", float32, ())[()])
+
+
 def test_casts_from_floats_truncate_and_saturate_and_nan_gives_zero() -> None:
     x = np.array([2.9, -2.9, 300.0, -300.0, np.inf, -np.inf, np.nan])
     assert apply("cast", [x], int8).tolist() == [2, -2, 127, -128, 127, -128, 0]

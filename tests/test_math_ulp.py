@@ -195,3 +195,18 @@ COST = {  # operations of the expression in float32, bitcasts included: inner lo
 def test_inner_loop_functions_do_not_grow(name: str) -> None:
     expr = getattr(math, name)(Buffer("x", float32, ())[()])
     assert sum(isinstance(e, Call) for e in walk([expr])) <= COST[name]
+
+
+def test_shorter_exponentials_give_the_bits_of_the_long_one() -> None:
+    x = np.concatenate([np.linspace(-120, 65, 60_001), -np.logspace(-12, 2.2, 20_001)]).astype(np.float32)
+    special = np.array([0.0, -0.0, -np.inf, np.nan, -87.33, -103.97, -104.0, -1e38], np.float32)
+    payload = np.array([0x7FC00001, 0xFFC12345, 0x7FFFFFFF], np.uint32).view(np.float32)
+    x = np.concatenate([x, special, payload])
+    want = evaluated(math.exp, x)
+    np.testing.assert_array_equal(evaluated(math.exp_below, x), want)
+    near = ~((x < -87) | (x > 88))
+    np.testing.assert_array_equal(
+        evaluated(math.exp_near, x[near])[np.isfinite(x[near])], want[near & np.isfinite(x)]
+    )
+    assert np.isnan(evaluated(math.exp_near, x[np.isnan(x)])).all()
+    assert want[x <= 0].max() == 1 and evaluated(math.exp, np.zeros(1, np.float32)) == 1

@@ -28,6 +28,7 @@ class Instructions(NamedTuple):
     byte_dots: ByteDots = "arithmetic"
     bfloat16_dots: bool = False  # adds up pairs of products of bfloat16
     scaling: bool = False  # multiplies float vectors of 512 bits by powers of two
+    picked_lanes: int = 0  # lanes of the widest 32-bit vector that is picked from by indices: 8, 16 or none
 
 
 PLAIN: Final = Instructions()
@@ -89,7 +90,8 @@ class Target:
     def instructions(self) -> Instructions:
         """What the machine has beyond what every machine has."""
         wide = self.arch == "x86_64" and self.vector_bits == 512
-        return Instructions(self.byte_dots, wide and self.has("avx512bf16"), wide)
+        picked = self.lanes(4) if self.arch == "x86_64" and self.vector_bits >= 256 else 0
+        return Instructions(self.byte_dots, wide and self.has("avx512bf16"), wide, picked)
 
     @property
     def function_attributes(self) -> tuple[tuple[str, str], ...]:

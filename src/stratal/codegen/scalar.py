@@ -64,6 +64,12 @@ _SCALES: Final = {
     "float": _Scale("float", 32, 23, 127, "llvm.x86.avx512.mask.scalef.ps.512"),
     "double": _Scale("double", 64, 52, 1023, "llvm.x86.avx512.mask.scalef.pd.512"),
 }
+_PICKS: Final = {
+    ("i32", 8): "llvm.x86.avx2.permd",
+    ("float", 8): "llvm.x86.avx2.permps",
+    ("i32", 16): "llvm.x86.avx512.permvar.si.512",
+    ("float", 16): "llvm.x86.avx512.permvar.sf.512",
+}
 _PARTS: Final = {"bytes4": 8, "halves2": 16}  # bits of what a word is made of
 _ORDERED: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
@@ -90,6 +96,8 @@ class ScalarEmitter:
             return self.emit(f"bitcast {ty} {args[0]} to {vector_of(register_type(result), lanes)}")
         if fn == "select":
             return self.emit(f"select {vector_of('i1', lanes)} {args[0]}, {ty} {args[1]}, {ty} {args[2]}")
+        if fn == "pick8":
+            return self._pick8(args[0], args[1:], register_type(result), lanes)
         if fn in _PARTS:
             return self._word(args, _PARTS[fn], lanes)
         if fn in _ORDERED:
@@ -196,6 +204,33 @@ class ScalarEmitter:
             shifted = self.emit(f"shl {bits} {exponent}, {splat(str(form.mantissa), f'i{form.bits}', lanes)}")
             a = self.emit(f"fmul {ty} {a}, {self.emit(f'bitcast {bits} {shifted} to {ty}')}")
         return a
+
+    # -- tables ----------------------------------------------------------------------------------------------
+    def _pick8(self, index: str, values: Sequence[str], scalar: str, lanes: int) -> str:
+        """Emit a look-up by one instruction a register where the machine has it, else by three choices."""
+        whole = min(lanes, self.instructions.picked_lanes)
+        if not whole or whole % 8:
+            return self._pick8_by_bits(index, values, scalar, lanes)
+        part, numbers = vector_of(scalar, whole), vector_of("i32", whole)
+        elements = ", ".join(v.removeprefix("splat (").removesuffix(")") for v in values)
+        table = f"<{', '.join([elements] * (whole // 8))}>"
+        name = _PICKS[scalar, whole]
+        found = []
+        for k in range(0, lanes, whole):
+            at = self._picked(index, vector_of("i32", lanes), range(k, k + whole))
+            found.append(self.intrinsic(name, part, [(part, table), (numbers, at)]))
+        return self._joined(found, scalar, whole)
+
+    def _pick8_by_bits(self, index: str, values: Sequence[str], scalar: str, lanes: int) -> str:
+        """Emit the choice of a half of the table by each bit of the index, the lowest first."""
+        ty, bits, left = vector_of(scalar, lanes), vector_of("i32", lanes), list(values)
+        for k in range(3):
+            bit = self.emit(f"and {bits} {index}, {splat(str(1 << k), 'i32', lanes)}")
+            odd = self.emit(f"icmp ne {bits} {bit}, {splat('0', 'i32', lanes)}")
+            pairs = zip(left[::2], left[1::2], strict=True)
+            mask = vector_of("i1", lanes)
+            left = [self.emit(f"select {mask} {odd}, {ty} {b}, {ty} {a}") for a, b in pairs]
+        return left[0]
 
     def _picked(self, value: str, ty: str, lanes: Sequence[int]) -> str:
         """Return some lanes of a vector."""

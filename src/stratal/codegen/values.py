@@ -74,7 +74,7 @@ class Values(Turning):
         args = [self._operand(a, info.vector, mask, self._form(e, a)) for a in e.args]
         self.target = self._home(info)[0]
         lanes = self.lanes if info.vector else 0
-        value_arg = e.args[1] if e.fn == "select" else e.args[0]
+        value_arg = e.args[1] if e.fn in ("select", "pick8") else e.args[0]
         dtype = self._form(e, value_arg)
         if e.fn == "cast" and dtype is int32 and e.dtype is int32:
             return args[0]

@@ -220,7 +220,7 @@ def measuring_kernel(name: str, dtype: DType, arity: int, count: int, lanes: int
 def _compiled(target: Target, name: str, dtype: DType, arity: int, count: int) -> tuple[int, object]:
     kernel = measuring_kernel(name, dtype, arity, count, target.lanes(dtype.itemsize))
     attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
-    text = f'target triple = "{target.triple}"\n' + kernel_to_llvm(kernel, attributes)
+    text = f'target triple = "{target.triple}"\n' + kernel_to_llvm(kernel, attributes, target.instructions)
     addresses, libraries = load_kernels([KernelObject(kernel.name, assemble(text, target), "")])
     return addresses[kernel.name], libraries
 

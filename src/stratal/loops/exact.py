@@ -108,6 +108,10 @@ def _not(a: Array) -> Array:
     return np.asarray(~a)
 
 
+def _pick8(index: Array, *values: Array) -> Array:
+    return np.asarray(np.choose(index & np.uint32(7), values))
+
+
 # -- fused multiply-add ----------------------------------------------------------------------------------
 
 
@@ -228,6 +232,7 @@ _EXACT: Final[dict[str, Callable[..., Array]]] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "not": _not,
+    "pick8": _pick8,
     "bytes4": _word,
     "dot4": _dot4,
     "halves2": _word,

@@ -9,7 +9,7 @@ from typing import Any, Final, Union, final
 
 import numpy as np
 
-from stratal.base.dtypes import DType, bool_, float32, float64, int32, int64
+from stratal.base.dtypes import DType, bool_, float32, float64, int32, int64, uint32
 from stratal.base.errors import VerifyError
 from stratal.base.weak import WeakTable
 
@@ -20,11 +20,7 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "mul": (2, "a * b; integers wrap"),
     "div": (2, "a / b of floats, IEEE"),
     "fma": (3, "a * b + c, rounded once"),
-    "ldexp": (
-        2,
-        "a * 2^b of floats, rounded once; a is 0, NaN or in [1/4, 4] but for its sign, b whole or infinite, "
-        "NaN only where a is",
-    ),
+    "ldexp": (2, "a * 2^b, rounded once; |a| is 0, NaN or in [1/4, 4], b whole, infinite or NaN where a is"),
     "neg": (1, "-a"),
     "abs": (1, "|a|"),
     "min": (2, "the smaller; NaN if either is NaN"),
@@ -52,11 +48,9 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "gt": (2, "bool; false if either is NaN"),
     "ge": (2, "bool; false if either is NaN"),
     "select": (3, "b where bool a, else c; both are evaluated; dtype of b"),
-    "cast": (
-        1,
-        "to the call's dtype; float to integer truncates and saturates, NaN gives 0; to bool: a != 0",
-    ),
+    "cast": (1, "to the call's dtype; float to integer truncates and saturates, NaN to 0; to bool: a != 0"),
     "bitcast": (1, "the same bits as the call's dtype of equal width"),
+    "pick8": (9, "of eight 32-bit constants the one the lowest three bits of a uint32 count; their dtype"),
     "bytes4": (4, "int32 that has the bits of four 8-bit integers, the first lowest"),
     "dot4": (3, "int32: a + four products of bytes, unsigned ones of b with signed ones of c; wraps"),
     "halves2": (2, "int32 that has the bits of two 16-bit numbers, the first lower"),
@@ -330,9 +324,12 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
             raise VerifyError(f"expr: {fn} needs a dtype")
         if dtype is args[0].dtype:
             return args[0]
-    elif fn == "select":
+    elif fn in ("select", "pick8"):
         dtype = args[1].dtype
         _same(fn, args[1:])
+        if fn == "pick8" and not _is_table(args):
+            got = ", ".join(str(a.dtype) for a in args)
+            raise VerifyError(f"expr: {fn} takes a {uint32} and eight constants of 32 bits", got=got)
     elif fn in COMPARISONS:
         dtype = bool_
         _same(fn, args)
@@ -351,6 +348,10 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
         _same(fn, args)
     result: DType = dtype
     return _intern(("call", fn, result.name, *map(id, args)), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
+
+
+def _is_table(args: tuple[Expr, ...]) -> bool:
+    return args[0].dtype is uint32 and all(isinstance(a, Const) and a.dtype.bits == 32 for a in args[1:])
 
 
 def _same(fn: str, args: tuple[Expr, ...]) -> None:

@@ -13,6 +13,7 @@ from stratal.graph.node import Node
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
 from stratal.optimize.pieces import multiply_pieces
+from stratal.optimize.ranges import use_ranges
 from stratal.optimize.rewrite import rewrite_graph
 from stratal.optimize.sorted_sums import sort_scatters
 from stratal.optimize.views import cut, reshaped
@@ -163,5 +164,5 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
 
 def choose_algorithms(graph: Graph) -> Graph:
     """Apply every choice of this file."""
-    convolved = pad_convolutions(split_phases(graph))
+    convolved = pad_convolutions(split_phases(use_ranges(graph)))
     return split_reductions(split_products(multiply_pieces(sort_scatters(convolved))))

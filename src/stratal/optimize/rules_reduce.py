@@ -8,7 +8,7 @@ from stratal.base.dtypes import bfloat16, bool_, float16, float32, int8, int32, 
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.pattern import Apply, Attr, Full, Match, P, Pattern, Rule, Var
+from stratal.graph.pattern import Apply, Attr, Match, P, Rule, Var
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.rules_views import concrete
 
@@ -258,25 +258,7 @@ CONTRACTIONS = (
 )
 
 
-# -- softmax -------------------------------------------------------------------------------------------------
-def _spread(row: Pattern) -> Apply:
-    return P.broadcast(row, shape=Attr("shape"), axes=Attr("kept"))
-
-
-def _powers() -> Apply:
-    return P.exp(P.sub(x, _spread(P.reduce_max(x, axes=Attr("axes")))))
-
-
-_SHARE = P.div(Full(1.0), P.sum(_powers(), axes=Attr("axes")))
-TOP_PROBABILITY = Rule(
-    "top_probability",  # the largest power is exp(0) = 1, to the bit; rounding keeps the order of the others
-    P.reduce_max(P.mul(_powers(), _spread(_SHARE)), axes=Attr("axes")),
-    _SHARE,
-    examples=({"x": F23, "axes": (1,), "shape": (2, 3), "kept": (0,)},),
-)
-
 REDUCE = (
-    TOP_PROBABILITY,
     *(rule for name in REDUCTIONS for rule in _reduction_rules(name)),
     *CONTRACTIONS,
     *(

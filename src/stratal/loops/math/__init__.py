@@ -19,7 +19,7 @@ from stratal.loops.math.division import (
     sign,
 )
 from stratal.loops.math.error import erf, erfc
-from stratal.loops.math.exponential import exp, exp2, exp2_below, expm1, sigmoid
+from stratal.loops.math.exponential import exp, exp2, exp2_below, exp_below, exp_near, expm1, sigmoid
 from stratal.loops.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from stratal.loops.math.logarithm import log, log1p, log2, log10
 from stratal.loops.math.power import integer_power, pow, power_by_squaring, rsqrt
@@ -41,6 +41,8 @@ __all__ = [
     "exp",
     "exp2",
     "exp2_below",
+    "exp_below",
+    "exp_near",
     "expm1",
     "floor_divide",
     "fmod",

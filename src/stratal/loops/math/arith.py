@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from stratal.base.dtypes import DType, float32, float64, uint32, uint64
 from stratal.base.errors import VerifyError
 from stratal.loops.expr import Const, Expr, call, cast, const
@@ -145,6 +147,11 @@ def to_bits(x: Expr) -> Expr:
 def from_bits(bits: Expr) -> Expr:
     """Return the float with these bits."""
     return call("bitcast", bits, dtype=float32 if bits.dtype is uint32 else float64)
+
+
+def float32_bits(value: float) -> int:
+    """Return the bits of a number as a float32."""
+    return int(np.float32(value).view(np.uint32))
 
 
 def shl(a: Expr, by: int) -> Expr:

@@ -2,14 +2,16 @@
 
 The exponent n = rint(x / ln 2) is read off the low bits of `x / ln 2 + magic`. Polynomials are minimax
 fits (Remez in 160-bit arithmetic) rounded coefficient by coefficient, lowest first, the others fitted again.
+e^x of float32, the inner loop of softmax, counts eighths of an octave and looks up what they stand for: a
+polynomial of half the degree does, and half the operations that wait for each other.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from stratal.base.dtypes import float32
-from stratal.loops.expr import Expr
+from stratal.base.dtypes import float32, uint32
+from stratal.loops.expr import Expr, call, const
 from stratal.loops.math.arith import (
     absolute,
     add,
@@ -17,8 +19,10 @@ from stratal.loops.math.arith import (
     at_most,
     div,
     either,
+    float32_bits,
     fma,
     format_of,
+    from_bits,
     keep_tiny,
     ldexp,
     like,
@@ -28,15 +32,12 @@ from stratal.loops.math.arith import (
     polynomial,
     power_of_two,
     select,
+    shl,
     sub,
     to_bits,
 )
 
-# e^r, degree 6 / 11, |r| <= 0.3466: relative error 2^-28.2 / 2^-57.1
-_EXP32: Final = (
-    1.0, 1.0, 0.4999999403953552, 0.16666516661643982, 0.04166810214519501, 0.00836919154971838,
-    0.0013838870218023658,
-)  # fmt: skip
+# e^r, degree 11, |r| <= 0.3466: relative error 2^-57.1
 _EXP64: Final = (
     1.0, 1.0, 0.5000000000000011, 0.16666666666666438, 0.041666666666525805, 0.008333333333473771,
     0.0013888888944851374, 0.00019841269559888911, 2.4801491799439387e-05, 2.755752970355712e-06,
@@ -71,8 +72,20 @@ _EXPM1_64: Final = (
     2.5111267005193544e-08, 2.1607741539696644e-09,
 )  # fmt: skip
 
+# 2^((k + d)/8), k = 0 .. 7, for the d = -0.0296 at which all eight are nearly float32: relative error 2^-28.4
+_EIGHTHS: Final = (
+    0.9974389672279358, 1.0877149105072021, 1.1861615180969238, 1.293518304824829, 1.410591721534729,
+    1.5382611751556396, 1.677485704421997, 1.8293111324310303,
+)  # fmt: skip
+# e^r / 2^(d/8) - 1, degree 3, |r| <= ln(2)/16: relative error of e^r 2^-25.7
+_EXPM1_EIGHTH: Final = (
+    0.0025675881188362837, 1.0025676488876343, 0.5013623237609863, 0.167078897356987,
+)  # fmt: skip
+
 _LOG2E: Final = 1.4426950408889634
 _LN2_32: Final = (0.6931471824645996, -1.9046542121259336e-09)  # ln 2 in two float32
+_LOWEST32: Final = -104.0  # e^x of float32 is 0 below
+_LIFT: Final = 32  # e^-104 * 2^32 is a normal number, and so are all factors of it
 _LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)  # and in two float64
 
 
@@ -96,11 +109,57 @@ def _reduce(x: Expr, offset: int = 0) -> _Reduced:
     return _Reduced(n, r, to_bits(shifted))
 
 
+class _Eighths(NamedTuple):
+    """x = n*ln(2) + r, n in eighths; e^r = 2^(d/8) * (1 + p); the low bits of `bits` count eighths."""
+
+    n: Expr
+    p: Expr
+    bits: Expr
+
+
+def _eighths(x: Expr) -> _Eighths:
+    magic = like(1.5 * 2.0**20, x)
+    shifted = fma(x, like(_LOG2E, x), magic)
+    n = sub(shifted, magic)
+    high, low = _LN2_32
+    r = fma(n, like(-low, x), fma(n, like(-high, x), x))
+    return _Eighths(n, polynomial(r, _EXPM1_EIGHTH), to_bits(shifted))
+
+
+def _power_of_eighths(bits: Expr, lift: int = 0) -> Expr:
+    """Return 2^(lift + (n + d)/8) for the n in the low bits: whole octaves are added to the exponent.
+
+    What the last three bits add there, the table lacks.
+    """
+    whole = [float32_bits(v) + (lift << 23) - (k << 20) for k, v in enumerate(_EIGHTHS)]
+    return from_bits(add(call("pick8", bits, *(const(w, uint32) for w in whole)), shl(bits, 20)))
+
+
 def _exp(x: Expr) -> Expr:
     """Return e^x for x that is not far above the range."""
+    if x.dtype is float32:
+        n, p, bits = _eighths(x)
+        part = call("pick8", bits, *(like(v, x) for v in _EIGHTHS))
+        return ldexp(_vanish(fma(part, p, part), x, _LOWEST32), call("floor", n))
     reduced = _reduce(x)
-    p = polynomial(reduced.r, _EXP32 if x.dtype is float32 else _EXP64)
-    return ldexp(_vanish(p, x, -104.0 if x.dtype is float32 else -746.0), reduced.n)
+    return ldexp(_vanish(polynomial(reduced.r, _EXP64), x, -746.0), reduced.n)
+
+
+def exp_below(x: Expr) -> Expr:
+    """Return e^x, bit for bit as `exp` does, for a float32 that is not above 65.
+
+    One product rounds what is smaller than the smallest normal number; nothing before it is that small.
+    """
+    _, p, bits = _eighths(x)
+    power = _power_of_eighths(bits, _LIFT)
+    return mul(_vanish(fma(power, p, power), x, _LOWEST32), like(2.0**-_LIFT, x))
+
+
+def exp_near(x: Expr) -> Expr:
+    """Return e^x, bit for bit as `exp` does, for a float32 from -87 to 88 or NaN."""
+    _, p, bits = _eighths(x)
+    power = _power_of_eighths(bits)
+    return fma(power, p, power)
 
 
 def _vanish(p: Expr, x: Expr, low: float) -> Expr:
@@ -111,9 +170,9 @@ def _vanish(p: Expr, x: Expr, low: float) -> Expr:
 
 
 def exp_of_sum(x: Expr, low: Expr) -> Expr:
-    """Return e^(x + low) for a small correction `low`; x must be where e^x is not far out of range."""
+    """Return e^(x + low) of float64 for a small `low`; x must be where e^x is not far out of range."""
     reduced = _reduce(x)
-    return ldexp(polynomial(add(reduced.r, low), _EXP32 if x.dtype is float32 else _EXP64), reduced.n)
+    return ldexp(polynomial(add(reduced.r, low), _EXP64), reduced.n)
 
 
 def exp(x: Expr) -> Expr:
@@ -138,19 +197,11 @@ def exp2_below(x: Expr) -> Expr:
     return select(lt(x, like(-125.0, x)), like(0.0, x), power)
 
 
-def exp_moderate(x: Expr) -> Expr:
-    """Return e^x of a float32 where neither x nor the result is near the ends of the range.
-
-    The relative error grows with |x| to 2^-22 at 20.
-    """
-    magic = _magic(x, format_of(x).bias)
-    shifted = fma(x, like(_LOG2E, x), magic)
-    r = fma(sub(shifted, magic), like(-_LN2_32[0], x), x)
-    return mul(polynomial(r, _EXP32), power_of_two(to_bits(shifted)))
-
-
 def expm1_moderate(x: Expr) -> Expr:
-    """Return e^x - 1 of a float32 likewise, without cancellation near 0; near -1 it may be -1."""
+    """Return e^x - 1 of a float32 where neither x nor the result is near the ends of the range.
+
+    The relative error grows with |x| to 2^-22 at 20; there is no cancellation near 0, near -1 it may be -1.
+    """
     magic = _magic(x, format_of(x).bias)
     shifted = fma(x, like(_LOG2E, x), magic)
     r, scale = fma(sub(shifted, magic), like(-_LN2_32[0], x), x), power_of_two(to_bits(shifted))
@@ -181,5 +232,6 @@ def expm1(x: Expr) -> Expr:
 def sigmoid(x: Expr) -> Expr:
     """Return 1 / (1 + e^-x), accurate to the last subnormal: e^-|x| never overflows."""
     one = like(1.0, x)
-    z = _exp(neg(absolute(x)))
+    below = neg(absolute(x))
+    z = exp_below(below) if x.dtype is float32 else _exp(below)
     return div(select(lt(x, like(0.0, x)), z, one), add(one, z))

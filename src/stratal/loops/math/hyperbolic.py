@@ -25,7 +25,7 @@ from stratal.loops.math.arith import (
     sub,
     with_sign,
 )
-from stratal.loops.math.exponential import exp_moderate, expm1_quarter
+from stratal.loops.math.exponential import exp_near, expm1_quarter
 from stratal.loops.math.logarithm import log1p
 
 _LN2: Final = 0.6931471805599453
@@ -46,7 +46,7 @@ def _tanh32(a: Expr) -> Expr:
     """1 - 2/(exp(2a) + 1), the faster of the two; near 0, where it cancels, an odd polynomial."""
     z, one = mul(a, a), like(1.0, a)
     near = fma(mul(a, z), polynomial(z, _TANH32), a)
-    grown = exp_moderate(at_most(add(a, a), 20.0))
+    grown = exp_near(at_most(add(a, a), 20.0))
     far = sub(one, div(like(2.0, a), add(grown, one)))
     return select(lt(a, like(0.6, a)), near, far)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math as python_math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.dtypes import float32
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, record
+from stratal.graph.op import Array, Sample, record
 from stratal.loops import math
 from stratal.loops.expr import Expr
 from stratal.ops.families import Elementwise
@@ -96,6 +98,30 @@ class Exp(Power):
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [out]
+
+
+@record
+class ExpWithin(Exp):
+    """e ** x where x is known to lie between `low` and `high` or to be NaN: guards fall away, bits stay.
+
+    `optimize/ranges.py` puts it in.
+    """
+
+    name = "exp_within"
+    low: float = -python_math.inf
+    high: float = python_math.inf
+
+    def scalar(self, *args: Expr) -> Expr:
+        (x,) = args
+        if x.dtype is float32 and self.low >= -87 and self.high <= 88:
+            return math.exp_near(x)
+        return math.exp_below(x) if x.dtype is float32 and self.high <= 65 else math.exp(x)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for sample in super().samples():
+            for op in (cls(-87.0, 88.0), cls(high=65.0)):
+                yield sample._replace(op=op)
 
 
 @record
