@@ -58,13 +58,10 @@ _EXP2_SHORT: Final = (
     1.0000000005550227, 0.693147205766193, 0.24022646886105592, 0.055503287123437675,
     0.009618489249378552, 0.0013399957598568578, 0.00015345786977111412,
 )  # fmt: skip
-# (e^r - 1 - r) / r^2, degree 5 / 4 / 10, |r| <= 0.3466: relative error of e^r - 1 2^-31.0 / 2^-26.1 / 2^-56.6
+# (e^r - 1 - r) / r^2, degree 5 / 10, |r| <= 0.3466: relative error of e^r - 1 2^-31.0 / 2^-56.6
 _EXPM1_32: Final = (
     0.5, 0.1666666567325592, 0.04166646674275398, 0.008333643898367882, 0.001393509330227971,
     0.00019664200954139233,
-)  # fmt: skip
-_EXPM1_SHORT: Final = (
-    0.4999999701976776, 0.1666654497385025, 0.04166744649410248, 0.008366447873413563, 0.0013869601534679532,
 )  # fmt: skip
 _EXPM1_64: Final = (
     0.5, 0.16666666666666677, 0.0416666666666666, 0.008333333333321187, 0.00138888888887677,
@@ -195,17 +192,6 @@ def exp2_below(x: Expr) -> Expr:
     shifted = add(x, magic)
     power = mul(polynomial(sub(x, sub(shifted, magic)), _EXP2_32), power_of_two(to_bits(shifted)))
     return select(lt(x, like(-125.0, x)), like(0.0, x), power)
-
-
-def expm1_moderate(x: Expr) -> Expr:
-    """Return e^x - 1 of a float32 where neither x nor the result is near the ends of the range.
-
-    The relative error grows with |x| to 2^-22 at 20; there is no cancellation near 0, near -1 it may be -1.
-    """
-    magic = _magic(x, format_of(x).bias)
-    shifted = fma(x, like(_LOG2E, x), magic)
-    r, scale = fma(sub(shifted, magic), like(-_LN2_32[0], x), x), power_of_two(to_bits(shifted))
-    return fma(fma(mul(r, r), polynomial(r, _EXPM1_SHORT), r), scale, sub(scale, like(1.0, x)))
 
 
 def exp2_double(x: Expr) -> Expr:
