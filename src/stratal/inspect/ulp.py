@@ -19,7 +19,7 @@ import stratal.ops  # noqa: F401  (registers the records)
 from stratal.base.artifact import KernelObject
 from stratal.base.dtypes import DType, as_dtype, float32, float64
 from stratal.base.errors import CompilerError
-from stratal.base.target import Target
+from stratal.base.target import Instructions, Target
 from stratal.codegen.assemble import assemble
 from stratal.codegen.kernel import kernel_to_llvm
 from stratal.graph.op import REGISTRY
@@ -194,14 +194,18 @@ def interpreted(name: str, xs: Sequence[Array]) -> Array:
     return evaluate([scalar_of(name, loads)], dict(zip(loads, xs, strict=True)), {})[0]
 
 
-def native(target: Target) -> Run:
-    """Return a backend that compiles the record for `target` and runs it on this machine."""
+def native(target: Target, instructions: Instructions | None = None) -> Run:
+    """Return a backend that compiles the record for `target` and runs it on this machine.
+
+    `instructions` are those to use, by default what the target has.
+    """
+    chosen = target.instructions if instructions is None else instructions
 
     def run(name: str, xs: Sequence[Array]) -> Array:
         count = -(-len(xs[0]) // _MULTIPLE) * _MULTIPLE
         padded = [np.ascontiguousarray(np.resize(x, count)) for x in xs]
         out = np.empty(count, xs[0].dtype)
-        _call(_compiled(target, name, as_dtype(xs[0].dtype), len(xs), count), [*padded, out])
+        _call(_compiled(target, chosen, name, as_dtype(xs[0].dtype), len(xs), count), [*padded, out])
         return out[: len(xs[0])]
 
     return run
@@ -217,10 +221,12 @@ def measuring_kernel(name: str, dtype: DType, arity: int, count: int, lanes: int
     return Kernel(f"ulp_{name}_{dtype.short}", xs, [out], For(block, For(lane, store, "vector")))
 
 
-def _compiled(target: Target, name: str, dtype: DType, arity: int, count: int) -> tuple[int, object]:
+def _compiled(
+    target: Target, instructions: Instructions, name: str, dtype: DType, arity: int, count: int
+) -> tuple[int, object]:
     kernel = measuring_kernel(name, dtype, arity, count, target.lanes(dtype.itemsize))
     attributes = " ".join(["nounwind", *(f'"{k}"="{v}"' for k, v in target.function_attributes)])
-    text = f'target triple = "{target.triple}"\n' + kernel_to_llvm(kernel, attributes, target.instructions)
+    text = f'target triple = "{target.triple}"\n' + kernel_to_llvm(kernel, attributes, instructions)
     addresses, libraries = load_kernels([KernelObject(kernel.name, assemble(text, target), "")])
     return addresses[kernel.name], libraries
 

@@ -81,9 +81,9 @@ _EXPM1_EIGHTH: Final = (
 
 _LOG2E: Final = 1.4426950408889634
 _LN2_32: Final = (0.6931471824645996, -1.9046542121259336e-09)  # ln 2 in two float32
+_LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)  # and in two float64
 _LOWEST32: Final = -104.0  # e^x of float32 is 0 below
 _LIFT: Final = 32  # e^-104 * 2^32 is a normal number, and so are all factors of it
-_LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)  # and in two float64
 
 
 class _Reduced(NamedTuple):
