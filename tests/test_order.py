@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import stratal as st
-from stratal import nn, optim
+from stratal import compiler, nn, optim
 from stratal.base.artifact import Copy, Launch, flat
 from stratal.base.errors import IndexOutOfRangeError
+from stratal.plan.host import current_target
 
 BATCH, WIDTH, LAYERS = 256, 32, 10
 
@@ -37,6 +38,14 @@ def test_a_layer_lets_its_memory_go_before_the_layer_in_front_of_it_takes_more()
     step, _ = trained()
     activation = BATCH * WIDTH * 4
     assert step.program.executable.arena_bytes <= (LAYERS + 5) * activation
+
+
+def test_what_the_arena_will_hold_is_about_known_before_kernels_are_scheduled() -> None:
+    step, _ = trained()
+    foreseen: list[int] = []
+    compiler.decided(step.graph, current_target(), foreseen=foreseen.append)
+    arena = step.program.executable.arena_bytes
+    assert arena / 2 < max(foreseen) <= arena
 
 
 def test_weights_are_still_updated_where_they_stand() -> None:

@@ -45,13 +45,14 @@ from stratal.plan.host import current_target
 from stratal.plan.kept import KeptProgram
 from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage
+from stratal.runtime.ahead import MemoryAhead
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.draft import Draft
 from stratal.schedule.program import Planned, ProgramLowering
 
 
-def no_matter(kernel: Kernel) -> None:
-    """Hear of a kernel and do nothing."""
+def no_matter(news: Kernel | int) -> None:
+    """Hear of a kernel, or of memory, and do nothing."""
 
 
 class Drafted(NamedTuple):
@@ -123,17 +124,19 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     started = time.perf_counter()
     target = current_target()
     records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
-    with collector_paused(), recording(graph) as record, tuning.using(records):
+    with collector_paused(), recording(graph) as record, tuning.using(records), MemoryAhead() as memory:
         kept = KeptProgram(graph, target, fused=fused)
         executable, drafted = kept.find(), None
         num_cached = len(executable.kernels) if executable else 0
         if executable is None:
             with Generation(target, len(graph.nodes)) as generation:
-                drafted = decided(graph, target, fused=fused, scheduled=generation.add)
+                drafted = decided(
+                    graph, target, fused=fused, scheduled=generation.add, foreseen=memory.expect
+                )
                 kernels, num_cached = generation.finish(drafted.draft.kernels)
             executable = stage("linked", link(graph, drafted.draft, kernels))
             kept.keep(executable)
-        loaded = LoadedProgram(executable, driver_object(target))
+        loaded = LoadedProgram(executable, driver_object(target), new=memory.new)
     index.forget()
     seconds = time.perf_counter() - started
     made = Compilation(
@@ -143,16 +146,21 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
 
 
 def decided(
-    graph: Graph, target: Target, *, fused: bool = True, scheduled: Callable[[Kernel], None] = no_matter
+    graph: Graph,
+    target: Target,
+    *,
+    fused: bool = True,
+    scheduled: Callable[[Kernel], None] = no_matter,
+    foreseen: Callable[[int], None] = no_matter,
 ) -> Drafted:
     """Take every decision: rewrites, partition, layouts, schedules and shared memory.
 
-    `scheduled` is told of each kernel as soon as it is final.
+    `scheduled` is told of each kernel as soon as it is final, `foreseen` about how many bytes will be needed.
     """
     with collect() as log:
         tuning.in_force().report()
         prepared = stage("simplified", prepare(stage("captured", graph)))
-        draft = stage("commands", lower(prepared, target, fused=fused, scheduled=scheduled))
+        draft = stage("commands", lower(prepared, target, fused, scheduled, foreseen))
         share_memory(draft)
     return Drafted(draft, log)
 
@@ -163,7 +171,11 @@ def prepare(graph: Graph) -> Graph:
 
 
 def lower(
-    graph: Graph, target: Target, *, fused: bool = True, scheduled: Callable[[Kernel], None] = no_matter
+    graph: Graph,
+    target: Target,
+    fused: bool = True,
+    scheduled: Callable[[Kernel], None] = no_matter,
+    foreseen: Callable[[int], None] = no_matter,
 ) -> Draft:
     """Partition, lay out and schedule a graph, regions included: values and commands, no code yet.
 
@@ -178,7 +190,7 @@ def lower(
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
 
     prologue, rest = apart(graph, lower_of)
-    return ProgramLowering(plan, lower_of, target, scheduled).program(rest, prologue)
+    return ProgramLowering(plan, lower_of, target, scheduled, foreseen).program(rest, prologue)
 
 
 class Lowerings:

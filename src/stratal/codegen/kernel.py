@@ -14,7 +14,7 @@ from typing import Final
 from stratal.base.errors import VerifyError
 from stratal.base.target import PLAIN, Instructions
 from stratal.base.vendor import NOT_TRANSPOSED, ROW_MAJOR, TRANSPOSED, symbol
-from stratal.codegen.placing import Scope, lane_count
+from stratal.codegen.placing import Scope
 from stratal.codegen.scalar import mangled, vector_of
 from stratal.codegen.streaming import LINE_BYTES, Streaming
 from stratal.codegen.types import memory_type, register_type
@@ -124,16 +124,17 @@ class KernelEmitter(Streaming):
         if self.lane is not None:
             raise VerifyError("codegen: a vector loop inside a vector loop", got=str(loop.var))
         outer = self.exec_mask
-        self.lane, lanes = loop.var, lane_count(loop.var.extent)
+        self._run_over(loop.var)
         self.bound[loop.var] = ("", 0)
-        if lanes != loop.var.extent:
-            bits = tuple(k < loop.var.extent for k in range(lanes))
+        if self.lanes != loop.var.extent:
+            bits = tuple(k < loop.var.extent for k in range(self.lanes))
             self.exec_mask = "<" + ", ".join(f"i1 {'true' if bit else 'false'}" for bit in bits) + ">"
             self.known_masks[self.exec_mask] = bits
         elif outer is not None:
             self.exec_mask = None
         self._statement(loop.body)
-        self.lane, self.exec_mask = None, outer
+        self._run_over(None)
+        self.exec_mask = outer
 
     def _serial(self, loop: For) -> None:
         parent = self.scopes[-1]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from stratal.base.dtypes import DType
 from stratal.base.errors import VerifyError
 from stratal.base.target import Instructions
 from stratal.codegen.scalar import ScalarEmitter
-from stratal.loops.expr import Buffer, Call, Expr, Guard, Lanes, Load, Var
+from stratal.loops import index
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
 from stratal.loops.stmt import Kernel, Seq, Stmt, Store, loaded, stored
 
 NEVER, WITH_MEMORY, WITH_REGISTERS = range(3)  # when a value may be another: what it reads is written then
@@ -25,6 +27,9 @@ class Info(NamedTuple):
     unrolled: tuple[Var, ...]  # variables of unrolled loops it mentions: its value depends on theirs
 
 
+_ANYWHERE: Final = Info(0, False, False, NEVER, ())
+
+
 class Place(NamedTuple):
     """Where an access lies: base + constant + sum of coefficient * atom, plus a part that lanes differ in."""
 
@@ -32,6 +37,13 @@ class Place(NamedTuple):
     constant: int
     stride: int | None  # elements per lane; None where it is not a constant
     varying: Expr  # the part that differs between lanes
+
+
+class Form(NamedTuple):
+    """Where an access lies in any iteration of the unrolled loops around it."""
+
+    start: Place | None  # in the first one; None where iterations differ in more than the constant
+    steps: tuple[tuple[Var, int], ...]  # what each of those loops adds to the constant
 
 
 class Scope:
@@ -72,9 +84,12 @@ class Placing:
         self.env: dict[Var, int] = {}  # iterations of the unrolled loops around
         self.orders: dict[Expr, int] = {}
         self.offsets: dict[object, Expr] = {}
+        self.forms: dict[object, Form] = {}
         self.places: dict[object, Place] = {}
-        self.folded: dict[object, tuple[dict[Expr, int], int]] = {}
+        self.folded: dict[object, tuple[index.Terms, int]] = {}
+        self.immediates: dict[tuple[Const, DType], str] = {}
         self.lane: Var | None = None
+        self.lanes = 0
         self.exec_mask: str | None = None  # lanes that run, where not all do
         self.some_lane = False  # whether at least one lane is known to run
         self.mask_depth: dict[str, int] = {}
@@ -99,9 +114,9 @@ class Placing:
         self.target.lines.append(f"{label}:")
         self.target.label = label
 
-    @property
-    def lanes(self) -> int:
-        return lane_count(self.lane.extent) if self.lane is not None else 0
+    def _run_over(self, lane: Var | None) -> None:
+        """Let what follows be done for all iterations of a loop at once, or for one (None)."""
+        self.lane, self.lanes = lane, lane_count(lane.extent) if lane is not None else 0
 
     def _push(self, scope: Scope) -> Scope:
         self.scopes.append(scope)
@@ -150,11 +165,6 @@ class Placing:
         return self.info[expr]
 
     def _derive(self, e: Expr, parts: Sequence[Info]) -> Info:
-        depth = max((p.depth for p in parts), default=0)
-        vector = any(p.vector for p in parts)
-        loads = any(p.loads for p in parts)
-        changes = max((p.changes for p in parts), default=NEVER)
-        unrolled = tuple(dict.fromkeys(v for p in parts for v in p.unrolled))
         if isinstance(e, Var):
             if e is self.lane:
                 return Info(0, True, False, NEVER, ())
@@ -163,23 +173,24 @@ class Placing:
             if e not in self.bound:
                 raise VerifyError(f"kernel {self.kernel.name}: variable {e} is used outside its loop")
             return Info(self.bound[e][1], False, False, NEVER, ())
+        joined = _joined(parts)
         if isinstance(e, Load):
             if e.buffer in self.mutable:
-                changes = max(changes, WITH_REGISTERS if e.buffer.space == "register" else WITH_MEMORY)
-                return Info(len(self.scopes) - 1, vector, True, changes, unrolled)
+                changes = max(joined.changes, WITH_REGISTERS if e.buffer.space == "register" else WITH_MEMORY)
+                return joined._replace(depth=len(self.scopes) - 1, loads=True, changes=changes)
             last_branch = max((k for k, s in enumerate(self.scopes) if s.branch), default=0)
-            return Info(max(depth, last_branch), vector, True, changes, unrolled)
+            return joined._replace(depth=max(joined.depth, last_branch), loads=True)
         if (
             isinstance(e, Guard) and self._known(e.value).loads
         ):  # its mask may be joined with others right here
-            return Info(len(self.scopes) - 1, vector, True, changes, unrolled)
+            return joined._replace(depth=len(self.scopes) - 1, loads=True)
         if isinstance(e, Lanes):
             return Info(len(self.scopes) - 1, False, True, WITH_REGISTERS, tuple(self.env))
-        return Info(depth, vector, loads, changes, unrolled)
+        return joined
 
     def _under(self, e: Expr, mask: str | None) -> tuple[Info, str | None]:
         """Return what is known of an expression under a mask, and the mask if it matters."""
-        info = self._known(e)
+        info = self.info.get(e) or self._known(e)
         if mask is None or not info.loads:
             return info, None
         if not info.vector and mask == self.exec_mask and self.some_lane:
@@ -204,8 +215,31 @@ class Placing:
             info, mask = self._under(e, mask)
         memo = self.fleeting[info.changes] if info.changes else self.scopes[info.depth].memo
         if info.unrolled:
+            if len(info.unrolled) == 1:
+                return info, memo, (e, mask, self.env[info.unrolled[0]])
             return info, memo, (e, mask, *[self.env[v] for v in info.unrolled])
         return info, memo, (e, mask) if info.loads else e
+
+
+def _joined(parts: Sequence[Info]) -> Info:
+    """Return what holds of something made of several parts."""
+    if not parts:
+        return _ANYWHERE
+    joined, *others = parts
+    for p in others:
+        if p is joined or p is _ANYWHERE:
+            continue
+        unrolled = joined.unrolled
+        if p.unrolled and p.unrolled != unrolled:
+            unrolled = tuple(dict.fromkeys((*unrolled, *p.unrolled)))
+        joined = Info(
+            p.depth if p.depth > joined.depth else joined.depth,
+            joined.vector or p.vector,
+            joined.loads or p.loads,
+            p.changes if p.changes > joined.changes else joined.changes,
+            unrolled,
+        )
+    return joined
 
 
 def inputs(e: Expr) -> tuple[Expr, ...]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from stratal.base.dtypes import DType, int32, int64
 from stratal.base.errors import VerifyError
-from stratal.codegen.placing import NEVER, Info, Place, lane_count
+from stratal.codegen.placing import NEVER, Form, Info, Place, lane_count
 from stratal.codegen.scalar import mangled, splat, vector_of
 from stratal.codegen.turning import Turning
 from stratal.codegen.types import immediate, memory_type, register_type
@@ -34,7 +34,7 @@ class Values(Turning):
                 continue
             if isinstance(e, Call) and e not in opened and self._word(e) is None:
                 opened.add(e)
-                needed = [c for c in e.args if not self._has(c, mask)]
+                needed = [c for c in e.args if not isinstance(c, Const) and not self._has(c, mask)]
                 if needed:
                     stack.extend(needed)
                     continue
@@ -52,7 +52,7 @@ class Values(Turning):
 
     def _one(self, e: Expr, info: Info, mask: str | None) -> str:
         if isinstance(e, Const):
-            return immediate(e.value, e.dtype)
+            return self._immediate(e, e.dtype)
         if isinstance(e, Var):
             if e in self.env:
                 return str(self.env[e])
@@ -109,13 +109,15 @@ class Values(Turning):
 
     def _operand(self, e: Expr, vector: bool, mask: str | None, form: DType) -> str:
         """Return an emitted operand in the shape and integer width its user takes."""
+        if isinstance(e, Const):
+            number = self._immediate(e, form if vector else e.dtype)
+            return splat(number, register_type(form), self.lanes) if vector else number
         value = self._get(e, mask)
-        info = self._under(e, mask)[0]
         if not vector:
             return value
-        if isinstance(e, Const) or e in self.env:
-            number = e.value if isinstance(e, Const) else self.env[e]
-            return splat(immediate(number, form), register_type(form), self.lanes)
+        if e in self.env:
+            return splat(immediate(self.env[e], form), register_type(form), self.lanes)
+        info = self._under(e, mask)[0]
         if not info.vector:
             value = self._broadcast(e, value, mask)
             have = e.dtype
@@ -130,11 +132,18 @@ class Values(Turning):
             value = memo[key]
         return value
 
+    def _immediate(self, e: Const, form: DType) -> str:
+        """Return a constant as text, written once per dtype."""
+        key = (e, form)
+        if key not in self.immediates:
+            self.immediates[key] = immediate(e.value, form)
+        return self.immediates[key]
+
     def _broadcast(self, e: Expr, value: str, mask: str | None) -> str:
         """Return a scalar repeated over the lanes, next to where the scalar was made."""
         scalar = register_type(e.dtype)
         if isinstance(e, Const):
-            return splat(immediate(e.value, e.dtype), scalar, self.lanes)
+            return splat(self._immediate(e, e.dtype), scalar, self.lanes)
         scope, memo = self._home(self._under(e, mask)[0])
         key = ("splat", value, self.lanes)
         if key not in memo:
@@ -147,7 +156,7 @@ class Values(Turning):
         return memo[key]
 
     # -- loads -----------------------------------------------------------------------------------------------
-    def _folded(self, expr: Expr) -> tuple[dict[Expr, int], int]:
+    def _folded(self, expr: Expr) -> tuple[index.Terms, int]:
         """Return the linear form of an index with the iterations of unrolled loops filled in."""
         key = (expr, *[self.env[v] for v in self._known(expr).unrolled])
         found = self.folded.get(key)
@@ -155,7 +164,7 @@ class Values(Turning):
             found = self.folded[key] = self._fold(expr)
         return found
 
-    def _fold(self, expr: Expr) -> tuple[dict[Expr, int], int]:
+    def _fold(self, expr: Expr) -> tuple[index.Terms, int]:
         terms, constant = index.linear(expr)
         if not any(self._known(a).unrolled for a in terms):
             return terms, constant
@@ -180,16 +189,36 @@ class Values(Turning):
         if offset is None:
             offset = self.offsets[key] = index.place(buffer, indices)
         unrolled = self._known(offset).unrolled
+        key = (key, unrolled)
+        form = self.forms.get(key)
+        if form is None:
+            form = self.forms[key] = self._form_of(offset)
+        if form.start is not None:
+            constant = form.start.constant
+            for var, step in form.steps:
+                constant += step * self.env[var]
+            return form.start._replace(constant=constant)
         key = (key, *[self.env[v] for v in unrolled])
         found = self.places.get(key)
         if found is None:
-            terms, constant = self._folded(offset)
-            varying = {a: c for a, c in terms.items() if self._known(a).vector}
-            uniform = tuple((a, c) for a, c in terms.items() if a not in varying)
-            stride = varying.get(self.lane, 0) if set(varying) <= {self.lane} else None  # type: ignore[arg-type]
-            found = Place(uniform, constant, stride, index.from_linear(varying, 0))
-            self.places[key] = found
+            found = self.places[key] = self._place_of(*self._folded(offset))
         return found
+
+    def _form_of(self, offset: Expr) -> Form:
+        """Return an offset with the unrolled iterations left open, where only a sum of them counts."""
+        terms, constant = index.linear(offset)
+        steps = tuple((a, c) for a, c in terms.items() if isinstance(a, Var) and a in self.env)
+        rest = {a: c for a, c in terms.items() if a not in self.env}
+        if any(self._known(a).unrolled for a in rest):
+            return Form(None, steps)
+        return Form(self._place_of(rest, constant), steps)
+
+    def _place_of(self, terms: index.Terms, constant: int) -> Place:
+        """Return the place that a linear form names: what lanes differ in is set apart."""
+        varying = {a: c for a, c in terms.items() if self._known(a).vector}
+        uniform = tuple((a, c) for a, c in terms.items() if a not in varying)
+        stride = varying.get(self.lane, 0) if set(varying) <= {self.lane} else None  # type: ignore[arg-type]
+        return Place(uniform, constant, stride, index.from_linear(varying, 0))
 
     def _load(self, e: Load, info: Info, mask: str | None) -> str:
         if e.buffer.space == "register":
@@ -261,22 +290,21 @@ class Values(Turning):
         ordered = sorted(place.terms, key=lambda t: (self._known(t[0]).depth, self._order(t[0])))
         memory = memory_type(buffer.dtype)
         pointer = self.pointers[buffer]
-        done: tuple[object, ...] = ("pointer", buffer)
         depth, loads, changes = 0, False, NEVER
         for atom, c in ordered:
             info = self._under(atom, mask)[0]
             depth, loads = max(depth, info.depth), loads or info.loads
             changes = max(changes, info.changes)
-            done = (*done, atom, c, mask if loads else None)
+            key: object = (pointer, atom, c, mask if loads else None)
             scope, memo = self._at(depth, changes)
-            if done not in memo:
+            if key not in memo:
                 step = self._scaled(atom, c, mask)
                 self.target = scope
-                memo[done] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {step}")
-            pointer = memo[done]
+                memo[key] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {step}")
+            pointer = memo[key]
         if place.constant:
             scope, memo = self._at(depth, changes)
-            key = (*done, place.constant)
+            key = (pointer, place.constant)
             if key not in memo:
                 self.target = scope
                 memo[key] = self._append(f"getelementptr {memory}, ptr {pointer}, i64 {place.constant}")
@@ -388,7 +416,8 @@ class Values(Turning):
     def _across(self, e: Lanes) -> str:
         """Reduce a vector over its lanes by halves."""
         outer, mask = self.lane, self.exec_mask
-        self.lane, self.exec_mask = e.var, None
+        self._run_over(e.var)
+        self.exec_mask = None
         self.bound[e.var] = ("", 0)
         value = self.value(e.value, None)
         lanes, scalar = self.lanes, register_type(e.dtype)
@@ -403,7 +432,8 @@ class Values(Turning):
             value = self.scalars.call(e.fn, parts, e.dtype, e.dtype, half)
             lanes = half
         result = self._append(f"extractelement {vector_of(scalar, 1)} {value}, i64 0")
-        self.lane, self.exec_mask = outer, mask
+        self._run_over(outer)
+        self.exec_mask = mask
         return result
 
     # -- registers -----------------------------------------------------------------------------------------
@@ -411,6 +441,9 @@ class Values(Turning):
         """Return which register an access names: indices are constants, one of them plus the lane."""
         slot = []
         for i in indices:
+            if isinstance(i, Const) or i in self.env:
+                slot.append(int(i.value) if isinstance(i, Const) else self.env[i])
+                continue
             terms, constant = self._folded(i)
             if terms and terms != {self.lane: 1}:
                 raise VerifyError(

@@ -281,6 +281,15 @@ def _intern(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     return _TABLE.add(key, make()) if found is None else found
 
 
+def interned_call(fn: str, args: tuple[Expr, ...], dtype: DType) -> Call:
+    """Return the one call of a function, of a dtype the caller knows; nothing is checked."""
+    key = ("call", fn, dtype.name, *map(id, args))
+    found: Call | None = _TABLE.get(key)
+    if found is None:
+        _TABLE.add(key, found := Call(fn, args, dtype))
+    return found
+
+
 def const(value: Any, dtype: DType) -> Const:
     """Return the immediate `value` of `dtype` (a Python bool, int or float).
 
@@ -346,8 +355,7 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
     else:
         dtype = args[0].dtype
         _same(fn, args)
-    result: DType = dtype
-    return _intern(("call", fn, result.name, *map(id, args)), lambda: Call(fn, args, result))  # type: ignore[no-any-return]
+    return interned_call(fn, args, dtype)
 
 
 def _is_table(args: tuple[Expr, ...]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Union
 
 from stratal.base.dtypes import bool_, int64
@@ -21,37 +22,37 @@ from stratal.loops.expr import (
     Expr,
     Load,
     Var,
-    _intern,
     call,
     children,
     const,
     index_const,
+    interned_call,
 )
 
 Index = Union[Expr, int]
 Linear = dict[Expr, int]
+Terms = Mapping[Expr, int]
 _WIDE = 1 << 80  # beyond any int64, so that nothing unknown is ever decided
+_SUMS = frozenset(("add", "mul"))
+_NO_TERMS: Terms = MappingProxyType({})
 
 
 def as_expr(value: Index) -> Expr:
     return index_const(value) if isinstance(value, int) else value
 
 
-def linear(expr: Index) -> tuple[Linear, int]:
-    """Split a normal form into {atom: coefficient} and the constant."""
+def linear(expr: Index) -> tuple[Terms, int]:
+    """Split a normal form into {atom: coefficient}, which others are given too, and the constant."""
+    if isinstance(expr, Call):
+        return _linear(expr) if expr.dtype is int64 and expr.fn in _SUMS else ({expr: 1}, 0)
     if isinstance(expr, int):
-        return {}, expr
-    if isinstance(expr, Const):
-        return {}, int(expr.value)
-    if not is_linear(expr):
-        return {expr: 1}, 0
-    terms, constant = _linear(expr)
-    return dict(terms), constant
+        return _NO_TERMS, expr
+    return (_NO_TERMS, int(expr.value)) if isinstance(expr, Const) else ({expr: 1}, 0)
 
 
 def is_linear(expr: Expr) -> bool:
     """Return whether an expression is a sum or a product of int64: what `linear` may take apart."""
-    return isinstance(expr, Call) and expr.fn in ("add", "mul") and expr.dtype is int64
+    return isinstance(expr, Call) and expr.dtype is int64 and expr.fn in _SUMS
 
 
 def atoms(expr: Expr) -> tuple[Expr, ...]:
@@ -91,9 +92,11 @@ def _order(expr: Expr) -> str:
 def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
     """Build the normal form of a linear combination, joining `x//c*c + x%c` back to `x`."""
     kept = {a: c for a, c in terms.items() if c}
-    if any(isinstance(a, Call) and a.fn == "mod" for a in kept):
-        kept, more = _rejoin(kept)
-        constant += more
+    for atom in kept:
+        if isinstance(atom, Call) and atom.fn == "mod":
+            kept, more = _rejoin(kept)
+            constant += more
+            break
     result: Expr | None = None
     for atom in sorted(kept, key=_order) if len(kept) > 1 else kept:
         c = kept[atom]
@@ -118,8 +121,8 @@ def replace_atoms(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
     return from_linear(total, constant)
 
 
-def _raw(fn: str, *args: Expr) -> Expr:
-    return _intern(("call", fn, "int64", *map(id, args)), lambda: Call(fn, args, int64))  # type: ignore[no-any-return]
+def _raw(fn: str, a: Expr, b: Expr) -> Expr:
+    return interned_call(fn, (a, b), int64)
 
 
 def _divisor(expr: Call) -> int:
@@ -149,10 +152,10 @@ def _rejoin(terms: Linear) -> tuple[Linear, int]:
 def add(a: Index, b: Index) -> Expr:
     terms, constant = linear(a)
     more, extra = linear(b)
-    terms = dict(terms)
+    total = dict(terms)
     for atom, c in more.items():
-        terms[atom] = terms.get(atom, 0) + c
-    return from_linear(terms, constant + extra)
+        total[atom] = total.get(atom, 0) + c
+    return from_linear(total, constant + extra)
 
 
 def mul(a: Index, c: int) -> Expr:
@@ -232,12 +235,12 @@ def floordiv(a: Index, c: int) -> Expr:
     return add(from_linear(whole, quotient), divided)
 
 
-def _residue(terms: Linear, c: int) -> Linear:
+def _residue(terms: Terms, c: int) -> Linear:
     """Return coefficients reduced modulo c, the same for quotient and remainder so that they meet again."""
     return {k: v % c if abs(v) >= c or bounds(k)[0] < 0 else v for k, v in terms.items() if v % c}
 
 
-def _split(terms: Linear, constant: int, c: int) -> tuple[Expr, int] | None:
+def _split(terms: Terms, constant: int, c: int) -> tuple[Expr, int] | None:
     """Return (x, d) with (g*x + small)//c = x//d where 0 <= small < g, g divides c and d = c/g."""
     for g in sorted({abs(v) for v in terms.values() if c % v == 0 and abs(v) > 1}, reverse=True):
         big = {k: v // g for k, v in terms.items() if v % g == 0}

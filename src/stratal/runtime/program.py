@@ -10,7 +10,7 @@ memory with anything else.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from sys import getrefcount
@@ -103,9 +103,19 @@ class OutputMemory:
 
 
 class LoadedProgram:
-    """An Executable ready to run on its number of threads; `driver` is the native driver's object code."""
+    """An Executable ready to run on its number of threads; `driver` is the native driver's object code.
 
-    def __init__(self, executable: Executable, driver: bytes, *, checked: bool | None = None) -> None:
+    `new` gives its memory, see `encode.allocate`.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        driver: bytes,
+        *,
+        checked: bool | None = None,
+        new: Callable[[str, int], Array] | None = None,
+    ) -> None:
         self.name: Final = executable.name
         self.executable: Final = executable
         commands = list(flat(executable.commands))
@@ -117,7 +127,7 @@ class LoadedProgram:
         def guarded(name: str, nbytes: int) -> Array:
             return blocks.setdefault(name, GuardedBlock(name, nbytes)).payload
 
-        self.memory: Final = encode.allocate(executable, launches, guarded if self.checked else None)
+        self.memory: Final = encode.allocate(executable, launches, guarded if self.checked else new)
         self._host: Final = HostCalls(executable)
         num_slots = len(executable.inputs) + len(executable.outputs)
         self.encoding: Final = encode.Encoding(

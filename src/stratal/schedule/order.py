@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
@@ -18,10 +20,19 @@ from stratal.graph.partition import Group, Partition
 KERNELS = frozenset(("pointwise", "rows", "columns", "contract", "segments", "attention"))
 
 
-def in_order(graph: Graph, partition: Partition, checked: Sequence[Node]) -> list[Group]:
+class Order(NamedTuple):
+    """Groups in the order they run, and about how many bytes wait between two of them, at most."""
+
+    groups: list[Group]
+    waiting_bytes: int
+
+
+def in_order(graph: Graph, partition: Partition, checked: Sequence[Node]) -> Order:
     """Return the groups of a graph in the order they run; `checked` is what index checks read."""
     groups = late_updates(graph, partition, checked)
-    return _Soon(graph, partition, groups, checked).run()
+    soon = _Soon(graph, partition, groups, checked)
+    order = soon.run()
+    return Order(order, soon.waiting_bytes(order))
 
 
 def late_updates(graph: Graph, partition: Partition, checked: Iterable[Node]) -> list[Group]:
@@ -124,13 +135,25 @@ class _Soon:
         freed = sum(
             _nbytes(n) for n in self.reads[k] if left[n] == {k} and n not in self.outside and self._maker(n)
         )
-        made = sum(
-            _nbytes(r)
-            for m in group.members
-            for r in items(m)
-            if (m in self.partition.stored or r in self.partition.stored) and r not in self.outside
-        )
+        made = sum(map(_nbytes, self._made(group)))
         return freed > 0 and freed >= made
+
+    def _made(self, group: Group) -> list[Node]:
+        """Return the values a group puts into the arena."""
+        stored = self.partition.stored
+        made = [r for m in group.members for r in items(m) if m in stored or r in stored]
+        return [r for r in made if r not in self.outside]
+
+    def waiting_bytes(self, order: Sequence[Group]) -> int:
+        """Return the largest sum of what lies in the arena between two groups, for later ones to read."""
+        turn = {group: k for k, group in enumerate(order)}
+        last = {n: max(turn[self.groups[k]] for k in readers) for n, readers in self.readers.items()}
+        change = [0] * len(order)
+        for k, group in enumerate(order):
+            for node in self._made(group) if group.kind != "alias" else ():
+                change[k] += _nbytes(node)
+                change[max(k, last.get(node, k))] -= _nbytes(node)
+        return max(accumulate(change), default=0)
 
 
 def _nbytes(node: Node) -> int:

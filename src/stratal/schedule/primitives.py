@@ -438,11 +438,12 @@ def _limit(condition: Expr, var: Var) -> int:
     """Return the number of iterations of `var` for which `a < b` can hold."""
     if not (isinstance(condition, Call) and condition.fn == "lt"):
         return var.extent
-    terms, constant = index.linear(index.sub(condition.args[1], condition.args[0]))  # must be positive
-    step = -terms.pop(var, 0)
-    if step <= 0 or any(index.depends(atom, var) for atom in terms):
+    left = index.sub(condition.args[1], condition.args[0])  # must be positive
+    step = -index.linear(left)[0].get(var, 0)
+    rest = index.add(left, index.mul(var, step))
+    if step <= 0 or index.depends(rest, var):
         return var.extent
-    most = index.bounds(index.from_linear(terms, constant))[1]
+    most = index.bounds(rest)[1]
     return max(0, -(-most // step)) if most < 1 << 60 else var.extent
 
 

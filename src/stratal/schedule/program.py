@@ -43,7 +43,10 @@ class Planned(NamedTuple):
 
 
 class ProgramLowering:
-    """Lowers one program; nested regions share its values. `scheduled` is told of each kernel at once."""
+    """Lowers one program; nested regions share its values.
+
+    `scheduled` is told of each kernel at once, `foreseen` about how many bytes a part of it will need.
+    """
 
     def __init__(
         self,
@@ -51,11 +54,13 @@ class ProgramLowering:
         lower_of: Callable[[Node], Lowered | None],
         target: Target,
         scheduled: Callable[[Kernel], None],
+        foreseen: Callable[[int], None],
     ) -> None:
         self.plan = plan
         self.lower_of = lower_of
         self.target = target
         self.scheduled = scheduled
+        self.foreseen = foreseen
         self.draft = Draft()
         self.kernel_of = KernelMemo()
         self.constants: dict[Const, int] = {}
@@ -196,7 +201,8 @@ class GraphLowering:
     def run(self) -> list[Command]:
         checks = self._index_checks()
         checked = [n for check in checks for n in check.scheduled.reads if isinstance(n, Node)]
-        groups = in_order(self.planned.graph, self.planned.partition, checked)
+        groups, waiting_bytes = in_order(self.planned.graph, self.planned.partition, checked)
+        self.owner.foreseen(waiting_bytes)
         due = self._due(checks, groups)
         commands: list[Command] = []
         for group in groups:  # inputs returned as they came: the old value is free to be replaced then
