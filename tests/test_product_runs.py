@@ -25,8 +25,12 @@ from stratal.loops.expr import Buffer, Var
 from stratal.plan.host import current_target
 from stratal.runtime.storage import Storage
 from stratal.schedule.result import Candidate
-from stratal.schedule.select import watched_problems
+from stratal.schedule.select import Problem, watched_problems
+from stratal.schedule.tactics import contract
+from stratal.schedule.tactics.common import CHUNK_WORK, chunk_size
+from stratal.schedule.tactics.contract import COPIES
 from stratal.schedule.tactics.product import Grid, Product
+from stratal.schedule.tactics.tiles import Tiling
 
 F = nn.functional
 
@@ -118,6 +122,52 @@ def test_each_matrix_of_a_batch_is_copied_where_its_tiles_run(target: str) -> No
         shapes = (6, 5, queries, depth), (6, 5, keys, depth)
         (candidate,) = computed("bhqd,bhkd->bhqk", *shapes, target=target)
         assert candidate.algorithm != "tiles" or dict(candidate.parameters)["copy_b"] == 2  # inside
+
+
+def contracted(spec: str, *shapes: tuple[int, ...]) -> list[tuple[Problem, Candidate]]:
+    """Compile a product of random operands, which must be right; return what was scheduled how."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    with watched_problems() as found:
+        made = st.compile(lambda a, b: st.einsum(spec, a, b))(st.tensor(a), st.tensor(b)).numpy()
+    exact = np.einsum(spec, a.astype(np.float64), b.astype(np.float64))
+    np.testing.assert_allclose(made, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    return found
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(25, 678, 185), (64, 300, 1000), (600, 100, 78)])
+def test_rows_that_lie_side_by_side_are_read_where_they_are(m: int, k: int, n: int) -> None:
+    assert chosen(m, k, n)["copy_b"] == 0
+
+
+@pytest.mark.parametrize(("sizes", "copied"), [((403, 27, 232), "inside"), ((98, 10, 15), "before")])
+def test_an_operand_across_the_vectors_is_copied_by_who_reads_it_where_there_are_enough_panels(
+    sizes: tuple[int, int, int], copied: str
+) -> None:
+    m, k, n = sizes
+    ((_, candidate),) = contracted("mk,kn->nm", (m, k), (k, n))
+    assert COPIES[dict(candidate.parameters)["copy_b"]] == copied
+
+
+def test_blocks_of_a_copy_that_fours_do_not_fill_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five steps of the reduction are a block: what is copied four at a time must not reach the next."""
+    tiling = Tiling(rows=5, vectors=2, depth=5, run_rows=3, copy_b="inside")
+    monkeypatch.setattr(contract, "choose_tiling", lambda p: tiling)
+    ((_, candidate),) = contracted("mk,kn->nm", (403, 10), (10, 15))
+    assert dict(candidate.parameters)["depth"] == 5
+
+
+def test_only_the_last_panel_of_a_copy_asks_where_it_ends() -> None:
+    """A condition in all panels would make gathers of them, which take twenty times as long."""
+    ((problem, candidate),) = contracted("mk,kn->nm", (100, 10), (10, 15))
+    (copy,) = problem.schedule(candidate).before
+    conditions = [line for line in str(copy.kernel).splitlines() if "guard(" in line or "if " in line]
+    assert conditions and not any("p" in line for line in conditions)
+
+
+@pytest.mark.parametrize(("count", "size"), [(29, 3), (26, 4), (64, 8), (30, 3), (1000, 125)])
+def test_few_chunks_are_shared_evenly(count: int, size: int) -> None:
+    assert chunk_size(8 * CHUNK_WORK, count) == size
 
 
 def test_short_rows_are_dot_products_too() -> None:

@@ -15,6 +15,7 @@ from stratal.schedule.result import Pack, Tactic
 CHUNK_WORK = 1 << 14  # operations a chunk should be worth: far above the cost of claiming it
 MAX_CHUNKS = 64
 FEW_CHUNKS = 16  # of which one more or less is felt
+FAIR_SHARE = 0.515  # of all work, for one of two threads
 NEIGHBOURS = 4  # that are read together and turned in registers, where lanes lie apart
 
 
@@ -82,7 +83,7 @@ def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: flo
     rest = list(loops[1:])
     while rest and taken.extent < 2 * MAX_CHUNKS:
         taken = schedule.fuse(taken, rest.pop(0))
-    chunk, _ = schedule.split(taken, -(-taken.extent // _num_chunks(total, taken.extent)))
+    chunk, _ = schedule.split(taken, chunk_size(total, taken.extent))
     schedule.branch(chunk)
     schedule.parallel(chunk)
     cut_tails(schedule)
@@ -96,14 +97,25 @@ def distribute_runs(schedule: Schedule, runs: Sequence[Var], work_per_run: float
     count = fused.extent
     if count * work_per_run < 2 * CHUNK_WORK:
         return
-    chunk, _ = schedule.split(fused, -(-count // _num_chunks(count * work_per_run, count)))
+    chunk, _ = schedule.split(fused, chunk_size(count * work_per_run, count))
     schedule.parallel(chunk)
 
 
-def _num_chunks(work: float, most: int) -> int:
-    """Return how many chunks some work is worth; few are a power of two, which threads share evenly."""
+def chunk_size(work: float, count: int) -> int:
+    """Return how many of `count` iterations a chunk takes, so that it is worth its cost.
+
+    Few chunks are a power of two, or up to twice as many where two threads then share them more evenly.
+    """
     chunks = int(min(MAX_CHUNKS, max(1, work // CHUNK_WORK)))
-    return min(most, 1 << (chunks - 1).bit_length() if chunks <= FEW_CHUNKS else chunks)
+    chunks = min(count, 1 << (chunks - 1).bit_length() if chunks <= FEW_CHUNKS else chunks)
+    most, fair = -(-count // chunks), max(-(-count // 2), FAIR_SHARE * count)
+    return next((size for size in range(most, most // 2, -1) if _longer_share(count, size) <= fair), most)
+
+
+def _longer_share(count: int, size: int) -> int:
+    """Return the iterations of the slower of two threads, where the last chunk may be shorter."""
+    first = -(-count // size) // 2 * size
+    return max(first, count - first)
 
 
 def cut_tails(schedule: Schedule) -> None:

@@ -24,7 +24,8 @@ KIND = "contract"
 
 BLOCK = 512  # products summed in one run
 MANY_ROWS = 512  # rows of A that repay copying all of B before
-FEW_ROWS = 16  # rows of A that do not repay copying B at all
+FEW_PANELS = 8  # of B, which two or four threads share
+FEW_ROWS = 16  # rows of A that read a large B side by side
 COPIED_BLOCK = 256  # rows of B that are copied at a time
 THIN_BLOCK = 32  # rows of B that few rows of A read side by side
 THIN_COLUMNS = 1024
@@ -202,8 +203,7 @@ def choose_tiling(p: Product) -> Tiling:
         panels = max(1, -(-p.roles.vector.extent // width))
         wide = max(1, min(room, num_columns // RUNS))
         wide = -(-panels // -(-panels // wide))  # runs of about equal length
-        runs = max(1, -(-FEW_RUNS // -(-num_columns // wide)))
-        return Tiling(rows, vectors, depth, -(-num_rows // runs), wide, copy_b=copy_b)
+        return Tiling(rows, vectors, depth, num_rows, wide, copy_b=copy_b)
     panel = min(BLOCK, max(256, p.target.l2_bytes // 4 // (width * size)))
     if p.depth <= 2 * panel:
         wide = _panels_at_once(p, width, num_rows * num_columns) if copy_b else 1
@@ -236,21 +236,23 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     if p.step(p.roles.b, p.roles.vector) != 1:
         if p.roles.vector.extent <= 1:
             return ""
-        return "inside" if _one_of_many(p, vectors) else "before"
+        return "inside" if _copied_by_runs(p, vectors) else "before"
     far = max((abs(p.step(p.roles.b, v) or 0) for v in p.roles.reduce), default=0)
     used = p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
     read = math.prod(v.extent for v in used) * p.roles.vector.extent
-    near = far <= vectors * p.lanes or p.depth * far * 4 <= p.target.l1d_bytes
-    if near or (p.m.extent <= FEW_ROWS and not p.held[p.roles.b]):
+    if far <= vectors * p.lanes or p.depth * far * p.dtype.itemsize <= p.target.l1d_bytes:
         return ""
     if read > operand.buffer.size:
         return ""  # windows overlap: a copy would hold elements several times
-    return "before" if p.m.extent >= MANY_ROWS or p.held[p.roles.b] else "inside"
+    near = p.depth * far * p.dtype.itemsize <= p.target.l2_bytes // 4
+    return "before" if p.held[p.roles.b] or (p.m.extent >= MANY_ROWS and not near) else ""
 
 
-def _one_of_many(p: Product, vectors: int) -> bool:
-    """Return whether B is a batch of matrices, each read by the tiles of one run: copied there, it never
-    leaves the second cache.
+def _copied_by_runs(p: Product, vectors: int) -> bool:
+    """Return whether the tiles of one run alone read a panel of B: copied there, it never leaves the second
+    cache, where a copy made before would move from the cache of one thread to those of others.
+
+    All rows of A are one run then, so there must be panels, or matrices of a batch, for all threads.
     """
     operand, used = p.operand(p.roles.b), p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
     read = math.prod(v.extent for v in used) * p.roles.vector.extent
@@ -258,8 +260,11 @@ def _one_of_many(p: Product, vectors: int) -> bool:
         return False  # windows overlap
     if not set(p.roles.outer) <= set(used):
         return False
-    columns = -(-p.roles.vector.extent // (vectors * p.lanes)) * vectors * p.lanes
-    return p.num_outer >= RUNS and p.depth * columns * p.dtype.itemsize <= p.target.l2_bytes // 4
+    width = vectors * p.lanes
+    panels = -(-p.roles.vector.extent // width)
+    if p.m.extent < MANY_ROWS:
+        return p.num_outer * panels >= FEW_PANELS
+    return p.num_outer >= RUNS and p.depth * panels * width * p.dtype.itemsize <= p.target.l2_bytes // 4
 
 
 def _thin(p: Product, width: int) -> bool:

@@ -27,7 +27,7 @@ from stratal.loops.expr import Buffer, Call, Expr, Load, Var, call, const, guard
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.primitives import Schedule, sequence
+from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order, unroll_neighbours
 from stratal.schedule.tactics.contract import BLOCK, choose_tile, rows_at_once, tile_cycles
@@ -317,8 +317,8 @@ class WordProduct(Product):
         (value,) = substitute([word], {v: position})
         if shifted:
             value = call("xor", value, const(-0x7F7F7F80, int32))
-        value = guard(index.less(position, v.extent), value, const(0, int32))
-        s = Schedule(nest(loops, Store(copy, tuple(loops), value)))
+        made = guard_leaves(Store(copy, tuple(loops), value), index.less(position, v.extent))
+        s = Schedule(nest(loops, made))
         many, lane = s.split(column, self.lanes if across else self._read_at_once(width))
         s.vectorize(lane)
         last = self.word

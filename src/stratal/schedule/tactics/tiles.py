@@ -21,6 +21,7 @@ from stratal.loops.stmt import Stmt, Store, substitute_stmt
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Pack
 from stratal.schedule.tactics.common import (
+    NEIGHBOURS,
     cut_tails,
     distribute,
     distribute_runs,
@@ -129,10 +130,9 @@ class TiledProduct:
         (value,) = substitute((term,), {along: position})
         near = step_of(value, column) == 1
         together = [v for v in inner if step_of(value, v) == 1]  # what lies so, at most one
-        value = guard(index.less(position, along.extent), value, const(0, term.dtype))
-        s = Schedule(
-            nest([*outer, panel, *inner, column], Store(copy, (*outer, panel, *inner, column), value))
-        )
+        loops = [*outer, panel, *inner, column]
+        inside = index.less(position, along.extent)  # nobody reads beyond the end
+        s = Schedule(nest(loops, guard_leaves(Store(copy, tuple(loops), value), inside)))
         many, lane = s.split(column, self.p.lanes)
         s.vectorize(lane)
         loops = [*outer, panel]
@@ -264,7 +264,7 @@ class TiledProduct:
         ]
 
     def _copying(self, c: Copy, blocks: Sequence[Var], inner: Sequence[Var]) -> Part:
-        """Return the stage that copies a panel of an operand, zero beyond its end."""
+        """Return the stage that copies a panel of an operand."""
         p, t = self.p, self.t
         along_rows = c.along is p.m
         tiles, run = -(-c.along.extent // c.width), t.run_rows if along_rows else t.run_columns
@@ -276,9 +276,9 @@ class TiledProduct:
         used = [v for v in inner if any(index.depends(e, v) for e in c.at)]
         fresh: dict[Var, Expr] = {v: Var(v.name, v.extent) for v in (*p.roles.outer, *blocks, *used)}
         *at, value = substitute((*c.at, c.term), {**fresh, c.along: padded})
-        value = guard(index.less(padded, c.along.extent), value, const(0, value.dtype))
+        made = guard_leaves(Store(c.buffer, at, value), index.less(padded, c.along.extent))
         outer, again, steps = ([fresh[v] for v in vs] for vs in (p.roles.outer, blocks, used))
-        part = Schedule(nest([*outer, padded, across, *again, *steps], Store(c.buffer, at, value)))  # type: ignore[list-item]
+        part = Schedule(nest([*outer, padded, across, *again, *steps], made))  # type: ignore[list-item]
         number, one = part.split(padded, c.width)
         runs, tile = part.split(number, run)
         around = [*outer, across, runs] if along_rows else [*outer, runs, across]
@@ -289,7 +289,10 @@ class TiledProduct:
             part.reorder(*around, *again, tile, many, *rest, *together, lane)  # type: ignore[arg-type]
             part.unroll(many)
             for v in together:
-                unroll_neighbours(part, v)  # type: ignore[arg-type]
+                assert isinstance(v, Var)
+                few = unroll_neighbours(part, v)
+                if v.extent % NEIGHBOURS:
+                    part.peel(few)  # beyond the end of a block lies the next one
         else:
             part.reorder(*around, *again, *steps, tile, many, lane)  # type: ignore[arg-type]
         part.vectorize(lane)
