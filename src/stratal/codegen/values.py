@@ -252,6 +252,8 @@ class Values(Turning):
             if mask is None:
                 return self._append(f"load {vector_of(memory, self.lanes)}, ptr {pointer}, align {size}")
             return self._masked_load("load", memory, f"ptr align {size} {pointer}", mask)
+        if place.stride == -adjacent:
+            return self._read_backwards(buffer, place, memory, info, mask)
         turned = self._turned(buffer, place, memory, mask)
         if turned is not None:
             return turned
@@ -259,6 +261,21 @@ class Values(Turning):
         self.target = self._home(info)[0]
         where = f"<{self.lanes} x ptr> align {size} {pointers}"
         return self._masked_load("gather", memory, where, mask or "splat (i1 true)")
+
+    def _read_backwards(self, buffer: Buffer, place: Place, memory: str, info: Info, mask: str | None) -> str:
+        """Return what lies at a place whose lanes run towards memory's start, read forwards and turned."""
+        assert place.stride is not None
+        first = place.constant + place.stride * (self.lanes - 1)
+        self.target = self._home(info)[0]
+        turned_mask = mask and self._backwards("i1", mask)
+        forwards = place._replace(constant=first, stride=-place.stride)
+        return self._backwards(memory, self._read(buffer, forwards, memory, info, turned_mask))
+
+    def _backwards(self, element: str, value: str) -> str:
+        """Return a vector with its last lane first."""
+        ty = vector_of(element, self.lanes)
+        lanes = ", ".join(f"i32 {k}" for k in reversed(range(self.lanes)))
+        return self._append(f"shufflevector {ty} {value}, {ty} poison, <{self.lanes} x i32> <{lanes}>")
 
     def _word(self, e: Expr) -> Load | None:
         """Return the first load of a word whose parts are neighbours in memory, which are one load."""

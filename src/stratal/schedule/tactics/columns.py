@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, const, guard, lanes, loads, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, loads, walk
 from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import For, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
@@ -31,6 +31,7 @@ from stratal.schedule.tactics.common import (
     unit_axis,
     vector_lanes,
 )
+from stratal.schedule.tactics.in_lanes import InLanes
 
 VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
 
@@ -91,7 +92,7 @@ class ColumnNest:
         along = self._unit(self.kept)
         outer = [v for v in self.kept if v is not along]
         inner = self._unit(self.reduced) if along is None else None
-        if along is not None or inner is None or any(len(self._states(m)) > 1 for m in self.reductions):
+        if along is not None or inner is None:
             return self._kept_vectors(outer, along)
         return self._reduced_vectors(inner)
 
@@ -113,9 +114,6 @@ class ColumnNest:
         places = list(zip(main.indices, main.buffer.strides, strict=True))
         steps = {v: sum(abs(index.stride_of(i, v) or 0) * s for i, s in places) for v in axes}
         return sorted(axes, key=lambda v: -steps[v])
-
-    def _states(self, m: Node) -> tuple[object, ...]:
-        return self.x.compute(m).state_dtypes
 
     # -- vectors along a kept axis ---------------------------------------------------------------------------
     def _kept_vectors(self, outer: list[Var], along: Var | None) -> Schedule:
@@ -203,24 +201,21 @@ class ColumnNest:
         inside = index.less(position, along.extent)
         start: list[Stmt] = []
         update: list[Stmt] = []
+        joins: list[Stmt] = []
         totals: dict[Node, Expr] = {}
         for m in self.reductions:
-            compute, combiner = self.x.compute(m), _combiner(self.x, m)
-            (dtype,) = compute.state_dtypes
-            (identity,) = combiner.identity((dtype,))
-            acc = Buffer(f"a{len(self.states)}", dtype, (self.width,), space="register")
-            self.states.append(acc)
-            l0, l1 = Var("l", self.width), Var("l", self.width)
-            start.append(For(l0, Store(acc, (l0,), identity), "vector"))
-            neutral = identity if combiner.num_terms == 1 else const(0, dtype)
-            terms = [guard(inside, t, neutral) for t in substitute(self.terms[m], {along: position})]
-            update.append(Store(acc, (lane,), combiner.combine((acc[lane],), terms)[0]))
-            assert combiner.lanes is not None
-            totals[m] = lanes(combiner.lanes, acc[l1], l1)
+            compute = self.x.compute(m)
+            name = f"a{len(self.states)}"
+            reduction = InLanes(_combiner(self.x, m), compute.state_dtypes, self.width, name)
+            update.append(reduction.update(lane, substitute(self.terms[m], {along: position}), inside))
+            self.states += [*reduction.registers, *reduction.scratch]
+            start.append(reduction.start)
+            joins.append(reduction.join)
+            totals[m] = reduction.totals[compute.result]
         loop = Schedule(For(block, For(lane, sequence(*update), "vector")))
         if along.extent % self.width:
             loop.peel(block)
-        body = sequence(*start, nest(outer, loop.body), self._results(totals, {}))
+        body = sequence(*start, nest(outer, loop.body), *joins, self._results(totals, {}))
         schedule = Schedule(nest(self.kept, body), self.states)
         schedule.steps.append(f"reduced axis {along} in {self.width} lanes")
         if self.kept:

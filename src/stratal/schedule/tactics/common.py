@@ -146,11 +146,8 @@ def _cut(stmt: Stmt) -> Stmt:
 
 def unit_axis(buffer: Buffer, indices: Sequence[Expr], axes: Iterable[Var]) -> Var | None:
     """Return the axis along which an access moves by one element."""
-    for var in axes:
-        steps = [(index.stride_of(i, var), s) for i, s in zip(indices, buffer.strides, strict=True)]
-        if all(step is not None for step, _ in steps) and sum((step or 0) * s for step, s in steps) == 1:
-            return var
-    return None
+    offset = index.offset(buffer[tuple(indices)])
+    return next((var for var in axes if index.stride_of(offset, var) == 1), None)
 
 
 def in_place_pairs(

@@ -17,12 +17,13 @@ from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import Combiner
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Var, cast, const, guard, lanes, loads
+from stratal.loops.expr import Buffer, Expr, Var, cast, loads
 from stratal.loops.stmt import Fetch, For, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
-from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
+from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import distribute, finished, in_place_pairs, vector_lanes
+from stratal.schedule.tactics.in_lanes import InLanes
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
 UNROLL = 4  # registers per vector of a long row
@@ -132,6 +133,7 @@ class RowNest:
             self.width *= UNROLL
         self.registers: list[Buffer] = []
         self.rows: list[Buffer] = []
+        self.scratch: list[Buffer] = []
         self.target = target
         self.fetched: set[Buffer] = set()
 
@@ -139,7 +141,7 @@ class RowNest:
         phases = [self._phase(p) for p in range(self.plan.num_phases)]
         pairs = pairs_of_phases(phases, self.where)
         body = sequence(*phases)
-        schedule = Schedule(For(self.row, body), [*self.registers, *self.rows])
+        schedule = Schedule(For(self.row, body), [*self.registers, *self.rows, *self.scratch])
         spaces = [(b, "register") for b in self.registers] + [(b, "scratch") for b in self.rows]
         schedule.shrink_all(spaces, [self.row])
         schedule.steps.append(f"lanes({self.width}), {self.plan.num_phases} phases")
@@ -156,10 +158,8 @@ class RowNest:
                 parts.append(self._row_value(m))
         keep = [m for m in now if plan.is_element(m) and (x.stored(m) or plan.worth_keeping(m, phase))]
         reductions = [m for m in now if plan.is_reduction(m)]
-        by_lanes = [m for m in reductions if combiner_of(x, m).lanes is not None]
-        if keep or by_lanes:
-            parts.append(self._vector_pass(keep, by_lanes))
-        parts += [self._serial_pass(m) for m in reductions if m not in by_lanes]
+        if keep or reductions:
+            parts.append(self._vector_pass(keep, reductions))
         x.forget()
         parts += [Store(x.buffer(m), self.where, x.at(m, self.where)) for m in reductions if x.stored(m)]
         return sequence(*parts)
@@ -198,19 +198,15 @@ class RowNest:
         before: list[Stmt] = []
         after: list[Stmt] = []
         for m in reductions:
-            compute, combiner = x.compute(m), combiner_of(x, m)
-            (dtype,) = compute.state_dtypes
-            acc = Buffer(f"a{len(self.registers)}", dtype, (self.width,), space="register")
-            self.registers.append(acc)
-            l0, l1 = Var("l", self.width), Var("l", self.width)
-            (identity,) = combiner.identity((dtype,))
-            before.append(For(l0, Store(acc, (l0,), identity), "vector"))
-            neutral = (
-                identity if combiner.num_terms == 1 else const(0, dtype)
-            )  # a product of zeros adds nothing
-            terms = [guard(inside, t, neutral) for t in x.terms(m, self.where, element[len(self.where) :])]
-            body.append(Store(acc, (lane,), combiner.combine((acc[lane],), terms)[0]))
-            after.append(self._finish(m, acc, l1))
+            compute = x.compute(m)
+            name = f"a{len(self.registers)}"
+            reduction = InLanes(combiner_of(x, m), compute.state_dtypes, self.width, name)
+            terms = x.terms(m, self.where, element[len(self.where) :])
+            body.append(reduction.update(lane, terms, inside))
+            self.registers += reduction.registers
+            self.scratch += reduction.scratch
+            before.append(reduction.start)
+            after += [reduction.join, self._finish(m, reduction.totals[compute.result])]
         fetches = self._fetches([*expressions(sequence(*body, stores))], lane)
         body[:0] = [guard_leaves(f, inside) for f in fetches]
         if kept:  # together and last: they may overwrite what the element is computed from
@@ -238,34 +234,11 @@ class RowNest:
                 found.append(Fetch(e.buffer, e.indices, AHEAD_BYTES // e.buffer.dtype.itemsize))
         return found
 
-    def _finish(self, m: Node, acc: Buffer, lane: Var) -> Stmt:
-        """Combine the lanes as a tree, by halves, and round once to the result's dtype."""
-        combiner = combiner_of(self.x, m)
-        assert combiner.lanes is not None
+    def _finish(self, m: Node, total: Expr) -> Stmt:
+        """Keep what a reduction gives, rounded once to its dtype."""
         scalar = self._temporary(m, self.registers)
         self.x.local[m] = scalar
-        return Store(scalar, self.where, cast(lanes(combiner.lanes, acc[lane], lane), m.dtype))
-
-    def _serial_pass(self, m: Node) -> Stmt:
-        """Return a scalar loop for reductions over several states, whose lanes cannot be combined."""
-        compute, combiner = self.x.compute(m), combiner_of(self.x, m)
-        states = [
-            Buffer(f"a{len(self.registers) + k}", d, (), space="register")
-            for k, d in enumerate(compute.state_dtypes)
-        ]
-        self.registers += states
-        start = [
-            Store(s, (), i) for s, i in zip(states, combiner.identity(compute.state_dtypes), strict=True)
-        ]
-        j = Var("j", self.size)
-        terms = self.x.terms(m, self.where, index.unflatten(j, self.plan.inner_shape))
-        new = combiner.combine([s[()] for s in states], terms)
-        update, held = at_once([Store(s, (), v) for s, v in zip(states, new, strict=True)])
-        self.registers += held
-        scalar = self._temporary(m, self.registers)
-        self.x.local[m] = scalar
-        loop = [For(j, update)] if self.size else []
-        return sequence(*start, *loop, Store(scalar, self.where, cast(states[compute.result][()], m.dtype)))
+        return Store(scalar, self.where, cast(total, m.dtype))
 
 
 def pairs_of_phases(phases: Sequence[Stmt], where: tuple[Expr, ...]) -> list[tuple[Buffer, Buffer]]:
