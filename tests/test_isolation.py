@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -58,6 +59,41 @@ def test_a_child_forked_after_the_first_step_trains_like_its_parent() -> None:
     with os.fdopen(read) as found:
         assert found.read() == training.digest()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_child_forked_while_another_thread_runs_a_program_can_run_it_too() -> None:
+    """The thread does not come along, nor does the lock it holds."""
+    started, leave = threading.Event(), threading.Event()
+
+    def slowly(x: Any) -> Any:
+        started.set()
+        if os.getpid() == parent:
+            leave.wait(10)
+        return x
+
+    parent = os.getpid()
+    x = st.tensor(np.ones(4, np.float32))
+    double, wait = st.compile(lambda x: x * 2), st.compile(lambda x: st.host_call(slowly, x, x) + 1)
+    leave.set()
+    double(x), wait(x)
+    for event in (started, leave):
+        event.clear()
+    thread = threading.Thread(target=wait, args=(x,))
+    thread.start()
+    started.wait()
+    child = os.fork()
+    if child == 0:  # no cleanup of the parent's may run here
+        code = 1
+        signal.alarm(20)
+        try:
+            code = 0 if all((f(x).numpy() == 2).all() for f in (double, wait)) else 2
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    leave.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (wait(x).numpy() == 2).all()
 
 
 def printed(*arguments: str) -> str:

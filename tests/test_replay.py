@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import IndexOutOfRangeError
 from stratal.runtime.storage import DISTURBED, layout_of
+from stratal.tensor.alike import UNLIKE
+from stratal.tensor.state import LOCK
 
 STEPS = 3  # until nothing changes from call to call
 
@@ -97,8 +101,6 @@ def test_gradients_are_written_into_their_own_memory_only_while_nobody_else_hold
 
 
 def test_ctrl_c_between_steps_leaves_the_handler_of_the_program_in_place() -> None:
-    import signal
-
     before = signal.getsignal(signal.SIGINT)
     _, step = counter()
     step()
@@ -338,7 +340,7 @@ def test_arguments_like_the_last_ones_take_the_same_capture() -> None:
         a, b = tensors(*shape)
         assert np.array_equal(f(a, b).numpy(), 2 * a.numpy() - b.numpy())
     assert f.captures == 2
-    assert f._alike is not None and f._alike.run([a, b]) is not None
+    assert f._alike is not None and f._alike.run([a, b]) is not UNLIKE
     assert np.array_equal(f(a, a).numpy(), a.numpy())  # one tensor twice is another capture
     assert np.array_equal(f(a, b).numpy(), 2 * a.numpy() - b.numpy())
     assert np.array_equal(f(a.numpy(), b).numpy(), 2 * a.numpy() - b.numpy())
@@ -394,3 +396,127 @@ def test_memory_that_is_used_again_starts_afresh() -> None:
     found = [f(x)._storage for _ in range(3)]
     assert first in map(id, found)
     assert all((s.stamp, s.settled, s.exported) == (None, False, False) for s in found)
+
+
+def test_like_arguments_the_program_does_not_read_are_looked_at_too() -> None:
+    f = st.compile(lambda x, y, z: x - z)
+    x, y, z = (st.tensor(np.full(4, k, np.float32)) for k in (5, 6, 2))
+    for _ in range(3):
+        assert np.array_equal(f(x, y, z).numpy(), np.full(4, 3))
+    assert f._alike is not None and f._alike.run([x, y, z]) is not UNLIKE
+    assert np.array_equal(f(z, y, x).numpy(), np.full(4, -3))
+    f(x, st.tensor(np.zeros(2)), z)
+    assert f.captures == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda items, table: items.append(1), 12.0),
+        (lambda items, table: items.pop(), 10.0),
+        (lambda items, table: items.__setitem__(0, 4), 14.0),
+        (lambda items, table: table.pop("none"), 111.0),
+        (lambda items, table: table.__setitem__("none", 7), 111.0),
+        (lambda items, table: table.__setitem__("other", None), 211.0),
+    ],
+)
+def test_python_values_that_changed_are_seen_by_calls_with_like_arguments(change: Any, answer: float) -> None:
+    items, table = [1], {"none": None}
+
+    @st.compile
+    def f(x: Any) -> Any:
+        missing = 100.0 if table.get("none", 0) is not None else 0.0
+        return x + float(sum(items)) + missing + 200.0 * (len(table) - 1 if len(table) > 1 else 0)
+
+    x = st.tensor(np.float32(10))
+    for _ in range(3):
+        assert float(f(x)) == 11
+    change(items, table)
+    assert float(f(x)) == answer
+
+
+def test_a_variable_that_is_gone_is_seen_by_calls_with_like_arguments() -> None:
+    def made() -> tuple[Any, Any]:
+        times = 2.0
+
+        def forget() -> None:
+            nonlocal times
+            del times
+
+        return st.compile(lambda x: x * times), forget
+
+    f, forget = made()
+    x = st.tensor(np.float32(10))
+    for _ in range(3):
+        assert float(f(x)) == 20
+    forget()
+    with pytest.raises(NameError):
+        f(x)
+
+
+class Stopped(BaseException):
+    """What the handler of a signal raises."""
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise Stopped
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_a_signal_at_any_moment_of_a_call_leaves_the_lock_to_other_threads() -> None:
+    f = st.compile(lambda x, y: x + y)
+    x, y = (st.tensor(np.ones(4, np.float32)) for _ in range(2))
+    for _ in range(3):
+        f(x, y)
+    before = signal.signal(signal.SIGALRM, _stop)
+    stopped = 0
+    try:
+        for k in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-5 + 1e-7 * k)
+                while True:
+                    f(x, y)
+            except Stopped:
+                stopped += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    free: list[bool] = []
+
+    def take() -> None:
+        free.append(LOCK.acquire(timeout=5))
+        LOCK.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert (stopped, free) == (300, [True])
+    assert np.array_equal(f(x, y).numpy(), np.full(4, 2))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_a_signal_while_a_call_waits_for_another_thread_is_what_is_raised() -> None:
+    f = st.compile(lambda x: x + 1)
+    x = st.tensor(np.ones(4, np.float32))
+    for _ in range(3):
+        f(x)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with LOCK:
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    before = signal.signal(signal.SIGALRM, _stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Stopped):
+            f(x)
+    finally:
+        done.set()
+        thread.join()
+        signal.signal(signal.SIGALRM, before)
+    assert np.array_equal(f(x).numpy(), np.full(4, 2))

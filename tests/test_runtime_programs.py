@@ -335,6 +335,41 @@ def test_outputs_somebody_holds_are_never_overwritten() -> None:
         np.testing.assert_array_equal(found, copy[-len(found) :])
 
 
+def test_an_output_that_became_a_state_and_moved_is_never_handed_out_again() -> None:
+    program, other = doubling(), doubling()
+    made = program.run([storage(np.ones(8))])[0]
+    first = made.export()
+    other.run([made])  # somebody looks at it: it moves
+    seen = made.export()
+    copy = seen.copy()
+    assert not np.shares_memory(first, seen)
+    del made, first
+    kept = [program.run([storage(np.full(8, k))]) for k in range(6)]
+    assert len(kept) == 6
+    np.testing.assert_array_equal(seen, copy)
+
+
+def test_other_python_threads_go_on_while_a_program_runs() -> None:
+    program, turns, stop = counting(300_000, threads=2, chunks=4), [0], threading.Event()
+
+    def count() -> None:
+        while not stop.wait(1e-3):
+            turns[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        state = storage(np.zeros(4))
+        program.run([state])
+        before, start = turns[0], time.perf_counter()
+        program.run([state])
+        took, ran = time.perf_counter() - start, turns[0] - before
+    finally:
+        stop.set()
+        thread.join()
+    assert took > 5e-3 and ran >= 2
+
+
 def test_python_spends_little_on_a_replay() -> None:
     values = [scalar(0, "input", 0), scalar(1, "output", 0)]
     program = load(values, (Copy(0, 1),), (1,), threads=1)

@@ -19,17 +19,21 @@
                     not the address of the last run: `*where = addresses[slot] + offset` for each place
     Place      := { ptr where, i64 offset }
     Context    := { ptr pool, ptr error, ptr failed, ptr commands, i64 count,
-                    ptr addresses, ptr relocations, i64 count }
+                    ptr addresses, ptr relocations, i64 count, ptr slots }
     Frame      := see base.artifact
 
-Symbols of the driver, all returning int64: `stratal_pool_bytes(threads)`, `stratal_pause(count)`,
-`stratal_pool_start(pool, threads, i32 worker_spins, i32 caller_spins)`, `stratal_pool_stop(pool)`,
-`stratal_pool_stat(pool, STAT_*)`, `stratal_parallel_for(pool, kernel, frame, chunks)`,
-`stratal_run(context)`. `stratal_run` returns 0, or the first non-zero error cell with `failed` at the
-record that caused it. `stratal_trace_chunk` has the kernel ABI and takes a TracedCall for a Frame: it runs
-the chunk and writes an Event to the Log of its worker. Times are those of Python's `time.perf_counter_ns`;
-events beyond a Log's capacity are counted and not written. Programs that are not profiled hold neither TIMED
-records nor TracedCalls and read no clock.
+Symbols of the driver, all but `stratal_call` returning int64: `stratal_pool_bytes(threads)`,
+`stratal_pause(count)`, `stratal_pool_start(pool, threads, i32 worker_spins, i32 caller_spins)`,
+`stratal_pool_stop(pool)`, `stratal_pool_stat(pool, STAT_*)`,
+`stratal_parallel_for(pool, kernel, frame, chunks)`, `stratal_run(context)`. `stratal_run` returns 0, or the
+first non-zero error cell with `failed` at the record that caused it. `stratal_trace_chunk` has the kernel ABI
+and takes a TracedCall for a Frame: it runs the chunk and writes an Event to the Log of its worker. Times are
+those of Python's `time.perf_counter_ns`; events beyond a Log's capacity are counted and not written. Programs
+that are not profiled hold neither TIMED records nor TracedCalls and read no clock.
+
+`stratal_call` is `stratal_run` as a method of CPython (METH_FASTCALL), for a call through ctypes costs four
+times as much. What it is bound to is an int, the address of a Context; its arguments are ints to put into
+`addresses[slots[0]]`, `addresses[slots[1]]` and so on. Other Python threads go on while it runs.
 """
 
 from __future__ import annotations
@@ -72,5 +76,6 @@ DRIVER_SYMBOLS: Final = (
     "stratal_pool_stat",
     "stratal_parallel_for",
     "stratal_run",
+    "stratal_call",
     "stratal_trace_chunk",
 )

@@ -53,7 +53,7 @@ def driver_text(target: DriverTarget) -> str:
     pause = f"call void {target.pause}" if target.pause else ""
     parts = [f'target triple = "{target.triple}"', _declarations(target), _waiting(target)]
     parts += [pool_text(pause, target.futex is not None), timing_text(target.clock)]
-    parts += [_relocate(), _move(), _commands(), _run()]
+    parts += [_relocate(), _move(), _commands(), _run(), _call()]
     return "\n".join(parts)
 
 
@@ -72,6 +72,11 @@ declare void @llvm.trap()
 declare i32 @llvm.smin.i32(i32, i32)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare i64 @PyLong_AsLongLong(ptr)
+declare ptr @PyLong_FromLongLong(i64)
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
 {pause}
 {wait}
 {places_declarations(target.futex is not None)}
@@ -344,5 +349,40 @@ define i64 @stratal_run(ptr %context) {
   %count = load i64, ptr %count_at, align 8
   %code = call i64 @run_list(ptr %context, ptr %commands, i64 %count)
   ret i64 %code
+}
+"""
+
+
+def _call() -> str:
+    """Run for CPython: addresses of slots come as Python ints, the error code goes back as one."""
+    return """
+define ptr @stratal_call(ptr %self, ptr %arguments, i64 %count) {
+entry:
+  %context = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %addresses_at = getelementptr i8, ptr %context, i64 40
+  %slots_at = getelementptr i8, ptr %context, i64 64
+  %addresses = load ptr, ptr %addresses_at, align 8
+  %slots = load ptr, ptr %slots_at, align 8
+  br label %look
+look:
+  %index = phi i64 [0, %entry], [%next, %take]
+  %more = icmp slt i64 %index, %count
+  br i1 %more, label %take, label %run
+take:
+  %object_at = getelementptr ptr, ptr %arguments, i64 %index
+  %slot_at = getelementptr i64, ptr %slots, i64 %index
+  %object = load ptr, ptr %object_at, align 8
+  %slot = load i64, ptr %slot_at, align 8
+  %address = call i64 @PyLong_AsLongLong(ptr %object)
+  %address_at = getelementptr i64, ptr %addresses, i64 %slot
+  store i64 %address, ptr %address_at, align 8
+  %next = add i64 %index, 1
+  br label %look
+run:
+  %thread = call ptr @PyEval_SaveThread()
+  %code = call i64 @stratal_run(ptr %context)
+  call void @PyEval_RestoreThread(ptr %thread)
+  %made = call ptr @PyLong_FromLongLong(i64 %code)
+  ret ptr %made
 }
 """

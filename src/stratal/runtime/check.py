@@ -73,6 +73,7 @@ class CheckedRun:
         self._pool = pool
         self._host = host
         self._context = encoding.context(pool.address)
+        self._runner = pool.runner(encode.address_of(self._context))
         self._moments = {leaf[0]: t for t, leaf in enumerate(live.leaves) if leaf is not None}
         self._records = {id(command): k for k, command in enumerate(encoding.command_at)}
         values = {value.id: value for value in executable.values}
@@ -129,7 +130,7 @@ class CheckedRun:
         self._context[3] = self._encoding.record_at(record)
         self._context[4] = count
         self._context[7] = self._encoding.relocations.count if relocate else 0
-        return self._pool.run(encode.address_of(self._context))
+        return self._runner()
 
     def _list(self, commands: tuple[Command, ...], path: Path) -> int:
         for k, command in enumerate(commands):

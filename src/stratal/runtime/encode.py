@@ -207,7 +207,7 @@ class Encoding:
     def context(self, pool: int) -> Array:
         """Return the block `stratal_run` takes."""
         error, slots, table = map(address_of, (self.error, self.slots, self.relocations.table))
-        words = [pool, error, 0, self._records_at, self.count, slots, table, self.relocations.count]
+        words = [pool, error, 0, self._records_at, self.count, slots, table, self.relocations.count, 0]
         return np.array(words, np.int64)
 
     def record_at(self, index: int) -> int:

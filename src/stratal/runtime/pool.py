@@ -21,6 +21,7 @@ from stratal.runtime.storage import aligned_empty
 _pools: Final[dict[tuple[bytes, int], Pool]] = {}
 _drivers: Final[dict[bytes, Library]] = {}
 _lock = threading.Lock()
+LOCK: Final = threading.RLock()  # held by whoever runs a program, or decides what to run: one at a time
 
 WORKER_SPIN_S: Final = 2e-3  # how long a thread without work looks for some: waking it takes 50 us and more
 # How long the caller waits for the last chunks before it sleeps: who wakes it draws it to its own processor,
@@ -32,19 +33,31 @@ def _function(address: int, *arguments: type[ctypes._SimpleCData[Any]]) -> Calla
     return ctypes.CFUNCTYPE(ctypes.c_int64, *arguments)(address)
 
 
+class _Method(ctypes.Structure):
+    """A PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_FASTCALL: Final = 0x80  # METH_FASTCALL: positional arguments as an array
+
+
 class Pool:
     """Native threads (the calling one counted) and the functions that use them.
 
-    `lock` is held by whoever runs a program: one at a time. It is re-entrant, because a host call may run
-    another program.
+    Its runners are called with `LOCK` held. That is re-entrant, because a host call may run another program.
     """
 
     def __init__(self, driver: Library, threads: int) -> None:
         int64, pointer, int32 = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
         address = driver.addresses
         self.threads: Final = threads
-        self.lock = threading.RLock()
-        self.run: Final = _function(address["stratal_run"], pointer)
+        self._call: Final = _Method(b"stratal_call", address["stratal_call"], _FASTCALL, None)
         self.trace_chunk: Final = address["stratal_trace_chunk"]  # a kernel for TracedCalls
         self._driver: Final = driver  # keeps the functions mapped
         self._start: Final = _function(address["stratal_pool_start"], pointer, int64, int32, int32)
@@ -59,7 +72,7 @@ class Pool:
     def ensure_started(self) -> None:
         """Start the threads where they are not running: at first use and in a forked child.
 
-        Call with `lock` held.
+        Call with `LOCK` held.
         """
         if self.started:
             return
@@ -84,7 +97,7 @@ class Pool:
 
     def stop(self) -> None:
         """End the threads and wait for them."""
-        with self.lock:
+        with LOCK:
             if self.started:
                 self._stop(self.address)
                 self.started = 0
@@ -99,10 +112,19 @@ class Pool:
         }
         return {name: self._stat(self.address, which) for name, which in names.items()}
 
+    def runner(self, context: int) -> Callable[..., int]:
+        """Return a function of the interpreter's own kind that runs what stands in a context.
+
+        Its arguments are addresses for the slots the context names. Use it while the pool lives.
+        """
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        made: Callable[..., int] = make(ctypes.byref(self._call), context, None)
+        return made
+
     def _after_fork(self) -> None:
-        """Forget the parent's threads; a run in progress in another of its threads died with it."""
+        """Forget the parent's threads."""
         self.started = 0
-        self.lock = threading.RLock()
 
 
 def _block_signals() -> set[signal.Signals] | None:
@@ -125,13 +147,13 @@ def pool_for(driver: bytes, threads: int | None = None) -> Pool:
 
 
 def _stop_all() -> None:
-    for pool in list(_pools.values()):
-        # A run that is still going, in a daemon thread, keeps its pool: the process ends under it.
-        if pool.lock.acquire(timeout=1.0):
-            try:
+    # A run that is still going, in a daemon thread, keeps the pools: the process ends under it.
+    if LOCK.acquire(timeout=1.0):
+        try:
+            for pool in list(_pools.values()):
                 pool.stop()
-            finally:
-                pool.lock.release()
+        finally:
+            LOCK.release()
 
 
 def _after_fork() -> None:
@@ -139,6 +161,10 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     for pool in list(_pools.values()):
         pool._after_fork()
+    if LOCK.acquire(blocking=False):
+        LOCK.release()
+    else:  # its holder did not come along, and what it ran died with it
+        LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does with its own
 
 
 atexit.register(_stop_all)

@@ -9,6 +9,7 @@ memory with anything else.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from stratal.runtime import encode
 from stratal.runtime.check import CheckedRun, GuardedBlock
 from stratal.runtime.host import HostCalls, has_host_calls
 from stratal.runtime.loader import load_kernels
-from stratal.runtime.pool import Pool, pool_for
+from stratal.runtime.pool import LOCK, Pool, pool_for
 from stratal.runtime.prologue import Prologue
 from stratal.runtime.storage import (
     Array,
@@ -89,8 +90,11 @@ class OutputMemory:
                 getrefcount(storage) == alone
                 and getrefcount(array) == array_alone
                 and getrefcount(owner) == owner_alone
+                and storage.array is array  # it has not moved since
             ):
-                return storage.renewed()
+                storage.stamp = storage._exports = None  # as one that never held anything
+                storage.settled = False
+                return storage
         if len(self._issued) >= self.KEPT:
             del self._issued[0]
         self._issued.append(_issue(self.layout))
@@ -139,16 +143,15 @@ class LoadedProgram:
         self.layouts: Final = [self._layout(values[i]) for i in executable.inputs]
         self._states: Final = executable.states
         self.output_memory: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
-        self.slots: Final = self.encoding.slots.data
         self.bound: object = None  # who put the addresses of all inputs into the slots, if they still stand
         once = any(isinstance(command, Once) for command in commands)
         self.prologue: Final = Prologue(executable.held, self.encoding.stale) if once else None
         self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
-        self._packed: Final = self.slots.cast("B")
+        self._packed: Final = self.encoding.slots.data.cast("B")
         self.pool: Final[Pool] = pool_for(driver, executable.threads)
         self._context = self.encoding.context(self.pool.address)
-        self._context_address = encode.address_of(self._context)
-        self._running: object = None
+        self._runner = self.pool.runner(encode.address_of(self._context))
+        self._running_in = 0  # the process that runs it
         self._check: Final = (
             CheckedRun(executable, self.encoding, blocks, self.pool, self._host) if self.checked else None
         )
@@ -161,29 +164,28 @@ class LoadedProgram:
     def run(self, inputs: Sequence[Storage]) -> list[Storage]:
         """Run once with one Storage per input: return the outputs, update the states where they stand.
 
-        Another thread that runs a program on this pool is waited for. Raises: IndexOutOfRangeError from an
+        Another thread that runs a program is waited for. Raises: IndexOutOfRangeError from an
         index check of a kernel; what a host call raised; CompilerError.
         """
-        pool = self.pool
-        with pool.lock:
-            if self._running is pool.lock:
+        with LOCK:
+            if self._running_in == os.getpid():
                 hint = "a host call ran the program that called it"
                 raise StratalError(f"{self.name}: a program cannot run inside itself", hint=hint)
-            self._running = pool.lock
+            self._running_in = os.getpid()
             try:
                 return self._run(inputs)
             finally:
-                self._running = None
+                self._running_in = 0
 
     def run_in(self, context: Array, inputs: Sequence[Storage]) -> list[Storage]:
         """Run once through another context block, such as one whose records are timed."""
-        with self.pool.lock:
-            own = self._context, self._context_address
-            self._context, self._context_address = context, encode.address_of(context)
+        with LOCK:
+            own = self._context, self._runner
+            self._context, self._runner = context, self.pool.runner(encode.address_of(context))
             try:
                 return self.run(inputs)
             finally:
-                self._context, self._context_address = own
+                self._context, self._runner = own
 
     def _run(self, inputs: Sequence[Storage]) -> list[Storage]:
         given = inputs
@@ -208,27 +210,31 @@ class LoadedProgram:
         if self._check is not None:
             self.pool.ensure_started()
             code, self._context[2] = self._check.run(inputs, outputs)
+            if code:
+                self._fail(code)
         elif self.calls_back:
             with self._host.during([*inputs, *outputs]):
-                code = self._native()
+                self.execute()
         else:
-            code = self._native()
-        if code:
-            self._fail(code)
+            self.execute()
         if self.prologue is not None:
             self.prologue.after()
         return outputs
 
-    def execute(self) -> None:
-        """Run the commands on the addresses that stand in the slots; call with the pool's lock held."""
-        code = self._native()
-        if code:
-            self._fail(code)
+    def bind(self, owner: object, addresses: Sequence[int], slots: Array) -> None:
+        """Let inputs lie at `addresses` until another run; `execute` then fills `slots` alone."""
+        self.bound = None
+        self.encoding.slots[: len(addresses)] = addresses
+        self._context[8] = encode.address_of(slots)
+        self.bound = owner
 
-    def _native(self) -> int:
+    def execute(self, addresses: Sequence[int] = ()) -> None:
+        """Run the commands, with these addresses in the slots named last; call with `LOCK` held."""
         if not self.pool.started:
             self.pool.ensure_started()
-        return self.pool.run(self._context_address)
+        code = self._runner(*addresses)
+        if code:
+            self._fail(code)
 
     @contextmanager
     def without_commands(self) -> Iterator[None]:

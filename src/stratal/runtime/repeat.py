@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Storage
 
@@ -18,35 +20,30 @@ class RepeatedProgram:
 
     def __init__(self, program: LoadedProgram, inputs: Sequence[Storage], varying: Sequence[int]) -> None:
         executable = program.executable
+        self.layouts: Final = [program.layouts[k] for k in varying]  # of what varies
         self._program: Final = program
         self._addresses: Final = [storage.address for storage in inputs]
-        self._varying: Final = [(k, program.layouts[k]) for k in varying]
         self._written: Final = {inputs[k].address for k in executable.states}
-        self._outputs: Final = list(enumerate(program.output_memory, len(inputs)))
+        self._outputs: Final = program.output_memory
+        num_slots = len(inputs) + len(self._outputs)
+        self._slots: Final = np.array([*varying, *range(len(inputs), num_slots)], np.int64)
 
-    def run(self, varied: Sequence[Storage]) -> list[Storage] | None:
-        """Run once with other storages at the positions that vary.
+    def run(self, addresses: list[int]) -> list[Storage] | None:
+        """Run once with what varies at other addresses, in the layouts expected; call with `LOCK` held.
 
-        None where these need a closer look: nothing has run then.
+        None where these need a closer look: nothing has run then. The list is used up.
         """
         program = self._program
-        slots = program.slots
+        if program.prologue is not None and not program.prologue.stands(self._addresses):
+            return None
+        if self._written and not self._written.isdisjoint(addresses):
+            return None
+        if program.bound is not self:
+            program.bind(self, self._addresses, self._slots)
         outputs = []
-        with program.pool.lock:
-            if program.prologue is not None and not program.prologue.stands(self._addresses):
-                return None
-            if program.bound is not self:
-                program.bound = None
-                program.encoding.slots[: len(self._addresses)] = self._addresses
-                program.bound = self
-            for storage, (position, layout) in zip(varied, self._varying):  # noqa: B905 (strict takes longer)
-                address = storage.address
-                if storage.layout is not layout or address in self._written:
-                    return None
-                slots[position] = address
-            for position, memory in self._outputs:
-                storage = memory.take()
-                outputs.append(storage)
-                slots[position] = storage.address
-            program.execute()
+        for memory in self._outputs:
+            storage = memory.take()
+            outputs.append(storage)
+            addresses.append(storage.address)
+        program.execute(addresses)
         return outputs

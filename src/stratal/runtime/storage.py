@@ -135,12 +135,6 @@ class Storage:
         made.layout = layout
         return made
 
-    def renewed(self) -> Storage:
-        """Return this storage, which nobody holds any more, as one that never held anything."""
-        self.stamp = self._exports = None
-        self.settled = False
-        return self
-
     @classmethod
     def empty(cls, type_: TensorType) -> Storage:
         """Return uninitialised row-major storage, 64-byte aligned."""

@@ -16,6 +16,7 @@ from stratal.base import native
 from stratal.base.artifact import Branch, Launch, Loop, Once, While
 from stratal.base.errors import StratalError
 from stratal.runtime.encode import RECORD_BYTES, Encoding, Relocations, SlotWord, Step, address_of
+from stratal.runtime.pool import LOCK
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Array, Storage
 
@@ -62,7 +63,7 @@ class TimedProgram:
 
     def run(self, inputs: Sequence[Storage]) -> list[Storage]:
         """Run once, as `LoadedProgram.run` does; the times of the run before are forgotten."""
-        with self.loaded.pool.lock:
+        with LOCK:
             self._timings[:, :2] = 0
             self._relocations.forget()
             try:

@@ -24,10 +24,10 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Node
 from stratal.plan.host import expect_host
 from stratal.tensor import lazy, programs, values
+from stratal.tensor.alike import UNLIKE, Alike
 from stratal.tensor.guards import Guard, Guards, collect
 from stratal.tensor.handles import CONSTANT, TRACKED
 from stratal.tensor.replay import (
-    Alike,
     Entry,
     Fixed,
     FromArgument,
@@ -37,7 +37,6 @@ from stratal.tensor.replay import (
     Frozen,
     Out,
     Place,
-    results,
     run,
 )
 from stratal.tensor.scalars import RuntimeScalar
@@ -107,14 +106,22 @@ class Compiled:
 
     # -- calling it ------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if MODE.trace is not None or MODE.eager is not None:
+        mode = MODE.__dict__  # once: each attribute of it takes as long as a small function
+        if mode["trace"] is not None or mode["eager"] is not None:
             return self._function(*args, **kwargs)
+        alike = self._alike
+        if alike is not None and not kwargs and alike.grad is mode["grad"]:
+            try:
+                LOCK.acquire()  # inside: Ctrl-C may come as soon as it is held. Twice as fast as `with`
+                made = alike.run(args)
+            finally:
+                try:  # noqa: SIM105 (takes longer)
+                    LOCK.release()
+                except RuntimeError:  # Ctrl-C ended the wait for it
+                    pass
+            if made is not UNLIKE:
+                return made
         with LOCK:
-            alike = self._alike
-            if alike is not None and not kwargs and alike.grad is MODE.grad:
-                outputs = alike.run(args)
-                if outputs is not None:
-                    return results(alike.entry, outputs)
             leaves, structure = _flatten(args, kwargs)
             key = self._signature(leaves, structure, bool(kwargs))
             entry, reason = self._find(key)

@@ -14,7 +14,8 @@ import functools
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,9 @@ _PLAIN = (
 )
 _MOST_ITEMS = 4096
 _GONE = object()
+_CONTENTS = attrgetter("cell_contents")
+
+Quick = tuple[Callable[[Any], Any], Any]
 
 
 class Source:
@@ -59,6 +63,14 @@ class Source:
 
     def write(self, value: Any) -> None:
         raise NotImplementedError
+
+    def quick(self) -> Quick:
+        """Return a function and its argument that show at little cost that nothing has changed.
+
+        While the very object stands there that stands there now, the function returns it; where there is
+        none, it may raise ValueError or IndexError.
+        """
+        return type(self).read, self
 
 
 class CellSource(Source):
@@ -78,6 +90,9 @@ class CellSource(Source):
     def write(self, value: Any) -> None:
         self.cell.cell_contents = value
 
+    def quick(self) -> Quick:
+        return super().quick() if self.read() is _GONE else (_CONTENTS, self.cell)
+
 
 class DictSource(Source):
     """An entry of a dict: a global, an attribute, an item."""
@@ -92,6 +107,9 @@ class DictSource(Source):
 
     def write(self, value: Any) -> None:
         dict.__setitem__(self.mapping, self.key, value)
+
+    def quick(self) -> Quick:
+        return super().quick() if self.mapping.get(self.key) is None else (self.mapping.get, self.key)
 
 
 class ListSource(Source):
@@ -108,17 +126,24 @@ class ListSource(Source):
     def write(self, value: Any) -> None:
         self.items[self.index] = value
 
+    def quick(self) -> Quick:
+        return super().quick() if self.read() is _GONE else (self.items.__getitem__, self.index)
+
 
 class KeysSource(Source):
     """The keys of a dict, or the length of a list."""
 
-    __slots__ = ("holder",)
+    __slots__ = ("holder", "measure")
 
     def __init__(self, holder: Any, name: str) -> None:
         self.holder, self.name = holder, name
+        self.measure: Callable[[Any], Any] = tuple if isinstance(holder, dict) else len
 
     def read(self) -> Any:
-        return tuple(self.holder) if isinstance(self.holder, dict) else len(self.holder)
+        return self.measure(self.holder)
+
+    def quick(self) -> Quick:
+        return self.measure, self.holder
 
 
 class ZeroSource(DictSource):
@@ -128,6 +153,9 @@ class ZeroSource(DictSource):
 
     def read(self) -> Any:
         return self.mapping.get(self.key) == 0
+
+    def quick(self) -> Quick:
+        return Source.quick(self)
 
 
 class Guard(NamedTuple):
@@ -173,27 +201,22 @@ class Guards:
         ] = []  # types of tensors read, whether they take gradients
         self.names: dict[int, str] = {}  # of tensors, by id: labels for the graph's inputs
         self.epoch = -1
-        self._entries: list[
-            tuple[dict[Any, Any], Any, Guard]
-        ] = []  # guards on dict entries, laid out for speed
-        self._others: list[Guard] = []
+        self._quick: list[tuple[Callable[[Any], Any], Any, Any, Guard]] = []  # `always`, laid out for speed
 
     def settle(self) -> Guards:
         """Lay out the guards that every call compares, and return self."""
-        plain = [g for g in self.always if type(g.source) is DictSource]
-        self._entries = [(g.source.mapping, g.source.key, g) for g in plain]  # type: ignore[attr-defined]
-        self._others = [g for g in self.always if type(g.source) is not DictSource]
+        self._quick = [(*guard.source.quick(), guard.expected, guard) for guard in self.always]
         self.epoch = EPOCH[0]
         return self
 
     def failed(self) -> str | None:
         """Return what changed, or None."""
-        for mapping, key, guard in self._entries:
-            if mapping.get(key, _GONE) is not guard.expected and not guard.holds():
-                return guard.complaint()
-        for guard in self._others:
-            if not guard.holds():
-                return guard.complaint()
+        try:
+            for read, at, expected, guard in self._quick:
+                if read(at) is not expected and not guard.holds():
+                    return guard.complaint()
+        except (ValueError, IndexError):  # a cell that is empty now, a list that is shorter
+            return guard.complaint()
         return None if self.epoch == EPOCH[0] else self._failed_since()
 
     def _failed_since(self) -> str | None:

@@ -26,7 +26,7 @@ _PROGRAMS: OrderedDict[tuple[Key, bool], Program] = OrderedDict()  # of lazy wor
 _LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest and setting, while held
 _RECENT: deque[Program] = deque(maxlen=32)  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
-_WATCHERS: list[Watcher] = []
+WATCHERS: list[Watcher] = []  # of those who watch programs run, the last one runs them
 
 
 class Work(NamedTuple):
@@ -127,7 +127,7 @@ def compiled(graph: Graph) -> Program:
         found = _LIVING[key] = compile_graph(graph)
         _RECENT.append(found)
         COMPILED[0] += 1
-        for watcher in _WATCHERS:
+        for watcher in WATCHERS:
             watcher.compiled(found, started_ns)
     return found
 
@@ -139,13 +139,8 @@ def remembered() -> list[Program]:
 
 def run(program: Program, inputs: list[Storage]) -> list[Storage]:
     """Run a program once."""
-    made: list[Storage] = _WATCHERS[-1].run(program, inputs) if _WATCHERS else program.run(inputs)
+    made: list[Storage] = WATCHERS[-1].run(program, inputs) if WATCHERS else program.run(inputs)
     return made
-
-
-def watching() -> bool:
-    """Whether somebody watches programs run."""
-    return bool(_WATCHERS)
 
 
 class Watcher(Protocol):
@@ -158,8 +153,8 @@ class Watcher(Protocol):
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
     """Let a watcher run every program of this process, in place of those that watch already."""
-    _WATCHERS.append(watcher)
+    WATCHERS.append(watcher)
     try:
         yield
     finally:
-        _WATCHERS.remove(watcher)
+        WATCHERS.remove(watcher)

@@ -89,9 +89,8 @@ class _Absent:
 
 _ABSENT: Final[Any] = _Absent()
 _STORAGE: Final = attrgetter("_storage")
-_FACTS: Final = attrgetter(
-    "__class__", "type", "_leaf", "_track"
-)  # which decide what capture a tensor is for
+_ADDRESS: Final = attrgetter("address")
+_LAYOUT: Final = attrgetter("layout")
 
 
 class Gather(NamedTuple):
@@ -205,44 +204,6 @@ class Entry:
         return self.guards.failed()
 
 
-class Alike:
-    """Arguments like those of the last call: tensors of the same types, each with a storage of its own.
-
-    A call with such arguments finds its capture without a key, which takes longer to build and to look up
-    than a small program takes to run.
-    """
-
-    __slots__ = ("_facts", "_pick", "entry", "grad")
-
-    def __init__(self, entry: Entry, arguments: Sequence[Tensor], grad: bool) -> None:
-        self.entry: Final = entry
-        self.grad: Final = grad
-        self._facts: Final = list(map(_FACTS, arguments))
-        positions = [r.position for r in entry.varying_reads if isinstance(r, FromArgument)]
-        self._pick: Final = None if positions == list(range(len(arguments))) else positions
-
-    @classmethod
-    def of(cls, entry: Entry, arguments: Sequence[Any], grad: bool) -> Alike | None:
-        """Return what tells such calls; None where not only tensors decide what runs, or on what."""
-        plain = entry.steady is not None and all(type(r) is FromArgument for r in entry.varying_reads)
-        if not plain or any(type(x) is not Tensor for x in arguments):
-            return None
-        return cls(entry, arguments, grad)
-
-    def run(self, arguments: Sequence[Any]) -> list[Storage] | None:
-        """Run what the last call ran; None where that may be something else now, and nothing has run."""
-        try:
-            if list(map(_FACTS, arguments)) != self._facts:
-                return None
-        except AttributeError:  # no tensor
-            return None
-        stored = list(map(_STORAGE, arguments))
-        entry = self.entry
-        if None in stored or len(set(stored)) < len(stored) or entry.failed() is not None:
-            return None
-        return _run_steadily(entry, stored if self._pick is None else [stored[k] for k in self._pick])
-
-
 # -- replaying -----------------------------------------------------------------------------------------------
 def run(entry: Entry, arguments: list[Any]) -> Any:
     return _run_lazily(entry, arguments) if entry.lazily else _run_now(entry, arguments)
@@ -274,18 +235,22 @@ def _run_now(entry: Entry, arguments: list[Any]) -> Any:
     outputs = None
     if entry.steady is not None:
         varied = [read.storage(arguments) for read in entry.varying_reads]  # may compute, and disturb
-        outputs = _run_steadily(entry, varied)
+        if list(map(_LAYOUT, varied)) == entry.steady.program.layouts:
+            outputs = _run_steadily(entry, list(map(_ADDRESS, varied)))
     return results(entry, _run_with_care(entry, arguments) if outputs is None else outputs)
 
 
-def _run_steadily(entry: Entry, varied: Sequence[Storage]) -> list[Storage] | None:
-    """Run with what the last call found; None where that may be true no more, and nothing has run."""
+def _run_steadily(entry: Entry, addresses: list[int]) -> list[Storage] | None:
+    """Run with what the last call found; None where that may be true no more, and nothing has run.
+
+    What varies lies at `addresses`, in the layouts that the program expects.
+    """
     steady = entry.steady
-    if steady is None or steady.token is not DISTURBED[0] or programs.watching():
+    if steady is None or steady.token is not DISTURBED[0] or programs.WATCHERS:
         return None
     for owner, link in entry.grad_links:
         give_gradient(owner, link)
-    return steady.program.run(varied)
+    return steady.program.run(addresses)
 
 
 def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:

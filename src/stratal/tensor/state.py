@@ -7,20 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from stratal.runtime.pool import LOCK as LOCK  # one flush, capture or run at a time
+
 if TYPE_CHECKING:
     from stratal.tensor.tensor import Tensor
     from stratal.tensor.trace import Trace
 
 
 class _Mode(threading.local):
-    trace: Trace | None = None
-    grad: bool = True
-    eager: Callable[[Tensor], None] | None = None  # how to compute a tensor as soon as it is made
+    trace: Trace | None
+    grad: bool
+    eager: Callable[[Tensor], None] | None  # how to compute a tensor as soon as it is made
+
+    def __init__(self) -> None:
+        """Fill in what a new thread finds: all three always stand in `__dict__`."""
+        self.trace, self.grad, self.eager = None, True, None
 
 
 MODE = _Mode()
 EPOCH = [0]  # counts changes of Python values that compiled functions may have frozen
-LOCK = threading.RLock()  # one flush or capture at a time
 
 
 def note_mutation() -> None:

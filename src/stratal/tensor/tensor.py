@@ -415,6 +415,9 @@ def _from_parts(cls: type[Tensor], array: Array, dtype: str, leaf: bool) -> Tens
     return made
 
 
+_new = object.__new__
+
+
 # -- making handles ------------------------------------------------------------------------------------------
 def wrap(node: Node, track: int = CONSTANT) -> Tensor:
     """Return a tensor that holds a node's value, made in the mode of this thread."""
@@ -427,7 +430,7 @@ def wrap(node: Node, track: int = CONSTANT) -> Tensor:
 
 def hold(storage: Storage) -> Tensor:
     """Return a tensor that holds finished storage."""
-    made = blank(Tensor.__new__(Tensor), storage.type)
+    made = blank(_new(Tensor), storage.type)
     made._storage = storage
     return made
 
