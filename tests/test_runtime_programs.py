@@ -343,7 +343,7 @@ def test_an_output_that_became_a_state_and_moved_is_never_handed_out_again() -> 
     seen = made.export()
     copy = seen.copy()
     assert not np.shares_memory(first, seen)
-    del made, first
+    del made  # `first` counts for the memory that was left as the storage did before
     kept = [program.run([storage(np.full(8, k))]) for k in range(6)]
     assert len(kept) == 6
     np.testing.assert_array_equal(seen, copy)
