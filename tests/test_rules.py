@@ -18,11 +18,12 @@ from stratal.base.errors import StratalError, VerifyError
 from stratal.base.log import collect
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node, graph_input
 from stratal.graph.pattern import Full, P, Rule, Rules, Var
-from stratal.optimize.rewrite import rewrite
+from stratal.optimize.rewrite import rewrite, rewrite_graph
 from stratal.optimize.simplify import ALL_RULES, EXACT_RULES, as_step, count_nodes, cse, simplify
 
 Array = np.ndarray[Any, Any]
@@ -293,6 +294,20 @@ def test_rewriting_is_iterative_and_fast() -> None:
     seconds = time.process_time() - start
     assert counts == {"neg_neg": 3_333} and count_nodes(Graph(graph.inputs, [found])) == 3_333
     assert seconds < 5, f"{seconds:.2f} s for 10,000 nodes"  # 0.15 s on an idle core
+
+
+def test_a_step_that_changes_nothing_sees_every_node_once_and_one_that_does_is_taken_everywhere() -> None:
+    graph = trace(lambda b, x: b.neg(b.exp(b.neg(b.exp(x)))), [F])
+    seen: list[Node] = []
+    assert rewrite_graph(graph, seen.append) is graph
+    assert seen == list(graph.nodes)
+
+    def doubled(node: Node) -> tuple[str, Node] | None:
+        b = Builder(node.where)
+        return ("doubled", b.add(node.inputs[0], node.inputs[0])) if node.op.name == "exp" else None
+
+    names = [node.op.name for node in rewrite_graph(graph, doubled).nodes]
+    assert names == ["input", "add", "neg", "add", "neg"]
 
 
 def test_rules_are_counted() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
@@ -12,8 +13,16 @@ from stratal.graph.node import Const as ConstNode
 from stratal.graph.node import Input, Item, Node
 from stratal.graph.partition import Group
 from stratal.loops.compute import Compute
+from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, loads, walk
 from stratal.loops.rebuild import substitute, transform
+
+
+class Reads(NamedTuple):
+    """The indices at which something reads a buffer, as functions of axes."""
+
+    axes: tuple[Var, ...]
+    indices: set[tuple[Expr, ...]]
 
 
 class GroupExpressions:
@@ -41,6 +50,7 @@ class GroupExpressions:
         self.seen_as: dict[Target, object] = {}  # what tactics make of the group to look at it
         self._buffer_of = buffer_of
         self._memo: dict[tuple[Node, tuple[Expr, ...]], Expr] = {}
+        self._reads: dict[tuple[Buffer, Node], Reads] = {}
 
     @property
     def results(self) -> list[Node]:
@@ -73,6 +83,16 @@ class GroupExpressions:
     def forget(self) -> None:
         """Drop remembered expressions, after `local` changed."""
         self._memo.clear()
+        self._reads.clear()
+
+    def reads_of(self, buffer: Buffer, node: Node) -> Reads:
+        """Return where a member reads a buffer, at axes made for that."""
+        key = (buffer, node)
+        if key not in self._reads:
+            axes = tuple(fresh_axes(node.aval.ints))
+            read = {e.indices for e in loads((self.at(node, axes),)) if e.buffer is buffer}
+            self._reads[key] = Reads(axes, read)
+        return self._reads[key]
 
     def _read(self, node: Node, indices: tuple[Expr, ...]) -> Expr:
         if node in self.local:

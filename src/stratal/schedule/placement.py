@@ -12,8 +12,7 @@ from stratal.base.dtypes import bool_
 from stratal.base.errors import VerifyError
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Load, const, load, loads
+from stratal.loops.expr import Buffer, Expr, Load, const, load
 from stratal.loops.inverse import inverse
 from stratal.loops.rebuild import transform
 from stratal.loops.stmt import If, Seq, Stmt, Store
@@ -43,9 +42,8 @@ def stand_in(x: GroupExpressions) -> Buffer:
 
 def placed(x: GroupExpressions, result: Node, where: tuple[Expr, ...]) -> Placed:
     """Return where a result is stored from the sum's element at `where`."""
-    axes = tuple(fresh_axes(result.aval.ints))
     stand = stand_in(x)
-    read = {e.indices for e in loads((x.at(result, axes),)) if e.buffer is stand}
+    axes, read = x.reads_of(stand, result)
     exists: Expr = const(True, bool_)
     if read and (read != {axes} or result.shape != stand.shape):  # the first elements lie at their own places
         found = inverse(next(iter(read)), axes, where) if len(read) == 1 else None

@@ -212,9 +212,9 @@ class Product:
         self.dtype: DType = self.compute.state_dtypes[0]
         self.lanes = target.lanes(max(4, self.dtype.itemsize))
         self.held = tuple(map(x.is_held, operands))  # of each operand: what is made of it before is made once
+        ways = (False, True) if any(_divisions(map(_address, operands))) else (False,)
         _, grid, self.roles = min(
-            (self._choice(axes, reduce, operands, whole=whole) for whole in (False, True)),
-            key=lambda c: c.cycles,
+            (self._choice(axes, reduce, operands, whole=whole) for whole in ways), key=lambda c: c.cycles
         )
         self.axes: list[Var] = grid.axes
         operands = substitute(operands, grid.places)
