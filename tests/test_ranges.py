@@ -100,6 +100,17 @@ def test_a_maximum_that_is_no_largest_power_stays() -> None:
     assert maxima(ranged(largest)) == 2
 
 
+def test_a_scale_that_is_repeated_along_more_than_the_row_is_no_result_of_the_maximum() -> None:
+    def largest(b: Any, x: Node, s: Node) -> list[Node]:
+        top = b.broadcast(b.reduce_max(x, axes=(1,)), shape=(6, 40), axes=(0,))
+        scale = b.broadcast(b.logistic(s), shape=(6, 40), axes=(0,))
+        return [b.exp(b.reduce_max(b.mul(b.exp(b.sub(x, top)), scale), axes=(1,)))]
+
+    graph = trace(largest, [TensorType(float32, (6, 40)), TensorType(float32, (1,))])
+    found = use_ranges(simplify(graph))
+    assert maxima(found) == 2 and found.outputs[0].shape == (6,)
+
+
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16], ids=str)
 @pytest.mark.parametrize("special", [False, True])
 def test_the_same_bits_come_out_with_and_without_ranges(dtype: DType, special: bool) -> None:

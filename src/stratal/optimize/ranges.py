@@ -89,7 +89,9 @@ def _better(node: Node, facts: dict[Node, Known]) -> Node | None:
         peak = facts.get(node.inputs[0], NOTHING).peak
         if peak is None or peak.axes != tuple(node.op.attributes["axes"]):
             return None
-        return peak.value if isinstance(peak.value, Node) else Builder(node.where).like(node, peak.value)
+        if not isinstance(peak.value, Node):
+            return Builder(node.where).like(node, peak.value)
+        return peak.value if peak.value.type == node.type else None  # it may be repeated along other axes too
     if node.op.name != "exp" or node.dtype.compute is not float32:
         return None
     known = facts.get(node.inputs[0], NOTHING)
