@@ -107,6 +107,15 @@ def computed(spec: str, *shapes: tuple[int, ...], target: str) -> list[Candidate
 
 
 @pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("columns", [1864, 2835, 4096])
+def test_two_threads_share_a_single_row_evenly(columns: int, target: str) -> None:
+    (candidate,) = computed("mk,kn->mn", (1, 467), (467, columns), target=target)
+    with settings.target(target):
+        width = dict(candidate.parameters)["vectors"] * current_target().lanes(4)
+    assert -(-columns // (2 * width)) * width <= 0.52 * columns
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("sizes", [(400, 130, 2), (113, 1302, 4), (250, 129, 2), (33, 49, 1)], ids=str)
 def test_few_columns_become_dot_products_with_the_narrow_side_turned(
     sizes: tuple[int, int, int], target: str

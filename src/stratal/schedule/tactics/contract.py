@@ -32,7 +32,7 @@ THIN_COLUMNS = 1024
 RUN = 16  # tiles of rows that share a block of B
 WIDE_RUN = 8  # tiles of columns that share a block of A: both blocks stay in the second cache
 RUNS = 16  # that there should be, for all threads to share
-LONG_ROWS = (8, 16)  # vectors of one row: pieces of B of 1 KB are fetched ahead
+LONG_ROWS = (16, 15, 14, 12, 10, 8)  # vectors of one row: pieces of B of 1 KB are fetched ahead
 FEW_RUNS = 4  # where longer ones read memory better
 PACK_CYCLES = (1.0, 3.0)  # an element copied, along its lines and across them
 
@@ -280,11 +280,18 @@ def _thin(p: Product, width: int) -> bool:
     )
 
 
+def _long_row(p: Product) -> int:
+    """Return the vectors of a tile of one row: many, and such that two threads have about as many each."""
+    columns = p.roles.vector.extent
+    few = [v for _, v in register_tiles(1, columns // FEW_RUNS, p.target, p.lanes)]
+    long = [v for v in few if v in LONG_ROWS] or [max(few)]
+    return min(long, key=lambda v: -(-columns // (2 * v * p.lanes)) * v)
+
+
 def _thin_tiling(p: Product, rows: int, vectors: int) -> Tiling:
     """Return the tiles of few rows: a run of them reads long pieces of some rows of B."""
     if p.m.extent == 1:
-        few = register_tiles(1, p.roles.vector.extent // FEW_RUNS, p.target, p.lanes)
-        vectors = max(vectors for _, vectors in few)
+        vectors = _long_row(p)
     width = vectors * p.lanes
     num_columns = max(1, -(-p.roles.vector.extent // width) * p.num_outer)
     wide = max(1, min(THIN_COLUMNS // width, num_columns // FEW_RUNS))
