@@ -243,10 +243,9 @@ def test_no_kernel_is_faster_than_the_measured_machine(measured: Profile) -> Non
     large = recorded(compile_graph(product(512, 1024, 512))).programs[0]
     top = large.kernels[0]
     assert top.bound == "compute"
-    assert (
-        0.02 < top.of_roofline < 1.15
-    )  # a neighbour can slow it down; nothing makes it faster than the peak
-    assert top.gflops < 1.15 * peaks.flops_of(float32)
+    # neighbours can slow down either measurement; a wrong unit or count is off by two
+    assert 0.02 < top.of_roofline < 1.6
+    assert top.gflops < 1.6 * peaks.flops_of(float32)
     assert top.gflops == pytest.approx(top.flops * top.calls / top.seconds / 1e9)
 
 

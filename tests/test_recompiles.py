@@ -9,6 +9,7 @@ import pytest
 
 import stratal as st
 from stratal import nn, optim
+from stratal.base import settings
 from stratal.tensor import programs
 
 STEPS = 200
@@ -65,3 +66,20 @@ def test_training_with_everything_that_changes_compiles_three_programs_at_most(
     assert programs.COMPILED[0] - before <= 3
     assert len(rates) > STEPS // 2
     assert np.mean(losses[-20:]) < np.mean(losses[:20])
+
+
+def test_programs_made_under_other_settings_are_other_programs() -> None:
+    """Two functions of equal graphs share a program only while what shapes code is the same."""
+    x = st.ones((64, 64))
+    made = []
+    for target, threads in (("host", 1), ("haswell", 1), ("haswell", 2), ("host", 1)):
+        with settings.target(target), settings.threads(threads):
+            step = st.compile(lambda a: (a @ a).sum())
+            step(x)
+            (st.ones((3, 3)) * threads).numpy()
+            made.append(step)
+    programs_made = [step.program for step in made]
+    assert programs_made[0] is programs_made[3]
+    assert len(set(map(id, programs_made))) == 3
+    assert [p.made.target.name for p in programs_made[1:3]] == ["haswell", "haswell"]
+    assert [p.executable.threads for p in programs_made[:3]] == [1, 1, 2]

@@ -22,8 +22,8 @@ Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
 _CAPACITY = 256
 
-_PROGRAMS: OrderedDict[tuple[Key, bool], Program] = OrderedDict()  # of lazy work, those used last
-_LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest and setting, while held
+_PROGRAMS: OrderedDict[tuple[Key, object], Program] = OrderedDict()  # of lazy work, those used last
+_LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest and settings, while held
 _RECENT: deque[Program] = deque(maxlen=32)  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
 WATCHERS: list[Watcher] = []  # of those who watch programs run, the last one runs them
@@ -106,7 +106,7 @@ def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[N
 
 def program_for(work: Work, name: str) -> Program:
     """Return the program for some work, compiled at most once per structure."""
-    key = (work.key(), settings.winograd.value)
+    key = (work.key(), _choices())
     found = _PROGRAMS.get(key)
     if found is not None:
         _PROGRAMS.move_to_end(key)
@@ -119,8 +119,8 @@ def program_for(work: Work, name: str) -> Program:
 
 
 def compiled(graph: Graph) -> Program:
-    """Return the program of a graph, compiled at most once per digest and choice of algorithms."""
-    key = f"{graph.digest} {settings.winograd.value}"
+    """Return the program of a graph, compiled at most once per digest and settings that shape code."""
+    key = f"{graph.digest} {_choices()}"
     found = _LIVING.get(key)
     if found is None:
         started_ns = time.perf_counter_ns()
@@ -130,6 +130,12 @@ def compiled(graph: Graph) -> Program:
         for watcher in WATCHERS:
             watcher.compiled(found, started_ns)
     return found
+
+
+def _choices() -> tuple[object, ...]:
+    """Return the settings that shape code: programs made under others are others."""
+    shaping = (settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective)
+    return tuple(setting.value for setting in shaping)
 
 
 def remembered() -> list[Program]:
