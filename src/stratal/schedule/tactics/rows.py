@@ -245,23 +245,31 @@ def pairs_of_phases(phases: Sequence[Stmt], where: tuple[Expr, ...]) -> list[tup
     """Return what may be overwritten: values of the row that `where` names, read before the phase of the
     write, or in it each element where it is written, and never after.
     """
+    read = [loaded(p) for p in phases]
+    written = [stored(p) for p in phases]
+    last_read = {b: k for k, buffers in enumerate(read) for b in buffers}
+    last_written = {b: k for k, buffers in enumerate(written) for b in buffers}
+    first_written = {b: k for k, buffers in reversed([*enumerate(written)]) for b in buffers}
     pairs = []
+    foreign: set[Buffer] = set()  # of which another row was read in a phase before
+    done: dict[object, list[Buffer]] = {}  # what no phase from this one on reads, by how it lies
     for k, phase in enumerate(phases):
-        before = [e for p in phases[:k] for e in loads(expressions(p))]
-        here, results = loaded(phase), stored(phase)
-        earlier = dict.fromkeys(e.buffer for e in before if e.buffer not in here)
-        done = [(r, w) for r in earlier for w in results if _alike(r, w)]
-        for r, w in [*in_place_pairs(phase, here, results), *done]:
-            later = any(r in loaded(p) or w in stored(p) or w in loaded(p) for p in phases[k + 1 :])
-            own_row = all(e.indices[: len(where)] == where for e in before if e.buffer is r)
-            if own_row and not later and not any(w in stored(p) for p in phases[:k]):
+        found = in_place_pairs(phase, [b for b in read[k] if last_read[b] == k], written[k])
+        found += [(r, w) for w in written[k] for r in done.get(_lies(w), ())]
+        for r, w in found:
+            alone = first_written[w] == last_written[w] == k and last_read.get(w, k) <= k
+            if alone and r not in foreign:
                 pairs.append((r, w))
+        foreign |= {e.buffer for e in loads(expressions(phase)) if e.indices[: len(where)] != where}
+        for r in read[k]:
+            if last_read[r] == k:
+                done.setdefault(_lies(r), []).append(r)
     return pairs
 
 
-def _alike(r: Buffer, w: Buffer) -> bool:
-    """Return whether each row of one lies where that of the other would."""
-    return r.dtype is w.dtype and r.shape == w.shape and r.strides == w.strides
+def _lies(b: Buffer) -> tuple[object, ...]:
+    """Return what is the same for buffers whose elements lie at the same places."""
+    return b.dtype, b.shape, b.strides
 
 
 def combiner_of(x: GroupExpressions, m: Node) -> Combiner:
