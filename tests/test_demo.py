@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stratal.cli import main
+from stratal.cli import demo, main
 
 FIGURES = {
     "test_accuracy",
@@ -118,3 +118,19 @@ def test_explain_tells_what_is_wrong_with_a_script(
     assert main(["explain", str(tmp_path / "absent.py")]) == 1
     with pytest.raises(SystemExit):
         main(["explain", "--show", "nonsense", str(script)])
+
+
+def test_the_reference_may_run_more_steps_than_an_epoch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Training:
+        loader = ((0.0, 0.0), (0.0, 0.0))
+
+        def __init__(self, epochs: int) -> None:
+            self.epochs = epochs
+
+        def train_step(self, x: float, y: float) -> tuple[float]:
+            time.sleep(0.001)
+            return (x + y,)
+
+    monkeypatch.setattr(demo.example, "Training", Training)
+    monkeypatch.setattr(demo, "REFERENCE_SECONDS", 0.05)
+    assert demo.reference_rate(Training(1)) > 2 / 0.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -172,7 +173,7 @@ def figures(results: list[Result]) -> dict[str, Any]:
 def reference_rate(training: Any) -> float:
     """Return training steps per second on the reference interpreter, on a network of its own."""
     other = example.Training(epochs=training.epochs)
-    batches = iter(other.loader)
+    batches = (batch for _ in itertools.count() for batch in other.loader)  # epoch after epoch
     steps, started = 0, time.perf_counter()
     with st.eager():
         while time.perf_counter() - started < REFERENCE_SECONDS:
