@@ -12,7 +12,7 @@ from stratal.base.target import Target
 from stratal.graph.node import Const as ConstNode
 from stratal.graph.node import Input, Item, Node
 from stratal.graph.partition import Group
-from stratal.loops.compute import Compute
+from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, loads, walk
 from stratal.loops.rebuild import substitute, transform
@@ -70,6 +70,12 @@ class GroupExpressions:
     def is_held(self, term: Expr) -> bool:
         """Return whether a term reads nothing but held values."""
         return all(e.buffer in self._held_buffers for e in loads((term,)))
+
+    def combiner(self, node: Node) -> Combiner:
+        """Return how a member that is a reduction combines its terms."""
+        found = self.compute(node).combiner
+        assert found is not None
+        return found
 
     def at(self, node: Node, indices: tuple[Expr, ...]) -> Expr:
         """Return the value of `node` at `indices`, as an expression of buffers."""

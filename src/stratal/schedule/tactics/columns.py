@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, loads, walk
 from stratal.loops.rebuild import substitute, transform
@@ -135,7 +134,7 @@ class ColumnNest:
 
         start, update, finish = [], [], []
         for m in self.reductions:
-            compute, combiner = self.x.compute(m), _combiner(self.x, m)
+            compute, combiner = self.x.compute(m), self.x.combiner(m)
             shape = (vectors, self.width) if along is not None else ()
             states = [Buffer(f"a{len(self.states) + k}", d, shape, space="register")
                       for k, d in enumerate(compute.state_dtypes)]  # fmt: skip
@@ -206,7 +205,7 @@ class ColumnNest:
         for m in self.reductions:
             compute = self.x.compute(m)
             name = f"a{len(self.states)}"
-            reduction = InLanes(_combiner(self.x, m), compute.state_dtypes, self.width, name)
+            reduction = InLanes(self.x.combiner(m), compute.state_dtypes, self.width, name)
             update.append(reduction.update(lane, substitute(self.terms[m], {along: position}), inside))
             self.states += [*reduction.registers, *reduction.scratch]
             start.append(reduction.start)
@@ -236,9 +235,3 @@ def _run_length(terms: Sequence[Expr], v: Var) -> int | None:
     ]
     run = min(map(int, runs), default=0)
     return run if run > 1 and v.extent % run == 0 else None
-
-
-def _combiner(x: GroupExpressions, m: Node) -> Combiner:
-    compute: Compute = x.compute(m)
-    assert compute.combiner is not None
-    return compute.combiner

@@ -150,6 +150,11 @@ def unit_axis(buffer: Buffer, indices: Sequence[Expr], axes: Iterable[Var]) -> V
     return next((var for var in axes if index.stride_of(offset, var) == 1), None)
 
 
+def lies(b: Buffer) -> tuple[object, ...]:
+    """Return what is the same for buffers whose elements lie at the same places."""
+    return b.dtype, b.shape, b.strides
+
+
 def in_place_pairs(
     body: Stmt, reads: Sequence[Buffer], writes: Sequence[Buffer]
 ) -> list[tuple[Buffer, Buffer]]:
@@ -174,7 +179,7 @@ def in_place_pairs(
         for r in reads:
             same = len(places.get(r, ())) == 1 and places[r] == places.get(w)
             in_time = last_read.get(r, -1) <= first_write.get(w, -1)
-            if same and in_time and r.dtype is w.dtype and r.shape == w.shape and r.strides == w.strides:
+            if same and in_time and lies(r) == lies(w):
                 pairs.append((r, w))
     return pairs
 

@@ -15,14 +15,13 @@ from collections.abc import Iterator, Sequence
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import Combiner
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Expr, Var, cast, loads
 from stratal.loops.stmt import Fetch, For, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
-from stratal.schedule.tactics.common import distribute, finished, in_place_pairs, vector_lanes
+from stratal.schedule.tactics.common import distribute, finished, in_place_pairs, lies, vector_lanes
 from stratal.schedule.tactics.in_lanes import InLanes
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
@@ -200,7 +199,7 @@ class RowNest:
         for m in reductions:
             compute = x.compute(m)
             name = f"a{len(self.registers)}"
-            reduction = InLanes(combiner_of(x, m), compute.state_dtypes, self.width, name)
+            reduction = InLanes(x.combiner(m), compute.state_dtypes, self.width, name)
             terms = x.terms(m, self.where, element[len(self.where) :])
             body.append(reduction.update(lane, terms, inside))
             self.registers += reduction.registers
@@ -255,7 +254,7 @@ def pairs_of_phases(phases: Sequence[Stmt], where: tuple[Expr, ...]) -> list[tup
     done: dict[object, list[Buffer]] = {}  # what no phase from this one on reads, by how it lies
     for k, phase in enumerate(phases):
         found = in_place_pairs(phase, [b for b in read[k] if last_read[b] == k], written[k])
-        found += [(r, w) for w in written[k] for r in done.get(_lies(w), ())]
+        found += [(r, w) for w in written[k] for r in done.get(lies(w), ())]
         for r, w in found:
             alone = first_written[w] == last_written[w] == k and last_read.get(w, k) <= k
             if alone and r not in foreign:
@@ -263,16 +262,5 @@ def pairs_of_phases(phases: Sequence[Stmt], where: tuple[Expr, ...]) -> list[tup
         foreign |= {e.buffer for e in loads(expressions(phase)) if e.indices[: len(where)] != where}
         for r in read[k]:
             if last_read[r] == k:
-                done.setdefault(_lies(r), []).append(r)
+                done.setdefault(lies(r), []).append(r)
     return pairs
-
-
-def _lies(b: Buffer) -> tuple[object, ...]:
-    """Return what is the same for buffers whose elements lie at the same places."""
-    return b.dtype, b.shape, b.strides
-
-
-def combiner_of(x: GroupExpressions, m: Node) -> Combiner:
-    combiner = x.compute(m).combiner
-    assert combiner is not None
-    return combiner

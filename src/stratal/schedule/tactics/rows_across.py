@@ -23,7 +23,7 @@ from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, at_once, fresh_loops, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import distribute, finished, nest, vector_lanes
-from stratal.schedule.tactics.rows import RowPlan, combiner_of, pairs_of_phases
+from stratal.schedule.tactics.rows import RowPlan, pairs_of_phases
 
 KIND = "rows"
 
@@ -79,13 +79,18 @@ class RowsAcross:
         now = [m for m in x.group.members if plan.phase[m] == phase]
         reductions = [m for m in now if plan.is_reduction(m)]
         elements = [m for m in now if plan.is_element(m) and (x.stored(m) or plan.worth_keeping(m, phase))]
-        parts = [self._keep(m, self.where) for m in now if not plan.is_element(m) and m not in reductions]
+        parts = [
+            self._keep(m, self.where, x.at(m, self.where))
+            for m in now
+            if not plan.is_element(m) and m not in reductions
+        ]
         start, update, finish = (
             zip(*map(self._reduction, reductions), strict=True) if reductions else ((),) * 3
         )
         element = Var("j", plan.size)
         at = index.unflatten(element, plan.inner_shape)
-        made = [self._keep(m, (*self.where, *at)) for m in elements]
+        places = [(m, (*self.where, *at)) for m in elements]
+        made = [self._keep(m, place, x.at(m, place)) for m, place in places]
         made += [step(at) for step in update]
         parts += start
         if made:
@@ -94,10 +99,11 @@ class RowsAcross:
         x.forget()
         return sequence(*parts)
 
-    def _keep(self, m: Node, where: tuple[Expr, ...]) -> Stmt:
-        """Compute a value in a register, from where all else reads it, and store it if it is a result."""
-        made = self._temporary(m)
-        stores = [Store(made, where, self.x.at(m, where))]
+    def _keep(self, m: Node, where: tuple[Expr, ...], value: Expr) -> Stmt:
+        """Put a value into a register, from where all else reads it, and store it if it is a result."""
+        made = Buffer(f"t{len(self.temporaries)}", m.dtype, m.aval.ints)
+        self.temporaries.append(made)
+        stores = [Store(made, where, value)]
         if self.x.stored(m):
             stores.append(Store(self.x.buffer(m), where, made[where]))
         self.x.local[m] = made
@@ -106,7 +112,7 @@ class RowsAcross:
 
     def _reduction(self, m: Node) -> tuple[Stmt, Callable[[tuple[Expr, ...]], Stmt], Callable[[], Stmt]]:
         """Return the start of a reduction, what an element does to it, and what follows the last."""
-        compute, combiner = self.x.compute(m), combiner_of(self.x, m)
+        compute, combiner = self.x.compute(m), self.x.combiner(m)
         states = [
             Buffer(f"a{len(self.temporaries) + k}", d, self.plan.row_shape)
             for k, d in enumerate(compute.state_dtypes)
@@ -125,20 +131,10 @@ class RowsAcross:
             return self._across(stmt)
 
         def finish() -> Stmt:
-            made = self._temporary(m)
-            stores = [Store(made, self.where, cast(states[compute.result][self.where], m.dtype))]
-            if self.x.stored(m):
-                stores.append(Store(self.x.buffer(m), self.where, made[self.where]))
-            self.x.local[m] = made
-            return sequence(*map(self._across, stores))
+            return self._keep(m, self.where, cast(states[compute.result][self.where], m.dtype))
 
         return sequence(*map(self._across, start)), update, finish
 
     def _across(self, stmt: Stmt) -> Stmt:
         """Run a statement for a vector of rows."""
         return For(self.lane, guard_leaves(stmt, self.inside), "vector")
-
-    def _temporary(self, m: Node) -> Buffer:
-        made = Buffer(f"t{len(self.temporaries)}", m.dtype, m.aval.ints)
-        self.temporaries.append(made)
-        return made
