@@ -116,6 +116,22 @@ def test_two_threads_share_a_single_row_evenly(columns: int, target: str) -> Non
 
 
 @pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 4096), (16, 4096), (7, 3000), (3, 2000)])
+def test_few_rows_read_whole_lines_of_a_large_matrix_in_runs_that_two_threads_share(
+    rows: int, columns: int, target: str
+) -> None:
+    (candidate,) = computed("mk,kn->mn", (rows, 270), (270, columns), target=target)
+    taken = dict(candidate.parameters)
+    with settings.target(target):
+        width = taken["vectors"] * current_target().lanes(4)
+        assert width * 4 % current_target().cacheline_bytes == 0
+    run = taken["run_columns"] * width
+    share = -(-columns // run) // 2 * run
+    assert taken["run_rows"] * taken["rows"] >= rows
+    assert max(share, columns - share) <= 0.52 * columns
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("sizes", [(400, 130, 2), (113, 1302, 4), (250, 129, 2), (33, 49, 1)], ids=str)
 def test_few_columns_become_dot_products_with_the_narrow_side_turned(
     sizes: tuple[int, int, int], target: str

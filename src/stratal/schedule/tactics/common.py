@@ -108,7 +108,14 @@ def chunk_size(work: float, count: int) -> int:
     """
     chunks = int(min(MAX_CHUNKS, max(1, work // CHUNK_WORK)))
     chunks = min(count, 1 << (chunks - 1).bit_length() if chunks <= FEW_CHUNKS else chunks)
-    most, fair = -(-count // chunks), max(-(-count // 2), FAIR_SHARE * count)
+    return fair_size(count, -(-count // chunks))
+
+
+def fair_size(count: int, most: int) -> int:
+    """Return how many of `count` iterations go together, at most `most`, so that two threads have about as
+    many each; `most` where no size above half of it does that.
+    """
+    fair = max(-(-count // 2), FAIR_SHARE * count)
     return next((size for size in range(most, most // 2, -1) if _longer_share(count, size) <= fair), most)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from stratal.base.target import Target
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.result import Candidate, Tactic
-from stratal.schedule.tactics.common import finished, reduction_order
+from stratal.schedule.tactics.common import fair_size, finished, reduction_order
 from stratal.schedule.tactics.product import Product, product_of
 from stratal.schedule.tactics.tiles import Copied, TiledProduct, Tiling
 
@@ -27,7 +27,8 @@ MANY_ROWS = 512  # rows of A that repay copying all of B before
 FEW_PANELS = 8  # of B, which two or four threads share
 FEW_ROWS = 16  # rows of A that read a large B side by side
 COPIED_BLOCK = 256  # rows of B that are copied at a time
-THIN_BLOCK = 32  # rows of B that few rows of A read side by side
+THIN_BLOCK = 32  # rows of B, at least, that few rows of A read side by side
+THIN_PANEL = 4096  # bytes of B that are worth adding up a tile in memory
 THIN_COLUMNS = 1024
 RUN = 16  # tiles of rows that share a block of B
 WIDE_RUN = 8  # tiles of columns that share a block of A: both blocks stay in the second cache
@@ -196,7 +197,7 @@ def choose_tiling(p: Product) -> Tiling:
     num_columns = max(1, across * p.num_outer)
     copy_b = _copy_of_b(p, vectors)
     if not copy_b and _thin(p, width):
-        return _thin_tiling(p, rows, vectors)
+        return _thin_tiling(p)
     if copy_b == "inside":  # lines of several panels are read at once
         depth = COPIED_BLOCK if p.depth > 2 * COPIED_BLOCK else 0
         room = p.target.l2_bytes // 4 // ((depth or p.depth) * width * size)
@@ -288,11 +289,27 @@ def _long_row(p: Product) -> int:
     return min(long, key=lambda v: -(-columns // (2 * v * p.lanes)) * v)
 
 
-def _thin_tiling(p: Product, rows: int, vectors: int) -> Tiling:
+def _thin_tile(p: Product) -> tuple[int, int]:
+    """Return rows and vectors of the tiles of few rows. Each takes whole lines of B, whose rows lie far apart
+    and drive each other out of the first cache: the other half of a line would have to come again.
+    """
+    rows, columns = p.m.extent, p.roles.vector.extent
+    line = p.target.cacheline_bytes // (p.lanes * p.dtype.itemsize)  # of so many vectors
+    whole = [t for t in register_tiles(rows, columns, p.target, p.lanes) if line > 1 and not t[1] % line]
+
+    def cycles(tile: tuple[int, int]) -> float:
+        height, vectors = tile
+        pieces = [height] * (rows // height) + [rows % height] * (rows % height > 0)
+        return sum(tile_cycles(r, columns, r, vectors, p.lanes) for r in pieces)
+
+    return min(whole, key=cycles, default=choose_tile(rows, columns, p.lanes, p.target))
+
+
+def _thin_tiling(p: Product) -> Tiling:
     """Return the tiles of few rows: a run of them reads long pieces of some rows of B."""
-    if p.m.extent == 1:
-        vectors = _long_row(p)
+    rows, vectors = (1, _long_row(p)) if p.m.extent == 1 else _thin_tile(p)
     width = vectors * p.lanes
-    num_columns = max(1, -(-p.roles.vector.extent // width) * p.num_outer)
-    wide = max(1, min(THIN_COLUMNS // width, num_columns // FEW_RUNS))
-    return Tiling(rows, vectors, THIN_BLOCK, -(-p.m.extent // rows), wide)
+    panels = max(1, -(-p.roles.vector.extent // width))
+    wide = fair_size(panels, min(-(-THIN_COLUMNS // width), -(-panels * p.num_outer // FEW_RUNS)))
+    depth = max(THIN_BLOCK, THIN_PANEL // (width * p.dtype.itemsize))
+    return Tiling(rows, vectors, depth, -(-p.m.extent // rows), wide)
