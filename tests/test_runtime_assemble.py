@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import pytest
 from test_runtime_programs import counting, storage
 
 from stratal.base import settings
+from stratal.base.collector import collector_paused
 from stratal.base.errors import CompilerError
 from stratal.codegen import assemble_workers
 from stratal.codegen import assembly as assembly_module
@@ -176,6 +179,36 @@ def test_a_worker_compiles_while_the_caller_makes_the_next_text() -> None:
 
 
 @pytest.mark.usefixtures("eager_workers")
+def test_cycles_are_looked_for_while_workers_compile(eager_workers: None) -> None:
+    """What a pause of the collector left is looked through before the answers are there, not afterwards."""
+    seen: list[int] = []
+
+    def collected(phase: str, facts: dict[str, int]) -> None:
+        seen.append(len(batch._done) if phase == "stop" else -1)
+
+    for pause, times in ((collector_paused, 1), (nullcontext, 0)):
+        with Assembly(HOST) as batch, pause():
+            batch.add("a", kernel("a", 400))
+            with watching_collections(collected):
+                assert batch.finish()["a"]
+        assert seen == [-1, 0] * times
+        seen.clear()
+
+
+@contextmanager
+def watching_collections(heard: Callable[[str, dict[str, int]], None]) -> Iterator[None]:
+    """Hear of collections in a block, in which none happens by itself."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.callbacks.append(heard)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(heard)
+        if was_enabled:
+            gc.enable()
+
+
 def test_a_batch_that_fails_ends_the_workers_that_still_compile_for_it() -> None:
     pid = WORKERS.pids()[0]
     with pytest.raises(ZeroDivisionError), Assembly(HOST, num_workers=1) as assembly:

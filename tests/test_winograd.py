@@ -25,6 +25,7 @@ from stratal.graph.interpret import interpret
 from stratal.graph.node import Node, graph_input
 from stratal.graph.op import REGISTRY
 from stratal.loops.expr import Buffer, Call, walk
+from stratal.loops.stmt import If, statements
 from stratal.runtime.storage import Storage
 from stratal.schedule import select
 from stratal.schedule.filtering import filtering, outputs, product, transposed
@@ -70,6 +71,16 @@ def convolution(
         bias = b.broadcast(values[2], shape=out.shape, axes=(1,))
         out = b.max(b.add(out, bias), b.full(out.aval, 0))
     return Graph(values, [out], name="convolution")
+
+
+def channels_last(x: tuple[int, ...], filters: int) -> Graph:
+    """Return a convolution of images, and of filters, whose channels lie together, as its results' do."""
+    types = x, (filters, 3, 3, x[3])
+    values = [graph_input(n, TensorType(float32, t)) for n, t in zip("xw", types, strict=True)]
+    b = Builder(())
+    images, weights = (b.permute(v, perm=(0, 3, 1, 2)) for v in values)
+    conv = b.conv(images, weights, padding=((1, 1), (1, 1)), **PLAIN)
+    return Graph(values, [b.permute(conv, perm=(0, 2, 3, 1))], name="channels last")
 
 
 def arrays(graph: Graph, seed: int = 0) -> list[Array]:
@@ -293,6 +304,20 @@ def test_a_convolution_and_the_gradient_of_its_filters_share_a_padded_copy_or_ne
     assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
 
 
+@pytest.mark.parametrize(("side", "questions"), [(20, 1), (18, 3)])
+def test_tiles_that_fill_no_block_are_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch, side: int, questions: int
+) -> None:
+    """Whether there is a tile is one question; whether it ends within the image, and which of its results
+    do, are others, where not all do.
+    """
+    monkeypatch.setattr(select, "candidates", only("by tiles", 4))
+    program = compile_graph(channels_last((3, side, side, 64), 64))
+    (made,) = [s.kernel for s in program.draft.kernels.values() if s.tactic == "winograd"]
+    found = [s.condition for s in statements(made.body) if isinstance(s, If)]
+    assert len(found) == len(set(found)) == questions
+
+
 # -- choices -----------------------------------------------------------------------------------------------
 def test_it_is_chosen_where_channels_are_many_and_not_where_they_are_few() -> None:
     chosen = {c: tactics(compile_graph(convolution((2, c, 24, 24), 64))) for c in (1, 64)}
@@ -411,12 +436,7 @@ def test_the_setting_decides_in_one_process_too() -> None:
 
 def test_images_returned_as_they_lie_are_made_where_the_result_is() -> None:
     """With channels last, the result's axes are a view of the convolution's: no copy is left."""
-    types = (2, 16, 16, 32), (24, 3, 3, 32)
-    x, w = (graph_input(n, TensorType(float32, t)) for n, t in zip("xw", types, strict=True))
-    b = Builder(())
-    images, filters = (b.permute(v, perm=(0, 3, 1, 2)) for v in (x, w))
-    conv = b.conv(images, filters, padding=((1, 1), (1, 1)), **PLAIN)
-    graph = Graph([x, w], [b.permute(conv, perm=(0, 2, 3, 1))], name="channels last")
+    graph = channels_last((2, 16, 16, 32), 24)
     values = arrays(graph)
     program, (got,) = run(graph, values)
     assert not any(isinstance(c, Copy) or c.label == "permute" for c in flat(program.executable.commands))

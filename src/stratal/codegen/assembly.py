@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final
 
 from stratal.base import settings
+from stratal.base.collector import collect_paused
 from stratal.codegen.assemble import MachineTarget, assemble, rejected
 from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError, wait_for_answers
 
@@ -90,6 +91,9 @@ class Assembly:
         while self._pending_seconds > WORKERS.seconds_to_start() * len(self._taken):
             if not self._take_helper(self._most_helpers):
                 break
+        self._look_after_helpers(AHEAD_S)
+        if any(worker.unanswered for worker in self._helpers):
+            collect_paused()
         while len(self._done) < len(self._texts) and not self._rejected:
             if self._helpers:
                 wait_for_answers(self._helpers)

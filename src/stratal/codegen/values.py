@@ -168,19 +168,28 @@ class Values(Turning):
         terms, constant = index.linear(expr)
         if not any(self._known(a).unrolled for a in terms):
             return terms, constant
-        values = {v: index.as_expr(k) for v, k in self.env.items()}
         kept: dict[Expr, int] = {}
         for atom, c in terms.items():
             if atom in self.env:
                 constant += c * self.env[atom]
             elif self._known(atom).unrolled:
-                more, extra = index.linear(substitute((atom,), values)[0])
+                more, extra = self._folded_atom(atom)
                 constant += c * extra
                 for a, k in more.items():
                     kept[a] = kept.get(a, 0) + c * k
             else:
                 kept[atom] = kept.get(atom, 0) + c
         return {a: c for a, c in kept.items() if c}, constant
+
+    def _folded_atom(self, atom: Expr) -> tuple[index.Terms, int]:
+        """Return the same of one atom: it mentions fewer of these loops than the indices it is part of."""
+        iterations = {v: self.env[v] for v in self._known(atom).unrolled}
+        key = (atom, *iterations.values())
+        found = self.folded.get(key)
+        if found is None:
+            values = {v: index.as_expr(k) for v, k in iterations.items()}
+            found = self.folded[key] = index.linear(substitute((atom,), values)[0])
+        return found
 
     def _place(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Place:
         """Return where an access lies, with unrolled iterations filled in."""

@@ -239,10 +239,10 @@ class Stages:
             )
             return For(outer, For(lane, body, "vector"))
 
-        exists = index.less(number, g.tiles)
         last = g.m - 1
-        whole = index.both(exists, fits(index.add(y, last), s.height, index.add(x, last), s.width))
-        return either(whole, lambda edge: If(exists, arm(edge)) if edge else arm(edge))
+        whole = fits(index.add(y, last), s.height, index.add(x, last), s.width)
+        exists, stored = index.less(number, g.tiles), either(whole, arm)
+        return stored if isinstance(exists, Const) else If(exists, stored)
 
     def output_rows(self, sums: Buffer, first: Expr, rows: int) -> tuple[Stmt, Buffer]:
         """Transform the sums of whole rows of tiles back, and store what follows row by row of the image.
