@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -24,13 +25,14 @@ from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node, graph_input
 from stratal.graph.op import REGISTRY
-from stratal.loops.expr import Buffer, Call, walk
-from stratal.loops.stmt import If, statements
+from stratal.loops.expr import Buffer, Call, Expr, walk
+from stratal.loops.interpret import evaluate
+from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, statements
 from stratal.runtime.storage import Storage
 from stratal.schedule import select
 from stratal.schedule.filtering import filtering, outputs, product, transposed
 from stratal.schedule.result import Candidate
-from stratal.schedule.tactics.winograd_stages import TAPS
+from stratal.schedule.tactics.winograd_stages import LINE, TAPS, tile_scratch
 
 pytestmark = pytest.mark.row("D14")
 
@@ -442,3 +444,67 @@ def test_images_returned_as_they_lie_are_made_where_the_result_is() -> None:
     assert not any(isinstance(c, Copy) or c.label == "permute" for c in flat(program.executable.commands))
     (want,), _ = interpret(graph, values)
     assert np.max(np.abs(got - want)) <= BOUND[4] * np.max(np.abs(want))
+
+
+# -- what is fetched ---------------------------------------------------------------------------------------
+def channels_last(x: tuple[int, ...], filters: int = 64) -> Graph:
+    """Return a convolution without padding of images whose channels lie together."""
+    n, channels, height, width = x
+    types = (n, height, width, channels), (filters, channels, 3, 3)
+    image, w = (graph_input(name, TensorType(float32, t)) for name, t in zip("xw", types, strict=True))
+    b = Builder(())
+    images, none = b.permute(image, perm=(0, 3, 1, 2)), ((0, 0), (0, 0))
+    return Graph([image, w], [b.conv(images, w, padding=none, **PLAIN)], name="conv")
+
+
+def fetched(program: Program) -> set[tuple[int, ...]]:
+    """Return the indices of all that the first block of tiles fetches."""
+    found: set[tuple[int, ...]] = set()
+
+    def visit(stmt: Stmt, values: dict[Expr, Array]) -> None:
+        if not any(isinstance(s, Fetch) for s in statements(stmt)):
+            return
+        if isinstance(stmt, Seq):
+            for s in stmt.body:
+                visit(s, values)
+        elif isinstance(stmt, For):
+            for i in range(1 if stmt.kind == "parallel" else stmt.var.extent):
+                visit(stmt.body, {**values, stmt.var: np.asarray(i, np.int64)})
+        elif isinstance(stmt, If):
+            if evaluate((stmt.condition,), values, {})[0]:
+                visit(stmt.then, values)
+        elif isinstance(stmt, Fetch):
+            found.add(tuple(int(i) for i in evaluate(stmt.indices, values, {})))
+
+    (scheduled,) = (s for s in program.draft.kernels.values() if s.tactic == "winograd")
+    visit(scheduled.kernel.body, {})
+    return found
+
+
+def test_what_the_next_block_reads_is_fetched_while_products_are_summed() -> None:
+    shape = batch, channels, height, width = 9, 72, 24, 23
+    program = compile_graph(channels_last(shape))
+    choice = next(d.choice for d in program.log.of("tactic"))
+    given_ = dict(re.findall(r"(\w+)=(\d+)", choice))
+    m, block = int(given_["m"]), int(given_["tiles"])
+    rows, columns = -(-(height - 2) // m), -(-(width - 2) // m)
+    want = set()
+    for n, row, column in list(np.ndindex(batch, rows, columns))[block : 2 * block]:
+        for i, j in np.ndindex(m, m):  # past the two lines that the tiles above and to the left read
+            y, x = row * m + 2 + i, column * m + 2 + j
+            want |= {(n, y, x, c) for c in range(0, channels, 16) if y < height and x < width}
+    assert fetched(program) == want
+
+
+def test_nothing_is_fetched_of_images_that_a_core_keeps_or_whose_channels_lie_apart() -> None:
+    assert not fetched(compile_graph(channels_last((1, 64, 24, 24))))
+    assert fetched(compile_graph(channels_last((16, 64, 24, 24))))
+    assert not fetched(compile_graph(convolution((16, 64, 24, 24), 64, 0)))
+
+
+def test_places_of_tiles_share_no_cache_sets() -> None:
+    for rows, columns in ((24, 64), (36, 16), (7, 24), (32, 128)):
+        step = tile_scratch("tiles", 36, rows, columns).strides[0]
+        assert step % LINE == 0
+        assert (step // LINE) % 2 == 1
+        assert step >= rows * columns

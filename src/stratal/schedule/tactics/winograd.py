@@ -23,8 +23,8 @@ from stratal.base import settings
 from stratal.base.dtypes import float32
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Var
-from stratal.loops.stmt import For, Stmt, Store
+from stratal.loops.expr import Buffer, Const, Expr, Var
+from stratal.loops.stmt import For, If, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.filtering import outputs
 from stratal.schedule.primitives import Schedule, sequence
@@ -46,6 +46,7 @@ from stratal.schedule.tactics.winograd_stages import (
     products,
     sizes,
     steps_of_results,
+    tile_scratch,
     up,
 )
 
@@ -150,8 +151,8 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     s = g.sizes
     channels = up(s.channels, g.lanes)
     height = up(block, g.tile.rows)
-    tiles = Buffer("tiles", float32, (g.places, height, channels + PADDING), space="scratch")
-    sums = Buffer("sums", float32, (g.places, height, g.panels * g.panel + PADDING), space="scratch")
+    tiles = tile_scratch("tiles", g.places, height, channels)
+    sums = tile_scratch("sums", g.places, height, g.panels * g.panel)
     packs = [*phases(stages), _filters(stages)]
     filters = packs[-1].workspace
     chunk, t, u = Var("b", -(-g.tiles // block)), Var("t", block), Var("u", block)
@@ -163,8 +164,16 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
         lambda p, row, q, column: sums[p, row, index.add(index.mul(q, g.panel), column)],
     )
     acc = stages.register("acc", g.tile.rows, g.tile.vectors)
+    following = index.mul(index.add(chunk, 1), block)  # the first tile of the next block
     product = products(
-        factors, acc, places=g.places, rows=height, panels=g.panels, steps=s.channels, add=False
+        factors,
+        acc,
+        places=g.places,
+        rows=height,
+        panels=g.panels,
+        steps=s.channels,
+        add=False,
+        beside=lambda k, count: _fetched(stages, following, block, k, count),
     )
     local = [tiles, sums]
     if whole_rows(x, g, block):
@@ -176,6 +185,23 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
         last = For(u, stages.output_tile(sums, number, u, index.as_expr(0), s.filters))
     body = For(chunk, sequence(For(t, first), product.body, last), "parallel")
     return _finished(stages, body, local, product, packs)
+
+
+def _fetched(stages: Stages, first: Expr, block: int, number: Expr, count: int) -> Stmt | None:
+    """Bring near, in `count` steps, what a block reads from tile `first` on: step `number` of them.
+
+    Memory has nothing to do while products are summed; transforms of tiles would wait for it.
+    """
+    g = stages.g
+    rows = block * g.m
+    share = Var("e", -(-rows // count))
+    row = index.add(index.mul(number, share.extent), share)
+    tile = clamped(index.add(first, index.floordiv(row, g.m)), g.tiles)
+    fetch = stages.fetch_row(tile, index.mod(row, g.m))
+    if fetch is None:
+        return None
+    inside = index.less(row, rows)
+    return For(share, fetch if isinstance(inside, Const) else If(inside, fetch))
 
 
 def block_of(g: Geometry) -> int:
@@ -198,7 +224,7 @@ def whole_rows(x: GroupExpressions, g: Geometry, block: int) -> bool:
 def rows_of_tiles(g: Geometry) -> int:
     """Return how many tiles a block of whole rows of tiles has; 0 where one row is too long for the cache."""
     s, lines = g.sizes, g.batch_rows
-    per_tile = 4 * (g.places * (s.channels + s.filters + 2 * PADDING) + g.m * g.m * g.lanes)
+    per_tile = 4 * (g.places * (s.channels + s.filters) + g.m * g.m * g.lanes)
     room = g.target.l2_bytes * 3 // 4 // per_tile
     fit = range(1, max(1, min(MAX_TILES, room) // g.columns) + 1)
     many = [r for r in fit if -(-lines // r) >= MIN_BLOCKS] or fit[:1]
@@ -234,7 +260,7 @@ def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
     rows = up(g.tiles, g.tile.rows)
     tiles = Buffer("tiles", float32, (g.places, rows, blocks * depth + PADDING))
     filters = Buffer("filters", float32, (g.places, depth + 1, g.panel), space="scratch")
-    sums = Buffer("sums", float32, (g.places, rows, g.panel + PADDING), space="scratch")
+    sums = tile_scratch("sums", g.places, rows, g.panel)
     stages = Stages(x, g)
     packs = [*phases(stages), _tiles(stages, tiles, blocks * depth)]
     panel, block, c, v = Var("q", g.panels), Var("b", blocks), Var("c", depth), Var("v", g.tile.vectors)
@@ -258,7 +284,7 @@ def by_kept_filters(x: GroupExpressions, g: Geometry) -> Tactic:
     """Return the kernel over panels of filters that were transformed before, as the tiles were."""
     channels, rows = g.sizes.channels, up(g.tiles, g.tile.rows)
     tiles = Buffer("tiles", float32, (g.places, rows, up(channels, g.lanes) + PADDING))
-    sums = Buffer("sums", float32, (g.places, rows, g.panel + PADDING), space="scratch")
+    sums = tile_scratch("sums", g.places, rows, g.panel)
     stages = Stages(x, g)
     packs = [*phases(stages), _filters(stages), _tiles(stages, tiles, up(channels, g.lanes))]
     filters, panel, t = packs[-2].workspace, Var("q", g.panels), Var("t", g.tiles)

@@ -11,7 +11,8 @@ from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Const, Expr, Guard, Load, Var, call, const, guard, loads
-from stratal.loops.stmt import For, If, Seq, Stmt, Store, loaded, stored
+from stratal.loops.rebuild import substitute
+from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.filtering import Filtering, Matrix, both_sides, filtering
 from stratal.schedule.placement import placed, stores
@@ -22,7 +23,8 @@ from stratal.schedule.tactics.tiles import UNROLL_K
 
 TAPS: Final = range(3, 6)  # of filters that are worth it, per axis
 MOST_PHASES: Final = 64  # channels, phases counted, of a convolution with strides
-PADDING: Final = 16  # elements between rows of scratch: places a power of two apart would share cache sets
+LINE: Final = 16  # elements of a cache line
+PADDING: Final = LINE  # between rows of a workspace: places a power of two apart would share cache sets
 ZERO: Final = const(0, float32)
 
 
@@ -155,19 +157,39 @@ class Stages:
     # -- stages ----------------------------------------------------------------------------------------------
     def input_tile(self, tiles: Buffer, number: Expr, t: Expr, channels: int) -> Stmt:
         """Transform one tile of the input: tiles[place, t, c] for all channels, 0 beyond the last."""
+        g = self.g
+        n, y, x = g.place(number)
+        return self.tile(tiles, g.matrices.input, self._image(n), (y, x), t, channels)
+
+    def _image(self, n: Expr) -> Image:
+        """Return one image of the batch, or its phases."""
+        s, phases = self.g.sizes, self.phases
+        if phases is not None:
+            return Image(lambda c, row, column: phases[n, row, column, c], always, phases.shape[1:3])
+        return Image(
+            lambda c, row, column: self.x.at(self.anchor.inputs[0], (n, c, row, column)),
+            lambda c: index.less(c, s.channels),
+            (s.height + s.taps - 1, s.width + s.taps - 1),
+        )
+
+    def fetch_row(self, number: Expr, i: Expr) -> Stmt | None:
+        """Bring near one row of what a tile reads and those before it have not; None where that is no use:
+        lines hold no channels, or caches the whole image.
+        """
         g, s = self.g, self.g.sizes
         n, y, x = g.place(number)
-
-        phases = self.phases
-        if phases is not None:
-            image = Image(lambda c, row, column: phases[n, row, column, c], always, phases.shape[1:3])
-        else:
-            image = Image(
-                lambda c, row, column: self.x.at(self.anchor.inputs[0], (n, c, row, column)),
-                lambda c: index.less(c, s.channels),
-                (s.height + s.taps - 1, s.width + s.taps - 1),
-            )
-        return self.tile(tiles, g.matrices.input, image, (y, x), t, channels)
+        j, c = Var("j", g.m), Var("c", -(-s.channels // LINE))
+        row, column = index.add(index.add(y, s.taps - 1), i), index.add(index.add(x, s.taps - 1), j)
+        channel = Var("l", s.channels)
+        value = self._image(n).at(channel, row, column)
+        found = unguarded(value)
+        if not isinstance(found, Load) or found.buffer.nbytes <= g.target.l2_bytes:
+            return None
+        if index.stride_of(index.offset(found), channel) != 1:
+            return None
+        there, *where = substitute((condition(value), *found.indices), {channel: index.mul(c, LINE)})
+        fetch = For(c, Fetch(found.buffer, where), "unroll")
+        return For(j, fetch if isinstance(there, Const) else If(there, fetch), "unroll")
 
     def tile(
         self, tiles: Buffer, matrix: Matrix, image: Image, corner: tuple[Expr, Expr], t: Expr, channels: int
@@ -315,11 +337,20 @@ class Factors(NamedTuple):
 
 
 def products(
-    f: Factors, acc: Buffer, *, places: int, rows: int, panels: int, steps: int, add: bool
+    f: Factors,
+    acc: Buffer,
+    *,
+    places: int,
+    rows: int,
+    panels: int,
+    steps: int,
+    add: bool,
+    beside: Callable[[Expr, int], Stmt | None] | None = None,
 ) -> Schedule:
     """Return the matrix products of all places in register tiles `acc` [rows, vectors, lanes].
 
-    `rows` is a multiple of the tile's; with `add` products are added to the sums there are.
+    `rows` is a multiple of the tile's; with `add` products are added to the sums there are. What `beside`
+    returns for the number of a register tile, and how many there are, runs before that tile.
     """
     height, vectors, lanes = acc.shape
     place, panel = Var("p", places), Var("q", panels)
@@ -340,7 +371,10 @@ def products(
         return _set(there, call("add", there, here) if add else here)
 
     stages = over_tile(lambda row, column, here: _set(here, ZERO)), over_tile(update), over_tile(keep)
-    schedule = Schedule(nest((place, panel, run), Seq((stages[0], For(step, stages[1]), stages[2]))))
+    number = index.add(index.mul(index.add(index.mul(place, panels), panel), run.extent), run)
+    first = None if beside is None else beside(number, places * panels * run.extent)
+    before = () if first is None else (first,)
+    schedule = Schedule(nest((place, panel, run), Seq((*before, stages[0], For(step, stages[1]), stages[2]))))
     for i, j, lane in innermost:
         schedule.unroll(i)
         schedule.unroll(j)
@@ -376,6 +410,13 @@ def is_contiguous(x: GroupExpressions, value: Node, axis: int) -> bool:
     where = [Var(f"i{k}", n) for k, n in enumerate(value.aval.ints)]
     read = unguarded(x.at(value, tuple(where)))
     return isinstance(read, Load) and index.stride_of(index.offset(read), where[axis]) == 1
+
+
+def tile_scratch(name: str, places: int, rows: int, columns: int) -> Buffer:
+    """Return memory for all places of tiles, an odd number of cache lines apart: they share no sets."""
+    lines = -(-rows * columns // LINE)
+    steps = (lines + 1 - lines % 2) * LINE, columns, 1
+    return Buffer(name, float32, (places, rows, columns), steps, "scratch")
 
 
 def always(c: Expr) -> Expr:

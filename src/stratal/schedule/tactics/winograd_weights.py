@@ -32,7 +32,6 @@ from stratal.schedule.tactics.contract import choose_tile
 from stratal.schedule.tactics.tiles import UNROLL_K
 from stratal.schedule.tactics.winograd import PER_GATHER, PER_PLACE, SLOWER
 from stratal.schedule.tactics.winograd_stages import (
-    PADDING,
     ZERO,
     Factors,
     Geometry,
@@ -45,6 +44,7 @@ from stratal.schedule.tactics.winograd_stages import (
     is_contiguous,
     is_plain,
     products,
+    tile_scratch,
     up,
 )
 
@@ -157,15 +157,15 @@ def gradient(x: GroupExpressions, cut: Cut) -> Tactic:
     g, stages = cut.g, Stages(x, cut.g)
     chunk = Var("z", cut.parts * cut.pairs)
     if cut.parts == 1:
-        sums = Buffer("sums", float32, (g.places, cut.rows, g.panel + PADDING), space="scratch")
+        sums = tile_scratch("sums", g.places, cut.rows, g.panel)
     else:
         sums = Buffer("sums", float32, (chunk.extent, g.places, cut.rows + 1, g.panel))
 
     def at(z: Expr, place: Expr, row: Expr, column: Expr) -> Load:
         return sums[place, row, column] if cut.parts == 1 else sums[z, place, row, column]
 
-    tiles = Buffer("tiles", float32, (g.places, cut.block, cut.channels + PADDING), space="scratch")
-    turned = Buffer("turned", float32, (g.places, cut.block, g.panel + PADDING), space="scratch")
+    tiles = tile_scratch("tiles", g.places, cut.block, cut.channels)
+    turned = tile_scratch("turned", g.places, cut.block, g.panel)
     summing = _summing(stages, cut, chunk, tiles, turned, at)
     steps = [
         *summing.steps,
