@@ -447,7 +447,7 @@ def test_images_returned_as_they_lie_are_made_where_the_result_is() -> None:
 
 
 # -- what is fetched ---------------------------------------------------------------------------------------
-def channels_last(x: tuple[int, ...], filters: int = 64) -> Graph:
+def unpadded(x: tuple[int, ...], filters: int = 64) -> Graph:
     """Return a convolution without padding of images whose channels lie together."""
     n, channels, height, width = x
     types = (n, height, width, channels), (filters, channels, 3, 3)
@@ -483,7 +483,7 @@ def fetched(program: Program) -> set[tuple[int, ...]]:
 
 def test_what_the_next_block_reads_is_fetched_while_products_are_summed() -> None:
     shape = batch, channels, height, width = 9, 72, 24, 23
-    program = compile_graph(channels_last(shape))
+    program = compile_graph(unpadded(shape))
     choice = next(d.choice for d in program.log.of("tactic"))
     given_ = dict(re.findall(r"(\w+)=(\d+)", choice))
     m, block = int(given_["m"]), int(given_["tiles"])
@@ -497,8 +497,8 @@ def test_what_the_next_block_reads_is_fetched_while_products_are_summed() -> Non
 
 
 def test_nothing_is_fetched_of_images_that_a_core_keeps_or_whose_channels_lie_apart() -> None:
-    assert not fetched(compile_graph(channels_last((1, 64, 24, 24))))
-    assert fetched(compile_graph(channels_last((16, 64, 24, 24))))
+    assert not fetched(compile_graph(unpadded((1, 64, 24, 24))))
+    assert fetched(compile_graph(unpadded((16, 64, 24, 24))))
     assert not fetched(compile_graph(convolution((16, 64, 24, 24), 64, 0)))
 
 
