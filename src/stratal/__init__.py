@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
+__array_api_version__ = "2024.12"
 
 _MODULES = ("autodiff", "data", "formats", "inspect", "nn", "optim", "random", "te")
 _PLACES = {"random": "stratal.tensor.random"}
@@ -21,6 +22,7 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.gradients": "check_grad grad gradients jvp value_and_grad vjp",
     "stratal.tensor.info": "can_cast e finfo iinfo inf isdtype nan newaxis pi result_type",
     "stratal.tensor.lazy": "eager",
+    "stratal.tensor.namespace": "__array_namespace_info__",
     "stratal.tensor.random": "Generator bernoulli initial_seed manual_seed multinomial normal "
     "rand rand_like randint randn randn_like randperm",
     "stratal.tensor.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
@@ -40,7 +42,7 @@ _RENAMED = {
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
+    if name.startswith("__") and name not in _HOMES:
         raise AttributeError(name)
     if name in _MODULES:
         value: Any = importlib.import_module(_PLACES.get(name, f"stratal.{name}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import numpy as np
@@ -112,7 +113,7 @@ class Storage:
     def __init__(self, type_: TensorType, array: Array) -> None:
         self.type: Final = type_
         self.stamp: Stamp | None = None
-        self._exports: weakref.ref[_Export] | None = None
+        self._exports: Callable[[], _Export | None] | None = None
         self.settled = False
         self._adopt(array)
 
@@ -146,6 +147,14 @@ class Storage:
         """Return storage holding a copy of an array."""
         made = cls.empty(type_)
         made.array[...] = array
+        return made
+
+    @classmethod
+    def shared(cls, array: Array, type_: TensorType) -> Storage:
+        """Return storage over memory of somebody else, who may write to it at any time; we never do."""
+        made = cls(type_, array)
+        owner = _Export(array)
+        made._exports = lambda: owner  # for good: the view outside outlives whatever we see of it
         return made
 
     @classmethod

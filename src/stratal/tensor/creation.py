@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from stratal.base.dtypes import DType, as_dtype, bool_, float32, int64
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, DTypeError, StratalError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.op import REGISTRY
 from stratal.runtime.storage import Storage
 from stratal.tensor.arguments import check_device
+from stratal.tensor.arrays import Array
 from stratal.tensor.build import Scalar, apply, as_tensor, where_now
 from stratal.tensor.build import full as full_node
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
@@ -53,19 +54,25 @@ def full(
     return _filled(sizes, plain, as_dtype(type(plain) if dtype is None else dtype), device, requires_grad)
 
 
-def zeros(*shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor of zeros."""
-    return _filled(as_shape("zeros", shape), 0, as_dtype(dtype or float32), device, requires_grad)
+def zeros(
+    shape: Any, *more: int, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of zeros; the shape is one sequence or several numbers."""
+    return _filled(as_shape("zeros", (shape, *more)), 0, as_dtype(dtype or float32), device, requires_grad)
 
 
-def ones(*shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor of ones."""
-    return _filled(as_shape("ones", shape), 1, as_dtype(dtype or float32), device, requires_grad)
+def ones(
+    shape: Any, *more: int, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Return a tensor of ones; the shape is one sequence or several numbers."""
+    return _filled(as_shape("ones", (shape, *more)), 1, as_dtype(dtype or float32), device, requires_grad)
 
 
-def empty(*shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty(
+    shape: Any, *more: int, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Return a tensor of no particular values: zeros, so that runs repeat."""
-    return zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
+    return zeros(shape, *more, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def _like(value: Any) -> Any:
@@ -105,9 +112,35 @@ def from_numpy(array: Any) -> Tensor:
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """Return a tensor with a copy of another library's array."""
+    """Return another library's array as a tensor that shares its memory: unless `copy`, and if it is dense.
+
+    What its owner writes there later shows here; we never write to it.
+    Raises: StratalError for an array on another device, DTypeError for a dtype NumPy lacks,
+    AttributeValueError where `copy=False` and only a copy is possible.
+    """
     check_device(device)
-    return tensor(np.from_dlpack(x))
+    if isinstance(x, Tensor):
+        return tensor(x) if copy else x
+    if not hasattr(x, "__dlpack__"):
+        raise DTypeError("from_dlpack: takes an array with __dlpack__", got=type(x).__name__)
+    if x.__dlpack_device__()[0] not in (1, 3):  # host memory, plain or pinned
+        raise StratalError(
+            "from_dlpack: the array is not in the host's memory", got=f"device {x.__dlpack_device__()}",
+            hint="move it to the CPU first",
+        )  # fmt: skip
+    try:
+        array: Array = np.from_dlpack(x)
+    except (BufferError, RuntimeError) as error:
+        raise DTypeError("from_dlpack: NumPy cannot read this array", got=str(error)) from None
+    dense = array.size and array.transpose(np.argsort(array.strides)[::-1]).flags.c_contiguous
+    if copy or not dense or MODE.trace is not None:
+        if copy is False and array.size:
+            raise AttributeValueError(
+                "from_dlpack: only a copy is possible", got=f"strides {array.strides} of {array.shape}",
+                hint="elements must lie densely, and sharing is for outside of compiled functions",
+            )  # fmt: skip
+        return tensor(array)
+    return hold(Storage.shared(array, TensorType(as_dtype(array.dtype), array.shape)))
 
 
 def arange(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.tensor import (
+    calculus,
     creation,
     elementwise,
     indexing,
     linear,
     methods,
+    parts,
     reductions,
     selection,
+    sets,
     shapes,
     sorting,
 )
@@ -35,9 +38,12 @@ _ALIASES: dict[str, Any] = {
     "unsqueeze": shapes.expand_dims,
 }
 
+_MODULES = (
+    calculus, creation, elementwise, indexing, linear, parts, reductions, selection, sets, shapes, sorting,
+)  # fmt: skip
 FUNCTIONS: dict[str, Any] = {
     name: getattr(module, name)
-    for module in (creation, elementwise, indexing, linear, reductions, selection, shapes, sorting)
+    for module in _MODULES
     for name in module.__all__
 } | _ALIASES
 

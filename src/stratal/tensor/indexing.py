@@ -72,7 +72,7 @@ def _as_entry(entry: Any) -> Any:
     if entry is None or entry is Ellipsis or isinstance(entry, slice):
         return entry
     if isinstance(entry, (bool, np.bool_)):
-        raise DTypeError("index: a Python bool is no index", got=repr(entry), hint="use a mask or st.where")
+        entry = np.asarray(entry)
     if isinstance(entry, (list, tuple)):
         entry = tensor(np.asarray(entry, dtype=None if len(entry) else np.int64))
     if isinstance(entry, np.ndarray):
@@ -142,8 +142,30 @@ def _from_end(index: Tensor, size: Any) -> Tensor:
     return where(index < 0, index + size, index)  # type: ignore[no-any-return]
 
 
+def _widened(x: Tensor, index: Any) -> tuple[Tensor, Any]:
+    """Give every mask without axes an axis of size 1 of its own, which it keeps or empties."""
+    given = index if isinstance(index, tuple) else (index,)
+    if not any(_is_scalar_mask(e) for e in given):
+        return x, index
+    entries = _entries(x, index)
+    axis = 0
+    for k, entry in enumerate(entries):
+        if _is_scalar_mask(entry):
+            x = reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+            entries[k] = nonzero(reshape(entry, (1,)))[0]
+        axis += _axes_of(entries[k])
+    return x, tuple(entries)
+
+
+def _is_scalar_mask(entry: Any) -> bool:
+    if isinstance(entry, (Tensor, np.ndarray)):
+        return not entry.ndim and entry.dtype in (bool_, np.bool_)
+    return isinstance(entry, (bool, np.bool_))
+
+
 def getitem(x: Tensor, index: Any) -> Tensor:
     """Return the elements an index names, as a value."""
+    x, index = _widened(x, index)
     plan = _plan(x, index)
     taken = _take_ranges(x, plan.ranges)
     if plan.arrays:
@@ -234,15 +256,27 @@ def _order(
 # -- writing -------------------------------------------------------------------------------------------------
 def setitem(x: Tensor, index: Any, value: Any) -> None:
     """Give this handle, and no other, the value it has with the elements an index names replaced."""
-    if isinstance(index, Tensor) and index.dtype.is_bool and index.shape == x.shape:
-        updated = where(index, _as_update(value, x), x)
-    elif isinstance(index, np.ndarray) and index.dtype == np.bool_ and index.shape == x.shape:
-        updated = where(tensor(index), _as_update(value, x), x)
-    else:
-        updated = set_at(x, index, _as_update(value, x))
+    update = _as_update(value, x)
+    mask = whole_mask(x, index, update)
+    updated = where(mask, update, x) if mask is not None else set_at(x, index, update)
     if updated.type != x.type:
         raise ShapeError("x[i] = v: the value does not fit", got=f"{updated.type} into {x.type}")
     rebind(x, *look(updated))
+
+
+def whole_mask(x: Tensor, index: Any, update: Any) -> Tensor | None:
+    """Return an index that is a mask, with an axis for each of `x`, where one value goes to all it names.
+
+    What a mask names would be a result whose size is data, which a captured graph does not have.
+    """
+    if isinstance(index, (bool, np.bool_)) or (isinstance(index, np.ndarray) and index.dtype == np.bool_):
+        index = tensor(np.asarray(index))
+    if not (isinstance(index, Tensor) and index.dtype.is_bool) or index.shape != x.shape[: index.ndim]:
+        return None
+    rest = x.ndim - index.ndim
+    if isinstance(update, Tensor) and update.ndim > rest and update.numel() != 1:
+        return None  # one value per place the mask names, in order
+    return reshape(index, (*index.shape, *(1,) * rest))
 
 
 def _as_update(value: Any, x: Tensor) -> Any:
@@ -252,8 +286,12 @@ def _as_update(value: Any, x: Tensor) -> Any:
     return given if given.dtype is x.dtype else cast(given, x.dtype)
 
 
-def set_at(x: Tensor, index: Any, value: Any) -> Tensor:
-    """Return `x` with the elements an index names replaced by a value."""
+def set_at(x: Tensor, index: Any, value: Any, kind: str = "set") -> Tensor:
+    """Return `x` with the elements an index names replaced by a value.
+
+    Where integer arrays name an element more than once, `kind` says what becomes of it: "set" is the last
+    value, "add", "max" and "min" combine all of them with what was there.
+    """
     plan = _plan(x, index)
     if not plan.arrays:
         shape = tuple(1 if axis is None else plan.ranges[axis].length for axis in plan.layout)
@@ -261,7 +299,7 @@ def set_at(x: Tensor, index: Any, value: Any) -> Tensor:
     where_to = getitem(_positions(x), index)
     update = _fit(value, x, where_to.shape)
     flat_index, flat_update = (reshape(t, (t.numel(),)) for t in (where_to, update))
-    op = REGISTRY["scatter"]("set", 0)  # type: ignore[call-arg]
+    op = REGISTRY["scatter"](kind, 0)  # type: ignore[call-arg]
     result: Tensor = apply(op, reshape(x, (x.numel(),)), flat_index, flat_update)
     return reshape(result, x.shape)
 

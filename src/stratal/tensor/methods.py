@@ -5,7 +5,9 @@ argument.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,14 @@ from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.tensor import creation, elementwise, indexing, linear, reductions, shapes, sorting
 from stratal.tensor.arguments import check_device
+from stratal.tensor.at import At
 from stratal.tensor.build import Scalar, as_tensor, call, full
 from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.gradients import backward
 from stratal.tensor.handles import look, rebind
 from stratal.tensor.lazy import compute
+from stratal.tensor.namespace import check_version
 from stratal.tensor.tensor import Tensor, fresh
 from stratal.tensor.tensor import tensor as make_tensor
 
@@ -32,8 +36,7 @@ _PLAIN: dict[Any, tuple[str, ...]] = {
     ),
     shapes: (
         "chunk", "expand", "flatten", "flip", "moveaxis", "narrow", "ravel", "repeat_interleave", "roll",
-        "split",
-        "squeeze", "tile", "transpose", "unflatten",
+        "split", "tile", "transpose", "unflatten",
     ),
     reductions: (
         "all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "log_softmax",
@@ -300,6 +303,20 @@ def _reversed(self: Tensor) -> Tensor:
     return shapes.permute_dims(self, range(self.ndim)[::-1])
 
 
+def to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """Return the tensor on a device, of which there is one: the CPU."""
+    check_device(device)
+    if stream is not None:
+        raise AttributeValueError("to_device: the CPU has no streams", got=repr(stream), hint="leave it out")
+    return self
+
+
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
+    """Return `stratal`, whose functions follow the array API standard."""
+    check_version(api_version)
+    return sys.modules["stratal"]
+
+
 def register_hook(self: Tensor, hook: Any) -> None:
     """Refuse: a graph has no place to call Python while gradients are computed."""
     raise StratalError("register_hook: gradients are planned, not computed step by step", got=str(self.type),
@@ -311,10 +328,9 @@ def _contains(self: Tensor, value: Any) -> bool:
 
 
 _OWN = (
-    clone, contiguous, copy_, cpu, expand_as, fill_, is_complex, is_contiguous, is_floating_point, new_full,
-    new_ones,
-    new_tensor, new_zeros, permute, register_hook, repeat, reshape, to, type_as, unsqueeze, view, view_as,
-    zero_,
+    __array_namespace__, clone, contiguous, copy_, cpu, expand_as, fill_, is_complex, is_contiguous,
+    is_floating_point, new_full, new_ones, new_tensor, new_zeros, permute, register_hook, repeat, reshape, to,
+    to_device, type_as, unsqueeze, view, view_as, zero_,
 )  # fmt: skip
 
 
@@ -351,11 +367,12 @@ def _install() -> None:
         index_add_=_in_place("index_add_", indexing.index_add),
         nonzero=lambda self, as_tuple=False: _nonzero(self, as_tuple), astype=lambda self, dtype,
         copy=True: cast(self, dtype),
+        squeeze=lambda self, dim=None, *, axis=None: shapes.squeeze(self, axis, dim=dim),
         swapaxes=shapes.transpose, swapdims=shapes.transpose, movedim=shapes.moveaxis, t=t,
         std=_spread(reductions.std),
         var=_spread(reductions.var), unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
         broadcast_to=shapes.broadcast_to, T=property(_reversed), mT=property(shapes.matrix_transpose),
-        __getitem__=indexing.getitem, __setitem__=indexing.setitem, __contains__=_contains,
+        at=property(At), __getitem__=indexing.getitem, __setitem__=indexing.setitem, __contains__=_contains,
     )  # fmt: skip
     for name in _IN_PLACE_UNARY:
         methods[f"{name}_"] = _in_place(f"{name}_", getattr(elementwise, name))

@@ -156,16 +156,21 @@ def amin(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return _extreme("min", "reduce_min", x, axis, keepdims)
 
 
-def _torch_extreme(name: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _torch_extreme(name: str, x: Any, args: tuple[Any, ...], axis: Axis, keepdims: bool, words: Any) -> Any:
+    """Tell apart the array API's call, PyTorch's along `dim`, and PyTorch's of two tensors."""
     reduce, pair, arg = {"max": (amax, "maximum", argmax), "min": (amin, "minimum", argmin)}[name]
-    if args and isinstance(args[0], Tensor):
-        return FUNCTIONS[pair](x, args[0])
-    if "other" in kwargs:
-        return FUNCTIONS[pair](x, kwargs["other"])
-    if not args and "dim" not in kwargs:
-        return reduce(x, **kwargs)
-    dim = args[0] if args else kwargs["dim"]
-    keep = args[1] if len(args) > 1 else kwargs.get("keepdim", kwargs.get("keepdims", False))
+    unknown = set(words) - {"dim", "keepdim", "other"}
+    if unknown:
+        raise AttributeValueError(
+            f"{name}: takes axis, keepdims, dim, keepdim, other", got=", ".join(sorted(unknown))
+        )
+    other = args[0] if args and isinstance(args[0], Tensor) else words.get("other")
+    if other is not None:
+        return FUNCTIONS[pair](x, other)
+    keep = args[1] if len(args) > 1 else words.get("keepdim", keepdims)
+    if not args and "dim" not in words:
+        return reduce(x, axis=axis, keepdims=keep)
+    dim = args[0] if args else words["dim"]
     if not hasattr(dim, "__index__"):
         raise AttributeValueError(
             f"{name}: dim names one axis", got=repr(dim), hint=f"a{name} reduces several"
@@ -173,18 +178,18 @@ def _torch_extreme(name: str, x: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return ValuesIndices(reduce(x, dim, keep), arg(x, dim, keep))
 
 
-def max(x: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return the greatest element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the
-    larger of each pair.
+def max(x: Any, /, *args: Any, axis: Axis = None, keepdims: bool = False, **torch: Any) -> Any:
+    """Return the greatest element over axes; with `dim` also where it stood; of two tensors, the larger of
+    each pair.
     """
-    return _torch_extreme("max", x, args, kwargs)
+    return _torch_extreme("max", x, args, axis, keepdims, torch)
 
 
-def min(x: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Return the least element (`axis=`, `keepdims=`); with `dim` also where it stood; with a tensor, the
-    smaller of each pair.
+def min(x: Any, /, *args: Any, axis: Axis = None, keepdims: bool = False, **torch: Any) -> Any:
+    """Return the least element over axes; with `dim` also where it stood; of two tensors, the smaller of
+    each pair.
     """
-    return _torch_extreme("min", x, args, kwargs)
+    return _torch_extreme("min", x, args, axis, keepdims, torch)
 
 
 def _arg(op: str, x: Any, axis: int | None, keepdims: bool) -> Tensor:

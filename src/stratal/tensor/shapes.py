@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from stratal.base.dims import known_equal, product
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
 from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
@@ -22,7 +24,8 @@ from stratal.tensor.build import (
 )
 from stratal.tensor.elementwise import cast
 from stratal.tensor.naming import two_names
-from stratal.tensor.tensor import Tensor, fresh
+from stratal.tensor.state import MODE
+from stratal.tensor.tensor import Tensor, fresh, tensor
 
 Axis = Any  # an int, or a sequence of them
 
@@ -140,12 +143,18 @@ def ravel(x: Any) -> Tensor:
     return reshape(x, (-1,)) if as_tensor(x).numel() else reshape(x, (0,))
 
 
-@two_names
-def squeeze(x: Any, /, axis: Axis = None) -> Tensor:
-    """Return `x` without axes of size 1: all of them, or the given ones; one of another size stays."""
+def squeeze(x: Any, /, axis: Axis = None, *, dim: Axis = None) -> Tensor:
+    """Return `x` without axes of size 1: all of them, or the given ones.
+
+    One of another size is an error if named as `axis`, as in the array API; as `dim` it stays, as in PyTorch.
+    """
     t = as_tensor(x, "squeeze")
-    axes = as_axes("squeeze", axis, t.ndim)
-    return reshape(t, [n for k, n in enumerate(t.shape) if not (k in axes and known_equal(n, 1))])
+    axes = as_axes("squeeze", dim if axis is None else axis, t.ndim)
+    long = [k for k in axes if not known_equal(t.shape[k], 1)]
+    if axis is not None and long:
+        raise ShapeError("squeeze: the axis must have size 1", got=f"axis {long[0]} of {t.type}",
+                         hint="squeeze(dim=...) leaves longer axes alone")  # fmt: skip
+    return reshape(t, [n for k, n in enumerate(t.shape) if k not in axes or k in long])
 
 
 @two_names
@@ -319,15 +328,35 @@ def tile(x: Any, repetitions: Any, /, *more: int) -> Tensor:
 
 
 @two_names
-def repeat_interleave(x: Any, repeats: int, axis: int | None = None) -> Tensor:
-    """Return `x` with every element repeated in place along an axis."""
+def repeat_interleave(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
+    """Return `x` with every element repeated in place along an axis: `repeats` times, or each as often as its
+    entry of a vector says, whose values must be known.
+    """
     t = as_tensor(x, "repeat")
     if axis is None:
         t, axis = ravel(t), 0
     a = check_axis("repeat", axis, t.ndim)
+    if not isinstance(repeats, int):
+        return _repeat_each(t, as_tensor(repeats, "repeat"), a)
+    if repeats < 0:
+        raise AttributeValueError("repeat: the count must not be negative", got=str(repeats))
     wide = (*t.shape[: a + 1], repeats, *t.shape[a + 1 :])
     stretched = broadcast_to(reshape(t, (*t.shape[: a + 1], 1, *t.shape[a + 1 :])), wide)
     return reshape(stretched, (*t.shape[:a], t.shape[a] * repeats, *t.shape[a + 1 :]))
+
+
+def _repeat_each(t: Tensor, repeats: Tensor, axis: int) -> Tensor:
+    if MODE.trace is not None:
+        raise CaptureError("repeat: the size of the result is data", got=str(repeats.type),
+                           hint="pass an int, or compute it outside the compiled function")  # fmt: skip
+    counts = repeats._value("repeat").array
+    if counts.ndim > 1 or counts.dtype.kind not in "iu" or counts.size not in (1, t.shape[axis]):
+        raise ShapeError("repeat: needs one count, or one per element", got=f"{repeats.type} for {t.type}")
+    if counts.size and counts.min() < 0:
+        raise AttributeValueError("repeat: a count is negative", got=str(counts.min()))
+    places = np.repeat(np.arange(t.shape[axis]), counts.reshape(-1))
+    result: Tensor = apply(REGISTRY["gather"](axis), t, tensor(places))  # type: ignore[call-arg]
+    return result
 
 
 def pad_constant(x: Any, pads: Sequence[tuple[int, int]], value: Any = 0) -> Tensor:

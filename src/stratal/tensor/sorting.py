@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from stratal.base.errors import AttributeValueError, CaptureError
+from stratal.base.errors import AttributeValueError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.build import apply, as_tensor
+from stratal.tensor.build import apply, as_tensor, common_dtype
+from stratal.tensor.elementwise import cast
+from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import ValuesIndices
 from stratal.tensor.shapes import narrow, ravel, reshape
-from stratal.tensor.state import MODE
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import Tensor
 
 
 def _sorted(name: str, t: Tensor, axis: int, descending: bool) -> ValuesIndices:
@@ -25,21 +24,19 @@ def _sorted(name: str, t: Tensor, axis: int, descending: bool) -> ValuesIndices:
     return ValuesIndices(*apply(op, t))
 
 
-def sort(x: Any, /, *args: Any, axis: int | None = None, dim: int | None = None, **options: Any) -> Any:
+def sort(
+    x: Any, /, *args: Any, axis: int | None = None, descending: bool = False, stable: bool = True,
+    dim: int | None = None,
+) -> Any:  # fmt: skip
     """Return the elements along an axis in order; called with `dim`, positionally or as a method, also where
-    they stood.
+    they stood. Equal elements always keep their order.
     """
-    descending = bool(options.pop("descending", False))
-    options.pop("stable", None)
-    if options:
-        raise AttributeValueError("sort: takes axis, dim, descending, stable", got=", ".join(options))
-    if len(args) > 1:
-        descending = bool(args[1])
-    if axis is not None:
-        return _sorted("sort", as_tensor(x, "sort"), axis, descending).values
+    t = as_tensor(x, "sort")
     at = args[0] if args else dim
-    found = _sorted("sort", as_tensor(x, "sort"), -1 if at is None else at, descending)
-    return found if at is not None else found.values
+    descending = bool(args[1]) if len(args) > 1 else descending
+    if at is not None:
+        return _sorted("sort", t, at, descending)
+    return _sorted("sort", t, -1 if axis is None else axis, descending).values
 
 
 def sort_method(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesIndices:
@@ -77,26 +74,25 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return ValuesIndices(*(reshape(narrow(part, a, middle, 1), shape) for part in (values, indices)))
 
 
-def unique_values(x: Any, /) -> Tensor:
-    """Return the different elements in order. Their number is data: the values are needed now."""
-    t = as_tensor(x, "unique_values")
-    if MODE.trace is not None:
-        raise CaptureError("unique_values: the number of different elements is data", got=str(t.type),
-                           hint="compute it outside the compiled function")  # fmt: skip
-    return tensor(np.unique(t._value("unique_values").array))
+def searchsorted(
+    edges: Any, x: Any, /, *, side: str | None = None, sorter: Any = None, right: bool = False
+) -> Tensor:
+    """Return where the elements of `x` go into sorted rows to keep them sorted: how many edges lie before.
 
-
-def searchsorted(edges: Any, x: Any, /, *, side: str = "left") -> Tensor:
-    """Return where the elements of `x` go into a sorted vector to keep it sorted: how many edges lie before
-    each.
+    Shapes: edges [n] and x of any shape, or edges [b..., n] and x [b..., m] -> int64 of the shape of `x`.
+    `sorter` says in which order the edges are sorted. NaN comes after all numbers.
     """
     e, v = as_tensor(edges, "searchsorted"), as_tensor(x, "searchsorted")
-    if side not in ("left", "right"):
+    if side not in (None, "left", "right"):
         raise AttributeValueError("searchsorted: side is 'left' or 'right'", got=repr(side))
-    wide = reshape(v, (*v.shape, 1))
-    before = e < wide if side == "left" else e <= wide
-    result: Tensor = before.sum(axis=-1)
+    if sorter is not None:
+        e = take_along_axis(e, sorter, axis=-1)
+    dtype = common_dtype("searchsorted", (e, v))
+    e, v = cast(e, dtype), cast(v, dtype)
+    rows = ravel(v) if e.ndim == 1 else v
+    op = REGISTRY["search_sorted"](right or side == "right")  # type: ignore[call-arg]
+    result: Tensor = reshape(apply(op, e, rows), v.shape)
     return result
 
 
-__all__ = ["argsort", "median", "searchsorted", "sort", "topk", "unique_values"]
+__all__ = ["argsort", "median", "searchsorted", "sort", "topk"]

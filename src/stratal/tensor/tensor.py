@@ -242,7 +242,20 @@ class Tensor:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return a capsule through which another library shares this memory. Raises: BufferError for dtypes
+        DLPack or NumPy does not name.
+        """
+        options: dict[str, Any] = {"stream": stream}
+        if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
+            options |= {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         return self._value("__dlpack__").export().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -127,17 +127,37 @@ def _direction(b: Builder, modulus: Node, x: Node) -> Node:
 
 @record
 class Sign(Elementwise):
-    """-1, 0 or 1 (0 also for -0.0); NaN stays NaN."""
+    """-1, 0 or 1 (0 also for -0.0); NaN stays NaN. Of a complex x / |x|, 0 at 0."""
 
     arity = 1
-    kinds = "uif"
-    ufunc = np.sign
+    kinds = "uifc"
+
+    def numpy(self, *arrays: Array) -> Array:
+        x = arrays[0]
+        if x.dtype.kind != "c":
+            return np.asarray(np.sign(x))
+        modulus = np.abs(x)
+        return np.asarray(np.where(modulus == 0, 0, x / np.where(modulus == 0, 1, modulus)))
 
     def scalar(self, *args: Expr) -> Expr:
         return math.sign(*args)
 
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [None]
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        """The derivative of x / |x| is its own adjoint."""
+        return [_turn(b, ct, out, inputs[0]) if ct.dtype.is_complex else None]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        t = tangents[0]
+        return _turn(b, t, out, inputs[0]) if t is not None and t.dtype.is_complex else None
+
+
+def _turn(b: Builder, t: Node, direction: Node, x: Node) -> Node:
+    """Return what a change t of x changes in x / |x|: the part of t / |x| that turns it."""
+    along = b.mul(direction, b.cast(b.real(b.mul(b.conj(direction), t)), dtype=x.dtype))
+    modulus = b.abs(x)
+    nonzero = b.select(b.eq(modulus, b.like(modulus, 0)), b.like(modulus, 1), modulus)
+    turned: Node = b.div(b.sub(t, along), b.cast(nonzero, dtype=x.dtype))
+    return turned
 
 
 @record
