@@ -295,3 +295,10 @@ def test_functional_updates_have_gradients():
     x, v = np.random.default_rng(0).random((2, 3)), np.random.default_rng(1).random((3, 3))
     assert st.check_grad(lambda x, v: x.at[rows].add(v), [x, v], order=2)
     assert st.check_grad(lambda x, v: x.at[0].set(v[0]), [x, v], order=2)
+
+
+def test_large_integers_are_not_rounded():
+    data = [0, 2**63 + 1]
+    same(st.tensor(data, dtype=st.uint64), np.array(data, np.uint64))
+    with pytest.raises(DTypeError, match="fit"):
+        st.tensor([-1, 2**63 + 1], dtype=st.uint64)

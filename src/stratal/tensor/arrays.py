@@ -20,6 +20,8 @@ def to_array(data: Any, dtype: DType | None) -> Array:
         data = _plain(data)
     try:
         array = np.asarray(data)
+        if dtype is not None and dtype.is_integer and array.dtype.kind in "fO":
+            array = _exact(data, array, dtype)
     except ValueError as error:
         raise ShapeError("tensor: nested lists must be rectangular", got=str(error)) from None
     if array.dtype == object or array.dtype.kind in "SUMm":
@@ -32,6 +34,17 @@ def to_array(data: Any, dtype: DType | None) -> Array:
         return array
     with np.errstate(all="ignore"):
         return array.astype(dtype.np)
+
+
+def _exact(data: Any, array: Array, dtype: DType) -> Array:
+    """Return Python integers unrounded: where some lie beyond 2**63 and others not, NumPy reads floats."""
+    whole = np.asarray(data, dtype=object)
+    if not all(isinstance(x, int) for x in whole.flat):
+        return array
+    try:
+        return whole.astype(dtype.np)
+    except OverflowError:
+        raise DTypeError("tensor: a number does not fit the dtype", got=f"{data} for {dtype}") from None
 
 
 def _plain(data: Any) -> Any:
