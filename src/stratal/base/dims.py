@@ -10,12 +10,13 @@ bounds decide it, so a rule that silently assumes a concrete size fails its cont
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Final, Union, final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Union, final
 
-from stratal.base.errors import ShapeError
+from stratal.base.errors import UndecidedError
 
 Monomial = tuple[str, ...]
+_QUOTIENTS: dict[str, tuple[Sym, int]] = {}  # what an atom that is no name stands for
 
 
 @final
@@ -36,6 +37,12 @@ class Sym:
     def _lift(self, other: Dim) -> Sym:
         return other if isinstance(other, Sym) else Sym({(): int(other)}, {})
 
+    def _number(self) -> Any:
+        """Return the size as a number of the run, for arithmetic that sizes do not have."""
+        if not NUMBERS:
+            raise undecided(self, f"dims: the size {self} is symbolic where a number is needed")
+        return NUMBERS[0](self)
+
     def _collapse(self, terms: dict[Monomial, int], bounds: dict[str, tuple[int, int]]) -> Dim:
         result = Sym(terms, bounds)
         if not result.terms:
@@ -45,6 +52,8 @@ class Sym:
         return result
 
     def __add__(self, other: Dim) -> Dim:
+        if not isinstance(other, (int, Sym)):
+            return self._number() + other if isinstance(other, float) else NotImplemented
         right = self._lift(other)
         terms = dict(self.terms)
         for monomial, c in right.terms:
@@ -57,12 +66,18 @@ class Sym:
         return self * -1
 
     def __sub__(self, other: Dim) -> Dim:
+        if not isinstance(other, (int, Sym)):
+            return self._number() - other if isinstance(other, float) else NotImplemented
         return self + self._lift(other) * -1
 
     def __rsub__(self, other: int) -> Dim:
+        if not isinstance(other, int):
+            return other - self._number()
         return self * -1 + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, (int, Sym)):
+            return self._number() * other if isinstance(other, float) else NotImplemented
         right = self._lift(other)
         terms: dict[Monomial, int] = {}
         for m1, c1 in self.terms:
@@ -78,7 +93,22 @@ class Sym:
             return self._collapse({m: c // other for m, c in self.terms}, self.bounds)
         atom = f"floor(({self})/{other})"
         low, high = self.range()
+        _QUOTIENTS[atom] = (self, other)
         return Sym({(atom,): 1}, self.bounds | {atom: (low // other, high // other)})
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._number() / other if isinstance(other, (int, float, Sym)) else NotImplemented
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self._number()
+
+    def __pow__(self, other: Any) -> Any:
+        if isinstance(other, int) and 0 <= other <= 4:
+            return product([self] * other)
+        return self._number() ** other
+
+    def __float__(self) -> float:
+        raise undecided(self, f"dims: the size {self} is symbolic where a float is needed")
 
     def range(self) -> tuple[int, int]:
         """Return bounds that hold for every value of the atoms."""
@@ -91,7 +121,8 @@ class Sym:
         return low, high
 
     def _decide(self, other: Dim, verdict: str) -> bool:
-        low, high = self._lift(self - other).range()
+        gap = self - other
+        low, high = self._lift(gap).range()
         answers = {
             "<": (high < 0, low >= 0),
             "<=": (high <= 0, low > 0),
@@ -101,10 +132,8 @@ class Sym:
         yes, no = answers[verdict]
         if yes or no:
             return yes
-        raise ShapeError(
-            f"dims: {self} {verdict} {other} is not decided by the bounds of its symbols",
-            hint="use known_equal, divides or upper_bound",
-        )
+        rule = f"dims: {self} {verdict} {other} is not decided by the bounds of its symbols"
+        raise undecided(gap, rule, verdict)
 
     def __lt__(self, other: Dim) -> bool:
         return self._decide(other, "<")
@@ -128,7 +157,7 @@ class Sym:
         return self._decide(0, ">")
 
     def __index__(self) -> int:
-        raise ShapeError(f"dims: the size {self} is symbolic where an int is needed")
+        raise undecided(self, f"dims: the size {self} is symbolic where an int is needed")
 
     def __str__(self) -> str:
         parts = []
@@ -139,6 +168,55 @@ class Sym:
 
     __repr__ = __str__
 
+
+def undecided(size: Dim, rule: str, verdict: str = "") -> UndecidedError:
+    """Return the error of asking how a symbolic size compares with 0, or for its value."""
+    error = UndecidedError(rule, hint="use known_equal, divides or upper_bound")
+    error.size, error.verdict = size, verdict
+    return error
+
+
+def atoms_of(size: Dim) -> set[str]:
+    """Return the names a size depends on, those inside of quotients too."""
+    found: set[str] = set()
+    for monomial, _ in () if isinstance(size, int) else size.terms:
+        for atom in monomial:
+            parts = quotient(atom)
+            found |= {atom} if parts is None else atoms_of(parts[0])
+    return found
+
+
+def range_of(size: Dim, bounds: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """Return bounds of a size for given bounds of its names."""
+    if isinstance(size, int):
+        return size, size
+    own: dict[str, tuple[int, int]] = {}
+    for monomial, _ in size.terms:
+        for atom in monomial:
+            parts = quotient(atom)
+            if parts is None:
+                own[atom] = bounds[atom]
+            else:
+                low, high = range_of(parts[0], bounds)
+                own[atom] = low // parts[1], high // parts[1]
+    return Sym(dict(size.terms), own).range()
+
+
+def evaluate(size: Dim, values: Mapping[str, int]) -> int:
+    """Return a size for given values of its names."""
+    if isinstance(size, int):
+        return size
+    total = 0
+    for monomial, c in size.terms:
+        for atom in monomial:
+            parts = quotient(atom)
+            c *= values[atom] if parts is None else evaluate(parts[0], values) // parts[1]
+        total += c
+    return total
+
+
+NUMBERS: list[Callable[[Sym], Any]] = []
+"""How a size becomes a number of the run: what captures functions puts it here."""
 
 Dim = Union[int, Sym]
 Shape = tuple[Dim, ...]
@@ -168,6 +246,31 @@ def upper_bound(a: Dim) -> int:
 def as_int(a: Dim) -> int:
     """Return a size that must be concrete here. Raises: ShapeError for a symbol."""
     return a if isinstance(a, int) else a.__index__()
+
+
+def quotient(atom: str) -> tuple[Sym, int] | None:
+    """Return what an atom is the floor of, and divided by what; None for a name."""
+    return _QUOTIENTS.get(atom)
+
+
+def exact_quotient(whole: Dim, part: Dim) -> Dim | None:
+    """Return the size that `whole` is `part` times for every value of the symbols; None where there is none."""
+    if isinstance(part, int):
+        return whole // part if divides(part, whole) else None
+    if isinstance(whole, int) or len(part.terms) != 1:
+        return 1 if known_equal(whole, part) else None
+    ((atoms, factor),) = part.terms
+    terms: dict[Monomial, int] = {}
+    for monomial, c in whole.terms:
+        rest = list(monomial)
+        for atom in atoms:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if c % factor:
+            return None
+        terms[tuple(rest)] = c // factor
+    return whole._collapse(terms, whole.bounds)
 
 
 def product(dims: Iterable[Dim]) -> Dim:

@@ -53,6 +53,17 @@ class ShapeError(StratalError, ValueError):
     advice = "shapes are known before anything runs: print(x.shape) shows them, inside compiled functions too"
 
 
+class UndecidedError(ShapeError):
+    """A question about a symbolic size that its bounds do not answer.
+
+    `size` is what was asked about: how it compares with 0, by the operator in `verdict`, or without one its value.
+    Who captures a function for many sizes answers it for the sizes at hand and captures again.
+    """
+
+    size: object = None
+    verdict: str = ""
+
+
 class DTypeError(StratalError, TypeError):
     """A dtype an op does not take, or dtypes that do not promote."""
 

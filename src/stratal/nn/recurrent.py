@@ -90,7 +90,7 @@ class _Recurrent(Module):
         return (x.permute(1, 0, 2) if self.batch_first else x), ends
 
     def _initial(self, x: Tensor, start: States | None, batched: bool) -> States:
-        shape = (self.num_layers * self._directions, int(x.shape[1]), self.hidden_size)
+        shape = (self.num_layers * self._directions, x.shape[1], self.hidden_size)
         if start is None:
             return tuple(zeros(shape, dtype=x.dtype) for _ in range(self._step.num_states))
         found = start if batched else tuple(s.reshape((s.shape[0], 1, s.shape[1])) for s in start)

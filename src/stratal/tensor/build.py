@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dims import known_equal
+from stratal.base.dims import NUMBERS, Sym, known_equal, quotient
 from stratal.base.dtypes import DType, as_dtype, float32, promote, promote_scalar
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.source import PACKAGE, SourceLine, user_line
@@ -121,7 +121,37 @@ def as_tensor(value: Any, name: str = "op") -> Tensor:
         return value
     if isinstance(value, (*Scalar, np.ndarray, np.generic)):
         return tensor(value)
+    if isinstance(value, Sym):
+        return number(value)
     raise DTypeError(f"{name}: takes tensors, arrays and numbers", got=type(value).__name__)
+
+
+def number(size: Sym) -> Tensor:
+    """Return a symbolic size as an int64 scalar of the run."""
+    trace = MODE.trace
+    symbols = {} if trace is None else trace.symbols
+    total: Any = 0
+    for atoms, factor in size.terms:
+        term: Any = factor
+        for atom in atoms:
+            term = term * _atom(atom, symbols)
+        total = total + term
+    return as_tensor(total)
+
+
+def _atom(atom: str, symbols: dict[str, tuple[Tensor, int]]) -> Tensor:
+    parts = quotient(atom)
+    if parts is not None:
+        whole, divisor = parts
+        found: Tensor = number(whole) // divisor
+        return found
+    if atom not in symbols:
+        raise ShapeError("sizes: a symbol belongs to no argument of this function", got=atom)
+    holder, axis = symbols[atom]
+    return call("size", holder, axis=axis)  # type: ignore[no-any-return]
+
+
+NUMBERS.append(number)
 
 
 def default_float(dtype: DType) -> DType:

@@ -17,20 +17,26 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.collector import collector_paused
+from stratal.base.dims import Sym
 from stratal.base.dtypes import float64
-from stratal.base.errors import CaptureError
+from stratal.base.errors import CaptureError, UndecidedError
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Node
+from stratal.optimize.sized import bounded
 from stratal.plan.host import expect_host
+from stratal.runtime.storage import Storage
 from stratal.tensor import lazy, programs, values
 from stratal.tensor.alike import UNLIKE, Alike
+from stratal.tensor.dynamic import Sizes, Symbolic, needs_sizes
 from stratal.tensor.guards import Guard, Guards, collect
 from stratal.tensor.handles import CONSTANT, TRACKED
 from stratal.tensor.replay import (
     Entry,
     Fixed,
     FromArgument,
+    FromPart,
+    FromSize,
     FromFloat,
     FromGrad,
     FromHandle,
@@ -42,9 +48,10 @@ from stratal.tensor.replay import (
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.state import LOCK, MODE, tracing
 from stratal.tensor.state import note_mutation as note_mutation
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import Tensor, tensor, wrap
 from stratal.tensor.trace import Cell, Trace
 
+_MOST_QUESTIONS = 32  # about sizes, before a function is captured for those at hand
 _MOST_CAPTURES = 64  # per function; the one used longest ago goes first
 
 
@@ -55,8 +62,12 @@ class Compiled:
     `explain()` show the capture used last.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str | None = None, dynamic: bool | None = None
+    ) -> None:
         functools.update_wrapper(self, function)
+        self._dynamic = dynamic
+        self._sizes: dict[Any, Sizes] = {}  # by all of a signature but sizes
         self._function = function
         self._name: str = name or getattr(function, "__name__", "") or type(function).__name__
         self._entries: dict[Any, list[Entry]] = {}
@@ -101,7 +112,9 @@ class Compiled:
         if instance is None:
             return self
         if instance not in self._bound:
-            self._bound[instance] = Compiled(self._function.__get__(instance, owner), self._name)
+            self._bound[instance] = Compiled(
+                self._function.__get__(instance, owner), self._name, self._dynamic
+            )
         return self._bound[instance]
 
     # -- calling it ------------------------------------------------------------------------------------------
@@ -124,11 +137,14 @@ class Compiled:
         with LOCK:
             leaves, structure = _flatten(args, kwargs)
             key = self._signature(leaves, structure, bool(kwargs))
+            sizes = self._family(key)
+            if sizes is not None and sizes.moving:
+                key = _with_types(key, sizes.symbolic(_types(key)).types)
             entry, reason = self._find(key)
             if entry is None:
                 grad = MODE.grad
                 try:
-                    return self._capture(key, leaves, structure, bool(kwargs), reason)
+                    return self._capture(key, leaves, structure, bool(kwargs), reason, sizes)
                 finally:  # Ctrl-C can prevent the exit of a `with` inside from being called
                     MODE.trace, MODE.grad = None, grad
             self._last = entry
@@ -151,6 +167,17 @@ class Compiled:
             else:
                 parts.append((type(x), x if isinstance(x, _HASHED) else id(x)))
         return (structure, has_kwargs, MODE.grad, tuple(parts))
+
+    def _family(self, key: Any) -> Sizes | None:
+        """Return what is known of the sizes of calls like this one; None where each is captured by itself."""
+        if self._dynamic is False:
+            return None
+        parts = tuple(_rank(p) for p in key[3])
+        family = (*key[:3], parts)
+        found = self._sizes.get(family)
+        if found is None:
+            found = self._sizes[family] = Sizes(self._dynamic)
+        return found
 
     def _find(self, key: Any) -> tuple[Entry | None, str]:
         entries = self._entries.get(key)
@@ -179,13 +206,18 @@ class Compiled:
 
     # -- capturing -------------------------------------------------------------------------------------------
     def _capture(
-        self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, reason: str
-    ) -> Any:
-        key = self._learn_floats(key, leaves, structure, has_kwargs)
-        self._learn_sources(key)
+        self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, reason: str,
+        sizes: Sizes | None,
+    ) -> Any:  # fmt: skip
+        plain = self._learn_floats(_with_types(key, _plain_types(leaves)), leaves, structure, has_kwargs)
+        self._learn_sources(plain)
         expect_host()
         with collector_paused():  # until the first run has compiled it
-            key, entry = self._trace(key, leaves, structure, has_kwargs)
+            if sizes is None:
+                key, entry = self._trace(plain, leaves, structure, has_kwargs)
+            else:
+                sizes.note(_types(plain))
+                key, entry = self._trace_sized(plain, leaves, structure, has_kwargs, sizes)
             self.captures += 1
             self.reasons.append(reason)
             entries = self._entries.setdefault(key, [])
@@ -223,13 +255,39 @@ class Compiled:
                 if not guard.holds() and type(guard.source.read()) is float:
                     self._varying.setdefault(guard.source.name, True)
 
-    def _trace(
-        self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool
+    def _trace_sized(
+        self, plain: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, sizes: Sizes
     ) -> tuple[Any, Entry]:
+        """Return the capture for as many sizes as the function allows, and its key.
+
+        What it asks of sizes is answered for those at hand, and it is captured again.
+        """
+        for _ in range(_MOST_QUESTIONS):
+            symbolic = sizes.symbolic(_types(plain))
+            if not symbolic:
+                break
+            key = _with_types(plain, symbolic.types)
+            entry, _reason = self._find(key)
+            if entry is not None:
+                return key, entry
+            try:
+                return self._trace(key, leaves, structure, has_kwargs, symbolic)
+            except UndecidedError as error:
+                sizes.learn(error, symbolic.names, symbolic.values)
+            except Exception:  # Python may need an int in a hundred ways; the same call without symbols tells
+                found = self._trace(plain, leaves, structure, has_kwargs)
+                sizes.fix_all()
+                return found
+        return self._trace(plain, leaves, structure, has_kwargs)
+
+    def _trace(
+        self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool,
+        symbolic: Symbolic | None = None,
+    ) -> tuple[Any, Entry]:  # fmt: skip
         """Return the capture and its key; where Python needs a number that was made an input, freeze that
         number after all.
         """
-        capture = _Capture(self, leaves, structure, has_kwargs, key)
+        capture = _Capture(self, leaves, structure, has_kwargs, key, symbolic)
         try:
             return key, capture.run(self._varying)
         except CaptureError:
@@ -239,7 +297,8 @@ class Compiled:
             self._floats.pop((structure, has_kwargs), None)
             self._varying.update(dict.fromkeys(capture.floats_used, False))
             key = self._signature(leaves, structure, has_kwargs)
-            return key, _Capture(self, leaves, structure, has_kwargs, key).run(self._varying)
+            key = key if symbolic is None else _with_types(key, symbolic.types)
+            return key, _Capture(self, leaves, structure, has_kwargs, key, symbolic).run(self._varying)
 
 
 @functools.lru_cache(maxsize=64)
@@ -262,6 +321,34 @@ _LEAVES = (Tensor, np.ndarray, bool, int, float, str)
 _HASHED = (bool, int, float, complex, str, bytes, type(None), type)
 
 
+def _types(key: Any) -> dict[int, TensorType]:
+    """Return the types of arguments whose sizes may be symbols: data, which takes no gradient."""
+    return {
+        k: part[0]
+        for k, part in enumerate(key[3])
+        if isinstance(part, tuple) and isinstance(part[0], TensorType) and part[0].ndim and not any(part[1:3])
+    }
+
+
+def _plain_types(leaves: list[Any]) -> dict[int, TensorType]:
+    return {k: x.type for k, x in enumerate(leaves) if isinstance(x, Tensor)}
+
+
+def _with_types(key: Any, types: dict[int, TensorType]) -> Any:
+    """Return a signature with other types of some arguments."""
+    if not types:
+        return key
+    parts = tuple((types[k], *part[1:]) if k in types else part for k, part in enumerate(key[3]))
+    return (*key[:3], parts)
+
+
+def _rank(part: Any) -> Any:
+    """Return what stays of an argument's part of a signature when sizes do not count."""
+    if not isinstance(part, tuple) or not isinstance(part[0], TensorType) or any(part[1:3]):
+        return part
+    return (part[0].dtype, part[0].ndim, *part[1:])
+
+
 def _part(part: Any) -> str:
     if isinstance(part, tuple) and part and isinstance(part[0], TensorType):
         return str(part[0])
@@ -276,8 +363,11 @@ class _Capture:
     """One run of the user's function on placeholders."""
 
     def __init__(
-        self, compiled: Compiled, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, key: Any
-    ) -> None:
+        self, compiled: Compiled, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, key: Any,
+        symbolic: Symbolic | None = None,
+    ) -> None:  # fmt: skip
+        self.symbolic = symbolic
+        self.sized: dict[int, Tensor] = {}  # arguments with symbolic types, by the handle they stand for
         self.function = compiled._function
         self.name = compiled._name
         self.leaves = leaves
@@ -287,6 +377,7 @@ class _Capture:
         self.trace = Trace(self.name)
         self.labels = _labels(self.function, structure, leaves, has_kwargs)
         self.scalars: dict[Node, FromFloat] = {}
+        self.placeholders: dict[Node, int] = {}
         self.floats_used: list[str] = []
 
     def run(self, varying: dict[str, bool]) -> Entry:
@@ -309,17 +400,35 @@ class _Capture:
                     if isinstance(guard.source.read(), RuntimeScalar):
                         guard.source.write(guard.expected)
                 self.trace.closed = True
+        if any(_node_in(made) not in self.placeholders for made in self.sized.values()):
+            raise needs_sizes(self.symbolic, "an argument is changed in place")
         del arguments, args, kwargs, tree_of_arguments
+        self.sized.clear()
+        self.trace.symbols.clear()
         own = {id(x) for x in self.leaves}
         read = [c.tensor for c in self.trace.cells.values() if id(c.tensor) not in own]
         return self._entry(result, guards.after_call({id(g.source) for g in swapped}, read))
 
     def _argument(self, k: int, x: Any) -> Any:
+        if self.symbolic is not None and k in self.symbolic.types:
+            return self._sized_argument(k, x, self.symbolic)
         if isinstance(x, Tensor):
             self.trace.enter(x, self.labels[k])
         elif k in self.float_arguments:
             return self._scalar(FromFloat(k, None), self.labels[k])
         return x
+
+    def _sized_argument(self, k: int, x: Tensor, symbolic: Symbolic) -> Tensor:
+        made = self.sized.get(id(x))
+        if made is None:
+            made = self.sized[id(x)] = wrap(
+                values.placeholder(self.labels[k], symbolic.types[k], self.name), CONSTANT
+            )
+            self.placeholders[_node_in(made)] = k
+            for name, axis in symbolic.names.items():
+                if axis[0] == k:
+                    self.trace.symbols[name] = made, axis[1]
+        return made
 
     def _scalar(self, place: FromFloat, label: str) -> RuntimeScalar:
         node = values.placeholder(label, TensorType(float64), self.name)
@@ -360,6 +469,26 @@ class _Capture:
         leaf_written = any(c.leaf for c in cells)
         tracked = any(o.track == TRACKED for o in outs if o.number >= 0)
         entry.lazily = tracked and not trace.differentiated and not leaf_written and not survivors
+        return entry if self.symbolic is None else self._for_all_sizes(entry, self.symbolic)
+
+    def _for_all_sizes(self, entry: Entry, symbolic: Symbolic) -> Entry:
+        """Let the entry's program serve every size up to the bounds, with the sizes as inputs in front."""
+        if entry.lazily or entry.survivors:
+            raise needs_sizes(symbolic, "results carry gradients, or outlive the call")
+        graph, names = bounded(entry.graph)
+        entry.parts = {
+            k: o.aval for k, o in enumerate(entry.graph.outputs) if any(isinstance(n, Sym) for n in o.aval.shape)
+        }
+        entry.graph = graph
+        entry.sizes = {name: FromSize(*symbolic.names[name]) for name in names}
+        shift = len(names)
+        entry.reads = [*entry.sizes.values(), *entry.reads]
+        for k, read in enumerate(entry.reads):
+            if isinstance(read, FromArgument) and read.position in symbolic.types:
+                type_ = graph.inputs[k].aval
+                entry.reads[k] = FromPart(read.position, Storage.copy_of(np.zeros(type_.ints), type_))
+        entry.written = [k + shift for k in entry.written]
+        entry.grads = [(owner, k + shift) for owner, k in entry.grads]
         return entry
 
     def _out(self, x: Any, outputs: dict[Node, int]) -> Out:
@@ -388,6 +517,8 @@ class _Capture:
     def _read(self, node: Node) -> Place | Fixed:
         if node in self.scalars:
             return self.scalars[node]
+        if node in self.placeholders:
+            return FromArgument(self.placeholders[node])
         cell = self._cell_of.get(node)
         if cell is None:
             storage = values.finished(node)
@@ -460,9 +591,9 @@ def _labels(function: Any, structure: tree.Structure, leaves: list[Any], has_kwa
 class CompiledModule:
     """A module whose call is compiled; every other attribute is the module's."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, dynamic: bool | None = None) -> None:
         object.__setattr__(self, "_module", module)
-        object.__setattr__(self, "_compiled", Compiled(module.__call__, type(module).__name__))
+        object.__setattr__(self, "_compiled", Compiled(module.__call__, type(module).__name__, dynamic))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
@@ -479,19 +610,23 @@ class CompiledModule:
         return f"compiled {self._module!r}"
 
 
-def compile(function: Any = None, *, name: str | None = None) -> Any:
+def compile(function: Any = None, *, name: str | None = None, dynamic: bool | None = None) -> Any:
     """Capture a function, or a module's call, once per signature and replay it with one program call. Also a
     decorator.
 
     The signature is the types of tensors, Python arguments, and whether gradients are on; Python values read
     through closures, globals, modules and containers are frozen, and captured again when they change. Tensors
     read that way are inputs, and those changed inside are written back.
+
+    Sizes of data that change from call to call do not need a program each: from the second size of an axis on
+    (`dynamic=True`: from the first call on) one program serves all sizes up to a bound, with means, statistics
+    and gradients of the true sizes. `dynamic=False` captures each size by itself.
     """
     if function is None:
-        return functools.partial(compile, name=name)
+        return functools.partial(compile, name=name, dynamic=dynamic)
     if hasattr(function, "forward") and hasattr(function, "named_parameters"):
-        return CompiledModule(function)
-    return Compiled(function, name)
+        return CompiledModule(function, dynamic)
+    return Compiled(function, name, dynamic)
 
 
 __all__ = ["Compiled", "CompiledModule", "Guard", "compile", "note_mutation"]

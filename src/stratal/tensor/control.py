@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base import tree
+from stratal.base.dims import Dim, Sym, known_equal
 from stratal.base.dtypes import as_dtype, bool_, int64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
@@ -226,7 +227,7 @@ def scan(
 
 
 def _scan_node(
-    body: Region, carry: list[Tensor], rows: list[Tensor], count: int, runtime: Tensor | None, reverse: bool
+    body: Region, carry: list[Tensor], rows: list[Tensor], count: Dim, runtime: Tensor | None, reverse: bool
 ) -> tuple[Node, int, int, int]:
     b = Builder(where_now())
     n = len(carry)
@@ -250,17 +251,17 @@ def _scan_node(
     return make(record, *ops.nodes, where=b.where), ops.track, n, token
 
 
-def _length(rows: list[Tensor], length: Any, max_length: int | None) -> tuple[int, Tensor | None]:
+def _length(rows: list[Tensor], length: Any, max_length: int | None) -> tuple[Dim, Tensor | None]:
     runtime = length if isinstance(length, Tensor) else None
-    sizes = {int(t.shape[0]) for t in rows if t.ndim}
+    sizes = {t.shape[0] for t in rows if t.ndim}
     if any(not t.ndim for t in rows) or len(sizes) > 1:
         raise ShapeError("scan: xs must share their leading axis", got=", ".join(str(t.type) for t in rows))
     bound = sizes.pop() if sizes else max_length if runtime is not None or length is None else length
     if bound is None:
         raise AttributeValueError("scan: needs xs, a length, or max_length with a runtime length")
-    if runtime is None and length is not None and int(length) != bound:
+    if runtime is None and length is not None and not known_equal(length, bound):
         raise ShapeError("scan: length and the leading axis of xs differ", got=f"{length} and {bound}")
-    return int(bound), runtime
+    return bound if isinstance(bound, Sym) else int(bound), runtime
 
 
 def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], init: Any) -> Any:
@@ -282,7 +283,8 @@ def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], ini
         i, x = state
         return (i + 1, body_fn(i, x)), None
 
-    (_, last), _ = scan(step, (as_tensor(int(lower)), init), length=max(0, int(upper) - int(lower)))
+    steps = upper - lower if isinstance(upper, Sym) else max(0, int(upper) - int(lower))
+    (_, last), _ = scan(step, (as_tensor(lower), init), length=steps)
     return last
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stratal.base.dims import Dim, Sym, as_int
 from stratal.base.dtypes import DType, as_dtype, bool_, float32, int64
 from stratal.base.errors import AttributeValueError, DTypeError, StratalError
 from stratal.base.types import TensorType
@@ -160,14 +161,16 @@ def arange(
     start, stop, step = (x.item() if isinstance(x, Tensor) else x for x in (start, stop, step))
     if step == 0:
         raise AttributeValueError("arange: the step must not be 0")
-    whole = all(isinstance(x, (int, np.integer)) for x in (start, stop, step))
+    whole = all(isinstance(x, (int, np.integer, Sym)) for x in (start, stop, step))
     target = as_dtype(dtype) if dtype is not None else int64 if whole else float32
+    if isinstance(stop, Sym) or isinstance(start, Sym):
+        return _ramp((stop - start + step - 1) // as_int(step), start, step, target)
     count = max(0, math.ceil((stop - start) / step))
     made = _ramp(count, start, step, target)
     return made.requires_grad_() if requires_grad else made
 
 
-def _ramp(count: int, start: Any, step: Any, dtype: DType) -> Tensor:
+def _ramp(count: Dim, start: Any, step: Any, dtype: DType) -> Tensor:
     if MODE.trace is None:
         values = start + step * np.arange(count)
         return tensor(values.astype(dtype.np))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stratal.base.dims import Dim, Sym, as_int, known_equal
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import AttributeValueError, DTypeError, IndexOutOfRangeError, ShapeError
 from stratal.graph.op import REGISTRY
@@ -28,13 +29,22 @@ from stratal.tensor.tensor import Tensor, tensor, wrap
 class _Range(NamedTuple):
     """What a basic index takes along one axis: the elements start, start + step, ..., count of them."""
 
-    start: int
-    length: int
+    start: Dim
+    length: Dim
     step: int
 
     @property
-    def low(self) -> int:
-        return self.start if self.step > 0 or not self.length else self.start + (self.length - 1) * self.step
+    def empty(self) -> bool:
+        return known_equal(self.length, 0)
+
+    @property
+    def low(self) -> Dim:
+        return self.start if self.step > 0 or self.empty else self.start + (self.length - 1) * self.step
+
+    @property
+    def stop(self) -> Dim:
+        """One more than the greatest index."""
+        return self.low if self.empty else self.low + (self.length - 1) * abs(self.step) + 1
 
 
 class _Plan(NamedTuple):
@@ -89,8 +99,27 @@ def _as_entry(entry: Any) -> Any:
         ) from None
 
 
-def _as_int(part: Any) -> int | None:
-    return None if part is None else operator.index(part)
+def _as_size(part: Any) -> Dim | None:
+    return part if part is None or isinstance(part, Sym) else operator.index(part)
+
+
+def _range(entry: slice, n: Dim) -> _Range:
+    """Return what a slice takes of an axis. A symbolic size must decide by its bounds what lies inside."""
+    start, stop, step = map(_as_size, (entry.start, entry.stop, entry.step))
+    if all(isinstance(v, int) for v in (n, 0 if start is None else start, 0 if stop is None else stop)):
+        first, last, by = slice(start, stop, step).indices(n)  # type: ignore[arg-type]
+        return _Range(first, len(range(first, last, by)), by)
+    if step is not None and step < 0 and start is stop is None:
+        return _Range(n - 1, (n - 1) // -step + 1, as_int(step))
+    by = 1 if step is None else as_int(step)
+    if by <= 0:
+        raise ShapeError("index: a backward slice of a symbolic size takes the whole axis", got=str(entry))
+    first, last = (
+        default if v is None else v if v >= 0 else n + v for v, default in ((start, 0), (stop, n))
+    )  # type: ignore[assignment]
+    if not (first >= 0 and first <= last and last <= n):
+        raise ShapeError("index: a slice leaves an axis of symbolic size", got=f"{first}:{last} of {n}")
+    return _Range(first, (last - first + by - 1) // by, by)
 
 
 def _plan(x: Tensor, index: Any) -> _Plan:
@@ -104,26 +133,24 @@ def _plan(x: Tensor, index: Any) -> _Plan:
         if entry is None:
             layout.append(None)
         elif isinstance(entry, slice):
-            n = operator.index(x.shape[axis])
-            start, stop, step = slice(*map(_as_int, (entry.start, entry.stop, entry.step))).indices(n)
-            ranges.append(_Range(start, len(range(start, stop, step)), step))
+            ranges.append(_range(entry, x.shape[axis]))
             layout.append(axis)
         elif isinstance(entry, int):
-            n = operator.index(x.shape[axis])
-            if not -n <= entry < n:
+            n: Dim = x.shape[axis]
+            if not (-n <= entry and n > entry):
                 raise IndexOutOfRangeError("index: out of range", got=f"{entry} on axis {axis} of {x.type}")
-            ranges.append(_Range(entry % n, 1, 1))
+            ranges.append(_Range(entry if entry >= 0 else n + entry, 1, 1))
             at = at if places else len(layout)
             places.append(place)
         elif entry.dtype.is_bool:
             for part in nonzero(entry, against=x.shape[axis : axis + entry.ndim]):
                 arrays[len(ranges)] = part
-                ranges.append(_Range(0, operator.index(x.shape[len(ranges)]), 1))
+                ranges.append(_Range(0, x.shape[len(ranges)], 1))
             at = at if places else len(layout)
             places.append(place)
         else:
             arrays[axis] = _from_end(entry, x.shape[axis])
-            ranges.append(_Range(0, operator.index(x.shape[axis]), 1))
+            ranges.append(_Range(0, x.shape[axis], 1))
             at = at if places else len(layout)
             places.append(place)
     if arrays:
@@ -177,13 +204,10 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 def _take_ranges(x: Tensor, ranges: Sequence[_Range]) -> Tensor:
     if any((r.start, r.length, r.step) != (0, n, 1) for r, n in zip(ranges, x.shape, strict=True)):
         steps = [abs(r.step) for r in ranges]
-        stops = [
-            r.low + (r.length - 1) * s + 1 if r.length else r.low for r, s in zip(ranges, steps, strict=True)
-        ]
-        lows = [min(r.low, stop) for r, stop in zip(ranges, stops, strict=True)]
+        lows, stops = [r.low for r in ranges], [r.stop for r in ranges]
         if (tuple(lows), tuple(stops)) != ((0,) * x.ndim, x.shape) or any(s != 1 for s in steps):
             x = slice_op(x, lows, stops, steps)
-    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.length > 1)
+    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and not r.empty)
     return flip(x, turned) if turned else x
 
 
@@ -318,16 +342,16 @@ def _fit(value: Any, x: Tensor, shape: tuple[Any, ...]) -> Tensor:
 
 def _set_ranges(x: Tensor, ranges: Sequence[_Range], update: Tensor) -> Tensor:
     """Spread the update over the axes it goes to, and choose between it and `x` by where it lies."""
-    if not update.numel():
+    if known_equal(update.numel(), 0):
         return x
     update = reshape(update, [r.length for r in ranges])
-    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and r.length > 1)
+    turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and not r.empty)
     update = flip(update, turned) if turned else update
     if update.shape == x.shape:
         return update
     low = tuple(r.low for r in ranges)
-    step = tuple(abs(r.step) if r.length > 1 else 1 for r in ranges)
-    used = [a + (r.length - 1) * s + 1 for a, r, s in zip(low, ranges, step, strict=True)]
+    step = tuple(abs(r.step) if not known_equal(r.length, 1) else 1 for r in ranges)
+    used = [r.stop for r in ranges]
     high = tuple(n - u for n, u in zip(x.shape, used, strict=True))
     op = REGISTRY["pad"](low, high, tuple(s - 1 for s in step))  # type: ignore[call-arg]
     zero = wrap(full("x[i] = v", 0, x.dtype, ()))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stratal.base.dims import Sym
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.tensor import creation, elementwise, indexing, linear, reductions, shapes, sorting
@@ -74,7 +75,7 @@ _CASTS = {
 
 
 def _accepts(value: Any) -> bool:
-    return isinstance(value, (Tensor, *Scalar)) or hasattr(value, "__array__")
+    return isinstance(value, (Tensor, Sym, *Scalar)) or hasattr(value, "__array__")
 
 
 def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from stratal.base.dims import product
+from stratal.base.dims import known_equal, product
 from stratal.base.dtypes import as_dtype, bool_, int64, uint64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
@@ -67,8 +67,10 @@ def _first(*names: str) -> str:
     return next((n for n in names if n in REGISTRY), names[0])
 
 
-def _count(t: Tensor, axes: tuple[int, ...]) -> int:
-    return int(product(t.shape[a] for a in axes))
+def _count(t: Tensor, axes: tuple[int, ...]) -> Any:
+    """Return how many elements a reduction combines; where only a run knows, what stands for that number."""
+    found = product(t.shape[a] for a in axes)
+    return found if isinstance(found, int) else call("count", t, axes=axes)
 
 
 @two_names
@@ -79,7 +81,9 @@ def mean(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = N
     axes = as_axes("mean", axis, t.ndim)
     count = _count(t, axes)
     total = _reduce("sum", t, axes, keepdims)
-    return total * (1.0 / count) if count and not count & (count - 1) else total / float(count)
+    if isinstance(count, int):
+        return total * (1.0 / count) if count and not count & (count - 1) else total / float(count)
+    return total / cast(count, total.dtype)
 
 
 @two_names
@@ -101,8 +105,10 @@ def var(
     less = float(unbiased) if unbiased is not None else correction or 0.0
     distance = t - mean(t, axis=axes, keepdims=True)
     total = _reduce("sum", distance * distance, axes, keepdims)
-    left = _count(t, axes) - less
-    return total / (left if left > 0 else 0.0)
+    count = _count(t, axes)
+    if isinstance(count, int):
+        return total / (count - less if count > less else 0.0)
+    return total / FUNCTIONS["maximum"](cast(count, total.dtype) - less, 0.0)
 
 
 @two_names
@@ -139,7 +145,7 @@ def _extreme(name: str, op: str, x: Any, axis: Axis, keepdims: bool) -> Tensor:
     axes = as_axes(name, axis, t.ndim)
     if t.dtype.is_bool:
         return _reduce("any" if op == "reduce_max" else "all", t, axes, keepdims)
-    if axes and _count(t, axes) == 0:
+    if axes and known_equal(product(t.shape[a] for a in axes), 0):
         raise ShapeError(f"{name}: no greatest or least element of nothing", got=str(t.type))
     return _reduce(op, t, axes, keepdims)
 

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from stratal.base import tree
-from stratal.base.dtypes import float64
+from stratal.base.dims import evaluate
+from stratal.base.dtypes import float64, int64
 from stratal.base.interrupts import InterruptsHeld
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
@@ -68,6 +69,28 @@ class FromFloat(NamedTuple):
         return Storage.copy_of(np.array(float(value)), TensorType(float64))
 
 
+class FromSize(NamedTuple):
+    """The size of an argument's axis."""
+
+    position: int
+    axis: int
+
+    def storage(self, arguments: Sequence[Any]) -> Storage:
+        return Storage.copy_of(np.array(arguments[self.position].shape[self.axis]), TensorType(int64))
+
+
+class FromPart(NamedTuple):
+    """An argument in the first places of a buffer that has room for the largest sizes."""
+
+    position: int
+    room: Storage
+
+    def storage(self, arguments: Sequence[Any]) -> Storage:
+        array = FromArgument(self.position).storage(arguments).array
+        self.room.array[tuple(map(slice, array.shape))] = array
+        return self.room
+
+
 class Frozen(NamedTuple):
     """Data made while the function was captured, the same at each call."""
 
@@ -78,7 +101,7 @@ class Frozen(NamedTuple):
 
 
 Place = FromArgument | FromHandle | FromGrad
-Fixed = FromFloat | Frozen
+Fixed = FromFloat | Frozen | FromSize | FromPart
 
 
 class _Absent:
@@ -152,6 +175,8 @@ class Entry:
         self.lazily = False  # results carry gradients back into this call: its graph joins the caller's
         self.tracks: list[int] = []  # of the values written
         self.once = False  # made tensors that outlive the call: the next call finds them and captures again
+        self.sizes: dict[str, FromSize] = {}  # of each symbol, where a call says what it is
+        self.parts: dict[int, TensorType] = {}  # outputs of which only the first places count
         self.steady: Steady | None = None  # since the last call, unless it could not be
         self._program: Any = None
 
@@ -160,13 +185,13 @@ class Entry:
         """How inputs are collected."""
         handles = [r.handle if isinstance(r, FromHandle) else _ABSENT for r in self.reads]
         varying = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, (FromArgument, FromGrad))]
-        made = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, (FromFloat, Frozen))]
+        made = [(k, r) for k, r in enumerate(self.reads) if isinstance(r, Fixed)]
         return Gather(handles, varying, made)
 
     @cached_property
     def varying(self) -> list[int]:
         """The positions of inputs that are others at each call."""
-        return [k for k, r in enumerate(self.reads) if isinstance(r, (FromArgument, FromGrad, FromFloat))]
+        return [k for k, r in enumerate(self.reads) if not isinstance(r, (FromHandle, Frozen))]
 
     @cached_property
     def varying_reads(self) -> list[Place | Fixed]:
@@ -215,7 +240,7 @@ def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
     """
     nodes = []
     for read in entry.reads:
-        if isinstance(read, (FromFloat, Frozen)):
+        if isinstance(read, Fixed):
             nodes.append(values.leaf(read.storage(arguments)))
         else:
             nodes.append(look(read.tensor(arguments))[0])
@@ -225,7 +250,7 @@ def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
     outputs, states = made[: len(graph.outputs)], made[len(graph.outputs) :]
     for position, node, track in zip(entry.written, states, entry.tracks, strict=True):
         read = entry.reads[position]
-        assert not isinstance(read, (FromFloat, Frozen))
+        assert not isinstance(read, Fixed)
         rebind(read.tensor(arguments), node, track)
     results = [wrap(outputs[o.number], o.track) if o.number >= 0 else o.value for o in entry.outs]
     return tree.unflatten(entry.structure, results)
@@ -237,7 +262,23 @@ def _run_now(entry: Entry, arguments: list[Any]) -> Any:
         varied = [read.storage(arguments) for read in entry.varying_reads]  # may compute, and disturb
         if list(map(_LAYOUT, varied)) == entry.steady.program.layouts:
             outputs = _run_steadily(entry, list(map(_ADDRESS, varied)))
-    return results(entry, _run_with_care(entry, arguments) if outputs is None else outputs)
+    if outputs is None:
+        outputs = _run_with_care(entry, arguments)
+    return results(entry, _counted(entry, outputs, arguments) if entry.parts else outputs)
+
+
+def _counted(entry: Entry, outputs: list[Storage], arguments: list[Any]) -> list[Storage]:
+    """Return outputs without the places that the sizes of this call do not fill."""
+    sizes = {name: arguments[r.position].shape[r.axis] for name, r in entry.sizes.items()}
+    found = list(outputs)
+    for number, type_ in entry.parts.items():
+        shape = tuple(evaluate(n, sizes) for n in type_.shape)
+        part = outputs[number].array[tuple(map(slice, shape))]
+        if part.flags.c_contiguous and part.size:
+            found[number] = Storage(type_.with_shape(shape), part)
+        else:
+            found[number] = Storage.copy_of(part, type_.with_shape(shape))
+    return found
 
 
 def _run_steadily(entry: Entry, addresses: list[int]) -> list[Storage] | None:

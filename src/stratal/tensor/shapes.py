@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dims import known_equal, product
+from stratal.base.dims import Sym, exact_quotient, known_equal, product
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
 from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
@@ -35,7 +35,7 @@ def as_shape(name: str, sizes: Sequence[Any]) -> tuple[Any, ...]:
     if len(sizes) == 1 and not hasattr(sizes[0], "__index__"):
         sizes = sizes[0]
     try:
-        return tuple(int(n) if hasattr(n, "__index__") else n for n in sizes)
+        return tuple(n if type(n) is int or isinstance(n, Sym) else int(n) for n in sizes)
     except TypeError:
         raise DTypeError(f"{name}: a shape is made of ints", got=repr(sizes)) from None
 
@@ -71,9 +71,10 @@ def _resolve(t: Tensor, target: tuple[Any, ...]) -> tuple[Any, ...]:
     total = t.type.size
     if target.count(-1) > 1:
         raise ShapeError("reshape: only one size can be -1", got=str(list(target)))
-    if not isinstance(rest, int) or rest == 0 or (isinstance(total, int) and total % rest):
+    missing = exact_quotient(total, rest)
+    if missing is None:
         raise ShapeError("reshape: no size fits in place of -1", got=f"{t.type} to {list(target)}")
-    return tuple(total // rest if n == -1 else n for n in target)
+    return tuple(missing if n == -1 else n for n in target)
 
 
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stratal.base.dims import upper_bound
+from stratal.base.dims import as_int
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import (
     AttributeValueError,
@@ -184,13 +184,13 @@ class Tensor:
         """The number of elements, as in the array API; called, the shape or the size of one axis, as in
         PyTorch.
         """
-        made = _Size(self.numel())
+        made = _Size(as_int(self.type.size))
         made.shape = self.shape
         return made
 
     def numel(self) -> int:
-        """Return the number of elements."""
-        return upper_bound(self.type.size)
+        """Return the number of elements; while a function is captured for any size, a symbol."""
+        return self.type.size  # type: ignore[return-value]
 
     nelement = numel
 
@@ -205,7 +205,7 @@ class Tensor:
     def __len__(self) -> int:
         if not self.type.shape:
             raise ShapeError("len: a tensor without axes has no length", got=str(self.type))
-        return upper_bound(self.type.shape[0])
+        return as_int(self.type.shape[0])
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.type.shape:

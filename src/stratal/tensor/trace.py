@@ -44,6 +44,7 @@ class Trace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.cells: dict[int, Cell] = {}
+        self.symbols: dict[str, tuple[Tensor, int]] = {}  # of each symbolic size, an argument's axis that has it
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # `.grad` attributes set inside
         self.grads_read: dict[int, tuple[Tensor, Tensor | None]] = {}  # and those read, as they were before
         self.created: list[weakref.ref[Tensor]] = []
@@ -159,6 +160,8 @@ class RegionTrace(Trace):
     def __init__(self, name: str, parent: Trace | None) -> None:
         super().__init__(name)
         self.parent = parent
+        if parent is not None:
+            self.symbols = parent.symbols
 
     def look(self, tensor: Tensor) -> tuple[Node, int]:
         if tensor._trace is self:

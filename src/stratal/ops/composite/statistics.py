@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stratal.base.dims import as_int, product
-from stratal.graph.builder import Builder
+from stratal.base.dtypes import int64
+from stratal.graph.builder import Builder, composite
 from stratal.graph.node import Node
 from stratal.ops.composite.family import all_axes, axis_of, cast_to, check_float, named, spread, wide
+
+
+@composite
+def count(b: Builder, x: Node, *, axes: Sequence[int]) -> Node:
+    """Return how many elements lie along axes, as an int64 scalar: a constant where their sizes are known."""
+    known = b.const(as_int(product(n for k in axes if isinstance(n := x.shape[k], int))), int64)
+    for k in axes:
+        if not isinstance(x.shape[k], int):
+            known = b.op("mul", known, b.size(x, axis=k))
+    return known
+
+
+def _divided(b: Builder, total: Node, x: Node, axes: Sequence[int], less: float = 0) -> Node:
+    """Return a sum over axes divided by the number of elements it adds up, less some."""
+    number = product(x.shape[a] for a in axes)
+    if isinstance(number, int):
+        return b.op("div", total, b.like(total, max(number - less, 0)))
+    counted = b.cast(b.count(x, axes=axes), dtype=total.dtype)
+    if less:
+        counted = b.op("max", b.op("sub", counted, b.like(counted, less)), b.like(counted, 0))
+    return b.op("div", total, b.broadcast(counted, shape=total.shape, axes=()))
 
 
 def mean_of(b: Builder, x: Node, axes: Sequence[int]) -> Node:
     """Return the mean over `axes` of a tensor already in its compute dtype; of nothing, NaN."""
     total = b.op("sum", x, axes=tuple(axes))
-    return b.op("div", total, b.like(total, as_int(product(x.shape[a] for a in axes))))
+    return _divided(b, total, x, axes)
 
 
 def variance_of(b: Builder, x: Node, axes: Sequence[int], correction: float = 0) -> tuple[Node, Node, Node]:
@@ -21,8 +43,7 @@ def variance_of(b: Builder, x: Node, axes: Sequence[int], correction: float = 0)
     mean = mean_of(b, x, axes)
     centered = b.op("sub", x, spread(b, mean, x, axes))
     total = b.op("sum", b.mul(centered, centered), axes=tuple(axes))
-    freedom = max(as_int(product(x.shape[a] for a in axes)) - correction, 0)
-    return mean, b.op("div", total, b.like(total, freedom)), centered
+    return mean, _divided(b, total, x, axes, correction), centered
 
 
 @named

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import known_equal
+from stratal.base.dims import Dim, as_int, known_equal, upper_bound
 from stratal.base.dtypes import DType, float32, float64, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.base.lowered import Lowered
@@ -50,7 +50,7 @@ class Scan(Op):
     """
 
     body: Graph
-    length: int
+    length: Dim
     num_carries: int
     num_xs: int
     reverse: bool = False
@@ -102,7 +102,7 @@ class Scan(Op):
     def ref(self, *arrays: Array) -> tuple[Array, ...]:
         carries, xs, consts = self.parts(arrays)
         types = self.body.output_types[self.num_carries :]
-        ys = [np.zeros((self.length, *t.ints), t.dtype.np) for t in types]
+        ys = [np.zeros((as_int(self.length), *t.ints), t.dtype.np) for t in types]
         steps = int(np.clip(arrays[-1], 0, self.length)) if self.dynamic_length else self.length
         state = [np.array(c) for c in carries]
         for k in range(steps)[:: -1 if self.reverse else 1]:
@@ -118,7 +118,7 @@ class Scan(Op):
         return Region("scan")
 
     def cost(self, *types: TensorType) -> Cost:
-        return regions.region_cost(self.body, self.length)
+        return regions.region_cost(self.body, upper_bound(self.length))
 
     # -- derivatives -----------------------------------------------------------------------------------------
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:

@@ -1,0 +1,55 @@
+"""Control flow on values whose sizes are known only at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratal.base.dims import Sym, upper_bound
+from stratal.base.errors import ShapeError
+from stratal.graph.graph import Graph
+from stratal.graph.node import Node, graph_input
+from stratal.ops.control.scan import Scan
+from stratal.optimize.sized.table import rule
+from stratal.optimize.sized.translate import translate
+from stratal.optimize.sized.values import Sized, Sizes, capacities, plain
+
+
+def region(s: Sizes, graph: Graph, extra: Sequence[str]) -> Graph:
+    """Return a region over values of fixed sizes; the sizes it needs come as constants behind its operands.
+
+    Its last input, the number of the row, stays last.
+    """
+    b = s.b
+    inputs = [graph_input("", i.aval.with_shape(capacities(i.aval.shape)), i.where) for i in graph.inputs]
+    symbols = {name: graph_input(name, s.symbols[name].aval) for name in extra}
+    inside = Sizes(b, dict(symbols))
+    values = {old: Sized(new, plain(old.aval)) for old, new in zip(graph.inputs, inputs, strict=True)}
+    translate(inside, graph.nodes, values)
+    outputs = [inside.held(values[o], plain(o.aval)).node for o in graph.outputs]
+    return Graph([*inputs[:-1], *symbols.values(), inputs[-1]], outputs, name=graph.name)
+
+
+@rule("scan")
+def scan(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
+    """Go through the rows that count."""
+    op = node.op
+    assert isinstance(op, Scan)
+    names = sorted(name for name in s.symbols)
+    length = op.length
+    given = list(operands)
+    count: Node | None = given.pop().node if op.dynamic_length else None
+    if isinstance(length, Sym):
+        if count is not None:
+            raise ShapeError("scan: a runtime length of an unknown size", got=str(length))
+        count = s.count(length)
+    held = [
+        s.held(x, plain_of) .node
+        for x, plain_of in zip(given, [plain(i.aval) for i in node.inputs[: len(given)]], strict=True)
+    ]
+    body = region(s, op.body, names)
+    new = Scan(body, upper_bound(length), op.num_carries, op.num_xs, op.reverse, count is not None)
+    tail = [count] if count is not None else []
+    from stratal.graph.node import items, make
+
+    made = make(new, *held, *(s.symbols[n] for n in names), *tail, where=node.where)
+    return [Sized(m, plain(old.aval)) for m, old in zip(items(made), items(node), strict=True)]

@@ -1,0 +1,134 @@
+"""Reading and writing at computed places, on values whose sizes are known only at run time."""
+
+from __future__ import annotations
+
+from stratal.base.dims import Dim, Sym, upper_bound
+from stratal.base.dtypes import int64
+from stratal.base.errors import ShapeError
+from stratal.graph.node import Node
+from stratal.optimize.sized.table import rule
+from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities
+
+
+def _checked(s: Sizes, index: Sized, size: Dim) -> Sized:
+    """Return indices of which those that do not count are 0, and those beyond the end are beyond the last place.
+
+    So the op itself finds an index that is out of range; what lies between the end and the last place is not
+    read by mistake.
+    """
+    b = s.b
+    node = s.masked(index, range(len(index.axes)), 0)
+    if isinstance(size, Sym):
+        wide = b.cast(node, dtype=int64) if node.dtype is not int64 else node
+        end = b.broadcast(s.count(size), shape=wide.shape, axes=())
+        node = b.select(b.lt(wide, end), wide, b.like(wide, upper_bound(size)))
+    return Sized(node, index.axes)
+
+
+@rule("gather")
+def gather(s: Sizes, node: Node, x: Sized, index: Sized) -> Sized:
+    """Take slices; where the indexed axis has an unknown size, indices are compared with it."""
+    axis: int = node.op.axis  # type: ignore[attr-defined]
+    x = s.prefix(x, axis)
+    index = _checked(s, index, x.axes[axis][0])
+    taken = s.b.gather(x.node, index.node, axis=x.places(axis)[0])
+    return Sized(taken, (*x.axes[:axis], *index.axes, *x.axes[axis + 1 :]))
+
+
+@rule("gather_along")
+def gather_along(s: Sizes, node: Node, x: Sized, index: Sized) -> Sized:
+    """Take single elements."""
+    axis: int = node.op.axis  # type: ignore[attr-defined]
+    x, index = s.prefix(x, axis), s.prefix(index, axis)
+    x, index = _alike(s, x, index, axis)
+    index = _checked(s, index, x.axes[axis][0])
+    return Sized(s.b.gather_along(x.node, index.node, axis=x.places(axis)[0]), index.axes)
+
+
+def _alike(s: Sizes, x: Sized, y: Sized, axis: int) -> tuple[Sized, Sized]:
+    """Hold all axes but one of two values in the same way."""
+    axes = [max(p, q, key=len) for p, q in zip(x.axes, y.axes, strict=True)]
+    x = s.held(x, [x.axes[k] if k == axis else f for k, f in enumerate(axes)])
+    y = s.held(y, [y.axes[k] if k == axis else f for k, f in enumerate(axes)])
+    return x, y
+
+
+def _nothing(kind: str, node: Node) -> object:
+    from stratal.ops.linear.window import highest, lowest
+
+    return {"add": 0, "max": lowest(node.dtype), "min": highest(node.dtype)}[kind]
+
+
+@rule("scatter")
+def scatter(s: Sizes, node: Node, x: Sized, index: Sized, update: Sized) -> Sized:
+    """Updates that do not count combine as nothing at place 0; for `set` there is a place more, cut off after."""
+    op, b = node.op, s.b
+    kind, axis = op.kind, op.axis  # type: ignore[attr-defined]
+    x = s.prefix(x, axis)
+    rows = len(index.axes)
+    held: list[Factors] = [*x.axes[:axis], *index.axes, *x.axes[axis + 1 :]]
+    update = s.held(update, held)
+    return _combined(s, node, kind, x, axis, index, update, range(axis, axis + rows), b.gather)
+
+
+@rule("scatter_along")
+def scatter_along(s: Sizes, node: Node, x: Sized, index: Sized, update: Sized) -> Sized:
+    """As `scatter`, one element at a time."""
+    op = node.op
+    kind, axis = op.kind, op.axis  # type: ignore[attr-defined]
+    x, index = s.prefix(x, axis), s.prefix(index, axis)
+    x, index = _alike(s, x, index, axis)
+    update = s.held(update, index.axes)
+    return _combined(s, node, kind, x, axis, index, update, range(len(index.axes)), None)
+
+
+def _combined(
+    s: Sizes, node: Node, kind: str, x: Sized, axis: int, index: Sized, update: Sized, axes: range, _: object
+) -> Sized:
+    b = s.b
+    place = x.places(axis)[0]
+    counted = s.inside(index, range(len(index.flat)))
+    checked = _checked(s, index, x.axes[axis][0]).node
+    if counted is None:
+        made = b.op(node.op.name, x.node, checked, update.node, kind=kind, axis=place)
+        return Sized(made, x.axes)
+    if kind != "set":
+        values = s.masked(update, axes, _nothing(kind, update.node))
+        return Sized(b.op(node.op.name, x.node, checked, values, kind=kind, axis=place), x.axes)
+    room = x.node.shape[place]
+    zero = b.const(0, x.node.dtype)
+    one = tuple(int(k == place) for k in range(len(x.flat)))
+    wider = b.pad(x.node, zero, low=(0,) * len(one), high=one, interior=(0,) * len(one))
+    spare = b.select(counted, checked, b.like(checked, room))
+    made = b.op(node.op.name, wider, spare, update.node, kind=kind, axis=place)
+    stop = capacities(x.flat)
+    return Sized(b.slice(made, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop)), x.axes)
+
+
+@rule("dynamic_slice")
+def dynamic_slice(s: Sizes, node: Node, x: Sized, *starts: Sized) -> Sized:
+    """Take as many places as there is room for; a start is moved so that what counts fits."""
+    b = s.b
+    sizes: tuple[Dim, ...] = node.op.sizes  # type: ignore[attr-defined]
+    places: list[Node] = []
+    for k, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+        x = s.prefix(x, k)
+        (whole,) = x.axes[k]
+        if not isinstance(whole, Sym) and not isinstance(size, Sym):
+            places.append(start.node)
+            continue
+        if upper_bound(size) != upper_bound(whole):
+            raise ShapeError("sizes: a slice of unknown size from a runtime start", got=str(node.aval))
+        raise ShapeError("sizes: a runtime start on an axis of unknown size", got=str(node.aval))
+    made = b.op("dynamic_slice", x.node, *places, sizes=capacities(sizes))
+    return Sized(made, tuple((n,) for n in sizes))
+
+
+@rule("search_sorted")
+def search_sorted(s: Sizes, node: Node, edges: Sized, x: Sized) -> Sized:
+    """Values that do not count find any place; edges must all count."""
+    last = len(edges.axes) - 1
+    if edges.symbolic(last):
+        raise ShapeError("sizes: edges of unknown number", got=str(node.aval))
+    edges, x = _alike(s, edges, s.prefix(x, last), last)
+    return Sized(s.b.op("search_sorted", edges.node, x.node, **node.op.attributes), x.axes)

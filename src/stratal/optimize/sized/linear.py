@@ -1,0 +1,84 @@
+"""Products and windows on values whose sizes are known only at run time."""
+
+from __future__ import annotations
+
+from string import ascii_letters
+
+from stratal.base.dims import upper_bound
+from stratal.base.errors import ShapeError
+from stratal.graph.node import Node
+from stratal.ops.linear.window import lowest
+from stratal.ops.linear.contract import parse_spec
+from stratal.optimize.sized.table import rule
+from stratal.optimize.sized.values import Factors, Sized, Sizes, plain
+
+
+@rule("contract")
+def contract(s: Sizes, node: Node, x: Sized, y: Sized) -> Sized:
+    """Give every physical axis a letter of its own; where sums run, places that do not count become 0."""
+    op = node.op
+    spec = parse_spec(op.spec)  # type: ignore[attr-defined]
+    held: dict[str, Factors] = dict(zip(spec.left, x.axes, strict=True))
+    for letter, factors in zip(spec.right, y.axes, strict=True):
+        held[letter] = max(held.get(letter, ()), factors, key=len)
+    x, y = s.held(x, [held[c] for c in spec.left]), s.held(y, [held[c] for c in spec.right])
+    summed = [
+        s.masked(v, [k for k, c in enumerate(letters) if c in spec.contracted], 0)
+        for v, letters in ((x, spec.left), (y, spec.right))
+    ]
+    unused = iter(ascii_letters)
+    names = {c: "".join(next(unused) for _ in factors) for c, factors in held.items()}
+    left, right, out = ("".join(names[c] for c in letters) for letters in (spec.left, spec.right, spec.out))
+    attributes = op.attributes | {"spec": f"{left},{right}->{out}"}
+    return Sized(s.b.op("contract", *summed, **attributes), tuple(held[c] for c in spec.out))
+
+
+def _spatial(s: Sizes, x: Sized, first: int, fill: object) -> Sized:
+    """Return an image whose axes from `first` on are each held as one, padded by a value beyond their ends."""
+    for k in range(first, len(x.axes)):
+        x = s.prefix(x, k)
+    return Sized(s.masked(x, range(first, len(x.axes)), fill), x.axes)
+
+
+def _batch(s: Sizes, x: Sized, first: int) -> Sized:
+    for k in range(first):
+        x = s.prefix(x, k)
+    return x
+
+
+@rule("conv")
+def conv(s: Sizes, node: Node, x: Sized, w: Sized) -> Sized:
+    """An image is followed by zeros, as it would be by padding; windows beyond its end do not count."""
+    x = _spatial(s, _batch(s, x, 2), 2, 0)
+    w = _spatial(s, _batch(s, w, 2), 2, 0)
+    if x.symbolic(1):
+        x = Sized(s.masked(x, [1], 0), x.axes)
+        w = Sized(s.masked(w, [1], 0), w.axes)
+    return _windows(s, node, [x.node, w.node])
+
+
+def _windows(s: Sizes, node: Node, nodes: list[Node]) -> Sized:
+    """Apply an op of windows, with as much padding behind as gives all places there is room for."""
+    axes = plain(node.aval)
+    made = s.b.op(node.op.name, *nodes, **node.op.attributes)
+    for k, n in enumerate(node.aval.shape):
+        room, have = upper_bound(n), made.aval.shape[k]
+        if have < room:
+            raise ShapeError("sizes: windows of the largest size are fewer than their bound", got=str(node.aval))
+        if have > room:
+            stop = tuple(room if a == k else m for a, m in enumerate(made.shape))
+            made = s.b.slice(made, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop))
+    return Sized(made, axes)
+
+
+@rule("window_reduce")
+def window_reduce(s: Sizes, node: Node, x: Sized) -> Sized:
+    """Behind an image stands what changes no window."""
+    fill = node.op.identity(x.node.dtype)  # type: ignore[attr-defined]
+    return _windows(s, node, [_spatial(s, x, 0, fill).node])
+
+
+@rule("window_argmax")
+def window_argmax(s: Sizes, node: Node, x: Sized) -> Sized:
+    """Behind an image stands the least value, which no window prefers to what it has before."""
+    return _windows(s, node, [_spatial(s, x, 0, lowest(x.node.dtype)).node])

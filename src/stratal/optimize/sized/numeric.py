@@ -1,0 +1,87 @@
+"""Ops that compute on elements, and along axes, on values whose sizes are known only at run time."""
+
+from __future__ import annotations
+
+from stratal.base.dims import Sym, product
+from stratal.base.dtypes import DType
+from stratal.graph.node import Node
+from stratal.graph.op import REGISTRY
+from stratal.ops.linear.window import highest, lowest
+from stratal.ops.families import Elementwise
+from stratal.optimize.sized.table import RULES, rule
+from stratal.optimize.sized.values import Sized, Sizes
+
+
+def elementwise(s: Sizes, node: Node, *operands: Sized) -> Sized:
+    """Hold all operands in the way the most divided one is held."""
+    axes = tuple(max((x.axes[k] for x in operands), key=len) for k in range(node.aval.ndim))
+    nodes = [s.held(x, axes).node for x in operands]
+    return Sized(s.b.op(node.op.name, *nodes, **node.op.attributes), axes)
+
+
+for _name, _record in REGISTRY.items():
+    if issubclass(_record, Elementwise):
+        RULES[_name] = elementwise
+for _name in ("select", "cast", "bitcast", "stop_gradient", "exp_within"):
+    RULES[_name] = elementwise
+
+
+def _identity(name: str, dtype: DType) -> object:
+    if name in ("reduce_max", "argmax", "cummax"):
+        return lowest(dtype)
+    if name in ("reduce_min", "argmin", "cummin"):
+        return highest(dtype)
+    return {"prod": 1, "cumprod": 1, "all": True}.get(name, 0)
+
+
+@rule("sum", "prod", "reduce_max", "reduce_min", "any", "all")
+def reduce(s: Sizes, node: Node, x: Sized) -> Sized:
+    """Give places that do not count the value that changes nothing."""
+    axes: tuple[int, ...] = node.op.axes  # type: ignore[attr-defined]
+    masked = s.masked(x, axes, _identity(node.op.name, x.node.dtype))
+    places = tuple(p for k in axes for p in x.places(k))
+    kept = tuple(f for k, f in enumerate(x.axes) if k not in axes)
+    return Sized(s.b.op(node.op.name, masked, axes=places), kept)
+
+
+@rule("argmax", "argmin")
+def arg_extreme(s: Sizes, node: Node, x: Sized) -> Sized:
+    """The first of equal elements wins, and those that count are the first."""
+    axis: int = node.op.axis  # type: ignore[attr-defined]
+    x = s.prefix(x, axis)
+    masked = s.masked(x, [axis], _identity(node.op.name, x.node.dtype))
+    found = s.b.op(node.op.name, masked, axis=x.places(axis)[0])
+    return Sized(found, tuple(f for k, f in enumerate(x.axes) if k != axis))
+
+
+@rule("cumsum", "cumprod", "cummax", "cummin", "linear_recurrence")
+def running(s: Sizes, node: Node, *operands: Sized) -> Sized:
+    """From the front nothing changes; from the end the places that do not count must not."""
+    axis: int = node.op.axis  # type: ignore[attr-defined]
+    axes = tuple(max((x.axes[k] for x in operands), key=len) for k in range(node.aval.ndim))
+    held = [s.prefix(s.held(x, axes), axis) for x in operands]
+    nodes = [x.node for x in held]
+    if node.op.reverse:  # type: ignore[attr-defined]
+        nodes = [s.masked(x, [axis], _identity(node.op.name, x.node.dtype)) for x in held]
+    place = held[0].places(axis)[0]
+    attributes = node.op.attributes | {"axis": place}
+    return Sized(s.b.op(node.op.name, *nodes, **attributes), held[0].axes)
+
+
+@rule("iota")
+def iota(s: Sizes, node: Node) -> Sized:
+    """Numbers count from the front."""
+    op = node.op
+    axes = tuple((n,) for n in node.aval.shape)
+    shape = tuple(map(_room, node.aval.shape))
+    return Sized(s.b.iota(shape=shape, axis=op.axis, dtype=op.dtype), axes)  # type: ignore[attr-defined]
+
+
+def _room(size: object) -> int:
+    return size.range()[1] if isinstance(size, Sym) else size  # type: ignore[return-value]
+
+
+@rule("size")
+def size(s: Sizes, node: Node, x: Sized) -> Sized:
+    """A number of the run."""
+    return Sized(s.count(product(x.axes[node.op.axis])), ())  # type: ignore[attr-defined]

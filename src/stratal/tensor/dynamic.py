@@ -1,0 +1,164 @@
+"""Sizes that change from call to call: which axes of which arguments get a symbol, and what bounds it has.
+
+An axis is symbolic from the second size on that a call brings (`dynamic=None`), from the first call on (`True`), or
+never (`False`). Axes that always had equal sizes share a symbol. A symbol gets the bounds [1, c] with c the
+smallest capacity there is that is not `_WASTE` times too large, or a new one, a power of two; so the number of
+programs grows with the logarithm of the sizes. What a function asks of a size that its bounds do not answer
+narrows them, or makes the axis a fixed one: then each of its sizes is captured, as all are with `False`.
+"""
+
+from __future__ import annotations
+
+
+from collections.abc import Callable
+
+from stratal.base.dims import Dim, Sym, atoms_of, evaluate, range_of
+from stratal.base.errors import UndecidedError
+from stratal.base.types import TensorType
+
+Axis = tuple[int, int]  # an argument's number and one of its axes
+Decided = Callable[[int, int], bool]
+_ANY = (1, 1 << 30)
+_LEAST = 16  # capacity
+_WASTE = 8
+_MOST_SEEN = 64
+
+
+class Sizes:
+    """What is known of the sizes of one kind of call: arguments of the same structure, ranks and dtypes."""
+
+    def __init__(self, dynamic: bool | None) -> None:
+        self._dynamic = dynamic
+        self._seen: dict[Axis, list[int]] = {}
+        self._moving: set[Axis] = set()
+        self._fixed: set[Axis] = set()
+        self._limits: dict[Axis, tuple[int, int]] = {}  # of a symbol by its first axis
+        self._capacities: dict[Axis, set[int]] = {}
+
+    @property
+    def moving(self) -> bool:
+        """Whether any axis has a symbol."""
+        return bool(self._moving - self._fixed)
+
+    # -- learning --------------------------------------------------------------------------------------------
+    def note(self, types: dict[int, TensorType]) -> None:
+        """Take note of the sizes of a call that no capture fits."""
+        for k, type_ in types.items():
+            for a, n in enumerate(type_.ints):
+                seen = self._seen.setdefault((k, a), [])
+                if self._dynamic or (self._dynamic is None and any(m != n for m in seen)):
+                    self._moving.add((k, a))
+                seen.append(n)
+                del seen[:-_MOST_SEEN]
+
+    def learn(self, error: UndecidedError, names: dict[str, Axis], values: dict[str, int]) -> None:
+        """Answer a question about sizes for the values at hand: narrow the bounds of a symbol, or fix it."""
+        size = error.size
+        if isinstance(size, Sym) and error.verdict:
+            bounds = {name: self._limits.get(axis, _ANY) for name, axis in names.items()}
+            narrowed = _narrowed(size, error.verdict, values, bounds)
+            if narrowed is not None:
+                self._limits[names[narrowed[0]]] = narrowed[1]
+                return
+        for name in atoms_of(size) if isinstance(size, Sym) else names:
+            self.fix(names[name])
+
+    def fix(self, first: Axis) -> None:
+        """Give no symbol any more to an axis and to those that have its sizes."""
+        self._fixed |= {axis for axis in self._moving if self._seen[axis] == self._seen[first]}
+
+    def fix_all(self) -> None:
+        """Give no symbols any more."""
+        self._fixed |= self._moving
+
+    # -- asking ----------------------------------------------------------------------------------------------
+    def symbolic(self, types: dict[int, TensorType]) -> Symbolic:
+        """Return the types of arguments with symbols for the sizes that change."""
+        symbols: dict[tuple[int, ...], tuple[Axis, Dim]] = {}
+        names: dict[str, Axis] = {}
+        found: dict[int, TensorType] = {}
+        for k, type_ in types.items():
+            shape: list[Dim] = list(type_.shape)
+            for a, n in enumerate(type_.ints):
+                if (k, a) not in self._moving or (k, a) in self._fixed or n == 0:
+                    continue
+                column = (*self._seen[k, a], n)
+                if column not in symbols:
+                    size = self._bounded((k, a), n, f"arg{k}_{a}")
+                    symbols[column] = (k, a), size
+                    if isinstance(size, Sym):
+                        names[str(size)] = (k, a)
+                shape[a] = symbols[column][1]
+            if any(isinstance(n, Sym) for n in shape):
+                found[k] = type_.with_shape(shape)
+        return Symbolic(found, names, {name: types[k].ints[a] for name, (k, a) in names.items()})
+
+    def _bounded(self, axis: Axis, n: int, name: str) -> Dim:
+        low, high = self._limits.get(axis, _ANY)
+        if not low <= n <= high:
+            return n
+        known = self._capacities.setdefault(axis, set())
+        fitting = [c for c in known if n <= c <= high and c <= max(_LEAST, _WASTE * n)]
+        capacity = min(fitting, default=min(high, max(_LEAST, 1 << (n - 1).bit_length())))
+        known.add(capacity)
+        return Sym.named(f"{name}({low}..{capacity})", low, capacity)  # other bounds, another symbol
+
+
+class Symbolic:
+    """The arguments of one call that have symbolic types, and the symbols' axes and values."""
+
+    def __init__(self, types: dict[int, TensorType], names: dict[str, Axis], values: dict[str, int]) -> None:
+        self.types, self.names, self.values = types, names, values
+
+    def __bool__(self) -> bool:
+        return bool(self.types)
+
+
+def needs_sizes(symbolic: Symbolic | None, why: str) -> UndecidedError:
+    """Return the error of a function that can only be captured for known sizes."""
+    return UndecidedError(f"capture: sizes must be known: {why}")
+
+
+def _narrowed(
+    size: Sym, verdict: str, values: dict[str, int], bounds: dict[str, tuple[int, int]]
+) -> tuple[str, tuple[int, int]] | None:
+    """Return a symbol and bounds of it within which a size compares with 0 as it does for these values.
+
+    The bounds are as wide as the bounds of other symbols allow.
+    """
+    edge = 0 if verdict in ("<", ">=") else 1  # from where on a size is on the upper side
+    above = evaluate(size, values) >= edge
+    for name in sorted(atoms_of(size)):
+        value, (low, high) = values[name], bounds[name]
+
+        def decided(low: int, high: int, name: str = name) -> bool:
+            least, most = range_of(size, bounds | {name: (low, high)})
+            return least >= edge if above else most < edge
+
+        for found in (_widest_low(decided, low, value, high), _widest_high(decided, low, value, high)):
+            if found is not None:
+                return name, found
+    return None
+
+
+def _widest_low(decided: Decided, low: int, value: int, high: int) -> tuple[int, int] | None:
+    if not decided(value, high):
+        return None
+    unfit, fit = low - 1, value
+    while fit - unfit > 1:
+        middle = (fit + unfit) // 2
+        unfit, fit = (unfit, middle) if decided(middle, high) else (middle, fit)
+    return fit, high
+
+
+def _widest_high(decided: Decided, low: int, value: int, high: int) -> tuple[int, int] | None:
+    if not decided(low, value):
+        return None
+    fit, unfit = value, high + 1
+    while unfit - fit > 1:
+        middle = (fit + unfit) // 2
+        fit, unfit = (middle, unfit) if decided(low, middle) else (fit, middle)
+    return low, fit
+
+
+__all__ = ["Sizes", "Symbolic"]
