@@ -51,7 +51,7 @@ class Sym:
             return result.terms[0][1]
         return result
 
-    def __add__(self, other: Dim) -> Dim:
+    def __add__(self, other: Any) -> Any:
         if not isinstance(other, (int, Sym)):
             return self._number() + other if isinstance(other, float) else NotImplemented
         right = self._lift(other)
@@ -63,19 +63,19 @@ class Sym:
     __radd__ = __add__
 
     def __neg__(self) -> Dim:
-        return self * -1
+        return self._collapse({m: -c for m, c in self.terms}, self.bounds)
 
-    def __sub__(self, other: Dim) -> Dim:
+    def __sub__(self, other: Any) -> Any:
         if not isinstance(other, (int, Sym)):
             return self._number() - other if isinstance(other, float) else NotImplemented
         return self + self._lift(other) * -1
 
-    def __rsub__(self, other: int) -> Dim:
+    def __rsub__(self, other: Any) -> Any:
         if not isinstance(other, int):
             return other - self._number()
         return self * -1 + other
 
-    def __mul__(self, other: Dim) -> Dim:
+    def __mul__(self, other: Any) -> Any:
         if not isinstance(other, (int, Sym)):
             return self._number() * other if isinstance(other, float) else NotImplemented
         right = self._lift(other)
@@ -254,7 +254,7 @@ def quotient(atom: str) -> tuple[Sym, int] | None:
 
 
 def exact_quotient(whole: Dim, part: Dim) -> Dim | None:
-    """Return the size that `whole` is `part` times for every value of the symbols; None where there is none."""
+    """Return the size `whole` is `part` times for every value of the symbols; None where there is none."""
     if isinstance(part, int):
         return whole // part if divides(part, whole) else None
     if isinstance(whole, int) or len(part.terms) != 1:

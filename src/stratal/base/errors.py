@@ -56,8 +56,8 @@ class ShapeError(StratalError, ValueError):
 class UndecidedError(ShapeError):
     """A question about a symbolic size that its bounds do not answer.
 
-    `size` is what was asked about: how it compares with 0, by the operator in `verdict`, or without one its value.
-    Who captures a function for many sizes answers it for the sizes at hand and captures again.
+    `size` is what was asked about: how it compares with 0, by the operator in `verdict`, or without one its
+    value. Who captures a function for many sizes answers for the sizes at hand and captures again.
     """
 
     size: object = None

@@ -35,11 +35,11 @@ from stratal.tensor.replay import (
     Entry,
     Fixed,
     FromArgument,
-    FromPart,
-    FromSize,
     FromFloat,
     FromGrad,
     FromHandle,
+    FromPart,
+    FromSize,
     Frozen,
     Out,
     Place,
@@ -137,10 +137,12 @@ class Compiled:
         with LOCK:
             leaves, structure = _flatten(args, kwargs)
             key = self._signature(leaves, structure, bool(kwargs))
-            sizes = self._family(key)
-            if sizes is not None and sizes.moving:
-                key = _with_types(key, sizes.symbolic(_types(key)).types)
             entry, reason = self._find(key)
+            sizes = None
+            if entry is None:
+                sizes = self._family(key)
+                if sizes is not None and sizes.moving:
+                    entry, reason = self._find(_with_types(key, sizes.symbolic(_types(key)).types))
             if entry is None:
                 grad = MODE.grad
                 try:
@@ -209,7 +211,7 @@ class Compiled:
         self, key: Any, leaves: list[Any], structure: tree.Structure, has_kwargs: bool, reason: str,
         sizes: Sizes | None,
     ) -> Any:  # fmt: skip
-        plain = self._learn_floats(_with_types(key, _plain_types(leaves)), leaves, structure, has_kwargs)
+        plain = self._learn_floats(key, leaves, structure, has_kwargs)
         self._learn_sources(plain)
         expect_host()
         with collector_paused():  # until the first run has compiled it
@@ -328,10 +330,6 @@ def _types(key: Any) -> dict[int, TensorType]:
         for k, part in enumerate(key[3])
         if isinstance(part, tuple) and isinstance(part[0], TensorType) and part[0].ndim and not any(part[1:3])
     }
-
-
-def _plain_types(leaves: list[Any]) -> dict[int, TensorType]:
-    return {k: x.type for k, x in enumerate(leaves) if isinstance(x, Tensor)}
 
 
 def _with_types(key: Any, types: dict[int, TensorType]) -> Any:
@@ -476,9 +474,8 @@ class _Capture:
         if entry.lazily or entry.survivors:
             raise needs_sizes(symbolic, "results carry gradients, or outlive the call")
         graph, names = bounded(entry.graph)
-        entry.parts = {
-            k: o.aval for k, o in enumerate(entry.graph.outputs) if any(isinstance(n, Sym) for n in o.aval.shape)
-        }
+        types = [o.aval for o in entry.graph.outputs]
+        entry.parts = {k: t for k, t in enumerate(types) if any(isinstance(n, Sym) for n in t.shape)}
         entry.graph = graph
         entry.sizes = {name: FromSize(*symbolic.names[name]) for name in names}
         shift = len(names)
@@ -619,8 +616,8 @@ def compile(function: Any = None, *, name: str | None = None, dynamic: bool | No
     read that way are inputs, and those changed inside are written back.
 
     Sizes of data that change from call to call do not need a program each: from the second size of an axis on
-    (`dynamic=True`: from the first call on) one program serves all sizes up to a bound, with means, statistics
-    and gradients of the true sizes. `dynamic=False` captures each size by itself.
+    (`dynamic=True`: from the first call on) one program serves all sizes up to a bound, with means and
+    gradients of the true sizes. `dynamic=False` captures each size by itself.
     """
     if function is None:
         return functools.partial(compile, name=name, dynamic=dynamic)

@@ -1,14 +1,14 @@
 """Sizes that change from call to call: which axes of which arguments get a symbol, and what bounds it has.
 
-An axis is symbolic from the second size on that a call brings (`dynamic=None`), from the first call on (`True`), or
-never (`False`). Axes that always had equal sizes share a symbol. A symbol gets the bounds [1, c] with c the
-smallest capacity there is that is not `_WASTE` times too large, or a new one, a power of two; so the number of
-programs grows with the logarithm of the sizes. What a function asks of a size that its bounds do not answer
-narrows them, or makes the axis a fixed one: then each of its sizes is captured, as all are with `False`.
+An axis is symbolic from the second size on that a call brings (`dynamic=None`), from the first call on
+(`True`), or never (`False`). Axes that always had equal sizes share a symbol. A symbol has bounds [1, c]
+with c the least capacity there is that is not `_WASTE` times too large, or a new one, a power of two; so
+the number of programs grows with the logarithm of the sizes. What a function asks of a size that its bounds
+do not answer narrows them, or makes the axis a fixed one: then each of its sizes is captured, as all are
+with `False`.
 """
 
 from __future__ import annotations
-
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ class Sizes:
         self._seen: dict[Axis, list[int]] = {}
         self._moving: set[Axis] = set()
         self._fixed: set[Axis] = set()
-        self._limits: dict[Axis, tuple[int, int]] = {}  # of a symbol by its first axis
+        self._cuts: dict[Axis, set[int]] = {}  # of a symbol by its first axis: where new bounds begin
         self._capacities: dict[Axis, set[int]] = {}
 
     @property
@@ -55,10 +55,11 @@ class Sizes:
         """Answer a question about sizes for the values at hand: narrow the bounds of a symbol, or fix it."""
         size = error.size
         if isinstance(size, Sym) and error.verdict:
-            bounds = {name: self._limits.get(axis, _ANY) for name, axis in names.items()}
+            bounds = {name: self._between(axis, values[name]) for name, axis in names.items()}
             narrowed = _narrowed(size, error.verdict, values, bounds)
             if narrowed is not None:
-                self._limits[names[narrowed[0]]] = narrowed[1]
+                name, (low, high) = narrowed
+                self._cuts.setdefault(names[name], set()).update((low, high + 1))
                 return
         for name in atoms_of(size) if isinstance(size, Sym) else names:
             self.fix(names[name])
@@ -94,14 +95,22 @@ class Sizes:
         return Symbolic(found, names, {name: types[k].ints[a] for name, (k, a) in names.items()})
 
     def _bounded(self, axis: Axis, n: int, name: str) -> Dim:
-        low, high = self._limits.get(axis, _ANY)
-        if not low <= n <= high:
+        low, high = self._between(axis, n)
+        if low == high:
             return n
         known = self._capacities.setdefault(axis, set())
-        fitting = [c for c in known if n <= c <= high and c <= max(_LEAST, _WASTE * n)]
+        fitting = [min(c, high) for c in known if n <= c <= max(_LEAST, _WASTE * n)]
         capacity = min(fitting, default=min(high, max(_LEAST, 1 << (n - 1).bit_length())))
         known.add(capacity)
         return Sym.named(f"{name}({low}..{capacity})", low, capacity)  # other bounds, another symbol
+
+    def _between(self, axis: Axis, n: int) -> tuple[int, int]:
+        """Return the widest bounds around a size for which all questions so far have one answer."""
+        cuts = self._cuts.get(axis, ())
+        low, high = _ANY
+        return max((c for c in cuts if c <= n), default=low), min(
+            (c - 1 for c in cuts if c > n), default=high
+        )
 
 
 class Symbolic:

@@ -44,7 +44,7 @@ class Trace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.cells: dict[int, Cell] = {}
-        self.symbols: dict[str, tuple[Tensor, int]] = {}  # of each symbolic size, an argument's axis that has it
+        self.symbols: dict[str, tuple[Tensor, int]] = {}  # where a symbolic size is found
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # `.grad` attributes set inside
         self.grads_read: dict[int, tuple[Tensor, Tensor | None]] = {}  # and those read, as they were before
         self.created: list[weakref.ref[Tensor]] = []

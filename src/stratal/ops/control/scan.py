@@ -103,7 +103,8 @@ class Scan(Op):
         carries, xs, consts = self.parts(arrays)
         types = self.body.output_types[self.num_carries :]
         ys = [np.zeros((as_int(self.length), *t.ints), t.dtype.np) for t in types]
-        steps = int(np.clip(arrays[-1], 0, self.length)) if self.dynamic_length else self.length
+        length = as_int(self.length)
+        steps = int(np.clip(arrays[-1], 0, length)) if self.dynamic_length else length
         state = [np.array(c) for c in carries]
         for k in range(steps)[:: -1 if self.reverse else 1]:
             results = regions.run(

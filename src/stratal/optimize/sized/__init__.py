@@ -1,28 +1,27 @@
 """Programs for every size up to a bound: a graph with symbolic sizes as one with fixed sizes.
 
-`bounded` gives each symbolic size the largest value it can take and lets the graph read the true sizes of a run
-as inputs. Means divide by true counts, sums and extremes leave out what does not count, so results are those of
-a program made for the sizes of the run; only time and memory are those of the bound.
+`bounded` gives each symbolic size the largest value it can take and lets the graph read the true sizes of a
+run as inputs. Means divide by true counts, sums and extremes leave out what does not count, so results are
+those of a program made for the sizes of the run; only time and memory are those of the bound.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from stratal.base.dims import Sym
+from stratal.base.dims import atoms_of
 from stratal.base.dtypes import int64
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
-from stratal.graph.node import graph_input, is_held
-from stratal.graph.node import Input
+from stratal.graph.node import Input, Node, graph_input, is_held
 from stratal.optimize.sized import control, indexing, linear, numeric, views  # noqa: F401  fill the table
 from stratal.optimize.sized.translate import translate
 from stratal.optimize.sized.values import Sized, Sizes, capacities, plain
 
 
 class Bounded(NamedTuple):
-    """A graph of fixed sizes; its inputs are the sizes named in `symbols`, then those of the graph it is for."""
+    """A graph of fixed sizes; its inputs are the sizes named in `symbols`, then those of the first graph."""
 
     graph: Graph
     symbols: tuple[str, ...]
@@ -33,7 +32,7 @@ def bounded(graph: Graph) -> Bounded:
 
     Raises: ShapeError where an op needs a size that is not known.
     """
-    names = tuple(sorted({a for i in graph.inputs for n in i.aval.shape if isinstance(n, Sym) for m, _ in n.terms for a in m}))
+    names = tuple(sorted({name for i in graph.inputs for n in i.aval.shape for name in atoms_of(n)}))
     sizes = [graph_input(name, TensorType(int64)) for name in names]
     inputs = []
     for old in graph.inputs:
@@ -44,9 +43,9 @@ def bounded(graph: Graph) -> Bounded:
     values = {old: Sized(new, plain(old.aval)) for old, new in zip(graph.inputs, inputs, strict=True)}
     translate(s, graph.nodes, values)
 
-    def whole(node: object) -> object:
-        return s.held(values[node], plain(node.aval)).node  # type: ignore[index,attr-defined]
+    def whole(node: Node) -> Node:
+        return s.held(values[node], plain(node.aval)).node
 
     outputs = [whole(o) for o in graph.outputs]
     updates = [(values[state].node, whole(value)) for state, value in graph.updates]
-    return Bounded(Graph([*sizes, *inputs], outputs, updates, graph.name), names)  # type: ignore[arg-type]
+    return Bounded(Graph([*sizes, *inputs], outputs, updates, graph.name), names)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stratal.base.dims import Sym, upper_bound
 from stratal.base.errors import ShapeError
 from stratal.graph.graph import Graph
-from stratal.graph.node import Node, graph_input
+from stratal.graph.node import Node, graph_input, items, make
 from stratal.ops.control.scan import Scan
 from stratal.optimize.sized.table import rule
 from stratal.optimize.sized.translate import translate
@@ -34,7 +34,7 @@ def scan(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
     """Go through the rows that count."""
     op = node.op
     assert isinstance(op, Scan)
-    names = sorted(name for name in s.symbols)
+    names = sorted(s.symbols)
     length = op.length
     given = list(operands)
     count: Node | None = given.pop().node if op.dynamic_length else None
@@ -42,14 +42,9 @@ def scan(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
         if count is not None:
             raise ShapeError("scan: a runtime length of an unknown size", got=str(length))
         count = s.count(length)
-    held = [
-        s.held(x, plain_of) .node
-        for x, plain_of in zip(given, [plain(i.aval) for i in node.inputs[: len(given)]], strict=True)
-    ]
+    held = [s.held(x, plain(i.aval)).node for x, i in zip(given, node.inputs, strict=False)]
     body = region(s, op.body, names)
     new = Scan(body, upper_bound(length), op.num_carries, op.num_xs, op.reverse, count is not None)
     tail = [count] if count is not None else []
-    from stratal.graph.node import items, make
-
     made = make(new, *held, *(s.symbols[n] for n in names), *tail, where=node.where)
     return [Sized(m, plain(old.aval)) for m, old in zip(items(made), items(node), strict=True)]

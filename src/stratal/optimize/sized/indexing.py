@@ -6,15 +6,15 @@ from stratal.base.dims import Dim, Sym, upper_bound
 from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.graph.node import Node
+from stratal.ops.linear.window import highest, lowest
 from stratal.optimize.sized.table import rule
 from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities
 
 
 def _checked(s: Sizes, index: Sized, size: Dim) -> Sized:
-    """Return indices of which those that do not count are 0, and those beyond the end are beyond the last place.
+    """Return indices of which those that do not count are 0; those beyond the end lie beyond the last place.
 
-    So the op itself finds an index that is out of range; what lies between the end and the last place is not
-    read by mistake.
+    So the op itself finds an index out of range, and reads nothing between the end and the last place.
     """
     b = s.b
     node = s.masked(index, range(len(index.axes)), 0)
@@ -54,21 +54,20 @@ def _alike(s: Sizes, x: Sized, y: Sized, axis: int) -> tuple[Sized, Sized]:
 
 
 def _nothing(kind: str, node: Node) -> object:
-    from stratal.ops.linear.window import highest, lowest
-
+    """Return what changes nothing when it is combined."""
     return {"add": 0, "max": lowest(node.dtype), "min": highest(node.dtype)}[kind]
 
 
 @rule("scatter")
 def scatter(s: Sizes, node: Node, x: Sized, index: Sized, update: Sized) -> Sized:
-    """Updates that do not count combine as nothing at place 0; for `set` there is a place more, cut off after."""
-    op, b = node.op, s.b
+    """Updates that do not count change nothing at place 0; `set` has a place more for them, cut off after."""
+    op = node.op
     kind, axis = op.kind, op.axis  # type: ignore[attr-defined]
     x = s.prefix(x, axis)
     rows = len(index.axes)
     held: list[Factors] = [*x.axes[:axis], *index.axes, *x.axes[axis + 1 :]]
     update = s.held(update, held)
-    return _combined(s, node, kind, x, axis, index, update, range(axis, axis + rows), b.gather)
+    return _combined(s, node, kind, x, axis, index, update, range(axis, axis + rows))
 
 
 @rule("scatter_along")
@@ -78,15 +77,16 @@ def scatter_along(s: Sizes, node: Node, x: Sized, index: Sized, update: Sized) -
     kind, axis = op.kind, op.axis  # type: ignore[attr-defined]
     x, index = s.prefix(x, axis), s.prefix(index, axis)
     x, index = _alike(s, x, index, axis)
-    update = s.held(update, index.axes)
-    return _combined(s, node, kind, x, axis, index, update, range(len(index.axes)), None)
+    return _combined(s, node, kind, x, axis, index, update, range(len(index.axes)))
 
 
 def _combined(
-    s: Sizes, node: Node, kind: str, x: Sized, axis: int, index: Sized, update: Sized, axes: range, _: object
+    s: Sizes, node: Node, kind: str, x: Sized, axis: int, index: Sized, update: Sized, axes: range
 ) -> Sized:
     b = s.b
     place = x.places(axis)[0]
+    if node.op.name == "scatter_along":
+        update = s.held(update, index.axes)
     counted = s.inside(index, range(len(index.flat)))
     checked = _checked(s, index, x.axes[axis][0]).node
     if counted is None:

@@ -7,8 +7,8 @@ from string import ascii_letters
 from stratal.base.dims import upper_bound
 from stratal.base.errors import ShapeError
 from stratal.graph.node import Node
-from stratal.ops.linear.window import lowest
 from stratal.ops.linear.contract import parse_spec
+from stratal.ops.linear.window import lowest
 from stratal.optimize.sized.table import rule
 from stratal.optimize.sized.values import Factors, Sized, Sizes, plain
 
@@ -34,7 +34,7 @@ def contract(s: Sizes, node: Node, x: Sized, y: Sized) -> Sized:
 
 
 def _spatial(s: Sizes, x: Sized, first: int, fill: object) -> Sized:
-    """Return an image whose axes from `first` on are each held as one, padded by a value beyond their ends."""
+    """Return an image whose axes from `first` on are each held as one, with a value beyond their ends."""
     for k in range(first, len(x.axes)):
         x = s.prefix(x, k)
     return Sized(s.masked(x, range(first, len(x.axes)), fill), x.axes)
@@ -64,7 +64,7 @@ def _windows(s: Sizes, node: Node, nodes: list[Node]) -> Sized:
     for k, n in enumerate(node.aval.shape):
         room, have = upper_bound(n), made.aval.shape[k]
         if have < room:
-            raise ShapeError("sizes: windows of the largest size are fewer than their bound", got=str(node.aval))
+            raise ShapeError("sizes: the largest size has fewer windows than bounded", got=str(node.aval))
         if have > room:
             stop = tuple(room if a == k else m for a, m in enumerate(made.shape))
             made = s.b.slice(made, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop))

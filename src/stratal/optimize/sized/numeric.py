@@ -6,8 +6,8 @@ from stratal.base.dims import Sym, product
 from stratal.base.dtypes import DType
 from stratal.graph.node import Node
 from stratal.graph.op import REGISTRY
-from stratal.ops.linear.window import highest, lowest
 from stratal.ops.families import Elementwise
+from stratal.ops.linear.window import highest, lowest
 from stratal.optimize.sized.table import RULES, rule
 from stratal.optimize.sized.values import Sized, Sizes
 

@@ -27,13 +27,14 @@ def translate(s: Sizes, nodes: Iterable[Node], values: dict[Node, Sized]) -> Non
             raise ShapeError("sizes: an input is not listed", got=node.op.label)
         operands = [values[i] for i in node.inputs]
         results = items(node)
-        if not _mentions(node.op) and all(_known(x) for x in operands) and all(_fixed(r.aval) for r in results):
+        if not _mentions(node.op) and all(map(_known, operands)) and all(_fixed(r.aval) for r in results):
             made = make(node.op, *(x.node for x in operands), where=node.where)
             found = [Sized(m, plain(r.aval)) for m, r in zip(items(made), results, strict=True)]
         else:
             rule = RULES.get(node.op.name)
             if rule is None:
-                raise ShapeError(f"{node.op.name}: needs sizes that are known", got=str(node.type), where=node.where)
+                got = str(node.type)
+                raise ShapeError(f"{node.op.name}: needs sizes that are known", got=got, where=node.where)
             given = rule(here, node, *operands)
             found = given if isinstance(given, list) else [given]
         for result, value in zip(results, found, strict=True):
@@ -54,8 +55,10 @@ def _mentions(op: Op) -> bool:
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, Sym):
                 return True
-            if isinstance(part, Graph) and any(
-                _mentions(n.op) or not all(_fixed(r.aval) for r in items(n)) for n in (*part.inputs, *part.nodes)
-            ):
+            if isinstance(part, Graph) and any(map(_sized, (*part.inputs, *part.nodes))):
                 return True
     return False
+
+
+def _sized(node: Node) -> bool:
+    return _mentions(node.op) or not all(_fixed(r.aval) for r in items(node))

@@ -1,18 +1,18 @@
 """Values whose sizes are known only at run time, as values of fixed sizes: the largest they can take.
 
-A symbolic size `b` in [low, high] gets `high` places, its capacity, of which the first `b` count; what the others
-hold is anything. An axis of size `b * t` is held as two axes of capacities `high(b)` and `high(t)`, so that what
-counts is always the first places of every physical axis.
+A symbolic size `b` in [low, high] gets `high` places, its capacity, of which the first `b` count; what the
+others hold is anything. An axis of size `b * t` is held as two axes of capacities `high(b)` and `high(t)`,
+so that what counts is always the first places of every physical axis.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stratal.base.dims import Dim, Sym, as_int, known_equal, product, quotient, upper_bound
-from stratal.base.dtypes import bool_, int64
+from stratal.base.dims import Dim, Sym, known_equal, product, quotient, upper_bound
+from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
@@ -131,7 +131,8 @@ class Sizes:
         places, more = value.places(axis), len(wanted) - len(value.axes[axis])
         shape = capacities(n for k, f in enumerate(value.axes) for n in (wanted if k == axis else f))
         kept = tuple(a if a < places[0] else a + more for a in value.node.op.axes)  # type: ignore[attr-defined]
-        return self.b.broadcast(source, shape=shape, axes=kept)
+        again: Node = self.b.broadcast(source, shape=shape, axes=kept)
+        return again
 
     def _gathered(self, value: Sized, axis: int, wanted: Factors) -> Node:
         """Find each element's rank in row-major order of what counts, and take the element of that rank."""
@@ -144,13 +145,14 @@ class Sizes:
         before, after = capacities(value.flat[:first]), capacities(value.flat[first + len(have) :])
         merged = b.reshape(value.node, shape=(*before, room, *after))
         taken = b.gather(merged, b.reshape(index, shape=(math.prod(capacities(wanted)),)), axis=first)
-        return b.reshape(taken, shape=(*before, *capacities(wanted), *after))
+        back: Node = b.reshape(taken, shape=(*before, *capacities(wanted), *after))
+        return back
 
     def _rank(self, factors: Factors) -> Node:
         """Return for each place of an axis its number among those that count."""
         b, shape = self.b, capacities(factors)
         rank: Node | None = None
-        for k, size in enumerate(factors):
+        for k in range(len(factors)):
             index = b.iota(shape=shape, axis=k, dtype=int64)
             stride = self.count(product(factors[k + 1 :]))
             term = b.mul(index, b.broadcast(stride, shape=shape, axes=()))

@@ -77,7 +77,7 @@ def slice_(s: Sizes, node: Node, x: Sized) -> Sized:
             stops.append(room if whole else min(upper_bound(high), room))
             steps.append(1 if whole else step)
             if isinstance(low, Sym):
-                moving[place] = (low, high)
+                moving[place] = low, high - low
     axes = tuple(
         f if len(f) > 1 or known_equal(n, product(f)) else (n,)
         for f, n in zip(x.axes, node.aval.shape, strict=True)
@@ -85,8 +85,8 @@ def slice_(s: Sizes, node: Node, x: Sized) -> Sized:
     y = x.node
     if (tuple(starts), tuple(stops)) != ((0,) * len(starts), y.shape) or any(n != 1 for n in steps):
         y = b.slice(y, start=tuple(starts), stop=tuple(stops), step=tuple(steps))
-    for place, (low, high) in moving.items():
-        y = _from(s, y, place, s.count(low), upper_bound(high - low))
+    for place, (low, length) in moving.items():
+        y = _from(s, y, place, s.count(low), upper_bound(length))
     return Sized(y, axes)
 
 
@@ -118,19 +118,23 @@ def pad(s: Sizes, node: Node, x: Sized, value: Sized) -> Sized:
     between_all: list[int] = []
     moved: dict[int, Dim] = {}
     axes: list[Factors] = []
-    for k, (low, high, between) in enumerate(sizes):
+    for k, (low, _high, between) in enumerate(sizes):
         n = node.aval.shape[k]
         axes.append((n,) if k in padded else x.axes[k])
         for place, f in zip(x.places(k), x.axes[k], strict=True):
             if k not in padded:
-                lows.append(0), highs.append(0), between_all.append(0)
+                lows.append(0)
+                highs.append(0)
+                between_all.append(0)
                 continue
             room = upper_bound(f)
             span = (room - 1) * (between + 1) + 1 if room else 0
             if isinstance(low, Sym):
                 moved[place] = low
             front = 0 if isinstance(low, Sym) else low
-            lows.append(front), highs.append(upper_bound(n) - span - front), between_all.append(between)
+            lows.append(front)
+            highs.append(upper_bound(n) - span - front)
+            between_all.append(between)
     low_, high_ = tuple(lows), tuple(max(h, 0) for h in highs)
     y = b.pad(y, value.node, low=low_, high=high_, interior=tuple(between_all))
     for place, low in moved.items():
@@ -177,7 +181,8 @@ def concatenate(s: Sizes, node: Node, *parts: Sized) -> Sized:
             early = b.op("min", index, b.like(index, joined.shape[place] - 1))
             shape = (*joined.shape[:place], room, *joined.shape[place + 1 :])
             chosen = b.broadcast(first, shape=shape, axes=(place,))
-            joined = b.select(chosen, b.gather(joined, early, axis=place), b.gather(x.node, later, axis=place))
+            after = b.gather(x.node, later, axis=place)
+            joined = b.select(chosen, b.gather(joined, early, axis=place), after)
         so_far = so_far + size
     axes = tuple((total,) if k == axis else f for k, f in enumerate(parts[0].axes))
     return Sized(_cut(s, joined, place, upper_bound(total)), axes)
