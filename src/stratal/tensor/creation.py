@@ -200,10 +200,10 @@ def eye(
     """Return a matrix with ones on its k-th diagonal."""
     check_device(device)
     shape = (n_rows, n_rows if n_cols is None else n_cols)
-    return cast(_diagonal_order(shape, k, "equal"), dtype or float32)
+    return cast(diagonal_order(shape, k, "equal"), dtype or float32)
 
 
-def _diagonal_order(shape: Sequence[Any], k: int, comparison: str) -> Tensor:
+def diagonal_order(shape: Sequence[Any], k: int, comparison: str) -> Tensor:
     """Compare column - row with k at every place of a matrix."""
     b = Builder(where_now())
     row = wrap(b.iota(shape=tuple(shape), axis=0, dtype=int64))
@@ -216,7 +216,7 @@ def _triangle(name: str, x: Any, k: int, comparison: str) -> Tensor:
     t = as_tensor(x, name)
     if t.ndim < 2:
         raise AttributeValueError(f"{name}: needs at least two axes", got=str(t.type))
-    kept = _diagonal_order(t.shape[-2:], k, comparison)
+    kept = diagonal_order(t.shape[-2:], k, comparison)
     if t.dtype is bool_:
         return t & kept
     result: Tensor = where(kept, t, 0)

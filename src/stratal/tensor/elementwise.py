@@ -95,6 +95,7 @@ BINARY: dict[str, Entry] = {
     "divide": Entry("div", "float", ("div", "true_divide")),
     "equal": Entry("eq", "same", ("eq",)),
     "floor_divide": Entry("floordiv", "number"),
+    "fmod": Entry("fmod", "number"),
     "greater": Entry("gt", "same", ("gt",)),
     "greater_equal": Entry("ge", "same", ("ge",)),
     "less": Entry("lt", "same", ("lt",)),
@@ -275,6 +276,25 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Tensor:
 def stop_gradient(x: Any, /) -> Tensor:
     """Return `x`, through which no gradient flows."""
     return as_tensor(x, "stop_gradient").detach()
+
+
+def round(x: Any, /, decimals: int = 0) -> Tensor:
+    """Return each element rounded to so many decimals, ties to even; below 0 to tens, hundreds."""
+    nearest = FUNCTIONS["round"]
+    if decimals == 0:
+        return nearest(x)
+    t = as_tensor(x, "round")
+    scale = int(10 ** (decimals if decimals > 0 else -decimals))
+    if t.dtype.is_inexact:
+        factor = float(scale)
+        return nearest(t * factor) / factor if decimals > 0 else nearest(t / factor) * factor
+    if decimals > 0 or t.dtype is bool_:
+        return fresh(t)
+    if scale >= 2 ** (t.dtype.bits - 1):
+        return t * 0
+    low = t // scale
+    twice = (t - low * scale) * 2 - scale
+    return (low + ((twice > 0) | ((twice == 0) & (low % 2 != 0)))) * scale  # type: ignore[no-any-return]
 
 
 def log10(x: Any, /) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from stratal.tensor import (
     calculus,
+    composites,
     creation,
     elementwise,
     indexing,
@@ -23,16 +24,30 @@ from stratal.tensor import (
 )
 
 _ALIASES: dict[str, Any] = {
+    "around": elementwise.round,
+    "array": cells.tensor,
     "as_tensor": creation.asarray,
+    "broadcast_tensors": shapes.broadcast_arrays,
     "cat": shapes.concat,
     "clamp": elementwise.clip,
     "concatenate": shapes.concat,
+    "degrees": composites.FUNCTIONS["rad2deg"],
+    "ger": linear.outer,
+    "invert": elementwise.FUNCTIONS["bitwise_invert"],
+    "left_shift": elementwise.FUNCTIONS["bitwise_left_shift"],
+    "mod": elementwise.FUNCTIONS["remainder"],
     "movedim": shapes.moveaxis,
     "permute": shapes.permute_dims,
+    "power": elementwise.pow,
+    "radians": composites.FUNCTIONS["deg2rad"],
     "repeat": shapes.repeat_interleave,
+    "right_shift": elementwise.FUNCTIONS["bitwise_right_shift"],
+    "rint": elementwise.FUNCTIONS["round"],
+    "row_stack": composites.FUNCTIONS["vstack"],
     "swapaxes": shapes.transpose,
     "swapdims": shapes.transpose,
     "t": methods.t,
+    "take_along_dim": indexing.take_along_axis,
     "tensor": cells.tensor,
     "unbind": shapes.unstack,
     "unsqueeze": shapes.expand_dims,
@@ -41,11 +56,11 @@ _ALIASES: dict[str, Any] = {
 _MODULES = (
     calculus, creation, elementwise, indexing, linear, parts, reductions, selection, sets, shapes, sorting,
 )  # fmt: skip
-FUNCTIONS: dict[str, Any] = {
-    name: getattr(module, name)
-    for module in _MODULES
-    for name in module.__all__
-} | _ALIASES
+FUNCTIONS: dict[str, Any] = (
+    {name: getattr(module, name) for module in _MODULES for name in module.__all__}
+    | composites.FUNCTIONS
+    | _ALIASES
+)
 
 
 def __getattr__(name: str) -> Any:

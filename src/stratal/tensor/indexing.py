@@ -320,7 +320,7 @@ def set_at(x: Tensor, index: Any, value: Any, kind: str = "set") -> Tensor:
     if not plan.arrays:
         shape = tuple(1 if axis is None else plan.ranges[axis].length for axis in plan.layout)
         return _set_ranges(x, plan.ranges, _fit(value, x, shape))
-    where_to = getitem(_positions(x), index)
+    where_to = getitem(positions(x), index)
     update = _fit(value, x, where_to.shape)
     flat_index, flat_update = (reshape(t, (t.numel(),)) for t in (where_to, update))
     op = REGISTRY["scatter"](kind, 0)  # type: ignore[call-arg]
@@ -359,7 +359,7 @@ def _set_ranges(x: Tensor, ranges: Sequence[_Range], update: Tensor) -> Tensor:
     return where(apply(op, yes, no), apply(op, update, zero), x)  # type: ignore[no-any-return]
 
 
-def _positions(x: Tensor) -> Tensor:
+def positions(x: Tensor) -> Tensor:
     """Return the row-major position of every element."""
     flat: Tensor = apply(REGISTRY["iota"]((x.numel(),), 0, int64))  # type: ignore[call-arg]
     return reshape(flat, x.shape)
@@ -411,7 +411,8 @@ def gather(x: Any, dim: int, index: Any) -> Tensor:
     return take_along_axis(_cut_to(t, i.shape, a), i, axis=a)
 
 
-def _scatter(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
+def scatter_kind(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
+    """Return `x` with src written at indices along an axis, combined by a kind of `scatter_along`."""
     t, i = as_tensor(x, "scatter"), as_tensor(index, "scatter")
     a = check_axis("scatter", dim, t.ndim)
     if t.ndim != i.ndim or any(
@@ -441,20 +442,12 @@ def scatter(x: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None
         raise AttributeValueError(
             "scatter: reduce is None or 'add'", got=repr(reduce), hint="scatter_reduce has more"
         )
-    return _scatter(reduce or "set", x, dim, index, src)
+    return scatter_kind(reduce or "set", x, dim, index, src)
 
 
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Tensor:
     """Return `x` with src added at indices along an axis."""
-    return _scatter("add", x, dim, index, src)
-
-
-def scatter_reduce(x: Any, dim: int, index: Any, src: Any, reduce: str) -> Tensor:
-    """Return `x` combined with src at indices along an axis, by "sum", "amax" or "amin"."""
-    kinds = {"sum": "add", "amax": "max", "amin": "min"}
-    if reduce not in kinds:
-        raise AttributeValueError("scatter_reduce: reduce is one of sum, amax, amin", got=repr(reduce))
-    return _scatter(kinds[reduce], x, dim, index, src)
+    return scatter_kind("add", x, dim, index, src)
 
 
 def index_add(x: Any, dim: int, index: Any, source: Any) -> Tensor:
@@ -482,6 +475,5 @@ def masked_select(x: Any, mask: Any) -> Tensor:
 
 __all__ = [
     "gather", "index_add", "index_select", "masked_fill", "masked_select", "nonzero", "scatter",
-    "scatter_add",
-    "scatter_reduce", "take", "take_along_axis",
+    "scatter_add", "take", "take_along_axis",
 ]  # fmt: skip

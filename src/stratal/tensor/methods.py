@@ -15,7 +15,17 @@ import numpy as np
 from stratal.base.dims import Sym
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
-from stratal.tensor import creation, elementwise, indexing, linear, reductions, shapes, sorting
+from stratal.tensor import (
+    composites,
+    creation,
+    elementwise,
+    indexing,
+    linear,
+    reductions,
+    selection,
+    shapes,
+    sorting,
+)
 from stratal.tensor.arguments import check_device
 from stratal.tensor.at import At
 from stratal.tensor.build import Scalar, as_tensor, call, full
@@ -44,10 +54,10 @@ _PLAIN: dict[Any, tuple[str, ...]] = {
         "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "sum",
     ),
     sorting: ("argsort", "median", "topk"),
+    selection: ("argwhere",),
     linear: ("addmm", "bmm", "diagonal", "dot", "matmul", "mm", "mv", "outer", "trace"),
     indexing: (
         "gather", "index_add", "index_select", "masked_fill", "masked_select", "scatter", "scatter_add",
-        "scatter_reduce",
     ),
 }  # fmt: skip
 
@@ -339,6 +349,9 @@ def _install() -> None:
     methods: dict[str, Any] = {}
     for module, names in _PLAIN.items():
         methods.update({name: getattr(module, name) for name in names})
+    others = composites.FUNCTIONS
+    methods.update({name: others[name] for name in composites.METHODS})
+    methods.update({f"{name}_": _in_place(f"{name}_", others[name]) for name in composites.IN_PLACE})
     for short, name in _OPERATORS.items():
         function = FUNCTIONS[name]
         methods[f"__{short}__"] = _operator(function)
@@ -358,10 +371,7 @@ def _install() -> None:
     methods.update(mul_=_in_place("mul_", FUNCTIONS["multiply"]), div_=_in_place("div_", _divided))
     methods.update(pow_=_in_place("pow_", elementwise.pow), lerp_=_in_place("lerp_", elementwise.lerp))
     methods.update(
-        addcmul=_addcmul, addcdiv=_addcdiv, addcmul_=_in_place("addcmul_", _addcmul),
-        addcdiv_=_in_place("addcdiv_", _addcdiv), clamp=elementwise.clip, clamp_=clip_, clip_=clip_,
-        clamp_min=lambda x, min: elementwise.clip(x, min), clamp_max=lambda x,
-        max: elementwise.clip(x, None, max),
+        clamp=elementwise.clip, clamp_=clip_, clip_=clip_,
         masked_fill_=_in_place("masked_fill_", indexing.masked_fill),
         scatter_=_in_place("scatter_", indexing.scatter),
         scatter_add_=_in_place("scatter_add_", indexing.scatter_add),
@@ -384,20 +394,6 @@ def _install() -> None:
     methods.update(_compute=compute, __repr__=show, backward=backward)
     for name, method in methods.items():
         setattr(Tensor, name, method)
-
-
-def _addcmul(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
-    """Return self + value * tensor1 * tensor2."""
-    product = tensor1 * tensor2
-    result: Tensor = self + (product if isinstance(value, (int, float)) and value == 1 else value * product)
-    return result
-
-
-def _addcdiv(self: Tensor, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
-    """Return self + value * tensor1 / tensor2."""
-    quotient = tensor1 / tensor2
-    result: Tensor = self + (quotient if isinstance(value, (int, float)) and value == 1 else value * quotient)
-    return result
 
 
 def _nonzero(self: Tensor, as_tuple: bool) -> Any:

@@ -22,14 +22,30 @@ def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ..
         raise IndexOutOfRangeError(
             "index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}"
         )
+    found = np.nonzero(_known("nonzero", t))
+    return tuple(tensor(part.astype(np.int64)) for part in found)
+
+
+def _known(name: str, t: Tensor) -> np.ndarray[Any, Any]:
+    """Return the value of a tensor, on which the shape of a result depends. Raises: CaptureError."""
     if MODE.trace is not None:
         raise CaptureError(
             "index: the shape of a masked selection is data, which a captured graph does not have",
             got=str(t.type),
             hint="st.where(mask, x, 0) keeps the shape; x[mask] = v is fine",
         )  # fmt: skip
-    found = np.nonzero(t._value("nonzero").array)
-    return tuple(tensor(part.astype(np.int64)) for part in found)
+    return t._value(name).array
 
 
-__all__ = ["nonzero"]
+def argwhere(x: Any, /) -> Tensor:
+    """Return the indices of elements that are not zero, one row each. The value is needed now."""
+    return tensor(np.argwhere(_known("argwhere", as_tensor(x, "argwhere"))).astype(np.int64))
+
+
+def flatnonzero(x: Any, /) -> Tensor:
+    """Return the row-major places of elements that are not zero. The value is needed now."""
+    t = as_tensor(x, "flatnonzero")
+    return tensor(np.flatnonzero(_known("flatnonzero", t)).astype(np.int64))
+
+
+__all__ = ["argwhere", "flatnonzero", "nonzero"]

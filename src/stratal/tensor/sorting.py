@@ -8,10 +8,10 @@ from stratal.base.errors import AttributeValueError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, common_dtype
-from stratal.tensor.elementwise import cast
+from stratal.tensor.elementwise import cast, where
 from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.naming import two_names
-from stratal.tensor.reductions import ValuesIndices
+from stratal.tensor.reductions import ValuesIndices, argmax
 from stratal.tensor.shapes import narrow, ravel, reshape
 from stratal.tensor.tensor import Tensor
 
@@ -61,17 +61,22 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
 
 
 def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the lower median of all elements; along an axis also where it stood."""
+    """Return the lower median of all elements, NaN if any is NaN; along an axis also where it stood."""
     t = as_tensor(x, "median")
     flat = ravel(t) if dim is None else t
     a = check_axis("median", 0 if dim is None else dim, flat.ndim)
+    if flat.shape[a] == 0:
+        raise AttributeValueError("median: there is no median of nothing", got=str(t.type))
     values, indices = _sorted("median", flat, a, False)
     middle = (flat.shape[a] - 1) // 2
-    shape = [n for k, n in enumerate(flat.shape) if k != a or keepdim]
-    shape = shape if not keepdim or dim is None else [1 if k == a else n for k, n in enumerate(flat.shape)]
+    found = [narrow(part, a, middle, 1) for part in (values, indices)]
+    if t.dtype.is_float:  # NaN is last in order, and is the median where there is one
+        last = narrow(values, a, flat.shape[a] - 1, 1)
+        found = [where(last != last, *pair) for pair in ((last, found[0]), (argmax(flat, a, True), found[1]))]
     if dim is None:
-        return reshape(narrow(values, a, middle, 1), ())
-    return ValuesIndices(*(reshape(narrow(part, a, middle, 1), shape) for part in (values, indices)))
+        return reshape(found[0], ())
+    shape = [1 if k == a else n for k, n in enumerate(flat.shape) if k != a or keepdim]
+    return ValuesIndices(*(reshape(part, shape) for part in found))
 
 
 def searchsorted(

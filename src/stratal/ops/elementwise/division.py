@@ -12,7 +12,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, record
 from stratal.loops import math
-from stratal.loops.expr import Expr
+from stratal.loops.expr import Expr, call
 from stratal.ops.families import Elementwise
 
 _FLOAT64 = "a float64 quotient may be 2**2098, and the native remainder is exact below 2**100 only"
@@ -88,3 +88,27 @@ class Rem(Elementwise):
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, y = inputs
         return [b.like(x, 1), b.neg(b.floordiv(x, y))]
+
+
+@record
+class Fmod(Elementwise):
+    """x - trunc(x / y) * y, exactly: with the dividend's sign, as C's `fmod`.
+
+    Integers divided by 0 leave 0."""
+
+    arity = 2
+    domain = (0.5, 3.0)
+
+    def host_reason(self, *types: TensorType) -> str:
+        return _FLOAT64 if types[0].dtype is float64 else super().host_reason(*types)
+
+    def numpy(self, *arrays: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.fmod(*arrays))  # integers: 0 where y is 0
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.fmod(*args) if args[0].dtype.is_float else call("irem", *args)
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x, y = inputs
+        return [b.like(x, 1), b.neg(b.trunc(b.div(x, y)))]

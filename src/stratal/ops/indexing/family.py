@@ -18,7 +18,7 @@ from stratal.loops.expr import Buffer, Expr, Var, call, cast
 from stratal.loops.index import add, mul, unflatten
 from stratal.loops.stmt import For, Seq, Stmt, Store
 
-KINDS = ("set", "add", "max", "min")
+KINDS = ("set", "add", "mul", "max", "min")
 _BLOCKS = (
     128,
     64,
@@ -43,7 +43,7 @@ def check_kind_of_scatter(name: str, kind: str, dtype: DType) -> None:
     """Refuse an unknown way to combine and dtypes it does not take."""
     if kind not in KINDS:
         raise AttributeValueError(f"{name}: kind is one of {', '.join(KINDS)}", got=repr(kind))
-    if (kind == "add" and dtype.is_bool) or (kind in ("max", "min") and (dtype.is_bool or dtype.is_complex)):
+    if (kind != "set" and dtype.is_bool) or (kind in ("max", "min") and dtype.is_complex):
         raise DTypeError(f"{name}: {kind} does not take {dtype}", got=str(dtype))
 
 
@@ -75,7 +75,7 @@ def combine_at(kind: str, x: Array, where: tuple[Array | slice, ...], updates: A
     if kind == "set":
         x[where] = updates
     else:
-        {"add": np.add, "max": np.maximum, "min": np.minimum}[kind].at(x, where, updates)  # type: ignore[arg-type]
+        {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[kind].at(x, where, updates)  # type: ignore[arg-type]
 
 
 class Place:

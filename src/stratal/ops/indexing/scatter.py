@@ -24,7 +24,8 @@ class Scattering(Op):
     """What scatter and scatter_along share: the derivative rules, in terms of the matching gather.
 
     add: every update gets the cotangent of its place. set: only the last writer of a place does, and `x` none
-    there. max, min: among k equal candidates for a place, `x` included, each gets 1/k.
+    there. mul: each gets the product of the others. max, min: among k equal candidates for a place, `x`
+    included, each gets 1/k.
     """
 
     kind: str
@@ -62,6 +63,28 @@ class Scattering(Op):
         count = self.write(b, "add", mine, index, theirs)
         return b.div(mine, count), b.div(theirs, self.read(b, count, index))
 
+    def others(self, b: Builder, out: Node, x: Node, index: Node, updates: Node) -> tuple[Node, Node]:
+        """Return for `x` and for the updates the product of the other factors of their places.
+
+        A factor that is not 0 divides the product. For one that is, the others are P, the product of all that
+        are not 0, or P times the one other 0: written as a sum of zeros, so that its derivative is P.
+        """
+        factors = (x, updates)
+        zeros = [b.eq(v, b.like(v, 0)) for v in factors]
+        safe = [b.select(z, b.like(v, 1), v) for z, v in zip(zeros, factors, strict=True)]
+        none = [b.select(z, v, b.like(v, 0)) for z, v in zip(zeros, factors, strict=True)]
+        ones = [b.cast(z, dtype=x.dtype) for z in zeros]
+        product = self.write(b, "mul", safe[0], index, safe[1])
+        nothing = self.write(b, "add", none[0], index, none[1])
+        count = self.write(b, "add", ones[0], index, ones[1])
+        found = []
+        for k, value in enumerate(factors):
+            whole, p, sum_, n = (self.read(b, v, index) if k else v for v in (out, product, nothing, count))
+            other = b.mul(p, b.sub(sum_, value))
+            among = b.select(b.eq(n, b.like(n, 1)), p, b.select(b.eq(n, b.like(n, 2)), other, b.like(p, 0)))
+            found.append(b.select(zeros[k], among, b.div(whole, safe[k])))
+        return found[0], found[1]
+
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         _, index, updates = inputs
         at = self.read(b, ct, index)
@@ -70,7 +93,7 @@ class Scattering(Op):
         if self.kind == "set":
             kept = self.write(b, "set", ct, index, b.like(updates, 0))
             return [kept, None, b.select(self.last_writers(b, *inputs), at, b.like(at, 0))]
-        mine, theirs = self.shares(b, out, *inputs)
+        mine, theirs = (self.others if self.kind == "mul" else self.shares)(b, out, *inputs)
         return [b.mul(ct, mine), None, b.mul(at, theirs)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
@@ -79,7 +102,7 @@ class Scattering(Op):
         du = b.like(updates, 0) if tangents[2] is None else tangents[2]
         if self.kind in ("add", "set"):
             return self.write(b, self.kind, dx, index, du)
-        mine, theirs = self.shares(b, out, *inputs)
+        mine, theirs = (self.others if self.kind == "mul" else self.shares)(b, out, *inputs)
         return self.write(b, "add", b.mul(dx, mine), index, b.mul(du, theirs))
 
 
@@ -147,7 +170,7 @@ class Scatter(Scattering):
         x, index = TensorType(float32, (5, 3)), TensorType(int64, (4,))
         updates = TensorType(float32, (4, 3))
         yield Reject(cls("add", 2), (x, index, updates), "axis")
-        yield Reject(cls("mul", 0), (x, index, updates), "kind")
+        yield Reject(cls("mod", 0), (x, index, updates), "kind")
         yield Reject(cls("add", 0), (x, TensorType(float32, (4,)), updates), "integers")
         yield Reject(cls("add", 0), (x, index, TensorType(float32, (5, 3))), "wrong shape")
         yield Reject(cls("add", 0), (x, index, TensorType(float64, (4, 3))), "dtype")
@@ -226,7 +249,7 @@ class ScatterAlong(Scattering):
             TensorType(float32, (4, 3)),
         )
         yield Reject(cls("add", 2), (x, index, updates), "axis")
-        yield Reject(cls("mul", 0), (x, index, updates), "kind")
+        yield Reject(cls("mod", 0), (x, index, updates), "kind")
         yield Reject(cls("add", 0), (x, updates, updates), "integers")
         yield Reject(cls("add", 0), (x, index, x), "shape")
         yield Reject(cls("add", 0), (x, TensorType(int64, (4, 2)), updates), "shape")

@@ -1,0 +1,308 @@
+"""Arithmetic of each element: quotients, powers of two, common divisors, comparisons with a tolerance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from stratal.base.dtypes import as_dtype, bool_, float32, int32, int64
+from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.tensor.build import as_tensor, call, common_dtype, default_float, normalise
+from stratal.tensor.control import while_loop
+from stratal.tensor.elementwise import FUNCTIONS, cast, clip, pow, where
+from stratal.tensor.reductions import all as all_of
+from stratal.tensor.reductions import any as any_of
+from stratal.tensor.shapes import broadcast_arrays
+from stratal.tensor.tensor import Tensor
+
+_isnan, _isinf = FUNCTIONS["isnan"], FUNCTIONS["isinf"]
+
+
+def _float(name: str, x: Any) -> Tensor:
+    t = as_tensor(x, name)
+    return cast(t, default_float(t.dtype))
+
+
+def _pair(name: str, x: Any, y: Any, kinds: str = "uifc") -> tuple[Tensor, Tensor]:
+    """Return two operands as tensors of one dtype and shape; bools as int64."""
+    given = normalise(name, (x, y))
+    dtype = common_dtype(name, given)
+    dtype = int64 if dtype is bool_ else dtype
+    if dtype.kind not in kinds:
+        words = {"iu": "integers", "uif": "real numbers"}
+        raise DTypeError(f"{name}: takes {words[kinds]}", got=str(dtype))
+    a, b = broadcast_arrays(*(cast(as_tensor(v, name), dtype) for v in given))
+    return a, b
+
+
+def _floats(name: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    a, b = _pair(name, x, y)
+    dtype = default_float(a.dtype)
+    return cast(a, dtype), cast(b, dtype)
+
+
+# -- quotients and parts -------------------------------------------------------------------------------------
+def frac(x: Any, /) -> Tensor:
+    """Return what is behind the point of each element, with its sign."""
+    t = as_tensor(x, "frac")
+    return FUNCTIONS["subtract"](t, FUNCTIONS["trunc"](t))
+
+
+def modf(x: Any, /) -> tuple[Tensor, Tensor]:
+    """Return what is behind the point of each element and what is before it, both with its sign."""
+    t = _float("modf", x)
+    whole = FUNCTIONS["trunc"](t)
+    return where(_isinf(t), 0.0, t - whole), whole
+
+
+def divmod(x: Any, y: Any, /) -> tuple[Tensor, Tensor]:
+    """Return the floor of each quotient and the remainder, which has the divisor's sign."""
+    return FUNCTIONS["floor_divide"](x, y), FUNCTIONS["remainder"](x, y)
+
+
+def _scaled(t: Tensor, power: Tensor) -> Tensor:
+    """Return t * 2**power in three steps, none of which overflows unless the result does."""
+    third = FUNCTIONS["floor"](power / 3.0)
+    step = FUNCTIONS["exp2"](third)
+    result: Tensor = t * step * step * FUNCTIONS["exp2"](power - third - third)
+    return result
+
+
+def ldexp(x: Any, exponent: Any, /) -> Tensor:
+    """Return x * 2**exponent of each pair, for exponents beyond those of the dtype, too."""
+    t = _float("ldexp", x)
+    wide = cast(t, t.dtype.compute)
+    power = cast(as_tensor(exponent, "ldexp"), wide.dtype)
+    return cast(
+        _scaled(wide, clip(power, -3000.0, 3000.0) if wide.dtype.bits == 64 else clip(power, -350.0, 350.0)),
+        t.dtype,
+    )
+
+
+def frexp(x: Any, /) -> tuple[Tensor, Tensor]:
+    """Return a mantissa in [0.5, 1) and an int32 exponent of each element: x = mantissa * 2**exponent.
+
+    0, infinities and NaN are mantissas of exponent 0. Gradients flow through the mantissa.
+    """
+    t = _float("frexp", x)
+    if not t.dtype.is_float:
+        raise DTypeError("frexp: takes real numbers", got=str(t.type))
+    wide = cast(t, t.dtype.compute)
+    digits, bias, word = (23, 126, "int32") if wide.dtype is float32 else (52, 1022, "int64")
+    small = FUNCTIONS["abs"](wide) < 2.0 ** (2 - bias)
+    raised = where(small, wide * 2.0 ** (digits + 2), wide).detach()
+    bits = call("bitcast", raised, dtype=as_dtype(word))
+    field = (bits >> digits) & (2 * bias + 3)
+    exponent = field - bias - where(small, digits + 2, 0)
+    plain = (wide == 0) | ~FUNCTIONS["isfinite"](wide)
+    exponent = where(plain, 0, exponent)
+    mantissa = where(plain, wide, _scaled(wide, cast(-exponent, wide.dtype)))
+    return cast(mantissa, t.dtype), cast(exponent, int32)
+
+
+# -- whole numbers -------------------------------------------------------------------------------------------
+_STEPS = 4  # of Euclid's algorithm in one round of the loop: fewer passes over memory
+
+
+def gcd(x: Any, y: Any, /) -> Tensor:
+    """Return the greatest common divisor of each pair of integers, by Euclid's algorithm; of two zeros 0."""
+    a, b = (FUNCTIONS["abs"](t) if t.dtype.kind == "i" else t for t in _pair("gcd", x, y, "iu"))
+
+    def step(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        a, b = pair
+        for _ in range(_STEPS):
+            done = b == 0
+            a, b = where(done, a, b), where(done, 0, a % where(done, 1, b))
+        return a, b
+
+    result: Tensor = while_loop(lambda pair: any_of(pair[1] != 0), step, (a, b))[0]
+    return result
+
+
+def lcm(x: Any, y: Any, /) -> Tensor:
+    """Return the least common multiple of each pair of integers; with 0 it is 0."""
+    a, b = _pair("lcm", x, y, "iu")
+    divisor = gcd(a, b)
+    return FUNCTIONS["abs"](a // where(divisor == 0, 1, divisor) * b)
+
+
+# -- extremes and steps --------------------------------------------------------------------------------------
+def fmax(x: Any, y: Any, /) -> Tensor:
+    """Return the larger of each pair; a NaN gives way to a number."""
+    return _number("maximum", *_pair("fmax", x, y))
+
+
+def fmin(x: Any, y: Any, /) -> Tensor:
+    """Return the smaller of each pair; a NaN gives way to a number."""
+    return _number("minimum", *_pair("fmin", x, y))
+
+
+def _number(name: str, a: Tensor, b: Tensor) -> Tensor:
+    if not a.dtype.is_inexact:
+        return FUNCTIONS[name](a, b)
+    return where(_isnan(a), b, where(_isnan(b), a, FUNCTIONS[name](a, b)))  # type: ignore[no-any-return]
+
+
+def heaviside(x: Any, values: Any, /) -> Tensor:
+    """Return 0 below 0, `values` at 0 and 1 above; NaN for NaN."""
+    a, b = _pair("heaviside", x, values)
+    step = where(a == 0, b, where(a < 0, 0, 1))
+    return where(_isnan(a), a, step) if a.dtype.is_inexact else cast(step, a.dtype)
+
+
+def sgn(x: Any, /) -> Tensor:
+    """Return the sign of real numbers, and complex ones over their absolute value; 0 for 0."""
+    t = as_tensor(x, "sgn")
+    if not t.dtype.is_complex:
+        return FUNCTIONS["sign"](t)
+    size = call("complex", FUNCTIONS["abs"](t), FUNCTIONS["abs"](t) * 0)
+    zero = t == 0
+    return where(zero, t, t / where(zero, 1.0, size))  # type: ignore[no-any-return]
+
+
+# -- powers, logarithms, angles ------------------------------------------------------------------------------
+def float_power(x: Any, y: Any, /) -> Tensor:
+    """Return x ** y of each pair in float64."""
+    a, b = _pair("float_power", x, y)
+    wide = "complex128" if a.dtype.is_complex else "float64"
+    return pow(cast(a, wide), cast(b, wide))
+
+
+def cbrt(x: Any, /) -> Tensor:
+    """Return the cube root of each element, with its sign."""
+    t = _float("cbrt", x)
+    plain = (t == 0) | ~FUNCTIONS["isfinite"](t)
+    size = FUNCTIONS["abs"](where(plain, 1.0, t))
+    root = pow(size, 1.0 / 3.0)
+    near = root.detach()  # one step of Newton's method puts back what the rounded exponent loses
+    root = root - (near * near * near - size.detach()) / (3.0 * near * near)
+    result: Tensor = where(plain, t, FUNCTIONS["sign"](t) * root)
+    return result
+
+
+def logaddexp2(x: Any, y: Any, /) -> Tensor:
+    """Return log2(2**x + 2**y) of each pair, without overflow on the way."""
+    a, b = _floats("logaddexp2", x, y)
+    high, low = FUNCTIONS["maximum"](a, b), FUNCTIONS["minimum"](a, b)
+    gap = where(high == low, 0.0, low - high)
+    result: Tensor = high + FUNCTIONS["log1p"](FUNCTIONS["exp2"](gap)) * (1 / math.log(2.0))
+    return result
+
+
+def deg2rad(x: Any, /) -> Tensor:
+    """Return angles given in degrees in radians."""
+    return FUNCTIONS["multiply"](_float("deg2rad", x), math.pi / 180.0)
+
+
+def rad2deg(x: Any, /) -> Tensor:
+    """Return angles given in radians in degrees."""
+    return FUNCTIONS["multiply"](_float("rad2deg", x), 180.0 / math.pi)
+
+
+def softplus(x: Any, /) -> Tensor:
+    """Return log(1 + exp(x)) of each element, without overflow on the way."""
+    t = _float("softplus", x)
+    result: Tensor = FUNCTIONS["maximum"](t, 0.0) + FUNCTIONS["log1p"](FUNCTIONS["exp"](-FUNCTIONS["abs"](t)))
+    return result
+
+
+# -- multiplied and added ------------------------------------------------------------------------------------
+def addcmul(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
+    """Return x + value * tensor1 * tensor2 of each element."""
+    product = FUNCTIONS["multiply"](tensor1, tensor2)
+    return FUNCTIONS["add"](x, product if value == 1 else product * value)
+
+
+def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
+    """Return x + value * tensor1 / tensor2 of each element."""
+    quotient = FUNCTIONS["divide"](tensor1, tensor2)
+    return FUNCTIONS["add"](x, quotient if value == 1 else quotient * value)
+
+
+def clamp_min(x: Any, min: Any) -> Tensor:
+    """Return each element, or `min` where it is below."""
+    return clip(x, min)
+
+
+def clamp_max(x: Any, max: Any) -> Tensor:
+    """Return each element, or `max` where it is above."""
+    return clip(x, None, max)
+
+
+def threshold(x: Any, threshold: float, value: float) -> Tensor:
+    """Return each element that is above a threshold, and a value in place of the others."""
+    t = as_tensor(x, "threshold")
+    return where(t > threshold, t, cast(as_tensor(value, "threshold"), t.dtype))  # type: ignore[no-any-return]
+
+
+# -- questions -----------------------------------------------------------------------------------------------
+def isclose(x: Any, y: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """Return whether |x - y| <= atol + rtol * |y| of each pair; integers are compared in float64."""
+    if rtol < 0 or atol < 0:
+        raise AttributeValueError("isclose: tolerances are not negative", got=f"rtol={rtol}, atol={atol}")
+    a, b = _pair("isclose", x, y)
+    same = a == b
+    if not a.dtype.is_inexact:
+        a, b = cast(a, "float64"), cast(b, "float64")
+    a, b = (cast(t, t.dtype.compute) for t in (a, b))
+    near = FUNCTIONS["abs"](a - b) <= atol + rtol * FUNCTIONS["abs"](b)
+    result: Tensor = same | (near & FUNCTIONS["isfinite"](a) & FUNCTIONS["isfinite"](b))
+    return result | (_isnan(a) & _isnan(b)) if equal_nan else result
+
+
+def allclose(x: Any, y: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Return whether `isclose` holds for every pair: a Python bool, so the values are needed now."""
+    return bool(all_of(isclose(x, y, rtol, atol, equal_nan)))
+
+
+def array_equal(x: Any, y: Any, /, equal_nan: bool = False) -> bool:
+    """Return whether two tensors have one shape and equal elements: the values are needed now."""
+    a, b = as_tensor(x, "array_equal"), as_tensor(y, "array_equal")
+    if a.shape != b.shape:
+        return False
+    same = a == b
+    if equal_nan and a.dtype.is_inexact and b.dtype.is_inexact:
+        same = same | (_isnan(a) & _isnan(b))
+    return bool(all_of(same))
+
+
+def isposinf(x: Any, /) -> Tensor:
+    """Return whether each element is plus infinity."""
+    t = as_tensor(x, "isposinf")
+    return FUNCTIONS["equal"](t, math.inf) if t.dtype.is_float else _no(t)
+
+
+def isneginf(x: Any, /) -> Tensor:
+    """Return whether each element is minus infinity."""
+    t = as_tensor(x, "isneginf")
+    return FUNCTIONS["equal"](t, -math.inf) if t.dtype.is_float else _no(t)
+
+
+def isreal(x: Any, /) -> Tensor:
+    """Return whether each element has no imaginary part."""
+    t = as_tensor(x, "isreal")
+    return FUNCTIONS["equal"](call("imag", t), 0.0) if t.dtype.is_complex else ~_no(t)
+
+
+def iscomplex(x: Any, /) -> Tensor:
+    """Return whether each element has an imaginary part."""
+    return FUNCTIONS["logical_not"](isreal(x))
+
+
+def _no(t: Tensor) -> Tensor:
+    return (
+        FUNCTIONS["not_equal"](t, t) if not t.dtype.is_inexact else FUNCTIONS["logical_and"](t == t, t != t)
+    )
+
+
+def fix(x: Any, /) -> Tensor:
+    """Return each element without what is behind the point."""
+    return FUNCTIONS["trunc"](x)
+
+
+__all__ = [
+    "addcdiv", "addcmul", "allclose", "array_equal", "cbrt", "clamp_max", "clamp_min", "deg2rad", "divmod",
+    "fix", "float_power", "fmax", "fmin", "frac", "frexp", "gcd", "heaviside", "isclose", "iscomplex",
+    "isneginf", "isposinf", "isreal", "lcm", "ldexp", "logaddexp2", "modf", "rad2deg", "sgn", "softplus",
+    "threshold",
+]  # fmt: skip

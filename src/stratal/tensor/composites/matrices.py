@@ -1,0 +1,202 @@
+"""Matrices made of vectors, places in matrices, and sums of products beside a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base.dtypes import float32, int64
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.graph.op import REGISTRY
+from stratal.tensor.arguments import check_axis
+from stratal.tensor.build import apply, as_tensor, broadcast_shapes, common_dtype
+from stratal.tensor.creation import diagonal_order, zeros
+from stratal.tensor.elementwise import FUNCTIONS, cast, pow, where
+from stratal.tensor.linear import bmm, diagonal, mv, outer, tensordot, vecdot
+from stratal.tensor.naming import two_names
+from stratal.tensor.shapes import broadcast_to, expand_dims, moveaxis, pad_constant, ravel, reshape, roll
+from stratal.tensor.tensor import Tensor, tensor
+
+_add, _mul = FUNCTIONS["add"], FUNCTIONS["multiply"]
+
+
+# -- diagonals -----------------------------------------------------------------------------------------------
+def on_diagonal(base: Tensor, line: Tensor, offset: int) -> Tensor:
+    """Return matrices with the rows of `line` on the diagonal `offset` right of the main one."""
+    rows, columns = base.shape[-2:]
+    below = offset < 0  # there an element's place is its column, else its row
+    lead = [(0, 0)] * (line.ndim - 1)
+    padded = pad_constant(line, [*lead, (0, (columns if below else rows) - line.shape[-1])])
+    spread = broadcast_to(expand_dims(padded, axis=-2 if below else -1), base.shape)
+    return where(diagonal_order((rows, columns), offset, "equal"), spread, base)  # type: ignore[no-any-return]
+
+
+def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Return matrices with the rows of `x` on a diagonal and zeros elsewhere; `diagonal` reads them back.
+
+    Shapes: [..., n] -> [..., m, m] with m = n + |offset|; the new axes stand at dim1 and dim2.
+    """
+    t = as_tensor(x, "diag_embed")
+    if not t.ndim:
+        raise ShapeError("diag_embed: needs at least one axis", got=str(t.type))
+    a, b = (check_axis("diag_embed", d, t.ndim + 1) for d in (dim1, dim2))
+    if a == b:
+        raise AttributeValueError("diag_embed: needs two axes", got=f"{dim1}, {dim2}")
+    m = t.shape[-1] + abs(offset)
+    return moveaxis(on_diagonal(zeros(*t.shape[:-1], m, m, dtype=t.dtype), t, offset), (-2, -1), (a, b))
+
+
+def diag(x: Any, diagonal: int = 0, *, k: int | None = None) -> Tensor:
+    """Return a matrix with a vector on its diagonal, or the diagonal of a matrix. NumPy's word is `k`."""
+    t = as_tensor(x, "diag")
+    offset = diagonal if k is None else k
+    if t.ndim not in (1, 2):
+        raise ShapeError(
+            "diag: takes a vector or a matrix", got=str(t.type), hint="diag_embed takes more axes"
+        )
+    return diag_embed(t, offset) if t.ndim == 1 else _diagonal(t, offset)
+
+
+_diagonal = diagonal
+
+
+def diagflat(x: Any, offset: int = 0, *, k: int | None = None) -> Tensor:
+    """Return a matrix with all elements of `x` on its diagonal."""
+    return diag_embed(ravel(x), offset if k is None else k)
+
+
+def fill_diagonal(x: Any, value: Any) -> Tensor:
+    """Return a matrix with a value all along its main diagonal."""
+    t = as_tensor(x, "fill_diagonal")
+    if t.ndim != 2:
+        raise ShapeError("fill_diagonal: takes a matrix", got=str(t.type))
+    return where(diagonal_order(t.shape, 0, "equal"), cast(as_tensor(value), t.dtype), t)  # type: ignore[no-any-return]
+
+
+def identity(n: int, dtype: Any = None) -> Tensor:
+    """Return the identity matrix."""
+    return cast(diagonal_order((n, n), 0, "equal"), dtype or float32)
+
+
+# -- triangles and coordinates -------------------------------------------------------------------------------
+def tri(n: int, m: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
+    """Return a matrix with ones on and below its k-th diagonal, zeros above."""
+    return cast(diagonal_order((n, n if m is None else m), k, "less_equal"), dtype or float32)
+
+
+def tril_indices(row: int, col: int | None = None, offset: int = 0, *, dtype: Any = int64) -> Tensor:
+    """Return rows and columns of the places on and below a diagonal, as a matrix of two rows."""
+    return tensor(np.stack(np.tril_indices(row, offset, row if col is None else col)), dtype=dtype)
+
+
+def triu_indices(row: int, col: int | None = None, offset: int = 0, *, dtype: Any = int64) -> Tensor:
+    """Return rows and columns of the places on and above a diagonal, as a matrix of two rows."""
+    return tensor(np.stack(np.triu_indices(row, offset, row if col is None else col)), dtype=dtype)
+
+
+def indices(dimensions: Sequence[int], dtype: Any = int64) -> Tensor:
+    """Return the coordinates of every place of a shape: one array an axis, stacked."""
+    return tensor(np.indices(tuple(dimensions)), dtype=dtype)
+
+
+@two_names
+def vander(x: Any, n: int | None = None, increasing: bool = False, *, N: int | None = None) -> Tensor:
+    """Return the powers of a vector as the columns of a matrix, the highest first unless `increasing`."""
+    t = as_tensor(x, "vander")
+    if t.ndim != 1:
+        raise ShapeError("vander: takes a vector", got=str(t.type))
+    given = n if N is None else N
+    count = int(t.shape[0]) if given is None else given
+    if count < 0:
+        raise AttributeValueError("vander: a number of columns is not negative", got=str(count))
+    powers = apply(REGISTRY["iota"]((count,), 0, int64))  # type: ignore[call-arg]
+    powers = cast(powers if increasing else count - 1 - powers, t.dtype)
+    return pow(reshape(t, (t.shape[0], 1)), reshape(powers, (1, count)))
+
+
+# -- products ------------------------------------------------------------------------------------------------
+def kron(x: Any, y: Any, /) -> Tensor:
+    """Return the Kronecker product: every element of `x` times all of `y`, in its place."""
+    a, b = as_tensor(x, "kron"), as_tensor(y, "kron")
+    rank = max(a.ndim, b.ndim)
+    left, right = ((1,) * (rank - t.ndim) + t.shape for t in (a, b))
+    wide = reshape(a, [m for n in left for m in (n, 1)]) * reshape(b, [m for n in right for m in (1, n)])
+    return reshape(wide, [n * m for n, m in zip(left, right, strict=True)])
+
+
+def inner(x: Any, y: Any, /) -> Tensor:
+    """Return the sums of products over the last axes of both; a number scales."""
+    a, b = as_tensor(x, "inner"), as_tensor(y, "inner")
+    return _mul(a, b) if not a.ndim or not b.ndim else tensordot(a, b, ([-1], [-1]))
+
+
+def vdot(x: Any, y: Any, /) -> Tensor:
+    """Return the sum of products of all elements of both, those of `x` conjugated."""
+    return vecdot(ravel(x), ravel(y))
+
+
+@two_names
+def cross(x: Any, y: Any, /, axis: int = -1) -> Tensor:
+    """Return the vectors at right angles to pairs of vectors of three elements along an axis."""
+    a, b = as_tensor(x, "cross"), as_tensor(y, "cross")
+    shape = broadcast_shapes("cross", a.shape, b.shape)
+    at = check_axis("cross", axis, len(shape))
+    if a.ndim == 0 or b.ndim == 0 or shape[at] != 3 or 3 not in (a.shape + b.shape):
+        raise ShapeError("cross: the axis must have three elements", got=f"{a.type} and {b.type}")
+    dtype = common_dtype("cross", (a, b))
+    a, b = (broadcast_to(cast(t, dtype), shape) for t in (a, b))
+    return roll(a, -1, at) * roll(b, -2, at) - roll(a, -2, at) * roll(b, -1, at)
+
+
+def _beside(name: str, x: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """Return beta * x + alpha * product; with beta 0, `x` is not looked at."""
+    product = product if alpha == 1 else product * alpha
+    start = as_tensor(x, name)
+    if beta == 0:
+        return broadcast_to(product, broadcast_shapes(name, start.shape, product.shape))
+    return _add(start if beta == 1 else start * beta, product)
+
+
+def addmv(x: Any, mat: Any, vec: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Return beta * x + alpha * (mat @ vec)."""
+    return _beside("addmv", x, mv(mat, vec), beta, alpha)
+
+
+def addr(x: Any, vec1: Any, vec2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Return beta * x + alpha * outer(vec1, vec2)."""
+    return _beside("addr", x, outer(vec1, vec2), beta, alpha)
+
+
+def baddbmm(x: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Return beta * x + alpha * (batch1 @ batch2), batch by batch."""
+    return _beside("baddbmm", x, bmm(batch1, batch2), beta, alpha)
+
+
+def addbmm(x: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Return beta * x + alpha * the sum over the batch of batch1 @ batch2."""
+    one, two = as_tensor(batch1, "addbmm"), as_tensor(batch2, "addbmm")
+    if one.ndim != 3 or two.ndim != 3:
+        raise ShapeError("addbmm: takes two batches of matrices", got=f"{one.type} @ {two.type}")
+    return _beside("addbmm", x, tensordot(one, two, ([0, 2], [0, 1])), beta, alpha)
+
+
+def polyval(p: Any, x: Any, /) -> Tensor:
+    """Return the polynomial with coefficients `p`, the highest power first, at each element of `x`."""
+    coefficients, t = as_tensor(p, "polyval"), as_tensor(x, "polyval")
+    if coefficients.ndim != 1:
+        raise ShapeError("polyval: coefficients are a vector", got=str(coefficients.type))
+    dtype = common_dtype("polyval", (coefficients, t))
+    coefficients, t = cast(coefficients, dtype), cast(t, dtype)
+    result: Tensor = t * 0
+    for k in range(int(coefficients.shape[0])):
+        result = result * t + coefficients[k]
+    return result
+
+
+__all__ = [
+    "addbmm", "addmv", "addr", "baddbmm", "cross", "diag", "diag_embed", "diagflat", "fill_diagonal",
+    "identity", "indices", "inner", "kron", "polyval", "tri", "tril_indices", "triu_indices", "vander",
+    "vdot",
+]  # fmt: skip
