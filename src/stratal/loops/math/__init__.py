@@ -5,6 +5,7 @@ Accuracy is measured by `tests/test_math_ulp.py`.
 """
 
 from stratal.loops.math.arith import copysign, signbit, sqrt
+from stratal.loops.math.bessel import i0, i0e, i1, i1e
 from stratal.loops.math.division import (
     floor_divide,
     fmod,
@@ -18,11 +19,13 @@ from stratal.loops.math.division import (
     round_half_even,
     sign,
 )
-from stratal.loops.math.error import erf, erfc
+from stratal.loops.math.error import erf, erfc, erfcx
 from stratal.loops.math.exponential import exp, exp2, exp2_below, exp_below, exp_near, expm1, sigmoid
+from stratal.loops.math.gamma import digamma, gamma, lgamma, polygamma
 from stratal.loops.math.hyperbolic import acosh, asinh, atanh, cosh, sinh, tanh
 from stratal.loops.math.logarithm import log, log1p, log2, log10
 from stratal.loops.math.power import integer_power, pow, power_by_squaring, rsqrt
+from stratal.loops.math.quantile import erfcinv, erfinv, ndtri
 from stratal.loops.math.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 
 __all__ = [
@@ -36,8 +39,12 @@ __all__ = [
     "copysign",
     "cos",
     "cosh",
+    "digamma",
     "erf",
     "erfc",
+    "erfcinv",
+    "erfcx",
+    "erfinv",
     "exp",
     "exp2",
     "exp2_below",
@@ -46,17 +53,25 @@ __all__ = [
     "expm1",
     "floor_divide",
     "fmod",
+    "gamma",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
     "integer_floor_divide",
     "integer_power",
     "integer_remainder",
     "isfinite",
     "isinf",
     "isnan",
+    "lgamma",
     "log",
     "log1p",
     "log2",
     "log10",
+    "ndtri",
     "nextafter",
+    "polygamma",
     "pow",
     "power_by_squaring",
     "remainder",

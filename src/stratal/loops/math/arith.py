@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -195,6 +196,16 @@ def power_of_two(biased: Expr) -> Expr:
 
 def in_double(f: Expr) -> Expr:
     return cast(f, float64)
+
+
+def in_float64(function: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    """Let a function of a float64 take a float32, too: it computes in float64 and rounds once."""
+
+    @functools.wraps(function)
+    def widened(x: Expr) -> Expr:
+        return function(x) if x.dtype is float64 else cast(function(cast(x, float64)), x.dtype)
+
+    return widened
 
 
 def keep_tiny(x: Expr, result: Expr, tiny: float) -> Expr:

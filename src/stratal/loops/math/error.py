@@ -1,4 +1,4 @@
-"""erf and erfc."""
+"""erf, erfc and erfcx."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Final
 from stratal.base.dtypes import float32
 from stratal.loops.expr import Expr, call, cast
 from stratal.loops.math.arith import (
+    INF,
     absolute,
     add,
     at_most,
     div,
     fma,
     in_double,
+    in_float64,
     like,
     lt,
     mul,
@@ -127,3 +129,27 @@ def erfc(x: Expr) -> Expr:
         return select(lt(a, like(0.5, x)), near, far)
     tail = _erfc_positive32(in_double(a))
     return cast(select(lt(x, like(0.0, x)), sub(like(2.0, tail), tail), tail), float32)
+
+
+def _erfcx_far(a: Expr) -> Expr:
+    """Return erfcx(a) for a >= 26 by its asymptotic series in -1/(2a^2), whose terms fall below 2^-57."""
+    inverse = div(like(1.0, a), a)
+    place = mul(mul(inverse, inverse), like(-0.5, a))
+    return mul(
+        mul(inverse, like(0.5641895835477563, a)), polynomial(place, (1, 1, 3, 15, 105, 945, 10395, 135135))
+    )
+
+
+@in_float64
+def erfcx(x: Expr) -> Expr:
+    """Return exp(x^2) erfc(x), which falls as 1/x where erfc underflows."""
+    a, one, two = absolute(x), like(1.0, x), like(2.0, x)
+    near = at_most(a, 26.0)
+    series = polynomial(div(sub(near, like(4.0, x)), add(near, like(4.0, x))), _ERFC64)
+    tail = select(lt(a, like(26.0, x)), div(series, fma(near, two, one)), _erfcx_far(a))
+    below = at_most(a, 30.0)
+    square = mul(below, below)
+    bell = exp(square)
+    exact = fma(bell, fma(below, below, neg(square)), bell)  # what rounding the square lost
+    bell = select(lt(bell, like(INF, x)), exact, bell)
+    return select(lt(x, like(0.0, x)), sub(mul(two, bell), tail), tail)
