@@ -17,7 +17,7 @@ TIERS = [
     {"plan"},
     {"compiler"},
     {"tensor"},
-    {"nn", "optim", "data", "formats", "te"},
+    {"nn", "optim", "data", "formats", "special", "te"},
     {"train", "auto", "compress", "serve"},
     {"inspect"},
     {"tune"},

@@ -1,0 +1,29 @@
+"""Bessel functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratal.special.family import floats, from_records
+from stratal.tensor.elementwise import FUNCTIONS, where
+from stratal.tensor.tensor import Tensor
+
+_RECORDS = {
+    "i0": "i0", "i0e": "i0e", "i1": "i1", "i1e": "i1e", "modified_bessel_i0": "i0",
+    "modified_bessel_i1": "i1",
+}  # fmt: skip
+globals().update(from_records(__name__, _RECORDS))
+
+
+def spherical_bessel_j0(x: Any) -> Tensor:
+    """Return sin(x) / x of each element, 1 at 0."""
+    (t,) = floats("spherical_bessel_j0", x)
+    near = FUNCTIONS["abs"](t) < 1e-3
+    square = where(near, t * t, 0.0)
+    away = where(near, 1.0, t)
+    series = 1.0 - square / 6.0 * (1.0 - square / 20.0 * (1.0 - square / 42.0))
+    quotient = where(FUNCTIONS["isinf"](t), 0.0, FUNCTIONS["sin"](away) / away)
+    return where(near, series, quotient)  # type: ignore[no-any-return]
+
+
+__all__ = [*_RECORDS, "spherical_bessel_j0"]
