@@ -28,6 +28,7 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
     "stratal.tensor.tensor": "Tensor",
     "stratal.formats": "load save",
+    "stratal.special": "igamma igammac logit mvlgamma polygamma xlogy",
     "stratal.inspect.profiler": "profile",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
