@@ -331,3 +331,25 @@ def test_an_interrupt_during_a_run_loses_no_update(monkeypatch):
         p.numpy()
     monkeypatch.undo()
     assert p.tolist() == [2.0]
+
+
+def test_an_error_names_this_line_where_equal_work_ran_before():
+    x = st.tensor(np.arange(5.0))
+    assert (st.take(x, st.tensor([1, 2])) + 1.0).numpy().tolist() == [2.0, 3.0]
+    wrong = st.take(x, st.tensor([1, 9])) + 1.0
+    with pytest.raises(IndexError) as caught:
+        wrong.numpy()
+    line = test_an_error_names_this_line_where_equal_work_ran_before.__code__.co_firstlineno + 3
+    assert [where.line for where in caught.value.where] == [line]
+
+
+def test_what_has_no_elements_is_computed_by_nobody():
+    x = st.tensor(np.ones((0, 3)))
+    above = st.triu(st.expand_dims(x, -1) > st.expand_dims(x, -2), 1)
+    assert st.sum(above, axis=(-2, -1)).numpy().tolist() == []
+
+
+def test_a_sum_of_nothing_is_zero():
+    x, y = np.zeros((2, 2, 0), np.uint8), np.zeros((2, 0, 1), np.uint8)
+    assert st.tensordot(x, y).numpy().tolist() == [[0], [0]]
+    assert (st.sum(st.ones((3, 0)), axis=1) + 1.0).numpy().tolist() == [1.0, 1.0, 1.0]

@@ -17,7 +17,7 @@ TIERS = [
     {"plan"},
     {"compiler"},
     {"tensor"},
-    {"nn", "optim", "data", "formats", "special", "te"},
+    {"data", "fft", "formats", "linalg", "nn", "optim", "special", "te"},
     {"train", "auto", "compress", "serve"},
     {"inspect"},
     {"tune"},

@@ -11,7 +11,19 @@ from typing import Any
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
-_MODULES = ("autodiff", "data", "formats", "inspect", "nn", "optim", "random", "special", "te")
+_MODULES = (
+    "autodiff",
+    "data",
+    "fft",
+    "formats",
+    "inspect",
+    "linalg",
+    "nn",
+    "optim",
+    "random",
+    "special",
+    "te",
+)
 _PLACES = {"random": "stratal.tensor.random"}
 _NAMES: dict[str, str] = {
     "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "

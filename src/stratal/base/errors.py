@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
+
 from stratal.base.source import SourceLine, user_line
 
 
@@ -80,6 +82,12 @@ class IndexOutOfRangeError(StratalError, IndexError):
     """An index outside the axis it selects from, found while checking or inside a kernel."""
 
     advice = "indices lie in [0, n); in x[i] negative ones count from the end"
+
+
+class LinAlgError(StratalError, np.linalg.LinAlgError):
+    """A matrix without such a factorisation, inverse or solution, met while computing; also NumPy's error."""
+
+    advice = "a small multiple of the identity added to the matrix may help; lstsq and pinv take any matrix"
 
 
 class CaptureError(StratalError, RuntimeError):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.errors import VerifyError
+from stratal.base.errors import StratalError, VerifyError
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Item, Node
@@ -63,7 +63,10 @@ def _evaluate(node: Node, values: dict[Node, Value]) -> Value:
     operands = [values[i] for i in node.inputs]
     if isinstance(node.op, Item):
         return operands[0][node.op.index]
-    return _checked(node, apply(node.op, *operands))  # type: ignore[arg-type]
+    try:
+        return _checked(node, apply(node.op, *operands))  # type: ignore[arg-type]
+    except StratalError as error:
+        raise error.at(node.where) from None
 
 
 def _arrays(nodes: Iterable[Node], values: dict[Node, Value]) -> Iterable[Array]:

@@ -1,13 +1,14 @@
 """Constant folding: values known at compile time are computed by the records' references.
 
 Large results are not stored: what is a broadcast of a scalar, or could be made again for nothing, stays an
-op.
+op. What has no elements, or adds up none, is such a broadcast.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from stratal.base.dims import known_equal
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.interpret import apply
 from stratal.graph.node import Const, Item, Node, constant, make
@@ -19,6 +20,7 @@ MAX_ELEMENTS = 4096  # a folded result is stored in the program; this many float
 MAX_OPERAND_ELEMENTS = 1 << 16  # work at compile time stays in the microseconds
 _CHEAP_TO_MAKE = frozenset({"broadcast", "iota", "barrier", "constrain"})
 _POINTWISE = frozenset({"select", "cast", "bitcast"})
+_SUMS = frozenset({"contract", "sum"})
 
 
 def fold(node: Node) -> tuple[str, Node] | None:
@@ -29,6 +31,8 @@ def fold(node: Node) -> tuple[str, Node] | None:
         return None
     if not node.op.foldable or node.op.name in _CHEAP_TO_MAKE:
         return None
+    if _adds_nothing(node):
+        return "empty", _repeated(constant(np.zeros((), node.dtype.np), node.where), node)
     scalars = [uniform_scalar(i) for i in node.inputs]
     if any(s is None and not isinstance(i.op, Const) for i, s in zip(node.inputs, scalars, strict=True)):
         return None
@@ -48,6 +52,13 @@ def _known(node: Node) -> Array | None:
     if scalar is None or _elements(node.aval) > MAX_OPERAND_ELEMENTS:
         return None
     return np.broadcast_to(scalar.op.value.array, node.aval.ints)  # type: ignore[attr-defined]
+
+
+def _adds_nothing(node: Node) -> bool:
+    """Return whether a value has no elements, or is a sum of none."""
+    if node.op.name in _SUMS:
+        return any(known_equal(i.aval.size, 0) for i in node.inputs)
+    return _is_pointwise(node) and known_equal(node.aval.size, 0)
 
 
 def _is_pointwise(node: Node) -> bool:

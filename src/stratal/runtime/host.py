@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.artifact import Command, Executable, Host
-from stratal.base.errors import CompilerError
+from stratal.base.errors import CompilerError, StratalError
 from stratal.base.interrupts import InterruptsHeld
 from stratal.runtime.encode import Memory, Places, address_of
 from stratal.runtime.storage import Array, Storage
@@ -69,7 +69,10 @@ class HostCalls:
         reads = [self._view(id_) for id_ in command.reads]
         for view in reads:
             view.flags.writeable = False
-        results: Any = call(*reads)
+        try:
+            results: Any = call(*reads)
+        except StratalError as error:
+            raise error.at(command.where) from None
         if not isinstance(results, (tuple, list)):
             results = (results,)
         if len(results) != len(command.writes):

@@ -9,6 +9,7 @@ needed. Groups that only feed updates run last, so that a failing index check le
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
@@ -18,6 +19,7 @@ from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
+from stratal.graph.interpret import apply
 from stratal.graph.node import Const, Input, Item, Node, is_held, items, owner
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
@@ -313,7 +315,7 @@ class GraphLowering:
 
     def _host(self, group: Group, node: Node) -> Host:
         draft = self.owner.draft
-        draft.calls.append(node.op.ref)
+        draft.calls.append(partial(apply, node.op))
         made = Host(
             len(draft.calls) - 1,
             tuple(map(self.at, node.inputs)),

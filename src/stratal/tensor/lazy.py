@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from stratal.base.errors import CaptureError, DonatedBufferError
+from stratal.base.errors import CaptureError, DonatedBufferError, StratalError
 from stratal.base.interrupts import InterruptsHeld
+from stratal.base.source import merge
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Const, Input, Node, topological
@@ -326,8 +327,22 @@ def _execute(work: _Run) -> None:
     with InterruptsHeld():  # between the writing of cells and their handles knowing of it
         if prepared is not None:
             program, inputs = prepared
-            results.update(zip(outputs, programs.run(program, inputs), strict=True))
+            try:
+                made = programs.run(program, inputs)
+            except StratalError as error:
+                _tell_line(error, [*outputs, *(value for value, _ in updates.values())])
+                raise
+            results.update(zip(outputs, made, strict=True))
         _distribute(work, results, updates)
+
+
+def _tell_line(error: StratalError, roots: Sequence[Node]) -> None:
+    """Let an error name lines of these nodes: a program made earlier, for equal work, knows other ones."""
+    order, _ = programs.walk(roots, _is_leaf)
+    name = error.rule.partition(":")[0]
+    lines = merge(*[node.where for node in order if node.op.name == name])
+    if lines and set(lines).isdisjoint(error.where):
+        error.where = lines
 
 
 def _undo(cells: Iterable[Tensor]) -> None:

@@ -122,9 +122,13 @@ def outer(x: Any, y: Any, /) -> Tensor:
 
 @two_names
 def vecdot(x: Any, y: Any, /, axis: int = -1) -> Tensor:
-    """Return the sums of products along an axis; the other axes broadcast."""
+    """Return the sums of conj(x) y along an axis, of the same size in both; the other axes broadcast."""
     a, b = _pair("vecdot", x, y)
-    return sum(FUNCTIONS["multiply"](_conjugate(a), b), axis=axis)
+    rank = max(a.ndim, b.ndim)
+    behind = check_axis("vecdot", axis, rank) - rank
+    if min(a.ndim, b.ndim) < -behind or not known_equal(a.shape[behind], b.shape[behind]):
+        raise ShapeError("vecdot: sizes along the axis differ", got=f"{a.type} and {b.type}, axis {axis}")
+    return sum(FUNCTIONS["multiply"](_conjugate(a), b), axis=behind, dtype=a.dtype)
 
 
 def _conjugate(t: Tensor) -> Tensor:

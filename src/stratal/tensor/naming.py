@@ -10,21 +10,22 @@ from stratal.base.errors import AttributeValueError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_WORDS = {
-    "dim": "axis",
-    "dims": "axis",
-    "keepdim": "keepdims",
-    "input": "x",
-    "other": "y",
-    "tensors": "arrays",
-}
+_WORDS = (
+    ("dim", "axis"),
+    ("dim", "axes"),
+    ("dims", "axis"),
+    ("keepdim", "keepdims"),
+    ("input", "x"),
+    ("other", "y"),
+    ("tensors", "arrays"),
+)
 
 
 def two_names(function: F) -> F:
     """Let a function take PyTorch's keyword names for the array API's."""
     code = function.__code__
     own = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    words = {theirs: ours for theirs, ours in _WORDS.items() if ours in own and theirs not in own}
+    words = {theirs: ours for theirs, ours in _WORDS if ours in own and theirs not in own}
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

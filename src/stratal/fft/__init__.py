@@ -1,0 +1,31 @@
+"""Discrete Fourier transforms: the array API's `fft`, and PyTorch's names of the two-dimensional ones.
+
+`norm` says where the factor 1/n goes: "backward" (the default) into the inverse, "forward" into the
+transform, "ortho" as 1/sqrt(n) into both. `n`, or `s` for several axes, cuts or pads an axis with zeros
+first; an entry of -1 leaves it. `axis` and `axes` are also called `dim`, as in PyTorch. float32 and integers
+transform to complex64, float64 to complex128; 16-bit floats are refused. They are linear, and differentiable
+to any order.
+"""
+
+from stratal.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
+from stratal.fft.transforms import (
+    fft,
+    fft2,
+    fftn,
+    hfft,
+    ifft,
+    ifft2,
+    ifftn,
+    ihfft,
+    irfft,
+    irfft2,
+    irfftn,
+    rfft,
+    rfft2,
+    rfftn,
+)
+
+__all__ = [
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft",
+    "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
+]  # fmt: skip

@@ -1,0 +1,122 @@
+"""Systems of linear equations and inverses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from stratal.base.dims import known_equal
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.linalg.operands import adjoint, identity, matrices, run, square
+from stratal.tensor.build import as_tensor
+from stratal.tensor.indexing import take_along_axis
+from stratal.tensor.shapes import as_axes, broadcast_to, expand_dims, permute_dims, ravel, reshape, squeeze
+from stratal.tensor.shapes import matrix_transpose as transposed
+from stratal.tensor.tensor import Tensor
+
+
+def _system(name: str, x1: Any, x2: Any) -> list[Tensor]:
+    """Return A [..., n, n] and B [..., n, k] of one dtype and the same leading axes."""
+    a, b = square(name, x1), as_tensor(x2, name)
+    if b.ndim < 2 or not known_equal(a.shape[-1], b.shape[-2]):
+        raise ShapeError(
+            f"{name}: sizes of matrix and right-hand side differ", got=f"{a.type} and {b.type}",
+            hint=f"the right-hand side should be [..., {a.shape[-1]}, k]; B[..., None] makes vectors columns",
+        )  # fmt: skip
+    return matrices(name, a, b)
+
+
+def solve(x1: Any, x2: Any, /, *, left: bool = True) -> Tensor:
+    """Return X with A X = B, or X A = B unless `left`.
+
+    Shapes: A [..., n, n], B [n] or [..., n, k] ([..., k, n] on the right) -> as B; leading axes broadcast.
+    Raises: LinAlgError, when computed, where a matrix is singular.
+    """
+    b = as_tensor(x2, "solve")
+    if b.ndim == 1:
+        b = expand_dims(b, axis=-1 if left else 0)
+        return squeeze(solve(x1, b, left=left), axis=-1 if left else -2)
+    if not left:
+        return transposed(solve(transposed(x1), transposed(b)))
+    result: Tensor = run("solve", *_system("solve", x1, b))
+    return result
+
+
+def solve_triangular(
+    x1: Any, x2: Any, /, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """Return X with A X = B, or X A = B unless `left`, where one triangle of A is read.
+
+    Shapes: A [..., n, n], B [..., n, k] ([..., k, n] on the right) -> as B; leading axes broadcast.
+    `unitriangular` takes the diagonal to be 1. Raises: LinAlgError, when computed, where the diagonal has a
+    0.
+    """
+    if not left:
+        options = {"upper": not upper, "unitriangular": unitriangular}
+        return transposed(solve_triangular(transposed(x1), transposed(x2), **options))
+    a, b = _system("solve_triangular", x1, x2)
+    result: Tensor = run("triangular_solve", a, b, upper=bool(upper), unit=bool(unitriangular))
+    return result
+
+
+def lu_solve(LU: Any, order: Any, B: Any, /) -> Tensor:
+    """Return X with A X = B from what `lu_factor` returned for A [..., n, n]; B is [..., n, k]."""
+    packed, b = _system("lu_solve", LU, B)
+    places = expand_dims(broadcast_to(order, packed.shape[:-1]), axis=-1)
+    b = take_along_axis(b, broadcast_to(places, b.shape), axis=-2)
+    low = solve_triangular(packed, b, upper=False, unitriangular=True)
+    return solve_triangular(packed, low, upper=True)
+
+
+def cholesky_solve(B: Any, L: Any, /, upper: bool = False) -> Tensor:
+    """Return X with A X = B from the factor `cholesky` returned for A [..., n, n]; B is [..., n, k]."""
+    factor = square("cholesky_solve", L)
+    low = adjoint(factor) if upper else factor
+    return solve_triangular(adjoint(low), solve_triangular(low, B, upper=False), upper=True)
+
+
+def cholesky_inverse(L: Any, /, upper: bool = False) -> Tensor:
+    """Return the inverse of A from the factor `cholesky` returned for A [..., n, n]."""
+    factor = square("cholesky_inverse", L)
+    return cholesky_solve(identity(factor), factor, upper)
+
+
+def inv(x: Any, /) -> Tensor:
+    """Return the inverse of square matrices: [..., n, n] -> [..., n, n].
+
+    Raises: LinAlgError, when computed, where a matrix is singular.
+    """
+    t = square("inv", x)
+    result: Tensor = run("solve", t, identity(t))
+    return result
+
+
+def tensorinv(x: Any, /, ind: int = 2) -> Tensor:
+    """Return the inverse for `tensordot` over `ind` axes: [a..., b...] -> [b..., a...].
+
+    The first `ind` axes, a, hold as many elements as the others.
+    """
+    t = as_tensor(x, "tensorinv")
+    if not 0 < ind <= t.ndim:
+        raise AttributeValueError("tensorinv: ind is a positive number of axes", got=f"{ind} of {t.type}")
+    first, rest = t.shape[:ind], t.shape[ind:]
+    if math.prod(first) != math.prod(rest):
+        raise ShapeError(
+            "tensorinv: the first axes hold as many elements as the others", got=f"{t.type}, {ind}"
+        )
+    return reshape(inv(reshape(t, (math.prod(first), math.prod(rest)))), (*rest, *first))
+
+
+def tensorsolve(x1: Any, x2: Any, /, axes: Any = None, *, dims: Any = None) -> Tensor:
+    """Return X with tensordot(A, X, X.ndim) = B, for A [b..., x...] and B [b...].
+
+    `axes` (PyTorch: `dims`) of A are moved to its end first.
+    """
+    a, b = as_tensor(x1, "tensorsolve"), as_tensor(x2, "tensorsolve")
+    given = axes if dims is None else dims
+    moved = () if given is None else as_axes("tensorsolve", given, a.ndim)
+    a = permute_dims(a, [*(k for k in range(a.ndim) if k not in moved), *moved])
+    count, shape = b.numel(), a.shape[b.ndim :]
+    if a.numel() != count**2 or math.prod(shape) != count:
+        raise ShapeError("tensorsolve: A maps as many elements as B has to B", got=f"{a.type} and {b.type}")
+    return reshape(solve(reshape(a, (count, count)), ravel(b)), shape)

@@ -1,0 +1,1 @@
+"""Discrete Fourier transforms; they run on the host, by NumPy's pocketfft."""

@@ -1,0 +1,67 @@
+"""The Fourier transform of complex numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stratal.base.cost import Cost
+from stratal.base.dtypes import complex64, complex128, float32
+from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.ops.families import linear_jvp
+from stratal.ops.fourier import family
+
+
+@record
+class FFT(Op):
+    """The sum over j of x[j] exp(-2 pi i j k / n) along each of `axes`; + instead of - where `inverse`.
+
+    `norm` scales it. backward: the inverse is divided by n; forward: the transform itself; ortho: both by
+    sqrt(n).
+    """
+
+    axes: tuple[int, ...]
+    inverse: bool = False
+    norm: str = "backward"
+    name = "fft"
+    arity = 1
+    not_lowered = family.ON_HOST
+
+    def infer(self, *types: TensorType) -> TensorType:
+        family.check(self.name, types[0], self.axes, self.norm, family.REAL_OF)
+        return types[0]
+
+    def ref(self, *arrays: Array) -> Array:
+        transform = np.fft.ifftn if self.inverse else np.fft.fftn
+        out: Array = transform(arrays[0], axes=self.axes, norm=self.norm)  # type: ignore[arg-type]
+        return out.astype(arrays[0].dtype, copy=False)
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.fft(ct, axes=self.axes, inverse=not self.inverse, norm=family.ADJOINT[self.norm])]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        return linear_jvp(self, b, tangents, *inputs)
+
+    def cost(self, *types: TensorType) -> Cost:
+        return family.cost(types[0], types[0], self.axes)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in (complex128, complex64):
+            for shape, axes in (((7,), (0,)), ((4, 3), (0,)), ((2, 4), (0, 1)), ((2, 3, 2), (2, 0)),
+                                ((1,), (0,)), ((0, 3), (1,)), ((3,), ())):  # fmt: skip
+                for inverse in (False, True):
+                    for norm in family.ADJOINT:
+                        yield Sample(cls(axes, inverse, norm), (TensorType(dtype, shape),))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls((0,)), (TensorType(float32, (4,)),), "takes")
+        yield Reject(cls((1,)), (TensorType(complex64, (4,)),), "range")
+        yield Reject(cls((0, 0)), (TensorType(complex64, (4,)),), "twice")
+        yield Reject(cls((0,)), (TensorType(complex64, (0,)),), "empty")
+        yield Reject(cls((0,), norm="none"), (TensorType(complex64, (4,)),), "norm")

@@ -1,0 +1,1 @@
+"""Factorisations and solvers of matrices; they run on the host, by LAPACK."""

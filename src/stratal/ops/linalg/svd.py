@@ -1,0 +1,177 @@
+"""The singular value decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from stratal.base.cost import Cost
+from stratal.base.dims import Dim, known_equal
+from stratal.base.dtypes import DType, float16, float32
+from stratal.base.types import TensorType, TupleType, Type
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Array, Reject, Sample, record
+from stratal.ops.linalg import family, matrices
+
+
+@record
+class SVD(family.OnMatrices):
+    """Singular values, descending, and if `vectors` the orthonormal ones around them: A = U diag(S) Vh.
+
+    Shapes: A [..., m, n] -> U [..., m, k], real S [..., k], Vh [..., k, n], k = min(m, n); with `full` U is
+    [m, m] and Vh [n, n]. The derivative of U and Vh divides by S and by differences of its squares: it is not
+    finite where two are equal, and means something only for functions that a choice of vectors (their common
+    phases, any basis of those beyond k) does not change. See: Wan and Zhang, "Automatic differentiation for
+    complex valued SVD", 2019.
+    """
+
+    full: bool = False
+    vectors: bool = True
+    name = "svd"
+    arity = 1
+
+    def infer(self, *types: TensorType) -> Type:
+        family.check_matrix(self.name, *types)
+        x = types[0]
+        *batch, m, n = x.shape
+        k = family.smaller(m, n)
+        values = TensorType(family.real_of(x.dtype), (*batch, k))
+        if not self.vectors:
+            return values
+        left, right = ((m, m), (n, n)) if self.full else ((m, k), (k, n))
+        return TupleType((x.with_shape((*batch, *left)), values, x.with_shape((*batch, *right))))
+
+    def ref(self, *arrays: Array) -> Array | tuple[Array, ...]:
+        x = arrays[0]
+        values = partial(np.linalg.svd, compute_uv=False)
+        with family.refusing(self.name, family.NO_CONVERGENCE, values, x):
+            if self.vectors:
+                return tuple(np.linalg.svd(x, full_matrices=self.full))
+            return np.asarray(values(x))
+
+    def vjp(self, b: Builder, ct: Any, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        """U (skew(U^H dU)/E S + S skew(V^H dV)/E + diag dS) V^H, and what of dU, dV lies across U, V."""
+        u, s, vh = b.items(out if self.vectors else b.svd(inputs[0]))
+        d_u, d_s, d_vh = ct if self.vectors else (None, ct, None)
+        k = s.shape[-1]
+        d_v = None if d_vh is None else matrices.adjoint(b, d_vh)
+        u, d_u = _narrowed(b, u, d_u, k)
+        v, d_v = _narrowed(b, matrices.adjoint(b, vh), d_v, k)
+        inner = None if d_s is None else matrices.diagonal_matrix(b, d_s, u.dtype)
+        if d_u is not None or d_v is not None:
+            inner = matrices.total(b, inner, _turned(b, u, s, v, d_u, d_v))
+        if inner is None:
+            return [None]
+        left = matrices.times(b, u, inner)
+        if d_u is not None and not known_equal(u.shape[-2], k):
+            left = b.add(left, _across(b, u, s, d_u))
+        result = matrices.times(b, left, matrices.adjoint(b, v))
+        if d_v is not None and not known_equal(v.shape[-2], k):
+            result = b.add(result, matrices.times(b, u, matrices.adjoint(b, _across(b, v, s, d_v))))
+        return [result]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Any:
+        """With M = U^H dA V: dS = diag M, dU = U (M S + S M^H) / E, dV = V (S M + M^H S) / E, and across."""
+        u, s, vh = b.items(out if self.vectors else b.svd(inputs[0]))
+        change = tangents[0]
+        if change is None:
+            return [None, None, None] if self.vectors else None
+        k = s.shape[-1]
+        whole_u, whole_v = u, matrices.adjoint(b, vh)
+        u, v = matrices.columns(b, u, 0, k), matrices.columns(b, whole_v, 0, k)
+        by_v = matrices.times(b, change, v)
+        inner = matrices.times(b, matrices.adjoint(b, u), by_v)
+        d_s = matrices.real(b, matrices.diagonal(b, inner))
+        if not self.vectors:
+            return d_s
+        scale = matrices.cast(b, s, u.dtype)
+        wide, tall = matrices.as_row(b, scale, inner.shape), matrices.as_column(b, scale, inner.shape)
+        gaps, none = _square_gaps(b, s, u.dtype), b.like(inner, 0)
+        right, left = b.mul(inner, wide), b.mul(tall, inner)
+        turn_u = b.div(b.add(right, matrices.adjoint(b, right)), gaps)
+        turn_v = b.div(b.add(left, matrices.adjoint(b, left)), gaps)
+        phase = b.sub(inner, matrices.adjoint(b, inner))  # 0 on the diagonal of real matrices
+        phase = b.div(b.mul(phase, b.like(phase, 0.5)), wide) if phase.dtype.is_complex else none
+        d_u = matrices.times(b, u, matrices.on_diagonal(b, turn_u, phase))
+        d_v = matrices.times(b, v, matrices.on_diagonal(b, turn_v, none))
+        if not known_equal(u.shape[-2], k):
+            d_u = b.add(d_u, _across(b, u, s, by_v))
+        if not known_equal(v.shape[-2], k):
+            d_v = b.add(d_v, _across(b, v, s, matrices.times(b, matrices.adjoint(b, change), u)))
+        return [_widened(b, whole_u, u, d_u), d_s, matrices.adjoint(b, _widened(b, whole_v, v, d_v))]
+
+    def cost(self, *types: TensorType) -> Cost:
+        """Divide and conquer after bidiagonalisation."""
+        return family.cubic(types, 22.0 if self.vectors else 8 / 3)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in family.DTYPES:
+            for shape in ((3, 3), (4, 2), (2, 4), (2, 2, 2), (1, 1), (0, 2), (0, 0), (0, 2, 2)):
+                types = family.types_of(dtype, shape)
+                draw = family.draw_matrices(types)
+                for full, vectors in ((False, True), (True, True), (False, False)):
+                    arbitrary = vectors and (dtype.is_complex or (full and shape in ((4, 2), (2, 4))))
+                    yield Sample(cls(full, vectors), types, draw=draw, smooth=not arbitrary)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls(), family.types_of(float32, (3,)), "two axes")
+        yield Reject(cls(), family.types_of(float16, (3, 3)), "takes")
+
+
+def _square_gaps(b: Builder, s: Node, dtype: DType) -> Node:
+    return matrices.cast(b, matrices.gaps(b, b.mul(s, s)), dtype)
+
+
+def _turned(b: Builder, u: Node, s: Node, v: Node, d_u: Node | None, d_v: Node | None) -> Node | None:
+    """Return what turning the vectors among themselves gives: skew(U^H dU)/E S + S skew(V^H dV)/E."""
+    scale, gaps, parts = matrices.cast(b, s, u.dtype), _square_gaps(b, s, u.dtype), []
+    diagonal: Node | None = None
+    for x, change, at in ((u, d_u, matrices.as_row), (v, d_v, matrices.as_column)):
+        if change is None:
+            continue
+        inner = matrices.times(b, matrices.adjoint(b, x), change)
+        skew = b.sub(inner, matrices.adjoint(b, inner))
+        parts.append(b.mul(b.div(skew, gaps), at(b, scale, skew.shape)))
+        if x is u and skew.dtype.is_complex:
+            diagonal = b.div(b.mul(skew, b.like(skew, 0.5)), matrices.as_row(b, scale, skew.shape))
+    found = matrices.total(b, *parts)
+    assert found is not None
+    return matrices.on_diagonal(b, found, b.like(found, 0) if diagonal is None else diagonal)
+
+
+def _across(b: Builder, x: Node, s: Node, change: Node) -> Node:
+    """Return the part of a change of orthonormal columns that is orthogonal to them all, over S."""
+    inside = matrices.times(b, x, matrices.times(b, matrices.adjoint(b, x), change))
+    scale = matrices.as_row(b, matrices.cast(b, s, x.dtype), x.shape)
+    return b.op("div", b.op("sub", change, inside), scale)
+
+
+def _narrowed(b: Builder, x: Node, d: Node | None, k: Dim) -> tuple[Node, Node | None]:
+    """Return the first k of n orthonormal columns, and their cotangent.
+
+    The others turn with them: dX2 = -X1 dX1^H X2, which adds -X2 d2^H X1 to the cotangent d1.
+    """
+    n = x.shape[-1]
+    if known_equal(n, k):
+        return x, d
+    first, others = matrices.columns(b, x, 0, k), matrices.columns(b, x, k, n)
+    if d is None:
+        return first, None
+    turned = matrices.times(b, others, matrices.adjoint(b, matrices.columns(b, d, k, n)), first)
+    return first, b.sub(matrices.columns(b, d, 0, k), turned)
+
+
+def _widened(b: Builder, x: Node, first: Node, d: Node) -> Node:
+    """Return the tangent of all columns from that of the first."""
+    k, n = first.shape[-1], x.shape[-1]
+    if known_equal(n, k):
+        return d
+    others = matrices.columns(b, x, k, n)
+    turned = b.neg(matrices.times(b, first, matrices.adjoint(b, d), others))
+    return b.op("concatenate", d, turned, axis=x.aval.ndim - 1)
