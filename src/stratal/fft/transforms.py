@@ -73,7 +73,8 @@ def _several(name: str, t: Tensor, s: Any, axes: Any) -> tuple[tuple[int, ...], 
 
 # -- transforms ----------------------------------------------------------------------------------------------
 def _transform(name: str, x: Any, s: Any, axes: Any, norm: str | None, inverse: bool) -> Tensor:
-    t = _complex(name, x)
+    t = as_tensor(x, name)
+    t = cast(t, default_float(t.dtype))
     found, sizes = _several(name, t, s, axes)
     for axis, n in zip(found, sizes, strict=True):
         t = _sized(name, t, n, axis)

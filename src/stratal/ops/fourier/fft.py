@@ -1,4 +1,4 @@
-"""The Fourier transform of complex numbers."""
+"""The Fourier transform to complex numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dtypes import complex64, complex128, float32
+from stratal.base.dtypes import complex64, complex128, float16
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
@@ -32,22 +32,24 @@ class FFT(Op):
     not_lowered = family.ON_HOST
 
     def infer(self, *types: TensorType) -> TensorType:
-        family.check(self.name, types[0], self.axes, self.norm, family.REAL_OF)
-        return types[0]
+        x = types[0]
+        family.check(self.name, x, self.axes, self.norm, (*family.REAL_OF, *family.COMPLEX_OF))
+        return x.with_dtype(family.COMPLEX_OF.get(x.dtype, x.dtype))
 
     def ref(self, *arrays: Array) -> Array:
         transform = np.fft.ifftn if self.inverse else np.fft.fftn
         out: Array = transform(arrays[0], axes=self.axes, norm=self.norm)  # type: ignore[arg-type]
-        return out.astype(arrays[0].dtype, copy=False)
+        return out.astype(np.result_type(arrays[0].dtype, np.complex64), copy=False)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.fft(ct, axes=self.axes, inverse=not self.inverse, norm=family.ADJOINT[self.norm])]
+        back = b.fft(ct, axes=self.axes, inverse=not self.inverse, norm=family.ADJOINT[self.norm])
+        return [back if inputs[0].dtype.is_complex else b.real(back)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return linear_jvp(self, b, tangents, *inputs)
 
     def cost(self, *types: TensorType) -> Cost:
-        return family.cost(types[0], types[0], self.axes)
+        return family.cost(types[0], self.infer(*types), self.axes)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -57,10 +59,11 @@ class FFT(Op):
                 for inverse in (False, True):
                     for norm in family.ADJOINT:
                         yield Sample(cls(axes, inverse, norm), (TensorType(dtype, shape),))
+                yield Sample(cls(axes), (TensorType(family.REAL_OF[dtype], shape),))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
-        yield Reject(cls((0,)), (TensorType(float32, (4,)),), "takes")
+        yield Reject(cls((0,)), (TensorType(float16, (4,)),), "takes")
         yield Reject(cls((1,)), (TensorType(complex64, (4,)),), "range")
         yield Reject(cls((0, 0)), (TensorType(complex64, (4,)),), "twice")
         yield Reject(cls((0,)), (TensorType(complex64, (0,)),), "empty")
