@@ -177,6 +177,14 @@ CALLS = {
     "scatter_reduce mean of integers": (lambda lib, x, i, s: lib.scatter_reduce(x, 0, i, s, "mean"),
                                         whole(0, 50, 4), ROWS[0], whole(0, 50, 3)),
     "argwhere": (lambda lib, x: lib.argwhere(x), MASK),
+    "unique_consecutive": (
+        lambda lib, x: lib.unique_consecutive(x, True, True), np.array([[1, 1, 2], [2, 2, 1], [1, 1, 1]])),
+    "unique_consecutive along": (
+        lambda lib, x: lib.unique_consecutive(x, return_counts=True, dim=0),
+        np.array([[1, 1], [1, 1], [2, 1]])),
+    "topk": (lambda lib, x: lib.topk(x, 3, dim=1), A),
+    "topk of many": (lambda lib, x: lib.topk(x, 4, largest=False), RNG.permutation(1000).astype(np.float64)),
+    "topk of rows": (lambda lib, x: lib.topk(x, 2, dim=0), RNG.permutation(400).reshape(100, 4)),
     "threshold": (lambda lib, x: lib.threshold(x, 0.1, 20.0), A),
     "softplus": (lambda lib, x: (lib.nn.functional if lib is torch else lib).softplus(x), A),
 }  # fmt: skip

@@ -114,9 +114,7 @@ def _range(entry: slice, n: Dim) -> _Range:
     by = 1 if step is None else as_int(step)
     if by <= 0:
         raise ShapeError("index: a backward slice of a symbolic size takes the whole axis", got=str(entry))
-    first, last = (
-        default if v is None else v if v >= 0 else n + v for v, default in ((start, 0), (stop, n))
-    )  # type: ignore[assignment]
+    first, last = (default if v is None else v if v >= 0 else n + v for v, default in ((start, 0), (stop, n)))  # type: ignore[assignment]
     if not (first >= 0 and first <= last and last <= n):
         raise ShapeError("index: a slice leaves an axis of symbolic size", got=f"{first}:{last} of {n}")
     return _Range(first, (last - first + by - 1) // by, by)

@@ -99,6 +99,28 @@ def unique(
     return tuple(parts) if len(parts) > 1 else parts[0]
 
 
+def unique_consecutive(
+    x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """Return the elements, or slices along `dim`, that differ from the one before; with the places each of `x`
+    went to and how many followed each other if asked.
+    """
+    array = _known("unique_consecutive", x)
+    axis = 0 if dim is None else check_axis("unique_consecutive", dim, array.ndim)
+    rows = np.moveaxis(array.reshape(-1) if dim is None else array, axis, 0)
+    fresh = np.ones(len(rows), bool)
+    fresh[1:] = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
+    inverse, starts = np.cumsum(fresh) - 1, np.flatnonzero(fresh)
+    parts = [tensor(np.ascontiguousarray(np.moveaxis(rows[fresh], 0, axis)))]
+    parts += (
+        [tensor(inverse.reshape(array.shape if dim is None else -1).astype(np.int64))]
+        if return_inverse
+        else []
+    )
+    parts += [tensor(np.diff([*starts, len(rows)]).astype(np.int64))] if return_counts else []
+    return tuple(parts) if len(parts) > 1 else parts[0]
+
+
 @two_names
 def isin(x: Any, values: Any, /, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Return for each element of `x` whether it is among `values`; `invert` asks whether it is not."""
@@ -110,4 +132,6 @@ def isin(x: Any, values: Any, /, *, assume_unique: bool = False, invert: bool = 
     return ~found if invert else found
 
 
-__all__ = ["isin", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
+__all__ = [
+    "isin", "unique", "unique_all", "unique_consecutive", "unique_counts", "unique_inverse", "unique_values",
+]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
@@ -12,8 +13,9 @@ from stratal.tensor.elementwise import cast, where
 from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import ValuesIndices, argmax
+from stratal.tensor.reductions import any as any_of
 from stratal.tensor.shapes import narrow, ravel, reshape
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor, fresh
 
 
 def _sorted(name: str, t: Tensor, axis: int, descending: bool) -> ValuesIndices:
@@ -36,7 +38,10 @@ def sort(
     descending = bool(args[1]) if len(args) > 1 else descending
     if at is not None:
         return _sorted("sort", t, at, descending)
-    return _sorted("sort", t, -1 if axis is None else axis, descending).values
+    if t.ndim == 0:
+        return fresh(t)
+    op = REGISTRY["sort_values"](check_axis("sort", -1 if axis is None else axis, t.ndim), descending)  # type: ignore[call-arg]
+    return apply(op, t)
 
 
 def sort_method(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> ValuesIndices:
@@ -56,8 +61,13 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     a = check_axis("topk", dim, t.ndim)
     if not 0 <= k <= t.shape[a]:
         raise AttributeValueError("topk: k must not exceed the axis", got=f"{k} of {t.shape[a]}")
-    found = _sorted("topk", t, a, largest)
-    return ValuesIndices(narrow(found.values, a, 0, k), narrow(found.indices, a, 0, k))
+    return first("topk", t, a, k, largest)
+
+
+def first(name: str, t: Tensor, axis: int, count: int, descending: bool = False) -> ValuesIndices:
+    """Return the first elements along an axis in order, and where they stood."""
+    op = REGISTRY["top"](check_axis(name, axis, t.ndim), count, descending)  # type: ignore[call-arg]
+    return ValuesIndices(*apply(op, t))
 
 
 def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -67,12 +77,11 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     a = check_axis("median", 0 if dim is None else dim, flat.ndim)
     if flat.shape[a] == 0:
         raise AttributeValueError("median: there is no median of nothing", got=str(t.type))
-    values, indices = _sorted("median", flat, a, False)
     middle = (flat.shape[a] - 1) // 2
-    found = [narrow(part, a, middle, 1) for part in (values, indices)]
+    found = [narrow(part, a, middle, 1) for part in first("median", flat, a, middle + 1)]
     if t.dtype.is_float:  # NaN is last in order, and is the median where there is one
-        last = narrow(values, a, flat.shape[a] - 1, 1)
-        found = [where(last != last, *pair) for pair in ((last, found[0]), (argmax(flat, a, True), found[1]))]
+        wrong = any_of(flat != flat, a, True)
+        found = [where(wrong, math.nan, found[0]), where(wrong, argmax(flat, a, True), found[1])]
     if dim is None:
         return reshape(found[0], ())
     shape = [1 if k == a else n for k, n in enumerate(flat.shape) if k != a or keepdim]

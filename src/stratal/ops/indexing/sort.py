@@ -10,12 +10,14 @@ import numpy as np
 from stratal.base.cost import Cost
 from stratal.base.dims import upper_bound
 from stratal.base.dtypes import bfloat16, bool_, complex64, float32, float64, int64, uint8
+from stratal.base.errors import AttributeValueError
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.ops.families import check_kind
 from stratal.ops.indexing import family
+from stratal.ops.indexing.packed import order_of, reversing
 
 
 @record
@@ -34,12 +36,8 @@ class Sort(Op):
         return TupleType((x, x.with_dtype(int64)))
 
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        x = arrays[0]
-        key = x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iub" else x
-        if self.descending:  # a key that reverses the order but keeps equals equal and NaN last
-            key = np.invert(key) if x.dtype.kind in "iub" else -key
-        order = np.argsort(key, axis=self.axis, kind="stable").astype(np.int64, copy=False)
-        return np.take_along_axis(x, order, axis=self.axis), order
+        order = order_of(arrays[0], self.axis, self.descending)
+        return np.take_along_axis(arrays[0], order, axis=self.axis), order
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, order = inputs[0], b.item(out, 1)
@@ -77,3 +75,104 @@ class Sort(Op):
         yield Reject(cls(2), (TensorType(float32, (2, 3)),), "axis")
         yield Reject(cls(0), (TensorType(float32, ()),), "axis")
         yield Reject(cls(0), (TensorType(complex64, (2, 3)),), "takes")
+
+
+@record
+class SortValues(Op):
+    """The elements along `axis` in order, without where they came from: NaN last both ways."""
+
+    axis: int
+    descending: bool = False
+    name = "sort_values"
+    arity = 1
+    not_lowered = Sort.not_lowered
+
+    def infer(self, *types: TensorType) -> TensorType:
+        check_kind(self.name, types[0].dtype, "buif")
+        family.check_axis(self.name, types[0], self.axis)
+        return types[0]
+
+    def ref(self, *arrays: Array) -> Array:
+        x = arrays[0]
+        key = reversing(x) if self.descending else x
+        if x.dtype.kind not in "iubf":  # floats NumPy knows no order of
+            key = key.astype(np.float32)
+        found = np.sort(key, axis=self.axis)
+        return np.asarray(reversing(found) if self.descending else found).astype(x.dtype, copy=False)
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x = inputs[0]
+        order = b.item(b.op("sort", x, **self.attributes), 1)
+        return [b.scatter_along(b.like(x, 0), order, ct, kind="set", axis=self.axis)]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        order = b.item(b.op("sort", inputs[0], **self.attributes), 1)
+        tangent: Node = b.gather_along(tangents[0], order, axis=self.axis)
+        return tangent
+
+    def cost(self, *types: TensorType) -> Cost:
+        return Sort(self.axis, self.descending).cost(*types)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for sample in Sort.samples():
+            yield sample._replace(op=cls(**sample.op.attributes))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        for reject in Sort.rejects():
+            yield reject._replace(op=cls(**reject.op.attributes))
+
+
+@record
+class Top(Op):
+    """The first `count` elements along `axis` in order and the int64 indices they came from, as of `sort`."""
+
+    axis: int
+    count: int
+    descending: bool = True
+    arity = 1
+    not_lowered = Sort.not_lowered
+
+    def infer(self, *types: TensorType) -> TupleType:
+        whole = types[0]
+        check_kind(self.name, whole.dtype, "buif")
+        family.check_axis(self.name, whole, self.axis)
+        size = whole.shape[self.axis]
+        if self.count < 0 or (isinstance(size, int) and self.count > size):
+            raise AttributeValueError("top: the count exceeds the axis", got=f"{self.count} of {whole}")
+        found = whole.with_shape((*whole.shape[: self.axis], self.count, *whole.shape[self.axis + 1 :]))
+        return TupleType((found, found.with_dtype(int64)))
+
+    def ref(self, *arrays: Array) -> tuple[Array, Array]:
+        order = order_of(arrays[0], self.axis, self.descending, self.count)
+        return np.take_along_axis(arrays[0], order, axis=self.axis), order
+
+    def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return Sort(self.axis).vjp(b, ct, out, *inputs)
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
+        return Sort(self.axis).jvp(b, tangents, out, *inputs)
+
+    def cost(self, *types: TensorType) -> Cost:
+        """One comparison per element, and n log n per row of those it returns."""
+        x, size = types[0], upper_bound(types[0].size)
+        kept = size * self.count / max(upper_bound(x.shape[self.axis]), 1)
+        return Cost(
+            size + kept * math.log2(max(self.count, 2)), float(x.nbytes), kept * (x.dtype.itemsize + 8)
+        )
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in (float32, float64, int64, uint8, bfloat16):
+            for shape, axis, count in (
+                ((80,), 0, 5), ((4, 50), 1, 3), ((9, 3), 0, 9), ((2, 3, 4), 1, 2), ((3, 0), 0, 2),
+            ):  # fmt: skip
+                for descending in (False, True):
+                    yield Sample(cls(axis, count, descending), (TensorType(dtype, shape),))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls(2, 1), (TensorType(float32, (2, 3)),), "axis")
+        yield Reject(cls(0, 3), (TensorType(float32, (2, 3)),), "exceeds")
+        yield Reject(cls(0, 1), (TensorType(complex64, (2, 3)),), "takes")

@@ -18,7 +18,7 @@ from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import ValuesIndices, argmax, sum
 from stratal.tensor.shapes import as_axes, concat, moveaxis, narrow, permute_dims, ravel, reshape
-from stratal.tensor.sorting import sort, sort_method
+from stratal.tensor.sorting import first, sort, sort_method
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor
 
@@ -139,12 +139,12 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> ValuesIn
         raise AttributeValueError(
             "kthvalue: k counts from 1 to the size of the axis", got=f"{k} of {t.shape[a]}"
         )
-    return _at(sort_method(t, a), t, a, k - 1, keepdims or as_tensor(x).ndim == 0)
-
-
-def _at(found: ValuesIndices, t: Tensor, axis: int, place: int, keepdims: bool) -> ValuesIndices:
-    shape = [1 if k == axis else n for k, n in enumerate(t.shape) if keepdims or k != axis]
-    return ValuesIndices(*(reshape(narrow(part, axis, place, 1), shape) for part in found))
+    shape = (
+        []
+        if as_tensor(x).ndim == 0
+        else [1 if d == a else n for d, n in enumerate(t.shape) if keepdims or d != a]
+    )
+    return ValuesIndices(*(reshape(narrow(part, a, k - 1, 1), shape) for part in first("kthvalue", t, a, k)))
 
 
 @two_names
