@@ -102,8 +102,8 @@ def unique(
 def unique_consecutive(
     x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """Return the elements, or slices along `dim`, that differ from the one before; with the places each of `x`
-    went to and how many followed each other if asked.
+    """Return the elements, or slices along `dim`, that differ from the one before; if asked also where each of
+    `x` went to, and how many followed each other.
     """
     array = _known("unique_consecutive", x)
     axis = 0 if dim is None else check_axis("unique_consecutive", dim, array.ndim)
@@ -112,11 +112,8 @@ def unique_consecutive(
     fresh[1:] = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
     inverse, starts = np.cumsum(fresh) - 1, np.flatnonzero(fresh)
     parts = [tensor(np.ascontiguousarray(np.moveaxis(rows[fresh], 0, axis)))]
-    parts += (
-        [tensor(inverse.reshape(array.shape if dim is None else -1).astype(np.int64))]
-        if return_inverse
-        else []
-    )
+    places = inverse.reshape(array.shape if dim is None else -1).astype(np.int64)
+    parts += [tensor(places)] if return_inverse else []
     parts += [tensor(np.diff([*starts, len(rows)]).astype(np.int64))] if return_counts else []
     return tuple(parts) if len(parts) > 1 else parts[0]
 
