@@ -102,8 +102,8 @@ def unique(
 def unique_consecutive(
     x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """Return the elements, or slices along `dim`, that differ from the one before; if asked also where each of
-    `x` went to, and how many followed each other.
+    """Return the elements, or slices along `dim`, that differ from the one before; if asked also where each
+    of `x` went to, and how many followed each other.
     """
     array = _known("unique_consecutive", x)
     axis = 0 if dim is None else check_axis("unique_consecutive", dim, array.ndim)
