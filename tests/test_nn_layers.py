@@ -15,23 +15,6 @@ pytestmark = pytest.mark.torch
 LAYERS = {
     "linear": (lambda nn: nn.Linear(5, 3), (4, 5)),
     "linear without bias, 3 axes": (lambda nn: nn.Linear(5, 3, bias=False), (2, 4, 5)),
-    "conv1d": (lambda nn: nn.Conv1d(3, 4, 3, stride=2, padding=1), (2, 3, 9)),
-    "conv2d": (lambda nn: nn.Conv2d(3, 4, 3, padding=1), (2, 3, 6, 7)),
-    "conv2d unbatched": (lambda nn: nn.Conv2d(3, 4, 3, padding=1), (3, 6, 7)),
-    "conv2d stride, dilation, groups": (
-        lambda nn: nn.Conv2d(
-            4, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2, bias=False
-        ),
-        (2, 4, 8, 7),
-    ),
-    "conv2d same": (lambda nn: nn.Conv2d(2, 3, (4, 3), padding="same", dilation=(1, 2)), (2, 2, 6, 7)),
-    "conv2d valid": (lambda nn: nn.Conv2d(2, 3, 3, padding="valid"), (2, 2, 6, 7)),
-    "depthwise": (lambda nn: nn.Conv2d(4, 4, 3, padding=1, groups=4), (2, 4, 5, 5)),
-    "conv transpose 1d": (lambda nn: nn.ConvTranspose1d(3, 4, 3, stride=2, padding=1), (2, 3, 5)),
-    "conv transpose 2d": (
-        lambda nn: nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2),
-        (2, 4, 5, 4),
-    ),
     "batch norm 1d": (lambda nn: nn.BatchNorm1d(5), (6, 5)),
     "batch norm 1d, 3 axes": (lambda nn: nn.BatchNorm1d(5, momentum=None), (3, 5, 4)),
     "batch norm 2d": (lambda nn: nn.BatchNorm2d(3, momentum=0.3), (4, 3, 5, 5)),
@@ -41,30 +24,6 @@ LAYERS = {
     "layer norm": (lambda nn: nn.LayerNorm(7), (2, 3, 7)),
     "layer norm over two axes": (lambda nn: nn.LayerNorm((3, 7), bias=False), (2, 3, 7)),
     "group norm": (lambda nn: nn.GroupNorm(2, 6), (3, 6, 4, 5)),
-    "max pool 1d": (lambda nn: nn.MaxPool1d(3, 2, 1), (2, 3, 9)),
-    "max pool 2d": (lambda nn: nn.MaxPool2d(2), (2, 3, 7, 6)),
-    "max pool 2d overlapping, dilated": (lambda nn: nn.MaxPool2d(3, 2, 1, dilation=2), (2, 3, 9, 9)),
-    "max pool 2d ceil": (lambda nn: nn.MaxPool2d(3, 2, ceil_mode=True), (2, 3, 8, 8)),
-    "avg pool 1d": (lambda nn: nn.AvgPool1d(3, 2, 1), (2, 3, 9)),
-    "avg pool 2d": (lambda nn: nn.AvgPool2d((2, 3)), (2, 3, 7, 9)),
-    "avg pool 2d padded": (lambda nn: nn.AvgPool2d(3, 2, 1, count_include_pad=False), (2, 3, 8, 8)),
-    "adaptive pool 1": (lambda nn: nn.AdaptiveAvgPool2d(1), (2, 3, 6, 5)),
-    "adaptive pool uneven": (lambda nn: nn.AdaptiveAvgPool2d((3, 4)), (2, 3, 7, 10)),
-    "adaptive pool growing": (lambda nn: nn.AdaptiveAvgPool2d((None, 7)), (2, 3, 4, 5)),
-    "adaptive pool 1d": (lambda nn: nn.AdaptiveAvgPool1d(4), (2, 3, 10)),
-    "relu": (lambda nn: nn.ReLU(), (3, 4)),
-    "leaky relu": (lambda nn: nn.LeakyReLU(0.2), (3, 4)),
-    "elu": (lambda nn: nn.ELU(1.5), (3, 4)),
-    "gelu": (lambda nn: nn.GELU(), (3, 4)),
-    "gelu tanh": (lambda nn: nn.GELU("tanh"), (3, 4)),
-    "silu": (lambda nn: nn.SiLU(), (3, 4)),
-    "tanh": (lambda nn: nn.Tanh(), (3, 4)),
-    "sigmoid": (lambda nn: nn.Sigmoid(), (3, 4)),
-    "softplus": (lambda nn: nn.Softplus(2.0, 1.5), (3, 4)),
-    "softmax": (lambda nn: nn.Softmax(dim=1), (3, 4, 2)),
-    "log softmax": (lambda nn: nn.LogSoftmax(dim=-1), (3, 4, 2)),
-    "flatten": (lambda nn: nn.Flatten(), (3, 4, 2)),
-    "unflatten": (lambda nn: nn.Unflatten(1, (2, -1)), (3, 4, 2)),
     "dropout in evaluation": (lambda nn: nn.Dropout(0.3).eval(), (3, 4)),
     "identity": (lambda nn: nn.Identity(), (3, 4)),
 }
@@ -76,7 +35,7 @@ def test_a_layer_agrees_with_pytorch_in_float64(name):
     compare(make(nn), make(torch.nn), draw(*shape, dtype=np.float64))
 
 
-@pytest.mark.parametrize("name", ["linear", "conv2d", "batch norm 2d", "layer norm", "gelu", "log softmax"])
+@pytest.mark.parametrize("name", ["linear", "batch norm 2d", "layer norm"])
 def test_a_layer_agrees_with_pytorch_in_float32(name):
     make, shape = LAYERS[name]
     compare(make(nn), make(torch.nn), draw(*shape))

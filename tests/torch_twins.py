@@ -68,6 +68,32 @@ def compare(ours, theirs, *arrays, forward=None, tolerance=None):
         assert_close(buffer, buffers[name].numpy(), name, tolerance or 1e-4 if buffer.dtype.is_float else 0)
 
 
+def compare_functions(function, *arrays, tolerance=None):
+    """Run `function(F, tensor, *inputs)` with both libraries' nn.functional; compare output and gradients.
+
+    `tensor` makes a tensor of the library of a constant.
+    """
+    import torch
+
+    xs = [st.tensor(a) for a in arrays]
+    for x in xs:
+        if x.dtype.is_float:
+            x.requires_grad_()
+    ts = [to_torch(a) for a in arrays]
+    y = function(st.nn.functional, st.tensor, *xs)
+    t = function(torch.nn.functional, torch.tensor, *ts)
+    if not t.requires_grad:
+        assert_close(y.detach(), t.detach(), "output", 0 if not t.is_floating_point() else tolerance)
+        return
+    weights = np.random.default_rng(9).standard_normal(tuple(t.shape)).astype(_float_of(arrays))
+    (y * st.tensor(weights)).sum().backward()
+    (t * torch.tensor(weights)).sum().backward()
+    assert_close(y.detach(), t.detach(), "output", tolerance)
+    for k, (x, s) in enumerate(zip(xs, ts, strict=True)):
+        if s.grad is not None:
+            assert_close(x.grad, s.grad, f"gradient of input {k}", tolerance)
+
+
 def _float_of(arrays):
     return next((str(a.dtype) for a in arrays if a.dtype.kind == "f"), "float32")
 

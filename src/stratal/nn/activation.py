@@ -1,31 +1,121 @@
-"""Layers without parameters: activations, softmax, dropout, and the reshaping ones."""
+"""Activations as layers; the formulas are in `functional`.
+
+`inplace` is accepted for compatibility: values are never aliased, so it changes nothing.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
+from stratal.nn import init
 from stratal.nn.module import Module
+from stratal.nn.parameter import empty_parameter
 from stratal.tensor.tensor import Tensor
 
 
-class ReLU(Module):
-    """max(x, 0). `inplace` is accepted for compatibility: values are never aliased, so it changes nothing."""
+class _Activation(Module):
+    """What activations share: they print the options named in `shown`, and `inplace` where it is set."""
 
+    shown: tuple[str, ...] = ()
+    inplace = False
+
+    def extra_repr(self) -> str:
+        words = [f"{name}={getattr(self, name)}" for name in self.shown]
+        return ", ".join(words + (["inplace=True"] if self.inplace else []))
+
+
+class _InPlace(_Activation):
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         self.inplace = inplace
 
+
+# -- put together of lines -----------------------------------------------------------------------------------
+class ReLU(_InPlace):
+    """max(x, 0)."""
+
     def forward(self, input: Tensor) -> Tensor:
         return F.relu(input)
 
+
+class Hardtanh(_Activation):
+    """x clipped to [min_val, max_val]."""
+
+    shown = ("min_val", "max_val")
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__()
+        if min_val >= max_val:
+            raise AttributeValueError("Hardtanh: min_val lies below max_val", got=f"{min_val}, {max_val}")
+        self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardtanh(input, self.min_val, self.max_val)
+
+
+class ReLU6(Hardtanh):
+    """min(max(x, 0), 6)."""
+
+    shown = ()
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__(0.0, 6.0, inplace)
+
+
+class Hardsigmoid(_InPlace):
+    """x / 6 + 1 / 2 clipped to [0, 1]."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardsigmoid(input)
+
+
+class Hardswish(_InPlace):
+    """x * hardsigmoid(x)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardswish(input)
+
+
+class Threshold(_Activation):
+    """x where it exceeds the threshold, else a value."""
+
+    shown = ("threshold", "value")
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__()
+        self.threshold, self.value, self.inplace = threshold, value, inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.threshold(input, self.threshold, self.value)
+
+
+class _Shrinking(_Activation):
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
     def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
+        return str(self.lambd)
 
 
-class LeakyReLU(Module):
+class Hardshrink(_Shrinking):
+    """0 within `lambd` of 0, else x."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardshrink(input, self.lambd)
+
+
+class Softshrink(_Shrinking):
+    """x moved towards 0 by `lambd`, and 0 within `lambd` of it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softshrink(input, self.lambd)
+
+
+class LeakyReLU(_Activation):
     """x where positive, else negative_slope * x."""
+
+    shown = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
@@ -34,12 +124,46 @@ class LeakyReLU(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.leaky_relu(input, self.negative_slope)
 
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}" + (", inplace=True" if self.inplace else "")
+
+class PReLU(_Activation):
+    """x where positive, else a slope times x; one slope is learned, or one per channel (axis 1)."""
+
+    shown = ("num_parameters",)
+
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, *, dtype: object = None, device: object = None
+    ) -> None:
+        super().__init__()
+        self.num_parameters, self.init = num_parameters, init
+        self.weight = empty_parameter((num_parameters,), dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every slope to `init`."""
+        init.constant_(self.weight, self.init)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.prelu(input, self.weight)
 
 
-class ELU(Module):
+class RReLU(_Activation):
+    """x where positive, else a slope times x, drawn from U(lower, upper) in training, else their mean."""
+
+    shown = ("lower", "upper")
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
+        super().__init__()
+        self.lower, self.upper, self.inplace = lower, upper, inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rrelu(input, self.lower, self.upper, self.training)
+
+
+# -- smooth --------------------------------------------------------------------------------------------------
+class ELU(_Activation):
     """x where positive, else alpha * (exp(x) - 1)."""
+
+    shown = ("alpha",)
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -48,11 +172,22 @@ class ELU(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.elu(input, self.alpha)
 
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}" + (", inplace=True" if self.inplace else "")
+
+class CELU(ELU):
+    """x where positive, else alpha * (exp(x / alpha) - 1)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.celu(input, self.alpha)
 
 
-class GELU(Module):
+class SELU(_InPlace):
+    """The scaled ELU that keeps mean 0 and variance 1."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.selu(input)
+
+
+class GELU(_Activation):
     """x * Phi(x), by the error function or, with approximate='tanh', by Hendrycks and Gimpel's formula."""
 
     def __init__(self, approximate: str = "none") -> None:
@@ -68,36 +203,59 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(_InPlace):
     """x * sigmoid(x)."""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
         return F.silu(input)
 
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
+
+class Mish(_InPlace):
+    """x * tanh(softplus(x))."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.mish(input)
 
 
-class Tanh(Module):
+class Tanh(_Activation):
     """Hyperbolic tangent."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.tanh(input)
 
 
-class Sigmoid(Module):
+class Tanhshrink(_Activation):
+    """x - tanh(x)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.tanhshrink(input)
+
+
+class Sigmoid(_Activation):
     """1 / (1 + exp(-x))."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.sigmoid(input)
 
 
-class Softplus(Module):
+class LogSigmoid(_Activation):
+    """log(1 / (1 + exp(-x))), without overflow."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.logsigmoid(input)
+
+
+class Softsign(_Activation):
+    """x / (1 + |x|)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softsign(input)
+
+
+class Softplus(_Activation):
     """log(1 + exp(beta x)) / beta, and x itself where beta x exceeds the threshold."""
+
+    shown = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -106,17 +264,24 @@ class Softplus(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.softplus(input, self.beta, self.threshold)
 
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
 
+# -- along an axis -------------------------------------------------------------------------------------------
+class _AlongDim(_Activation):
+    shown = ("dim",)
 
-class _AlongDim(Module):
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+
+class GLU(_AlongDim):
+    """The first half along `dim` times the sigmoid of the second."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__(dim)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.glu(input, self.dim)
 
 
 class Softmax(_AlongDim):
@@ -126,6 +291,13 @@ class Softmax(_AlongDim):
         return F.softmax(input, self.dim)
 
 
+class Softmin(_AlongDim):
+    """The softmax of -x along `dim`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmin(input, self.dim)
+
+
 class LogSoftmax(_AlongDim):
     """The logarithm of softmax along `dim`, computed stably."""
 
@@ -133,46 +305,10 @@ class LogSoftmax(_AlongDim):
         return F.log_softmax(input, self.dim)
 
 
-class Dropout(Module):
-    """In training, zero each element with probability `p` and scale the rest by 1 / (1 - p)."""
-
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        super().__init__()
-        if not 0 <= p <= 1:
-            raise AttributeValueError("Dropout: p must lie in [0, 1]", got=str(p))
-        self.p, self.inplace = p, inplace
+class Softmax2d(_Activation):
+    """Softmax over the channels at every place of [N, C, H, W] or [C, H, W]."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training)
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}, inplace={self.inplace}"
-
-
-class Flatten(Module):
-    """Merge the axes from `start_dim` to `end_dim` into one."""
-
-    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
-        super().__init__()
-        self.start_dim, self.end_dim = start_dim, end_dim
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.flatten(input, self.start_dim, self.end_dim)
-
-    def extra_repr(self) -> str:
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
-
-
-class Unflatten(Module):
-    """Split the axis `dim` into the axes of `unflattened_size`, one of which may be -1."""
-
-    def __init__(self, dim: int, unflattened_size: Any) -> None:
-        super().__init__()
-        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
-
-    def forward(self, input: Tensor) -> Tensor:
-        axis = self.dim % input.ndim
-        return input.reshape((*input.shape[:axis], *self.unflattened_size, *input.shape[axis + 1 :]))
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+        if input.ndim not in (3, 4):
+            raise ShapeError("Softmax2d: takes 3 or 4 axes", got=f"shape {list(input.shape)}")
+        return F.softmax(input, -3)

@@ -9,8 +9,8 @@ from typing import Any
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
-from stratal.nn.activation import Dropout
 from stratal.nn.containers import ModuleList
+from stratal.nn.dropout import Dropout
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
 from stratal.nn.normalization import LayerNorm

@@ -1,11 +1,12 @@
-"""Convolution layers in one and two dimensions, and their transposes."""
+"""Convolution layers in one, two and three dimensions, and their transposes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.module import Module
@@ -46,11 +47,11 @@ class _Convolution(Module):
                 f"{name}: groups must divide in_channels and out_channels",
                 got=f"groups {groups}, channels {in_channels} -> {out_channels}",
             )
-        if padding_mode != "zeros":
+        modes = ("zeros",) if self.transposed else ("zeros", "reflect", "replicate", "circular")
+        if padding_mode not in modes:
             raise AttributeValueError(
-                f"{name}: padding_mode must be 'zeros'", got=repr(padding_mode),
-                hint="pad the input with nn.functional.pad first",
-            )  # fmt: skip
+                f"{name}: padding_mode must be {' or '.join(map(repr, modes))}", got=repr(padding_mode)
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size = per_axis(f"{name}: kernel_size", kernel_size, self.dims)
         self.stride = per_axis(f"{name}: stride", stride, self.dims)
@@ -99,29 +100,52 @@ class _Convolution(Module):
             words.append(f"groups={self.groups}")
         if self.bias is None:
             words.append("bias=False")
+        if self.padding_mode != "zeros":
+            words.append(f"padding_mode={self.padding_mode}")
         return ", ".join(words)
 
 
-class Conv1d(_Convolution):
+class _Plain(_Convolution):
+    def forward(self, input: Tensor) -> Tensor:
+        x, padding = input, self.padding
+        if self.padding_mode != "zeros":
+            x, padding = F.pad(input, self._borders(), self.padding_mode), 0
+        return F.conv(self.dims, x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def _borders(self) -> list[int]:
+        """Return the padding as `nn.functional.pad` takes it: pairs from the last axis backwards."""
+        if self.padding == "valid":
+            return [0] * (2 * self.dims)
+        pairs = [(p, p) for p in self.padding]
+        if self.padding == "same":
+            reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+            pairs = [(r // 2, r - r // 2) for r in reach]
+        return [p for pair in reversed(pairs) for p in pair]
+
+
+class Conv1d(_Plain):
     """Convolution over one spatial axis. Shapes: [N, C, L] -> [N, out_channels, L']."""
 
     dims = 1
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
-
-class Conv2d(_Convolution):
+class Conv2d(_Plain):
     """Convolution over two spatial axes. Shapes: [N, C, H, W] -> [N, out_channels, H', W']."""
 
     dims = 2
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+class Conv3d(_Plain):
+    """Convolution over three spatial axes. Shapes: [N, C, D, H, W] -> [N, out_channels, D', H', W']."""
+
+    dims = 3
 
 
 class _Transposed(_Convolution):
-    """The gradient of a convolution as a layer: weight [in, out / groups, ...]."""
+    """The gradient of a convolution as a layer: weight [in, out / groups, ...].
+
+    `output_size`, one size per spatial axis, chooses among the sizes a stride leaves open.
+    """
 
     transposed = True
 
@@ -146,23 +170,34 @@ class _Transposed(_Convolution):
             output_padding=output_padding, dtype=dtype,
         )  # fmt: skip
 
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        extra = self.output_padding if output_size is None else self._extra(input, tuple(output_size))
+        return F.conv_transpose(
+            self.dims, input, self.weight, self.bias, self.stride, self.padding, extra, self.groups,
+            self.dilation,
+        )  # fmt: skip
+
+    def _extra(self, input: Tensor, wanted: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what is missing from the least output to the wanted one. Raises: ShapeError."""
+        geometry = zip(self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
+        least = [
+            (int(n) - 1) * s - 2 * p + d * (k - 1) + 1
+            for n, (s, p, d, k) in zip(input.shape[-self.dims :], geometry, strict=True)
+        ]
+        sizes = wanted[-self.dims :]
+        extra = tuple(w - n for w, n in zip(sizes, least, strict=False))
+        if len(sizes) != self.dims or any(not 0 <= e < s for e, s in zip(extra, self.stride, strict=True)):
+            most = [n + s - 1 for n, s in zip(least, self.stride, strict=True)]
+            raise ShapeError(
+                f"{type(self).__name__}: output_size lies between {least} and {most}", got=str(list(wanted))
+            )
+        return extra
+
 
 class ConvTranspose1d(_Transposed):
     """Transposed convolution over one spatial axis."""
 
     dims = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv_transpose1d(
-            input,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            self.output_padding,
-            self.groups,
-            self.dilation,
-        )
 
 
 class ConvTranspose2d(_Transposed):
@@ -170,14 +205,8 @@ class ConvTranspose2d(_Transposed):
 
     dims = 2
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv_transpose2d(
-            input,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            self.output_padding,
-            self.groups,
-            self.dilation,
-        )
+
+class ConvTranspose3d(_Transposed):
+    """Transposed convolution over three spatial axes."""
+
+    dims = 3

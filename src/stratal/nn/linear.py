@@ -1,4 +1,4 @@
-"""Affine layers and table look-up: Identity, Linear, Embedding."""
+"""Identity, linear and bilinear layers."""
 
 from __future__ import annotations
 
@@ -58,50 +58,41 @@ class Linear(Module):
         )
 
 
-class Embedding(Module):
-    """Rows of a table by integer index; the row `padding_idx` starts at zero and receives no gradient.
+class Bilinear(Module):
+    """y_k = x1 W_k x2 + b_k over the last axes.
 
-    Shapes: input [...] of integers, weight [num_embeddings, embedding_dim], result [..., embedding_dim].
+    Shapes: x1 [..., in1_features], x2 [..., in2_features], weight [out_features, in1_features, in2_features].
     """
 
     def __init__(
         self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
         *,
         dtype: Any = None,
         device: Any = None,
     ) -> None:
         super().__init__()
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise AttributeValueError(
-                "Embedding: padding_idx must be a row of the table", got=f"{padding_idx} of {num_embeddings}"
-            )
-        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        self.weight = empty_parameter((num_embeddings, embedding_dim), dtype)
+        if in1_features < 1:
+            raise AttributeValueError("Bilinear: in1_features must be positive", got=str(in1_features))
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        self.weight = empty_parameter((out_features, in1_features, in2_features), dtype)
+        self.register_parameter("bias", empty_parameter((out_features,), dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table from N(0, 1), the padding row zero."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            init.zero_row_(self.weight, self.padding_idx)
+        """Draw weight and bias from U(-k, k) with k = 1 / sqrt(in1_features)."""
+        bound = 1 / math.sqrt(self.in1_features)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight, self.padding_idx)
-
-    @classmethod
-    def from_pretrained(
-        cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None
-    ) -> Embedding:
-        """Return a layer whose table is the given matrix."""
-        rows, columns = embeddings.shape
-        layer = cls(rows, columns, padding_idx)
-        layer.weight = Parameter(embeddings, requires_grad=not freeze)
-        return layer
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}"
+        )

@@ -10,18 +10,16 @@ from stratal.base.errors import AttributeValueError
 Sizes = Union[int, Sequence[int]]
 
 
-def per_axis(what: str, value: Sizes, count: int, least: int = 1) -> tuple[int, ...]:
-    """Return one size per axis. Raises: AttributeValueError for another count or a size below `least`."""
-    sizes = (value,) * count if isinstance(value, int) else tuple(value)
+def per_axis(what: str, value: Sizes, count: int, least: int | None = 1) -> tuple[int, ...]:
+    """Return one size per axis.
+
+    Raises: AttributeValueError for another count, for what is no int, or a size below `least`, where given.
+    """
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if len(sizes) == 1 and count > 1:
         sizes = sizes * count
-    if len(sizes) != count or any(not isinstance(s, int) or s < least for s in sizes):
-        raise AttributeValueError(
-            f"{what} must be an int of at least {least}, or {count} of them", got=str(value)
-        )
+    whole = all(isinstance(s, int) and (least is None or s >= least) for s in sizes)
+    if len(sizes) != count or not whole:
+        bound = "" if least is None else f" of at least {least}"
+        raise AttributeValueError(f"{what} must be an int{bound}, or {count} of them", got=str(value))
     return sizes
-
-
-def shown(sizes: tuple[int, ...]) -> str:
-    """Return sizes as PyTorch prints them: one number where all are equal."""
-    return str(sizes[0]) if len(set(sizes)) == 1 else str(sizes)

@@ -1,4 +1,4 @@
-"""Activations, softmax, dropout, and the plain tensor functions PyTorch also keeps under `nn.functional`."""
+"""Activations: functions of each element alone, or of halves of an axis; softmax and its kin."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor import random
-from stratal.tensor.build import call
-from stratal.tensor.elementwise import cast, composite, maximum
+from stratal.tensor.arguments import check_axis
+from stratal.tensor.creation import arange
+from stratal.tensor.elementwise import cast, composite, where
 from stratal.tensor.elementwise import sigmoid as sigmoid
 from stratal.tensor.elementwise import tanh as tanh
-from stratal.tensor.shapes import flatten as flatten
-from stratal.tensor.shapes import pad_constant
+from stratal.tensor.reductions import argmax
+from stratal.tensor.shapes import broadcast_to, split
 from stratal.tensor.tensor import Tensor
 
 
+# -- put together of lines -----------------------------------------------------------------------------------
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """Return max(x, 0); the derivative at 0 is 0."""
     result: Tensor = composite("relu", input)
-    return result
-
-
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """Return x where positive, else negative_slope * x."""
-    result: Tensor = composite("leaky_relu", input, slope=negative_slope)
     return result
 
 
@@ -34,13 +30,96 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """Return x clipped to [min_val, max_val]; no gradient flows at the ends."""
+    if min_val > max_val:
+        raise AttributeValueError("hardtanh: min_val is at most max_val", got=f"{min_val}, {max_val}")
     result: Tensor = composite("hardtanh", input, low=min_val, high=max_val)
     return result
 
 
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """Return x / 6 + 1 / 2 clipped to [0, 1]. See: Courbariaux et al. 2015."""
+    result: Tensor = composite("hardsigmoid", input)
+    return result
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """Return x * hardsigmoid(x). See: Howard et al. 2019."""
+    result: Tensor = composite("hardswish", input)
+    return result
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return 0 within `lambd` of 0, else x."""
+    result: Tensor = composite("hardshrink", input, lambd=lambd)
+    return result
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return x moved towards 0 by `lambd`, and 0 within `lambd` of it."""
+    if lambd < 0:
+        raise AttributeValueError("softshrink: lambd must not be negative", got=str(lambd))
+    result: Tensor = composite("softshrink", input, lambd=lambd)
+    return result
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """Return x where it exceeds the threshold, else a value."""
+    result: Tensor = composite("threshold", input, threshold=threshold, value=value)
+    return result
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """Return x where positive, else negative_slope * x."""
+    result: Tensor = composite("leaky_relu", input, slope=negative_slope)
+    return result
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Return x where positive, else weight * x. Shapes: x [N, C, ...], weight [C] or of one element."""
+    if weight.ndim > 1 or (weight.numel() != 1 and (input.ndim < 2 or input.shape[1] != weight.numel())):
+        raise ShapeError(
+            "prelu: weight has one element, or one per channel (axis 1)",
+            got=f"weight {list(weight.shape)}, input {list(input.shape)}",
+        )
+    sizes = (1,) * input.ndim if weight.numel() == 1 else (1, -1, *(1,) * (input.ndim - 2))
+    slope = broadcast_to(weight.reshape(sizes), input.shape)
+    result: Tensor = composite("prelu", input, slope)
+    return result
+
+
+def rrelu(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Return x where positive, else a slope times x: drawn from U(lower, upper) in training, their mean
+    otherwise. See: Xu et al. 2015.
+    """
+    if lower > upper:
+        raise AttributeValueError("rrelu: lower is at most upper", got=f"{lower}, {upper}")
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2)
+    slope = random.uniform(input.shape, low=lower, high=upper, dtype=input.dtype)
+    result: Tensor = composite("prelu", input, slope)
+    return result
+
+
+# -- smooth --------------------------------------------------------------------------------------------------
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Return x where positive, else alpha * (exp(x) - 1)."""
     result: Tensor = composite("elu", input, alpha=alpha)
+    return result
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """Return x where positive, else alpha * (exp(x / alpha) - 1). See: Barron 2017."""
+    if alpha == 0:
+        raise AttributeValueError("celu: alpha must not be 0", got=str(alpha))
+    result: Tensor = composite("celu", input, alpha=alpha)
+    return result
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Return the scaled elu that keeps mean 0 and variance 1. See: Klambauer et al. 2017."""
+    result: Tensor = composite("selu", input)
     return result
 
 
@@ -58,17 +137,54 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     return result
 
 
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """Return x * tanh(softplus(x)). See: Misra 2019."""
+    result: Tensor = composite("mish", input)
+    return result
+
+
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """Return log(1 + exp(beta x)) / beta, and x itself where beta x exceeds the threshold."""
     result: Tensor = composite("softplus", input, beta=beta, threshold=threshold)
     return result
 
 
+def logsigmoid(input: Tensor) -> Tensor:
+    """Return log(sigmoid(x)), without overflow."""
+    result: Tensor = composite("logsigmoid", input)
+    return result
+
+
+def softsign(input: Tensor) -> Tensor:
+    """Return x / (1 + |x|)."""
+    return input / (1 + abs(input))
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """Return x - tanh(x)."""
+    return input - tanh(input)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """Return the first half along `dim` times the sigmoid of the second. See: Dauphin et al. 2016."""
+    axis = check_axis("glu", dim, input.ndim)
+    if int(input.shape[axis]) % 2:
+        raise ShapeError("glu: the axis is halved, so its size is even", got=f"axis {axis} of {input.type}")
+    first, second = split(input, int(input.shape[axis]) // 2, axis) if input.shape[axis] else (input, input)
+    return first * sigmoid(second)
+
+
+# -- softmax -------------------------------------------------------------------------------------------------
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """Return exp(x) normalised to sum to one along `dim`."""
     x = input if dtype is None else cast(input, dtype)
     result: Tensor = composite("softmax", x, axis=_axis(x, dim))
     return result
+
+
+def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """Return the softmax of -x along `dim`."""
+    return softmax(-input, dim, dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
@@ -78,6 +194,24 @@ def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Ten
     return result
 
 
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    """Return a sample of the relaxed categorical distribution along `dim`, at temperature `tau`.
+
+    With `hard` the value is a one-hot vector and the gradient that of the relaxed sample. `eps` has no
+    effect, as in PyTorch. See: Jang et al. 2016.
+    """
+    noisy = (logits + random.gumbel(logits.shape, dtype=logits.dtype)) / tau
+    soft = softmax(noisy, dim)
+    if not hard:
+        return soft
+    axis = check_axis("gumbel_softmax", dim, logits.ndim)
+    classes = arange(int(logits.shape[axis])).reshape((-1, *(1,) * (logits.ndim - 1 - axis)))
+    chosen = where(classes == argmax(soft, axis=axis, keepdims=True), 1.0, 0.0)
+    return cast(chosen, logits.dtype) + (soft - soft.detach())
+
+
 def _axis(x: Tensor, dim: int | None) -> int:
     """Return the axis in [0, ndim); without one, PyTorch's choice: 0 for 0, 1 or 3 axes, else 1."""
     if dim is None:
@@ -85,42 +219,3 @@ def _axis(x: Tensor, dim: int | None) -> int:
     if not -x.ndim <= dim < x.ndim:
         raise AttributeValueError("softmax: dim out of range", got=f"{dim} of {x.ndim} dimensions")
     return dim % x.ndim
-
-
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Return, in training, x with elements zeroed with probability p and the rest scaled by 1 / (1 - p)."""
-    if not 0 <= p <= 1:
-        raise AttributeValueError("dropout: p must lie in [0, 1]", got=str(p))
-    if not training or p == 0:
-        return input
-    result: Tensor = call("dropout", input, random.default_generator().next_key(), p=p)
-    return result
-
-
-def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """Return x divided along `dim` by its p-norm, or by eps where that is larger."""
-    norm = (input * input).sum(axis=dim, keepdims=True).sqrt() if p == 2 else (
-        (abs(input) ** p).sum(axis=dim, keepdims=True) ** (1.0 / p)
-    )  # fmt: skip
-    return input / maximum(norm, eps)
-
-
-def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
-    """Return x surrounded by a value; sizes are (before, after) pairs from the last axis backwards."""
-    if mode != "constant":
-        raise AttributeValueError("pad: mode must be 'constant'", got=repr(mode))
-    sizes = tuple(pad)
-    if len(sizes) % 2 or len(sizes) > 2 * input.ndim:
-        raise ShapeError("pad: takes a (before, after) pair per padded axis", got=str(list(sizes)))
-    pairs = [(sizes[k], sizes[k + 1]) for k in range(0, len(sizes), 2)][::-1]
-    pairs = [(0, 0)] * (input.ndim - len(pairs)) + pairs
-    result: Tensor = pad_constant(input, pairs, 0 if value is None else value)
-    return result
-
-
-def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
-    """Return int64 rows with a one at each index. The number of classes is given, or read from the data."""
-    from stratal.tensor.creation import arange
-
-    count = int(input.max()) + 1 if num_classes == -1 else num_classes
-    return cast(input.reshape((*input.shape, 1)) == arange(count), "int64")

@@ -55,10 +55,11 @@ def _apply(
     return out.reshape(out.shape[1:]) if single else out
 
 
-def _conv(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes | str,
-    dilation: Sizes, groups: int,
+def conv(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
+    padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
+    """Cross-correlate over the last `dims` axes: [N, C, ...] with weight [out, C / groups, ...]."""
     name = f"conv{dims}d"
     _check(name, dims, input, weight, int(weight.shape[1]) * groups)
     strides = per_axis(f"{name}: stride", stride, dims)
@@ -75,7 +76,7 @@ def conv1d(
     dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """Cross-correlate [N, C, L] with weight [out, C / groups, K]."""
-    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+    return conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv2d(
@@ -83,7 +84,7 @@ def conv2d(
     dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """Cross-correlate [N, C, H, W] with weight [out, C / groups, KH, KW]."""
-    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+    return conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv3d(
@@ -91,13 +92,14 @@ def conv3d(
     dilation: Sizes = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """Cross-correlate [N, C, D, H, W] with weight [out, C / groups, KD, KH, KW]."""
-    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+    return conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _transposed(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes,
-    output_padding: Sizes, groups: int, dilation: Sizes,
+def conv_transpose(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1,
+    padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
+    """Apply the transpose of `conv` to [N, C, ...], with weight [C, out / groups, ...]."""
     name = f"conv_transpose{dims}d"
     _check(name, dims, input, weight, int(weight.shape[0]))
     strides = per_axis(f"{name}: stride", stride, dims)
@@ -119,7 +121,7 @@ def conv_transpose1d(
     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
     """Apply the transpose of conv1d to [N, C, L], with weight [C, out / groups, K]."""
-    return _transposed(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def conv_transpose2d(
@@ -127,4 +129,12 @@ def conv_transpose2d(
     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
 ) -> Tensor:  # fmt: skip
     """Apply the transpose of conv2d to [N, C, H, W], with weight [C, out / groups, KH, KW]."""
-    return _transposed(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0,
+    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
+) -> Tensor:  # fmt: skip
+    """Apply the transpose of conv3d to [N, C, D, H, W], with weight [C, out / groups, KD, KH, KW]."""
+    return conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)

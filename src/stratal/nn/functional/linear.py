@@ -1,4 +1,4 @@
-"""Products with weights, and rows of a table."""
+"""Products with weights."""
 
 from __future__ import annotations
 
@@ -44,23 +44,3 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     half = call("contract", input1, weight, spec=f"{rows}x,zxy->{rows}zy")
     result: Tensor = call("contract", half, input2, spec=f"{rows}zy,{rows}y->{rows}z")
     return result if bias is None else result + bias
-
-
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """Return rows of `weight` by index; the row `padding_idx` receives no gradient."""
-    if not input.dtype.is_integer:
-        raise DTypeError("embedding: indices are integers", got=str(input.dtype))
-    if padding_idx is not None:
-        row = padding_idx % int(weight.shape[0])
-        weight = _without_gradient(weight, row)
-    result: Tensor = call("gather", weight, input, axis=0)
-    return result
-
-
-def _without_gradient(weight: Tensor, row: int) -> Tensor:
-    from stratal.tensor.creation import arange
-    from stratal.tensor.elementwise import where
-
-    chosen = (arange(int(weight.shape[0])) == row).reshape((-1, 1))
-    result: Tensor = where(chosen, weight.detach(), weight)
-    return result

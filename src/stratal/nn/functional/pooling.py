@@ -1,19 +1,22 @@
-"""Pooling in PyTorch's calling form: the maximum or mean of windows over the last one or two axes."""
+"""Pooling in PyTorch's calling form: maximum, mean or p-norm of windows over the last one to three axes."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from stratal.base.dtypes import int64
-from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.sizes import Sizes, per_axis
 from stratal.tensor.build import call
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import cast
+from stratal.tensor.creation import arange, zeros
+from stratal.tensor.elementwise import FUNCTIONS, cast
+from stratal.tensor.indexing import scatter
 from stratal.tensor.tensor import Tensor
 
 
-def _check_axes(name: str, x: Tensor, dims: int) -> None:
+def check_axes(name: str, x: Tensor, dims: int) -> None:
+    """Refuse what is no image of `dims` axes with channels, alone or in a batch. Raises: ShapeError."""
     if x.ndim not in (dims + 1, dims + 2):
         raise ShapeError(f"{name}: takes {dims + 1} or {dims + 2} axes", got=f"shape {list(x.shape)}")
 
@@ -29,6 +32,7 @@ def _geometry(
     return {"window": window, "strides": strides, "padding": pads}
 
 
+# -- maxima --------------------------------------------------------------------------------------------------
 def max_pool(
     dims: int, input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
     dilation: Sizes = 1, ceil_mode: bool = False, return_indices: bool = False,
@@ -37,7 +41,7 @@ def max_pool(
     flat image.
     """
     name = f"max_pool{dims}d"
-    _check_axes(name, input, dims)
+    check_axes(name, input, dims)
     geometry = _geometry(name, dims, kernel_size, stride, padding)
     geometry["dilation"] = per_axis(f"{name}: dilation", dilation, dims)
     pooled = call("max_pool", input, ceil_mode=ceil_mode, **geometry)
@@ -77,13 +81,76 @@ def max_pool2d(
     return max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+def max_pool3d(
+    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """Return the maximum of every window of [N, C, D, H, W]."""
+    return max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def max_unpool(
+    dims: int, input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None,
+    padding: Sizes = 0, output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """Put maxima back where `max_pool` with return_indices found them, zeros elsewhere.
+
+    `output_size` chooses among the sizes a stride leaves open: of the last `dims` axes, or of all.
+    """
+    name = f"max_unpool{dims}d"
+    check_axes(name, input, dims)
+    if indices.shape != input.shape or not indices.dtype.is_integer:
+        raise ShapeError(f"{name}: takes one integer place per value", got=f"{indices.type} for {input.type}")
+    geometry = _geometry(name, dims, kernel_size, stride, padding)
+    least = [
+        (int(n) - 1) * s - 2 * p + k
+        for n, k, s, p in zip(input.shape[-dims:], *geometry.values(), strict=True)
+    ]
+    size = least if output_size is None else [int(n) for n in tuple(output_size)[-dims:]]
+    if len(size) != dims or any(
+        abs(n - m) >= s for n, m, s in zip(size, least, geometry["strides"], strict=True)
+    ):
+        raise ShapeError(f"{name}: output_size lies within a stride of {least}", got=str(output_size))
+    lead = input.shape[:-dims]
+    empty = zeros((*lead, math.prod(size)), dtype=input.dtype)
+    flat = scatter(empty, -1, indices.reshape((*lead, -1)), input.reshape((*lead, -1)))
+    return flat.reshape((*lead, *size))
+
+
+def max_unpool1d(
+    input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """Put the maxima of max_pool1d back where they stood, zeros elsewhere."""
+    return max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool2d(
+    input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """Put the maxima of max_pool2d back where they stood, zeros elsewhere."""
+    return max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool3d(
+    input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """Put the maxima of max_pool3d back where they stood, zeros elsewhere."""
+    return max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
+
+
+# -- means ---------------------------------------------------------------------------------------------------
 def avg_pool(
     dims: int, input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the mean of every window over the last `dims` axes."""
     name = f"avg_pool{dims}d"
-    _check_axes(name, input, dims)
+    check_axes(name, input, dims)
+    if divisor_override == 0:
+        raise AttributeValueError(f"{name}: divisor_override must not be 0", got="0")
     geometry = _geometry(name, dims, kernel_size, stride, padding)
     result: Tensor = call(
         "avg_pool",
@@ -112,23 +179,49 @@ def avg_pool2d(
     return avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-def _adaptive(dims: int, input: Tensor, output_size: Any) -> Tensor:
-    """Return means over windows [floor(i n / m), ceil((i + 1) n / m)) along each of the last `dims` axes."""
-    name = f"adaptive_avg_pool{dims}d"
-    _check_axes(name, input, dims)
-    wanted = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * dims
-    if len(wanted) != dims or any(m is not None and (not isinstance(m, int) or m < 1) for m in wanted):
-        raise AttributeValueError(f"{name}: takes {dims} positive output sizes or None", got=str(output_size))
-    size = tuple(int(n) if m is None else m for m, n in zip(wanted, input.shape[-dims:], strict=True))
-    result: Tensor = call("adaptive_avg_pool", input, size=size)
+def avg_pool3d(
+    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Return the mean of every window of [N, C, D, H, W]."""
+    return avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+# -- norms ---------------------------------------------------------------------------------------------------
+def lp_pool(
+    dims: int, input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return (sum of x^p)^(1/p) of every window over the last `dims` axes, 0 where that sum is negative."""
+    name = f"lp_pool{dims}d"
+    if not input.dtype.is_float:
+        raise DTypeError(f"{name}: takes floats", got=str(input.dtype))
+    if norm_type == 0:
+        raise AttributeValueError(f"{name}: norm_type must not be 0", got="0")
+    window = per_axis(f"{name}: kernel_size", kernel_size, dims)
+    mean = avg_pool(dims, input**norm_type, window, stride, 0, ceil_mode)
+    result: Tensor = (FUNCTIONS["sign"](mean) * call("relu", abs(mean)) * math.prod(window)) ** (
+        1.0 / norm_type
+    )
     return result
 
 
-def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """Return means over `output_size` nearly equal windows of the last axis."""
-    return _adaptive(1, input, output_size)
+def lp_pool1d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """Return the p-norm of every window of [N, C, L]."""
+    return lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Return means over nearly equal windows of the last two axes; None keeps an axis as it is."""
-    return _adaptive(2, input, output_size)
+def lp_pool2d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """Return the p-norm of every window of [N, C, H, W]."""
+    return lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """Return the p-norm of every window of [N, C, D, H, W]."""
+    return lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

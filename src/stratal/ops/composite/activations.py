@@ -34,11 +34,25 @@ def elu(b: Builder, x: Node, *, alpha: float = 1.0) -> Node:
 
 
 @named
-def hardtanh(b: Builder, x: Node, *, low: float = -1.0, high: float = 1.0) -> Node:
-    """Return x clipped to [low, high]; no gradient at the ends."""
-    check_float("hardtanh", x)
-    bottom, top = b.like(x, low), b.like(x, high)
-    return b.op("select", b.le(x, bottom), bottom, b.select(b.ge(x, top), top, x))
+def celu(b: Builder, x: Node, *, alpha: float = 1.0) -> Node:
+    """Return x where it is positive, else alpha * (exp(x / alpha) - 1) (Barron, 2017)."""
+    check_float("celu", x)
+    y = wide(b, x)
+    positive = b.gt(y, b.like(y, 0))
+    low = b.select(positive, b.like(y, 0), y)
+    curve = scaled(b, b.expm1(scaled(b, low, 1 / alpha)), alpha)
+    return cast_to(b, b.select(positive, y, curve), x.dtype)
+
+
+# The fixed point of mean 0 and variance 1: equation 14 of Klambauer et al., 2017.
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+@named
+def selu(b: Builder, x: Node) -> Node:
+    """Return elu(x) with the alpha and scale that keep mean 0 and variance 1 (Klambauer et al., 2017)."""
+    check_float("selu", x)
+    return cast_to(b, scaled(b, b.elu(wide(b, x), alpha=SELU_ALPHA), SELU_SCALE), x.dtype)
 
 
 @named
@@ -76,3 +90,18 @@ def softplus(b: Builder, x: Node, *, beta: float = 1.0, threshold: float | None 
         straight = b.gt(y, b.like(y, threshold))
         soft = b.select(straight, y, b.log1p(b.exp(b.select(straight, b.like(y, 0), y))))
     return cast_to(b, scaled(b, soft, 1 / beta) if beta != 1.0 else soft, x.dtype)
+
+
+@named
+def logsigmoid(b: Builder, x: Node) -> Node:
+    """Return log(1 / (1 + exp(-x))), without overflow."""
+    check_float("logsigmoid", x)
+    return b.op("neg", b.softplus(b.neg(x)))
+
+
+@named
+def mish(b: Builder, x: Node) -> Node:
+    """Return x * tanh(log(1 + exp(x))) (Misra, 2019)."""
+    check_float("mish", x)
+    y = wide(b, x)
+    return cast_to(b, b.mul(y, b.tanh(b.softplus(y))), x.dtype)

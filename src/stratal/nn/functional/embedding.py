@@ -1,0 +1,164 @@
+"""Rows of a table by integer index: one by one, in bags, or as vectors with a single one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.tensor.build import call
+from stratal.tensor.creation import arange, full, zeros
+from stratal.tensor.elementwise import cast, maximum, minimum, where
+from stratal.tensor.indexing import index_add, scatter_reduce, take
+from stratal.tensor.reductions import norm
+from stratal.tensor.shapes import broadcast_to
+from stratal.tensor.state import no_grad
+from stratal.tensor.tensor import Tensor, tensor
+
+
+def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
+    """Return int64 rows with a one at each index. The number of classes is given, or read from the data."""
+    if not input.dtype.is_integer:
+        raise DTypeError("one_hot: classes are integers", got=str(input.dtype))
+    count = int(input.max()) + 1 if num_classes == -1 else num_classes
+    return cast(input.reshape((*input.shape, 1)) == arange(count), "int64")
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Return rows of `weight` by index; the row `padding_idx` receives no gradient.
+
+    With `max_norm`, rows that are read and longer than that are shortened in the table first. With
+    `scale_grad_by_freq`, gradients are divided by how often their row is read. Gradients are dense.
+    Shapes: input [...] of integers, weight [rows, D] -> [..., D].
+    """
+    _check(input, weight, sparse)
+    if max_norm is not None:
+        _shorten(input, weight, max_norm, norm_type)
+    rows = int(weight.shape[0])
+    table = weight
+    if padding_idx is not None:
+        row = _row("embedding", padding_idx, rows)
+        table = _without_gradient(weight, (arange(rows) == row).reshape((-1, 1)))
+    result: Tensor = call("gather", table, input, axis=0)
+    if scale_grad_by_freq:
+        often = cast(_counts(input, rows), weight.dtype)
+        share = 1.0 / take(often, input, axis=0).reshape((*input.shape, 1))
+        fixed = result.detach()
+        result = fixed + (result - fixed) * share
+    return result
+
+
+def _check(input: Tensor, weight: Tensor, sparse: bool) -> None:
+    if not input.dtype.is_integer:
+        raise DTypeError("embedding: indices are integers", got=str(input.dtype))
+    if weight.ndim != 2:
+        raise ShapeError("embedding: the table has two axes", got=f"shape {list(weight.shape)}")
+    if sparse:
+        raise AttributeValueError(
+            "embedding: gradients are dense", got="sparse=True", hint="leave sparse out"
+        )
+
+
+def _row(name: str, index: int, rows: int) -> int:
+    if not -rows <= index < rows:
+        raise AttributeValueError(f"{name}: padding_idx must be a row of the table", got=f"{index} of {rows}")
+    return index % rows
+
+
+def _without_gradient(x: Tensor, where_not: Tensor) -> Tensor:
+    result: Tensor = where(where_not, x.detach(), x)
+    return result
+
+
+def _counts(input: Tensor, rows: int) -> Tensor:
+    """Return how often each row is read, int64 [rows]."""
+    flat = input.reshape((-1,))
+    return index_add(zeros((rows,), dtype="int64"), 0, flat, full(flat.shape, 1, dtype="int64"))
+
+
+def _shorten(input: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows that are read down to `max_norm`, in place, as PyTorch's embedding_renorm_ does."""
+    with no_grad():
+        length = norm(weight, norm_type, 1, True)
+        read = (_counts(input, int(weight.shape[0])) > 0).reshape((-1, 1))
+        factor = where(read & (length > max_norm), max_norm / (length + 1e-7), 1.0)
+        weight.copy_(weight * factor)
+
+
+# -- bags ----------------------------------------------------------------------------------------------------
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Any = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Return the sum, mean or maximum of the rows of each bag; of an empty bag 0.
+
+    Bags are the rows of a matrix of indices, or pieces of a vector that start at `offsets`, whose last entry
+    is its length with `include_last_offset`. Rows `padding_idx` count for nothing.
+    Shapes: input [bags, n] or [n], weight [rows, D] -> [bags, D].
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise AttributeValueError("embedding_bag: mode is 'sum', 'mean' or 'max'", got=repr(mode))
+    if per_sample_weights is not None and mode != "sum":
+        raise AttributeValueError("embedding_bag: weights of samples go with mode 'sum'", got=repr(mode))
+    if per_sample_weights is not None and per_sample_weights.shape != input.shape:
+        raise ShapeError(
+            "embedding_bag: takes one weight per index",
+            got=f"{list(per_sample_weights.shape)} for {list(input.shape)}",
+        )
+    flat, bags, count = _bags(input, offsets, include_last_offset)
+    rows = embedding(flat, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.reshape((-1, 1))
+    kept = full(flat.shape, True, dtype="bool")
+    if padding_idx is not None:
+        kept = flat != _row("embedding_bag", padding_idx, int(weight.shape[0]))
+    sizes = index_add(zeros((count,), dtype=rows.dtype), 0, bags, cast(kept, rows.dtype)).reshape((-1, 1))
+    there = kept.reshape((-1, 1))
+    if mode == "max":
+        lowest = full((count, int(weight.shape[1])), -float("inf"), dtype=rows.dtype)
+        index = broadcast_to(bags.reshape((-1, 1)), rows.shape)
+        high = scatter_reduce(lowest, 0, index, where(there, rows, -float("inf")), "amax")
+        return where(sizes == 0, 0.0, high)  # type: ignore[no-any-return]
+    start = zeros((count, int(weight.shape[1])), dtype=rows.dtype)
+    total = index_add(start, 0, bags, where(there, rows, 0.0))
+    return total if mode == "sum" else total / maximum(sizes, 1.0)
+
+
+def _bags(input: Tensor, offsets: Any, include_last: bool) -> tuple[Tensor, Tensor, int]:
+    """Return all indices as a vector, the number of the bag of each, and how many bags there are."""
+    if input.ndim == 2:
+        if offsets is not None:
+            raise AttributeValueError("embedding_bag: the rows of a matrix are its bags", got="offsets too")
+        count, size = (int(n) for n in input.shape)
+        bags = broadcast_to(arange(count).reshape((-1, 1)), (count, size)).reshape((-1,))
+        return input.reshape((-1,)) if count * size else input.reshape((0,)), bags, count
+    if input.ndim != 1 or offsets is None:
+        raise ShapeError(
+            "embedding_bag: takes a matrix of indices, or a vector and offsets",
+            got=f"shape {list(input.shape)}" + ("" if offsets is not None else " without offsets"),
+        )
+    starts = offsets if isinstance(offsets, Tensor) else tensor(np.asarray(offsets))
+    if starts.ndim != 1 or not starts.dtype.is_integer:
+        raise ShapeError("embedding_bag: offsets are a vector of integers", got=str(starts.type))
+    starts = starts[:-1] if include_last else starts
+    count, places = int(starts.shape[0]), arange(int(input.shape[0])).reshape((-1, 1))
+    started = cast(places >= cast(starts, "int64").reshape((1, -1)), "int64").sum(axis=1)
+    return input, minimum(maximum(started - 1, 0), max(count - 1, 0)), count
