@@ -15,15 +15,6 @@ pytestmark = pytest.mark.torch
 LAYERS = {
     "linear": (lambda nn: nn.Linear(5, 3), (4, 5)),
     "linear without bias, 3 axes": (lambda nn: nn.Linear(5, 3, bias=False), (2, 4, 5)),
-    "batch norm 1d": (lambda nn: nn.BatchNorm1d(5), (6, 5)),
-    "batch norm 1d, 3 axes": (lambda nn: nn.BatchNorm1d(5, momentum=None), (3, 5, 4)),
-    "batch norm 2d": (lambda nn: nn.BatchNorm2d(3, momentum=0.3), (4, 3, 5, 5)),
-    "batch norm without affine": (lambda nn: nn.BatchNorm2d(3, affine=False), (4, 3, 5, 5)),
-    "batch norm without tracking": (lambda nn: nn.BatchNorm2d(3, track_running_stats=False), (4, 3, 5, 5)),
-    "batch norm in evaluation": (lambda nn: nn.BatchNorm2d(3).eval(), (4, 3, 5, 5)),
-    "layer norm": (lambda nn: nn.LayerNorm(7), (2, 3, 7)),
-    "layer norm over two axes": (lambda nn: nn.LayerNorm((3, 7), bias=False), (2, 3, 7)),
-    "group norm": (lambda nn: nn.GroupNorm(2, 6), (3, 6, 4, 5)),
     "dropout in evaluation": (lambda nn: nn.Dropout(0.3).eval(), (3, 4)),
     "identity": (lambda nn: nn.Identity(), (3, 4)),
 }
@@ -35,7 +26,7 @@ def test_a_layer_agrees_with_pytorch_in_float64(name):
     compare(make(nn), make(torch.nn), draw(*shape, dtype=np.float64))
 
 
-@pytest.mark.parametrize("name", ["linear", "batch norm 2d", "layer norm"])
+@pytest.mark.parametrize("name", ["linear"])
 def test_a_layer_agrees_with_pytorch_in_float32(name):
     make, shape = LAYERS[name]
     compare(make(nn), make(torch.nn), draw(*shape))
@@ -49,12 +40,6 @@ def test_a_layer_prints_like_pytorch(name):
     assert repr(make(nn)).replace(", inplace=False", "") == repr(make(torch.nn)).replace(
         ", inplace=False", ""
     )
-
-
-def test_embedding_agrees_and_the_padding_row_gets_no_gradient():
-    tokens = np.array([[1, 2, 0], [4, 1, 1]])
-    compare(nn.Embedding(5, 3), torch.nn.Embedding(5, 3), tokens)
-    compare(nn.Embedding(5, 3, padding_idx=1), torch.nn.Embedding(5, 3, padding_idx=1), tokens)
 
 
 @pytest.mark.parametrize(("layers", "reverse"), [(1, False), (2, True)])

@@ -66,10 +66,10 @@ from stratal.nn.loss import MSELoss as MSELoss
 from stratal.nn.loss import NLLLoss as NLLLoss
 from stratal.nn.loss import SmoothL1Loss as SmoothL1Loss
 from stratal.nn.module import Module as Module
-from stratal.nn.normalization import BatchNorm1d as BatchNorm1d
-from stratal.nn.normalization import BatchNorm2d as BatchNorm2d
 from stratal.nn.normalization import GroupNorm as GroupNorm
 from stratal.nn.normalization import LayerNorm as LayerNorm
+from stratal.nn.normalization import LocalResponseNorm as LocalResponseNorm
+from stratal.nn.normalization import RMSNorm as RMSNorm
 from stratal.nn.padding import CircularPad1d as CircularPad1d
 from stratal.nn.padding import CircularPad2d as CircularPad2d
 from stratal.nn.padding import CircularPad3d as CircularPad3d
@@ -119,3 +119,9 @@ from stratal.nn.reshaping import PixelShuffle as PixelShuffle
 from stratal.nn.reshaping import PixelUnshuffle as PixelUnshuffle
 from stratal.nn.reshaping import Unflatten as Unflatten
 from stratal.nn.reshaping import Unfold as Unfold
+from stratal.nn.running_statistics import BatchNorm1d as BatchNorm1d
+from stratal.nn.running_statistics import BatchNorm2d as BatchNorm2d
+from stratal.nn.running_statistics import BatchNorm3d as BatchNorm3d
+from stratal.nn.running_statistics import InstanceNorm1d as InstanceNorm1d
+from stratal.nn.running_statistics import InstanceNorm2d as InstanceNorm2d
+from stratal.nn.running_statistics import InstanceNorm3d as InstanceNorm3d

@@ -1,114 +1,24 @@
-"""Normalisation layers: over the batch (with running statistics), over the last axes, over groups of
-channels.
-"""
+"""Normalisation layers without state: over the last axes, over groups of channels, over channels nearby."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.base.errors import AttributeValueError
 from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter, empty_parameter
-from stratal.tensor.creation import ones, zeros
-from stratal.tensor.state import no_grad
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import Tensor
 
 
-def _reset_affine(layer: Module) -> None:
+def reset_affine(layer: Module) -> None:
     """Set the scale to one and the shift to zero, where there are any."""
     if layer.weight is not None:
         init.ones_(layer.weight)
     if layer.bias is not None:
         init.zeros_(layer.bias)
-
-
-class _BatchNorm(Module):
-    """Batch normalisation over axis 1. In training, normalise by the batch and move the running statistics.
-
-    `momentum=None` keeps a plain average over all batches seen. Running variance is the unbiased one, as in
-    PyTorch.
-    """
-
-    ranks: tuple[int, ...] = ()
-
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        *,
-        bias: bool = True,
-        dtype: Any = None,
-        device: Any = None,
-    ) -> None:
-        super().__init__()
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.affine, self.track_running_stats = affine, track_running_stats
-        self.register_parameter("weight", empty_parameter((num_features,), dtype) if affine else None)
-        self.register_parameter("bias", empty_parameter((num_features,), dtype) if affine and bias else None)
-        tracked = track_running_stats
-        self.register_buffer("running_mean", zeros((num_features,), dtype=dtype) if tracked else None)
-        self.register_buffer("running_var", ones((num_features,), dtype=dtype) if tracked else None)
-        self.register_buffer("num_batches_tracked", tensor(0, dtype="int64") if tracked else None)
-        self.reset_parameters()
-
-    def reset_running_stats(self) -> None:
-        """Forget the batches seen."""
-        if self.track_running_stats:
-            init.zeros_(self.running_mean)
-            init.ones_(self.running_var)
-            init.zeros_(self.num_batches_tracked)
-
-    def reset_parameters(self) -> None:
-        """Set the scale to one and the shift to zero, and forget the batches seen."""
-        self.reset_running_stats()
-        _reset_affine(self)
-
-    def forward(self, input: Tensor) -> Tensor:
-        if input.ndim not in self.ranks or int(input.shape[1]) != self.num_features:
-            raise ShapeError(
-                f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} axes, "
-                f"axis 1 of {self.num_features}",
-                got=f"{list(input.shape)}",
-            )
-        by_batch = self.training or not self.track_running_stats
-        if not by_batch:
-            return F.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-            )
-        if self.training and self.track_running_stats:
-            momentum: Any = self.momentum
-            with no_grad():
-                self.num_batches_tracked.copy_(self.num_batches_tracked + 1)
-                if momentum is None:
-                    momentum = 1.0 / self.num_batches_tracked.astype(self.running_mean.dtype)
-            return F.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, True, momentum, self.eps
-            )
-        return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
-        )
-
-
-class BatchNorm1d(_BatchNorm):
-    """Batch normalisation of [N, C] or [N, C, L]."""
-
-    ranks = (2, 3)
-
-
-class BatchNorm2d(_BatchNorm):
-    """Batch normalisation of [N, C, H, W]."""
-
-    ranks = (4,)
 
 
 class LayerNorm(Module):
@@ -135,7 +45,7 @@ class LayerNorm(Module):
 
     def reset_parameters(self) -> None:
         """Set the scale to one and the shift to zero."""
-        _reset_affine(self)
+        reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -143,6 +53,39 @@ class LayerNorm(Module):
     def extra_repr(self) -> str:
         words = [f"{self.normalized_shape}, eps={self.eps}", f"elementwise_affine={self.elementwise_affine}"]
         return ", ".join([*words, f"bias={self.bias is not None}"])
+
+
+class RMSNorm(Module):
+    """Divide by the root mean square over the last axes, whose sizes are `normalized_shape`, then scale.
+
+    Without `eps` it is the dtype's machine epsilon.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        *,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+        self.register_parameter("weight", empty_parameter(shape, dtype) if elementwise_affine else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the scale to one."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
 class GroupNorm(Module):
@@ -172,7 +115,7 @@ class GroupNorm(Module):
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.register_parameter("weight", empty_parameter((num_channels,), dtype) if affine else None)
         self.register_parameter("bias", empty_parameter((num_channels,), dtype) if affine and bias else None)
-        _reset_affine(self)
+        reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -180,3 +123,17 @@ class GroupNorm(Module):
     def extra_repr(self) -> str:
         words = [f"{self.num_groups}, {self.num_channels}, eps={self.eps}", f"affine={self.affine}"]
         return ", ".join([*words, f"bias={self.bias is not None}"])
+
+
+class LocalResponseNorm(Module):
+    """Divide by (k + alpha * mean of the squares of `size` channels around)^beta."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

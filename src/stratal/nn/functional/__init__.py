@@ -77,7 +77,10 @@ from stratal.nn.functional.loss import nll_loss as nll_loss
 from stratal.nn.functional.loss import smooth_l1_loss as smooth_l1_loss
 from stratal.nn.functional.normalization import batch_norm as batch_norm
 from stratal.nn.functional.normalization import group_norm as group_norm
+from stratal.nn.functional.normalization import instance_norm as instance_norm
 from stratal.nn.functional.normalization import layer_norm as layer_norm
+from stratal.nn.functional.normalization import local_response_norm as local_response_norm
+from stratal.nn.functional.normalization import rms_norm as rms_norm
 from stratal.nn.functional.padding import pad as pad
 from stratal.nn.functional.pooling import avg_pool as avg_pool
 from stratal.nn.functional.pooling import avg_pool1d as avg_pool1d

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.nn.functional.pooling import avg_pool
 from stratal.tensor.build import call
 from stratal.tensor.elementwise import cast
+from stratal.tensor.info import finfo
+from stratal.tensor.shapes import pad_constant
 from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
 
@@ -65,6 +68,16 @@ def batch_norm(
     return normal if rest is None else normal + _per_channel(rest, input)
 
 
+def _last_axes(name: str, input: Tensor, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
+        raise ShapeError(
+            f"{name}: the last axes must have the normalised sizes",
+            got=f"{list(input.shape)} for {list(sizes)}",
+        )
+    return sizes
+
+
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -73,15 +86,27 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalise over the last axes, whose sizes are `normalized_shape`, then scale and shift each element."""
-    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if tuple(input.shape[-len(sizes) :]) != sizes:
-        raise ShapeError(
-            "layer_norm: the last axes must have the normalised sizes",
-            got=f"{list(input.shape)} for {list(sizes)}",
-        )
+    sizes = _last_axes("layer_norm", input, normalized_shape)
     operands, rest = _given(input, weight, bias)
     result: Tensor = call("layer_norm", *operands, ndim=len(sizes), eps=eps)
     return result if rest is None else result + rest
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Divide by the root mean square over the last axes, whose sizes are `normalized_shape`, then scale.
+
+    Without `eps` it is the dtype's machine epsilon. See: Zhang and Sennrich 2019.
+    """
+    sizes = _last_axes("rms_norm", input, normalized_shape)
+    least = float(finfo(input.dtype.compute).eps) if eps is None else eps
+    operands = [input] if weight is None else [input, weight]
+    result: Tensor = call("rms_norm", *operands, ndim=len(sizes), eps=least)
+    return result
 
 
 def group_norm(
@@ -102,3 +127,61 @@ def group_norm(
     operands, rest = _given(input, weight, bias)
     result: Tensor = call("group_norm", *operands, groups=num_groups, eps=eps)
     return result if rest is None else result + _per_channel(rest, input)
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: Any = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise every channel of every sample by itself, moving the running statistics, which are means over
+    the samples; without `use_input_stats` by the running ones. See: Ulyanov et al. 2016.
+
+    Shapes: input [N, C, ...], weight and bias [C].
+    """
+    if input.ndim < 3:
+        raise ShapeError("instance_norm: takes at least 3 axes", got=f"shape {list(input.shape)}")
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, 0.0, eps)
+    batch, channels = (int(n) for n in input.shape[:2])
+    merged = input.reshape((1, batch * channels, *input.shape[2:]))
+    count = merged.numel() // max(1, batch * channels)
+    if count < 2:
+        raise ShapeError(
+            "instance_norm: needs more than one value per channel", got=f"shape {list(input.shape)}"
+        )
+    y, mean, variance = call("batch_norm", merged, eps=eps)
+    if running_mean is not None and running_var is not None:
+        with no_grad():
+            unbiased = variance * (count / (count - 1))
+            for running, own in ((running_mean, mean), (running_var, unbiased)):
+                average = own.reshape((batch, channels)).mean(axis=0)
+                running.copy_(running * (1.0 - momentum) + cast(average, running.dtype) * momentum)
+    normal: Tensor = y.reshape(input.shape)
+    normal = normal if weight is None else normal * _per_channel(weight, input)
+    return normal if bias is None else normal + _per_channel(bias, input)
+
+
+def local_response_norm(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """Divide by (k + alpha * mean of the squares of `size` channels around)^beta.
+
+    See: Krizhevsky et al. 2012, section 3.3.
+
+    Shapes: [N, C, ...]; with three axes or more.
+    """
+    if input.ndim < 3:
+        raise ShapeError("local_response_norm: takes at least 3 axes", got=f"shape {list(input.shape)}")
+    if size < 1:
+        raise AttributeValueError("local_response_norm: size must be positive", got=str(size))
+    batch, channels = input.shape[:2]
+    squares = (input * input).reshape((batch, 1, channels, -1))
+    squares = pad_constant(squares, [(0, 0), (0, 0), (size // 2, (size - 1) // 2), (0, 0)])
+    mean = avg_pool(2, squares, (size, 1), 1)
+    return input / (mean.reshape(input.shape) * alpha + k) ** beta

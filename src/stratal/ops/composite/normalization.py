@@ -50,6 +50,16 @@ def group_norm(
 
 
 @named
+def rms_norm(b: Builder, x: Node, weight: Node | None = None, *, ndim: int = 1, eps: float = 1e-5) -> Node:
+    """Divide the last `ndim` axes by the root of their mean square, and scale (Zhang and Sennrich, 2019)."""
+    check_float("rms_norm", x)
+    over, y = tuple(range(x.aval.ndim - ndim, x.aval.ndim)), wide(b, x)
+    square = b.mean(b.mul(y, y), axes=over)
+    y = b.mul(y, spread(b, _inverse_deviation(b, square, eps), y, over))
+    return cast_to(b, _affine(b, y, weight, None, over), x.dtype)
+
+
+@named
 def batch_norm(
     b: Builder, x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5
 ) -> tuple[Node, Node, Node]:

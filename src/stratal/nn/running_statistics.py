@@ -1,0 +1,164 @@
+"""Normalisation layers with running statistics: over the batch, and over each sample alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratal.base.errors import ShapeError
+from stratal.nn import functional as F
+from stratal.nn import init
+from stratal.nn.module import Module
+from stratal.nn.normalization import reset_affine
+from stratal.nn.parameter import empty_parameter
+from stratal.tensor.creation import ones, zeros
+from stratal.tensor.state import no_grad
+from stratal.tensor.tensor import Tensor, tensor
+
+
+class _Tracking(Module):
+    """What layers with running statistics share: parameters, buffers, and a count of the batches seen.
+
+    `momentum=None` keeps a plain average over all batches seen. Running variance is the unbiased one, as in
+    PyTorch.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        bias: bool = True,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self.register_parameter("weight", empty_parameter((num_features,), dtype) if affine else None)
+        self.register_parameter("bias", empty_parameter((num_features,), dtype) if affine and bias else None)
+        tracked = track_running_stats
+        self.register_buffer("running_mean", zeros((num_features,), dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", ones((num_features,), dtype=dtype) if tracked else None)
+        self.register_buffer("num_batches_tracked", tensor(0, dtype="int64") if tracked else None)
+        self.reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Forget the batches seen."""
+        if self.track_running_stats:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+            init.zeros_(self.num_batches_tracked)
+
+    def reset_parameters(self) -> None:
+        """Set the scale to one and the shift to zero, and forget the batches seen."""
+        self.reset_running_stats()
+        reset_affine(self)
+
+    def _next_momentum(self) -> Any:
+        """Count one more batch, and return the share it has in the running statistics."""
+        with no_grad():
+            self.num_batches_tracked.copy_(self.num_batches_tracked + 1)
+            if self.momentum is None:
+                return 1.0 / self.num_batches_tracked.astype(self.running_mean.dtype)
+        return self.momentum
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_Tracking):
+    """Batch normalisation over axis 1: by the batch in training, by the running statistics otherwise."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in self.ranks or int(input.shape[1]) != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} axes, "
+                f"axis 1 of {self.num_features}",
+                got=f"{list(input.shape)}",
+            )
+        tracked = self.track_running_stats
+        running = (self.running_mean, self.running_var) if tracked else (None, None)
+        momentum = self._next_momentum() if self.training and tracked else 0.0
+        by_batch = self.training or not tracked
+        return F.batch_norm(input, *running, self.weight, self.bias, by_batch, momentum, self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalisation of [N, C] or [N, C, L]."""
+
+    ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation of [N, C, H, W]."""
+
+    ranks = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Batch normalisation of [N, C, D, H, W]."""
+
+    ranks = (5,)
+
+
+class _InstanceNorm(_Tracking):
+    """Normalise every channel of every sample by itself; with running statistics, by those in evaluation.
+
+    Samples come in a batch [N, C, ...] or alone [C, ...].
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        *,
+        bias: bool = True,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias, dtype=dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        batched = input.ndim == self.ranks[1]
+        if input.ndim not in self.ranks or int(input.shape[1 if batched else 0]) != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} axes, "
+                f"the channels of {self.num_features}",
+                got=f"{list(input.shape)}",
+            )
+        x = input if batched else input.reshape((1, *input.shape))
+        tracked = self.track_running_stats
+        running = (self.running_mean, self.running_var) if tracked else (None, None)
+        by_itself = self.training or not tracked
+        momentum = self.momentum if self.momentum is not None else 0.0
+        y = F.instance_norm(x, *running, self.weight, self.bias, by_itself, momentum, self.eps)
+        return y if batched else y.reshape(input.shape)
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance normalisation of [N, C, L] or [C, L]."""
+
+    ranks = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance normalisation of [N, C, H, W] or [C, H, W]."""
+
+    ranks = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance normalisation of [N, C, D, H, W] or [C, D, H, W]."""
+
+    ranks = (4, 5)
