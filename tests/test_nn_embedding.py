@@ -150,7 +150,7 @@ def test_a_wrong_call_is_refused(call, says):
     assert "test_nn_embedding.py" in str(info.value)
 
 
-# -- dropout: PyTorch draws otherwise, so what holds of any draws is checked ----------------------------------
+# -- dropout: PyTorch draws otherwise, so what holds of any draws is checked
 @pytest.mark.parametrize(
     ("kind", "shape", "lead"),
     [("Dropout1d", (40, 50, 7), 2), ("Dropout1d", (2000, 7), 1), ("Dropout2d", (40, 50, 3, 3), 2),

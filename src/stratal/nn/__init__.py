@@ -119,6 +119,9 @@ from stratal.nn.reshaping import PixelShuffle as PixelShuffle
 from stratal.nn.reshaping import PixelUnshuffle as PixelUnshuffle
 from stratal.nn.reshaping import Unflatten as Unflatten
 from stratal.nn.reshaping import Unfold as Unfold
+from stratal.nn.resizing import Upsample as Upsample
+from stratal.nn.resizing import UpsamplingBilinear2d as UpsamplingBilinear2d
+from stratal.nn.resizing import UpsamplingNearest2d as UpsamplingNearest2d
 from stratal.nn.running_statistics import BatchNorm1d as BatchNorm1d
 from stratal.nn.running_statistics import BatchNorm2d as BatchNorm2d
 from stratal.nn.running_statistics import BatchNorm3d as BatchNorm3d

@@ -64,6 +64,8 @@ from stratal.nn.functional.dropout import feature_alpha_dropout as feature_alpha
 from stratal.nn.functional.embedding import embedding as embedding
 from stratal.nn.functional.embedding import embedding_bag as embedding_bag
 from stratal.nn.functional.embedding import one_hot as one_hot
+from stratal.nn.functional.grids import affine_grid as affine_grid
+from stratal.nn.functional.grids import grid_sample as grid_sample
 from stratal.nn.functional.linear import bilinear as bilinear
 from stratal.nn.functional.linear import linear as linear
 from stratal.nn.functional.loss import binary_cross_entropy as binary_cross_entropy
@@ -98,6 +100,10 @@ from stratal.nn.functional.pooling import max_unpool as max_unpool
 from stratal.nn.functional.pooling import max_unpool1d as max_unpool1d
 from stratal.nn.functional.pooling import max_unpool2d as max_unpool2d
 from stratal.nn.functional.pooling import max_unpool3d as max_unpool3d
+from stratal.nn.functional.resizing import interpolate as interpolate
+from stratal.nn.functional.resizing import upsample as upsample
+from stratal.nn.functional.resizing import upsample_bilinear as upsample_bilinear
+from stratal.nn.functional.resizing import upsample_nearest as upsample_nearest
 from stratal.nn.functional.windows import channel_shuffle as channel_shuffle
 from stratal.nn.functional.windows import flatten as flatten
 from stratal.nn.functional.windows import fold as fold
