@@ -51,6 +51,7 @@ from stratal.nn.functional.convolution import conv_transpose as conv_transpose
 from stratal.nn.functional.convolution import conv_transpose1d as conv_transpose1d
 from stratal.nn.functional.convolution import conv_transpose2d as conv_transpose2d
 from stratal.nn.functional.convolution import conv_transpose3d as conv_transpose3d
+from stratal.nn.functional.ctc import ctc_loss as ctc_loss
 from stratal.nn.functional.distance import cosine_similarity as cosine_similarity
 from stratal.nn.functional.distance import normalize as normalize
 from stratal.nn.functional.distance import pairwise_distance as pairwise_distance
@@ -66,6 +67,10 @@ from stratal.nn.functional.embedding import embedding_bag as embedding_bag
 from stratal.nn.functional.embedding import one_hot as one_hot
 from stratal.nn.functional.grids import affine_grid as affine_grid
 from stratal.nn.functional.grids import grid_sample as grid_sample
+from stratal.nn.functional.likelihood import gaussian_nll_loss as gaussian_nll_loss
+from stratal.nn.functional.likelihood import kl_div as kl_div
+from stratal.nn.functional.likelihood import poisson_nll_loss as poisson_nll_loss
+from stratal.nn.functional.likelihood import sigmoid_focal_loss as sigmoid_focal_loss
 from stratal.nn.functional.linear import bilinear as bilinear
 from stratal.nn.functional.linear import linear as linear
 from stratal.nn.functional.loss import binary_cross_entropy as binary_cross_entropy
@@ -73,10 +78,20 @@ from stratal.nn.functional.loss import binary_cross_entropy_with_logits as binar
 from stratal.nn.functional.loss import cross_entropy as cross_entropy
 from stratal.nn.functional.loss import huber_loss as huber_loss
 from stratal.nn.functional.loss import l1_loss as l1_loss
-from stratal.nn.functional.loss import maybe_tensor as maybe_tensor
 from stratal.nn.functional.loss import mse_loss as mse_loss
 from stratal.nn.functional.loss import nll_loss as nll_loss
 from stratal.nn.functional.loss import smooth_l1_loss as smooth_l1_loss
+from stratal.nn.functional.margin_loss import cosine_embedding_loss as cosine_embedding_loss
+from stratal.nn.functional.margin_loss import hinge_embedding_loss as hinge_embedding_loss
+from stratal.nn.functional.margin_loss import margin_ranking_loss as margin_ranking_loss
+from stratal.nn.functional.margin_loss import multi_margin_loss as multi_margin_loss
+from stratal.nn.functional.margin_loss import multilabel_margin_loss as multilabel_margin_loss
+from stratal.nn.functional.margin_loss import multilabel_soft_margin_loss as multilabel_soft_margin_loss
+from stratal.nn.functional.margin_loss import soft_margin_loss as soft_margin_loss
+from stratal.nn.functional.margin_loss import triplet_margin_loss as triplet_margin_loss
+from stratal.nn.functional.margin_loss import (
+    triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
+)
 from stratal.nn.functional.normalization import batch_norm as batch_norm
 from stratal.nn.functional.normalization import group_norm as group_norm
 from stratal.nn.functional.normalization import instance_norm as instance_norm

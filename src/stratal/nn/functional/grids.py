@@ -64,8 +64,9 @@ def grid_sample(
     """Return the image at the places of `grid`, whose last axis has x, y (and z) in [-1, 1].
 
     `mode` is 'bilinear', 'nearest', or 'bicubic' (4 axes); outside of the image are 'zeros', its 'border', or
-    its 'reflection'. With `align_corners` -1 and 1 are the centres of the outermost elements, else their edges.
-    Shapes: input [N, C, H, W] and grid [N, H', W', 2] -> [N, C, H', W'], or with a third spatial axis.
+    its 'reflection'. With `align_corners` -1 and 1 are the centres of the outermost elements, else their
+    edges.
+    Shapes: input [N, C, H, W], grid [N, H', W', 2] -> [N, C, H', W'], or with a third spatial axis.
     """
     dims = input.ndim - 2
     if dims not in (2, 3) or grid.ndim != input.ndim or int(grid.shape[-1]) != dims:

@@ -8,48 +8,22 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.activation import log_softmax
+from stratal.nn.functional.reductions import like_input, reduced, same_shape
 from stratal.tensor.build import call
 from stratal.tensor.elementwise import log, maximum, where
 from stratal.tensor.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor, tensor
 
 
-def maybe_tensor(value: Any) -> Tensor | None:
-    """Return a tensor of a value, None of None."""
-    return value if value is None or isinstance(value, Tensor) else tensor(value)
-
-
-def reduced(loss: Tensor, reduction: str, divisor: Any = None) -> Tensor:
-    """Return the elements' losses reduced; a mean divides by `divisor` where one is given."""
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return loss.sum()
-    if reduction == "mean":
-        return loss.mean() if divisor is None else loss.sum() / divisor
-    raise AttributeValueError("loss: reduction must be 'mean', 'sum' or 'none'", got=repr(reduction))
-
-
-def _pair(name: str, input: Tensor, target: Any) -> Tensor:
-    """Return the target as a tensor of the input's shape and dtype."""
-    found = target if isinstance(target, Tensor) else tensor(np.asarray(target))
-    if found.shape != input.shape:
-        raise ShapeError(
-            f"{name}: input and target differ in shape", got=f"{list(input.shape)} and {list(found.shape)}",
-            hint="reshape one side; a loss does not broadcast",
-        )  # fmt: skip
-    return found if found.dtype is input.dtype else found.astype(input.dtype)
-
-
 # -- regression ------------------------------------------------------------------------------------
 def l1_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """Return |input - target|, reduced."""
-    return reduced(abs(input - _pair("l1_loss", input, target)), reduction)
+    return reduced(abs(input - same_shape("l1_loss", input, target)), reduction)
 
 
 def mse_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
     """Return (input - target)^2, reduced."""
-    difference = input - _pair("mse_loss", input, target)
+    difference = input - same_shape("mse_loss", input, target)
     return reduced(difference * difference, reduction)
 
 
@@ -57,7 +31,7 @@ def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float
     """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), of d = input - target, reduced."""
     if delta <= 0:
         raise AttributeValueError("huber_loss: delta must be positive", got=str(delta))
-    d = input - _pair("huber_loss", input, target)
+    d = input - same_shape("huber_loss", input, target)
     size = abs(d)
     return reduced(where(size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta)), reduction)
 
@@ -68,7 +42,7 @@ def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: fl
         raise AttributeValueError("smooth_l1_loss: beta must not be negative", got=str(beta))
     if beta == 0:
         return l1_loss(input, target, reduction)
-    d = input - _pair("smooth_l1_loss", input, target)
+    d = input - same_shape("smooth_l1_loss", input, target)
     size = abs(d)
     return reduced(where(size < beta, 0.5 * d * d / beta, size - 0.5 * beta), reduction)
 
@@ -80,27 +54,22 @@ def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reducti
 
     The derivative by p is (p - t) / max(p (1 - p), 1e-12), finite at 0 and 1 too, as in PyTorch.
     """
-    t = _pair("binary_cross_entropy", input, target)
+    t = same_shape("binary_cross_entropy", input, target)
     p = input.detach()
     loss = -(t * maximum(log(p), -100.0) + (1.0 - t) * maximum(log(1.0 - p), -100.0))
     slope = (p - t.detach()) / maximum(p * (1.0 - p), 1e-12)
     loss = loss + slope * (input - p)  # adds zero to the value, and the slope to the derivative
-    return reduced(loss if weight is None else loss * _as(weight, loss), reduction)
+    return reduced(loss if weight is None else loss * like_input(weight, loss), reduction)
 
 
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), stably; `pos_weight` scales positive terms."""
-    t = _pair("binary_cross_entropy_with_logits", input, target)
-    scale = () if pos_weight is None else (broadcast_to(_as(pos_weight, input), input.shape),)
+    t = same_shape("binary_cross_entropy_with_logits", input, target)
+    scale = () if pos_weight is None else (broadcast_to(like_input(pos_weight, input), input.shape),)
     loss: Tensor = call("bce_with_logits", input, t, *scale)
-    return reduced(loss if weight is None else loss * _as(weight, loss), reduction)
-
-
-def _as(value: Any, like: Tensor) -> Tensor:
-    found = value if isinstance(value, Tensor) else tensor(np.asarray(value))
-    return found if found.dtype is like.dtype else found.astype(like.dtype)
+    return reduced(loss if weight is None else loss * like_input(weight, loss), reduction)
 
 
 # -- many classes ----------------------------------------------------------------------------------
@@ -155,7 +124,7 @@ def _of_probabilities(
     count = int(input.shape[axis])
     if smoothing:
         target = target * (1.0 - smoothing) + smoothing / count
-    terms = log_softmax(input, axis) * _as(target, input)
+    terms = log_softmax(input, axis) * like_input(target, input)
     if weight is not None:
         terms = terms * _along(weight, terms, axis)
     return reduced(-terms.sum(axis=axis), reduction)
@@ -163,7 +132,7 @@ def _of_probabilities(
 
 def _along(weight: Any, like: Tensor, axis: int) -> Tensor:
     """Return class weights shaped to multiply along the class axis."""
-    found = _as(weight, like)
+    found = like_input(weight, like)
     if found.shape != (like.shape[axis],):
         raise ShapeError(
             "loss: weight has one number per class", got=f"{list(found.shape)} for {like.shape[axis]}"
@@ -193,4 +162,4 @@ def _chosen(
     safe = where(kept, classes, 0)
     loss = call("nll", log_p, safe, axis=axis)
     weights = kept.astype(log_p.dtype)
-    return loss, weights if weight is None else weights * _as(weight, log_p)[safe]
+    return loss, weights if weight is None else weights * like_input(weight, log_p)[safe]
