@@ -124,9 +124,9 @@ from stratal.nn.pooling import MaxUnpool3d as MaxUnpool3d
 from stratal.nn.recurrent import GRU as GRU
 from stratal.nn.recurrent import LSTM as LSTM
 from stratal.nn.recurrent import RNN as RNN
-from stratal.nn.recurrent import GRUCell as GRUCell
-from stratal.nn.recurrent import LSTMCell as LSTMCell
-from stratal.nn.recurrent import RNNCell as RNNCell
+from stratal.nn.recurrent_cells import GRUCell as GRUCell
+from stratal.nn.recurrent_cells import LSTMCell as LSTMCell
+from stratal.nn.recurrent_cells import RNNCell as RNNCell
 from stratal.nn.reshaping import ChannelShuffle as ChannelShuffle
 from stratal.nn.reshaping import Flatten as Flatten
 from stratal.nn.reshaping import Fold as Fold

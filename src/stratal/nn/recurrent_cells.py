@@ -1,0 +1,138 @@
+"""Recurrent cells: one step of a layer, for those who write the loop themselves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.nn import init
+from stratal.nn.module import Module
+from stratal.nn.parameter import empty_parameter
+from stratal.nn.recurrent_steps import STEPS, States, Step
+from stratal.tensor.creation import zeros
+from stratal.tensor.tensor import Tensor
+
+
+def register_weights(
+    module: Module,
+    suffix: str,
+    step: Step,
+    width: int,
+    hidden_size: int,
+    bias: bool,
+    dtype: Any,
+    proj_size: int = 0,
+) -> None:
+    """Give a module the parameters of one layer and direction, named with `suffix`."""
+    rows = step.num_gates * hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "weight_ih": (rows, width),
+        "weight_hh": (rows, proj_size or hidden_size),
+    }
+    if bias:
+        shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+    if proj_size:
+        shapes["weight_hr"] = (proj_size, hidden_size)
+    for name, shape in shapes.items():
+        module.register_parameter(name + suffix, empty_parameter(shape, dtype))
+
+
+def weights_of(module: Module, suffix: str) -> list[Tensor | None]:
+    """Return the weights of input and hidden state and their biases, None where there are none."""
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    return [getattr(module, name + suffix, None) for name in names]
+
+
+def draw_weights(module: Module, hidden_size: int) -> None:
+    """Draw all parameters from U(-k, k) with k = 1 / sqrt(hidden_size)."""
+    bound = 1 / math.sqrt(hidden_size) if hidden_size > 0 else 0.0
+    for weight in module.parameters():
+        init.uniform_(weight, -bound, bound)
+
+
+def checked_nonlinearity(name: str, nonlinearity: str) -> str:
+    """Return 'tanh' or 'relu'. Raises: AttributeValueError for anything else."""
+    if nonlinearity not in ("tanh", "relu"):
+        raise AttributeValueError(f"{name}: nonlinearity is 'tanh' or 'relu'", got=repr(nonlinearity))
+    return nonlinearity
+
+
+class _Cell(Module):
+    """One step of a layer, for those who write the loop themselves."""
+
+    def __init__(self, kind: str, input_size: int, hidden_size: int, bias: bool, dtype: Any) -> None:
+        super().__init__()
+        self._kind = kind
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        register_weights(self, "", STEPS[kind], input_size, hidden_size, bias, dtype)
+        self.resetweights_of()
+
+    def resetweights_of(self) -> None:
+        """Draw everything from U(-k, k) with k = 1 / sqrt(hidden_size)."""
+        draw_weights(self, self.hidden_size)
+
+    def run(self, input: Tensor, states: States | None) -> States:
+        """Return the states after one input; before the first they are 0."""
+        if input.ndim not in (1, 2) or int(input.shape[-1]) != self.input_size:
+            raise ShapeError(
+                f"{type(self).__name__}: takes 1 or 2 axes, the last of {self.input_size}",
+                got=f"shape {list(input.shape)}",
+            )
+        kind = STEPS[self._kind]
+        if states is None:
+            shape = (*input.shape[:-1], self.hidden_size)
+            states = tuple(zeros(shape, dtype=input.dtype) for _ in range(kind.num_states))
+        gates, rest = kind.before(input, weights_of(self, ""))
+        return kind.after(gates, states, rest)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+
+
+class LSTMCell(_Cell):
+    """One step of an LSTM. Shapes: input [N, input_size], h and c [N, hidden_size]; all without N, too."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: Any = None, device: Any = None
+    ) -> None:
+        super().__init__("lstm", input_size, hidden_size, bias, dtype)
+
+    def forward(self, input: Tensor, hx: States | None = None) -> States:
+        return self.run(input, hx)
+
+
+class GRUCell(_Cell):
+    """One step of a GRU. Shapes: input [N, input_size], h [N, hidden_size]; both without N, too."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: Any = None, device: Any = None
+    ) -> None:
+        super().__init__("gru", input_size, hidden_size, bias, dtype)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        return self.run(input, None if hx is None else (hx,))[0]
+
+
+class RNNCell(_Cell):
+    """One step of an RNN. Shapes: input [N, input_size], h [N, hidden_size]; both without N, too."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        *,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(checked_nonlinearity("RNNCell", nonlinearity), input_size, hidden_size, bias, dtype)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        return self.run(input, None if hx is None else (hx,))[0]
+
+    def extra_repr(self) -> str:
+        other = "" if self.nonlinearity == "tanh" else f", nonlinearity={self.nonlinearity}"
+        return super().extra_repr() + other

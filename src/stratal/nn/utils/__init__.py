@@ -1,0 +1,9 @@
+"""What PyTorch keeps in `nn.utils`."""
+
+from stratal.nn.utils import rnn as rnn
+from stratal.nn.utils.gradients import clip_grad_norm_ as clip_grad_norm_
+from stratal.nn.utils.gradients import clip_grad_value_ as clip_grad_value_
+from stratal.nn.utils.gradients import clip_grads_with_norm_ as clip_grads_with_norm_
+from stratal.nn.utils.gradients import get_total_norm as get_total_norm
+from stratal.nn.utils.vectors import parameters_to_vector as parameters_to_vector
+from stratal.nn.utils.vectors import vector_to_parameters as vector_to_parameters
