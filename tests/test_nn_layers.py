@@ -54,39 +54,3 @@ def test_the_lstm_agrees_with_pytorch(layers, reverse):
     compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=lambda m, x: m(x)[0])
     with st.eager():
         compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=forward)
-
-
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_multihead_attention_agrees_with_its_masks(batch_first):
-    def make(nn):
-        return nn.MultiheadAttention(8, 2, batch_first=batch_first)
-
-    x = draw(3, 3, 8, dtype=np.float64)
-    compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x)[0])
-    with st.eager():
-        compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x)[1])
-        compare(make(nn), make(torch.nn), x, forward=lambda m, x: m(x, x, x, average_attn_weights=False)[1])
-    causal = np.triu(np.ones((3, 3), bool), 1)
-    padding = np.array([[False, False, True]] * 3)
-
-    def masked(m, x):
-        tensor = st.tensor if isinstance(m, nn.Module) else torch.tensor
-        return m(x, x, x, attn_mask=tensor(causal), key_padding_mask=tensor(padding), need_weights=False)[0]
-
-    compare(make(nn), make(torch.nn), x, forward=masked)
-
-
-def test_cross_attention_with_other_sizes_agrees():
-    def make(nn):
-        return nn.MultiheadAttention(8, 2, kdim=5, vdim=6)
-
-    arrays = [draw(4, 2, n, dtype=np.float64, seed=n) for n in (8, 5, 6)]
-    compare(make(nn), make(torch.nn), *arrays, forward=lambda m, q, k, v: m(q, k, v, need_weights=False)[0])
-
-
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_a_transformer_encoder_layer_agrees(norm_first):
-    def make(nn):
-        return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation="gelu", norm_first=norm_first)
-
-    compare(make(nn), make(torch.nn), draw(4, 2, 8, dtype=np.float64))

@@ -33,8 +33,6 @@ from stratal.nn.activation import Tanhshrink as Tanhshrink
 from stratal.nn.activation import Threshold as Threshold
 from stratal.nn.adaptive_softmax import AdaptiveLogSoftmaxWithLoss as AdaptiveLogSoftmaxWithLoss
 from stratal.nn.attention import MultiheadAttention as MultiheadAttention
-from stratal.nn.attention import TransformerEncoder as TransformerEncoder
-from stratal.nn.attention import TransformerEncoderLayer as TransformerEncoderLayer
 from stratal.nn.containers import ModuleDict as ModuleDict
 from stratal.nn.containers import ModuleList as ModuleList
 from stratal.nn.containers import ParameterList as ParameterList
@@ -121,6 +119,8 @@ from stratal.nn.pooling import MaxPool3d as MaxPool3d
 from stratal.nn.pooling import MaxUnpool1d as MaxUnpool1d
 from stratal.nn.pooling import MaxUnpool2d as MaxUnpool2d
 from stratal.nn.pooling import MaxUnpool3d as MaxUnpool3d
+from stratal.nn.positions import RotaryEmbedding as RotaryEmbedding
+from stratal.nn.positions import SinusoidalPositions as SinusoidalPositions
 from stratal.nn.recurrent import GRU as GRU
 from stratal.nn.recurrent import LSTM as LSTM
 from stratal.nn.recurrent import RNN as RNN
@@ -143,3 +143,8 @@ from stratal.nn.running_statistics import BatchNorm3d as BatchNorm3d
 from stratal.nn.running_statistics import InstanceNorm1d as InstanceNorm1d
 from stratal.nn.running_statistics import InstanceNorm2d as InstanceNorm2d
 from stratal.nn.running_statistics import InstanceNorm3d as InstanceNorm3d
+from stratal.nn.transformer import Transformer as Transformer
+from stratal.nn.transformer import TransformerDecoder as TransformerDecoder
+from stratal.nn.transformer import TransformerDecoderLayer as TransformerDecoderLayer
+from stratal.nn.transformer import TransformerEncoder as TransformerEncoder
+from stratal.nn.transformer import TransformerEncoderLayer as TransformerEncoderLayer

@@ -1,20 +1,17 @@
-"""Attention layers: multi-head attention and the Transformer encoder built of it."""
+"""Multi-head attention."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
-from stratal.nn.containers import ModuleList
-from stratal.nn.dropout import Dropout
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
-from stratal.nn.normalization import LayerNorm
 from stratal.nn.parameter import empty_parameter
+from stratal.tensor.creation import arange
+from stratal.tensor.shapes import broadcast_to, concat, pad_constant
 from stratal.tensor.tensor import Tensor
 
 
@@ -23,7 +20,8 @@ class MultiheadAttention(Module):
 
     Shapes: query [L, N, E], key [S, N, kdim], value [S, N, vdim] (batch first with `batch_first`; without N
     where unbatched). A boolean mask says True where attention is forbidden; a float mask is added to the
-    scores.
+    scores. `add_bias_kv` adds one learned key and value, `add_zero_attn` a key and value of zeros, which no
+    mask forbids. See: Vaswani et al. 2017.
     """
 
     def __init__(
@@ -42,12 +40,10 @@ class MultiheadAttention(Module):
         device: Any = None,
     ) -> None:
         super().__init__()
-        if embed_dim % num_heads:
+        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise AttributeValueError(
                 "MultiheadAttention: num_heads must divide embed_dim", got=f"{num_heads} for {embed_dim}"
             )
-        if add_bias_kv or add_zero_attn:
-            raise AttributeValueError("MultiheadAttention: add_bias_kv and add_zero_attn are not offered")
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
@@ -64,6 +60,9 @@ class MultiheadAttention(Module):
         for name, value in zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), separate, strict=True):
             self.register_parameter(name, value)
         self.register_parameter("in_proj_bias", empty_parameter((3 * embed_dim,), dtype) if bias else None)
+        self.bias_k = empty_parameter((1, 1, embed_dim), dtype) if add_bias_kv else None
+        self.bias_v = empty_parameter((1, 1, embed_dim), dtype) if add_bias_kv else None
+        self.add_zero_attn = add_zero_attn
         self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype)
         self.reset_parameters()
 
@@ -76,6 +75,9 @@ class MultiheadAttention(Module):
         if self.in_proj_bias is not None:
             init.zeros_(self.in_proj_bias)
             init.zeros_(self.out_proj.bias)
+        for bias in (self.bias_k, self.bias_v):
+            if bias is not None:
+                init.xavier_normal_(bias)
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         e = self.embed_dim
@@ -93,6 +95,17 @@ class MultiheadAttention(Module):
     def _heads(self, x: Tensor) -> Tensor:
         n, length, _ = x.shape
         return x.reshape((n, length, self.num_heads, self.head_dim)).permute(0, 2, 1, 3)
+
+    def _more_keys(self, k: Tensor, v: Tensor) -> list[Tensor]:
+        """Return keys and values in heads, the learned ones and those of zeros behind."""
+        n = k.shape[0]
+        if self.bias_k is not None and self.bias_v is not None:
+            k = concat([k, broadcast_to(self.bias_k, (n, 1, self.embed_dim))], axis=1)
+            v = concat([v, broadcast_to(self.bias_v, (n, 1, self.embed_dim))], axis=1)
+        heads = [self._heads(k), self._heads(v)]
+        if self.add_zero_attn:
+            heads = [pad_constant(x, [(0, 0), (0, 0), (0, 1), (0, 0)]) for x in heads]
+        return heads
 
     def forward(
         self,
@@ -113,9 +126,14 @@ class MultiheadAttention(Module):
         q, k, v = self._project(*(arranged * 3 if same else arranged))
         n, length = q.shape[:2]
         mask = self._mask(attn_mask, key_padding_mask, n, q)
-        heads = [self._heads(x) for x in (q, k, v)]
-        dropped = self.dropout if self.training else 0.0
         causal = is_causal and attn_mask is None
+        heads = [self._heads(q), *self._more_keys(k, v)]
+        extra = int(heads[1].shape[2]) - int(k.shape[1])
+        if extra:
+            if causal:
+                mask, causal = _causal(q, k) if mask is None else mask + _causal(q, k), False
+            mask = None if mask is None else pad_constant(mask, [(0, 0)] * (mask.ndim - 1) + [(0, extra)])
+        dropped = self.dropout if self.training else 0.0
         if need_weights or (causal and mask is not None):
             out, weights = F.attention_with_weights(*heads, mask, dropped, causal)
         else:
@@ -151,78 +169,7 @@ class MultiheadAttention(Module):
         return total
 
 
-class TransformerEncoderLayer(Module):
-    """Self-attention and a two-layer perceptron, each with a residual and a layer norm (after it, or before:
-    `norm_first`).
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        dtype: Any = None,
-        device: Any = None,
-    ) -> None:
-        super().__init__()
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
-        named = {"relu": F.relu, "gelu": F.gelu}
-        if isinstance(activation, str) and activation not in named:
-            raise AttributeValueError("TransformerEncoderLayer: activation is 'relu', 'gelu' or a function",
-                                      got=repr(activation))  # fmt: skip
-        self.activation = named[activation] if isinstance(activation, str) else activation
-
-    def forward(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        def attend(x: Tensor) -> Tensor:
-            y, _ = self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)
-            return self.dropout1(y)
-
-        def feed(x: Tensor) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-
-        if self.norm_first:
-            src = src + attend(self.norm1(src))
-            return src + feed(self.norm2(src))
-        src = self.norm1(src + attend(src))
-        return self.norm2(src + feed(src))
-
-
-class TransformerEncoder(Module):
-    """A stack of encoder layers, each a deep copy of the first with its own weights, and a final norm."""
-
-    def __init__(
-        self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None
-    ) -> None:
-        super().__init__()
-        self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
-        self.num_layers = num_layers
-        self.norm = norm
-
-    def forward(
-        self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None
-    ) -> Tensor:
-        for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask)
-        return src if self.norm is None else self.norm(src)
+def _causal(q: Tensor, k: Tensor) -> Tensor:
+    """Return the additive mask [L, S] that forbids key j for query i where j > i."""
+    rows, columns = (arange(int(x.shape[1])) for x in (q, k))
+    return F.additive_mask(columns > rows.reshape((-1, 1)), q)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -103,6 +104,15 @@ class ModuleList(_Numbered):
 
     def _like(self, modules: dict[str, Module]) -> ModuleList:
         return ModuleList(modules.values())
+
+    def _shown_children(self) -> Iterator[tuple[str, str]]:
+        """Yield equal neighbours once, with how many there are."""
+        first = 0
+        for text, equal in itertools.groupby(map(repr, self)):
+            count = len(list(equal))
+            last = first + count - 1
+            yield (str(first), text) if count == 1 else (f"{first}-{last}", f"{count} x {text}")
+            first = last + 1
 
 
 class ModuleDict(Module):

@@ -372,8 +372,12 @@ class Module:
         """Return what stands between the parentheses of this module's printed form."""
         return ""
 
+    def _shown_children(self) -> Iterator[tuple[str, str]]:
+        for name, child in self._modules.items():
+            yield name, repr(child)
+
     def __repr__(self) -> str:
-        children = [f"({name}): {_indent(repr(child))}" for name, child in self._modules.items()]
+        children = [f"({name}): {_indent(text)}" for name, text in self._shown_children()]
         extra = self.extra_repr().split("\n") if self.extra_repr() else []
         if not children and len(extra) <= 1:
             return f"{self._get_name()}({''.join(extra)})"

@@ -115,6 +115,8 @@ from stratal.nn.functional.pooling import max_unpool as max_unpool
 from stratal.nn.functional.pooling import max_unpool1d as max_unpool1d
 from stratal.nn.functional.pooling import max_unpool2d as max_unpool2d
 from stratal.nn.functional.pooling import max_unpool3d as max_unpool3d
+from stratal.nn.functional.positions import rotary_embedding as rotary_embedding
+from stratal.nn.functional.positions import sinusoidal_positions as sinusoidal_positions
 from stratal.nn.functional.resizing import interpolate as interpolate
 from stratal.nn.functional.resizing import upsample as upsample
 from stratal.nn.functional.resizing import upsample_bilinear as upsample_bilinear
