@@ -35,7 +35,6 @@ from stratal.nn.adaptive_softmax import AdaptiveLogSoftmaxWithLoss as AdaptiveLo
 from stratal.nn.attention import MultiheadAttention as MultiheadAttention
 from stratal.nn.containers import ModuleDict as ModuleDict
 from stratal.nn.containers import ModuleList as ModuleList
-from stratal.nn.containers import ParameterList as ParameterList
 from stratal.nn.containers import Sequential as Sequential
 from stratal.nn.convolution import Conv1d as Conv1d
 from stratal.nn.convolution import Conv2d as Conv2d
@@ -99,6 +98,8 @@ from stratal.nn.padding import ZeroPad1d as ZeroPad1d
 from stratal.nn.padding import ZeroPad2d as ZeroPad2d
 from stratal.nn.padding import ZeroPad3d as ZeroPad3d
 from stratal.nn.parameter import Parameter as Parameter
+from stratal.nn.parameter_containers import ParameterDict as ParameterDict
+from stratal.nn.parameter_containers import ParameterList as ParameterList
 from stratal.nn.pooling import AdaptiveAvgPool1d as AdaptiveAvgPool1d
 from stratal.nn.pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from stratal.nn.pooling import AdaptiveAvgPool3d as AdaptiveAvgPool3d

@@ -1,4 +1,4 @@
-"""Modules that hold other modules or parameters: in a row, by number, by name."""
+"""Modules that hold other modules: in a row, by number, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from stratal.base.errors import AttributeValueError, IndexOutOfRangeError
 from stratal.nn.module import Module
-from stratal.nn.parameter import Parameter
 
 Self = TypeVar("Self", bound="_Numbered")
 
@@ -73,6 +72,18 @@ class _Numbered(Module):
         self._renumber(items)
         return self
 
+    def pop(self, index: int = -1) -> Module:
+        """Take a module out, by default the last, and return it."""
+        module = self._items()[self._position(index)]
+        del self[index]
+        return module
+
+    def __add__(self: Self, other: Iterable[Module]) -> Self:
+        return self._like({str(k): module for k, module in enumerate([*self, *other])})
+
+    def __iadd__(self: Self, other: Iterable[Module]) -> Self:
+        return self.extend(other)
+
 
 class Sequential(_Numbered):
     """Call modules one after another. Takes modules, or one dict of names to modules."""
@@ -88,6 +99,11 @@ class Sequential(_Numbered):
 
     def _like(self, modules: dict[str, Module]) -> Sequential:
         return Sequential(modules)
+
+    def __mul__(self, times: int) -> Sequential:
+        if not isinstance(times, int) or times < 1:
+            raise AttributeValueError("Sequential: is repeated a positive number of times", got=repr(times))
+        return Sequential(*(list(self) * times))
 
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():
@@ -148,6 +164,17 @@ class ModuleDict(Module):
     def __contains__(self, key: str) -> bool:
         return key in self._modules
 
+    def clear(self) -> None:
+        """Take all modules out."""
+        for key in list(self._modules):
+            del self[key]
+
+    def pop(self, key: str) -> Module:
+        """Take a module out and return it."""
+        module = self[key]
+        del self[key]
+        return module
+
     def keys(self) -> Iterable[str]:
         return self._modules.keys()
 
@@ -156,40 +183,3 @@ class ModuleDict(Module):
 
     def items(self) -> Iterable[tuple[str, Module]]:
         return self._modules.items()
-
-
-class ParameterList(Module):
-    """A list of parameters that is found when walking the tree."""
-
-    def __init__(self, values: Iterable[Any] = ()) -> None:
-        super().__init__()
-        for value in values:
-            self.append(value)
-
-    def append(self, value: Any) -> ParameterList:
-        """Add a parameter (or what one can be made of) and return self."""
-        parameter = value if isinstance(value, Parameter) else Parameter(value)
-        self.register_parameter(str(len(self)), parameter)
-        return self
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(list(self._parameters.values()))
-
-    def __getitem__(self, index: int) -> Parameter:
-        size, position = len(self), operator.index(index)
-        if not -size <= position < size:
-            raise IndexOutOfRangeError(f"ParameterList: has {size} parameters", got=f"index {position}")
-        parameter: Parameter = self._parameters[str(position % size)]
-        return parameter
-
-    def __setitem__(self, index: int, value: Any) -> None:
-        size, position = len(self), operator.index(index)
-        if not -size <= position < size:
-            raise AttributeValueError(f"ParameterList: has {size} parameters", got=f"index {position}")
-        setattr(self, str(position % size), value if isinstance(value, Parameter) else Parameter(value))
-
-    def extra_repr(self) -> str:
-        return "\n".join(f"({k}): {p.dtype} {list(p.shape)}" for k, p in enumerate(self))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.nn.draws import generator
+from stratal.nn.draws import Source, numbers
 from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
 
@@ -67,25 +67,30 @@ def _draw_dtype(tensor: Tensor) -> Any:
     return np.float64 if tensor.dtype.name == "float64" else np.float32
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Source = None) -> Tensor:
     """Fill with draws from U(a, b)."""
     dtype = _draw_dtype(tensor)
-    unit = generator().random(_shape(tensor), dtype=dtype)
+    unit = numbers(generator).random(_shape(tensor), dtype=dtype)
     return _fill(tensor, unit * dtype(b - a) + dtype(a))
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Source = None) -> Tensor:
     """Fill with draws from N(mean, std^2)."""
     dtype = _draw_dtype(tensor)
-    unit = generator().standard_normal(_shape(tensor), dtype=dtype)
+    unit = numbers(generator).standard_normal(_shape(tensor), dtype=dtype)
     return _fill(tensor, unit * dtype(std) + dtype(mean))
 
 
 def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Source = None,
 ) -> Tensor:
     """Fill with draws from N(mean, std^2) kept within [a, b]: draws outside are drawn again."""
-    rng = generator()
+    rng = numbers(generator)
     values = rng.standard_normal(_shape(tensor)) * std + mean
     for _ in range(1000):
         outside = (values < a) | (values > b)
@@ -115,7 +120,7 @@ def ones_(tensor: Tensor) -> Tensor:
 
 def eye_(tensor: Tensor) -> Tensor:
     """Fill a matrix with ones on the diagonal, zeros elsewhere."""
-    rows, columns = _shape(tensor)
+    rows, columns = _matrix("eye_", tensor)
     return _fill(tensor, np.eye(rows, columns))
 
 
@@ -126,17 +131,17 @@ def zero_row_(tensor: Tensor, row: int) -> Tensor:
     return _fill(tensor, values)
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Source = None) -> Tensor:
     """Fill from U(-k, k), k = gain * sqrt(6 / (fan_in + fan_out)). See: Glorot and Bengio 2010."""
     fan_in, fan_out = fans(tensor)
     bound = math.sqrt(3.0) * gain * math.sqrt(2.0 / (fan_in + fan_out))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Source = None) -> Tensor:
     """Fill from N(0, s^2), s = gain * sqrt(2 / (fan_in + fan_out)). See: Glorot and Bengio 2010."""
     fan_in, fan_out = fans(tensor)
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)))
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / (fan_in + fan_out)), generator)
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
@@ -146,21 +151,29 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
 
 
 def kaiming_uniform_(
-    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Source = None,
 ) -> Tensor:
     """Fill from U(-k, k), k = gain * sqrt(3 / fan). See: He et al. 2015."""
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
 def kaiming_normal_(
-    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Source = None,
 ) -> Tensor:
     """Fill from N(0, s^2), s = gain / sqrt(fan). See: He et al. 2015."""
-    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Source = None) -> Tensor:
     """Fill a weight, seen as a matrix [out, rest], with orthonormal rows or columns.
 
     See: Saxe et al. 2013.
@@ -169,7 +182,42 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     if len(shape) < 2:
         raise ShapeError("orthogonal_: needs at least two axes", got=f"shape {list(shape)}")
     rows, columns = shape[0], math.prod(shape[1:])
-    flat = generator().standard_normal((max(rows, columns), min(rows, columns)))
+    flat = numbers(generator).standard_normal((max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(flat)
     q = q * np.sign(np.diag(r))
     return _fill(tensor, gain * (q if rows >= columns else q.T).reshape(shape).astype(_draw_dtype(tensor)))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """Fill a weight of a convolution, [out, in, ...], so that it passes on as many channels as it can."""
+    shape = _shape(tensor)
+    if len(shape) not in (3, 4, 5):
+        raise ShapeError("dirac_: takes 3, 4 or 5 axes", got=f"shape {list(shape)}")
+    if groups < 1 or shape[0] % groups:
+        raise AttributeValueError("dirac_: groups must divide axis 0", got=f"{groups} for {shape[0]}")
+    values = np.zeros(shape)
+    per_group, centre = shape[0] // groups, tuple(n // 2 for n in shape[2:])
+    for group in range(groups):
+        for k in range(min(per_group, shape[1])):
+            values[(group * per_group + k, k, *centre)] = 1
+    return _fill(tensor, values)
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Source = None) -> Tensor:
+    """Fill a matrix with draws from N(0, std^2), and a share `sparsity` of each column with zeros.
+
+    See: Martens 2010.
+    """
+    rows, columns = _matrix("sparse_", tensor)
+    rng = numbers(generator)
+    values = rng.standard_normal((rows, columns)) * std
+    for column in range(columns):
+        values[rng.permutation(rows)[: math.ceil(sparsity * rows)], column] = 0
+    return _fill(tensor, values.astype(_draw_dtype(tensor)))
+
+
+def _matrix(name: str, tensor: Tensor) -> tuple[int, int]:
+    if tensor.ndim != 2:
+        raise ShapeError(f"{name}: takes a matrix", got=f"shape {list(tensor.shape)}")
+    rows, columns = _shape(tensor)
+    return rows, columns

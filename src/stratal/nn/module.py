@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from stratal.base.errors import AttributeValueError, StratalError
+from stratal.nn import hooks
 from stratal.nn.convert import convert
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
@@ -19,15 +20,12 @@ class ModuleAttributeError(StratalError, AttributeError):
     """An attribute a module does not have."""
 
 
-class HookHandle(NamedTuple):
-    """What registering a hook returns; `remove()` takes the hook away again."""
+class Computed(Protocol):
+    """A tensor of a module that is computed from others whenever it is read, such as a normalised weight."""
 
-    hooks: dict[int, Callable[..., Any]]
-    key: int
+    def __call__(self, module: Any) -> Tensor: ...
 
-    def remove(self) -> None:
-        self.hooks.pop(self.key, None)
-        note_mutation()
+    def assign(self, module: Any, value: Any) -> None: ...
 
 
 class Module:
@@ -47,8 +45,12 @@ class Module:
             "_buffers": {},
             "_non_persistent": set(),
             "_modules": {},
+            "_computed": {},
             "_forward_pre_hooks": {},
             "_forward_hooks": {},
+            "_state_dict_hooks": {},
+            "_load_state_dict_pre_hooks": {},
+            "_load_state_dict_post_hooks": {},
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -62,15 +64,9 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (self._forward_pre_hooks or self._forward_hooks):
             return self.forward(*args, **kwargs)
-        for hook in list(self._forward_pre_hooks.values()):
-            changed = hook(self, args)
-            if changed is not None:
-                args = changed if isinstance(changed, tuple) else (changed,)
+        args, kwargs = hooks.run_before(self._forward_pre_hooks, self, args, kwargs)
         result = self.forward(*args, **kwargs)
-        for hook in list(self._forward_hooks.values()):
-            changed = hook(self, args, result)
-            result = result if changed is None else changed
-        return result
+        return hooks.run_after(self._forward_hooks, self, args, kwargs, result)
 
     # -- attributes ------------------------------------------------------------------------------------------
     def __setattr__(self, name: str, value: Any) -> None:
@@ -80,7 +76,7 @@ class Module:
                 f"{type(self).__name__}: attribute set before Module.__init__", got=name,
                 hint="call super().__init__() first",
             )  # fmt: skip
-        if isinstance(value, Parameter):
+        if isinstance(value, Parameter) and name not in self._computed:
             self._forget(name)
             self._parameters[name] = value
         elif isinstance(value, Module):
@@ -97,6 +93,8 @@ class Module:
             self._buffers[name] = value
         elif name in self._modules and value is None:
             self._modules[name] = None
+        elif name in self._computed:
+            self._computed[name].assign(self, value)
         else:
             object.__setattr__(self, name, value)
         note_mutation()
@@ -107,21 +105,26 @@ class Module:
         for table in ("_parameters", "_buffers", "_modules"):
             if table in tables and name in tables[table]:
                 return tables[table][name]
+        if name in tables.get("_computed", ()):
+            return tables["_computed"][name](self)
         raise ModuleAttributeError(f"{type(self).__name__}: has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        if any(name in table for table in (self._parameters, self._buffers, self._modules)):
+        if any(name in table for table in self._tables()):
             self._forget(name)
         else:
             object.__delattr__(self, name)
         note_mutation()
 
     def __dir__(self) -> Iterable[str]:
-        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+        return sorted({*super().__dir__(), *(name for table in self._tables() for name in table)})
+
+    def _tables(self) -> tuple[dict[str, Any], ...]:
+        return self._parameters, self._buffers, self._modules, self._computed
 
     def _forget(self, name: str) -> None:
         self.__dict__.pop(name, None)
-        for table in (self._parameters, self._buffers, self._modules):
+        for table in self._tables():
             table.pop(name, None)
         self._non_persistent.discard(name)
 
@@ -130,7 +133,7 @@ class Module:
             raise AttributeValueError(
                 f"{kind}: the name must be a non-empty string without dots", got=repr(name)
             )
-        taken = name in self._parameters or name in self._buffers or name in self._modules
+        taken = any(name in table for table in self._tables())
         if not taken and hasattr(self, name):
             raise AttributeValueError(
                 f"{kind}: {type(self).__name__} has an attribute of that name", got=repr(name)
@@ -169,15 +172,36 @@ class Module:
 
     add_module = register_module
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
-        """Call `hook(module, args)` before forward; what it returns, unless None, replaces the arguments."""
-        return _register(self._forward_pre_hooks, hook)
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> hooks.HookHandle:
+        """Call `hook(module, args)` before forward; what it returns, unless None, replaces the arguments.
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> HookHandle:
-        """Call `hook(module, args, result)` after forward; what it returns, unless None, replaces the
-        result.
+        With `with_kwargs` it is called with (module, args, kwargs) and returns (args, kwargs) or None.
         """
-        return _register(self._forward_hooks, hook)
+        return hooks.register(self._forward_pre_hooks, hook, with_kwargs, prepend)
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> hooks.HookHandle:
+        """Call `hook(module, args, result)` after forward, or, with `with_kwargs`, (module, args, kwargs,
+        result); what it returns, unless None, replaces the result.
+        """
+        return hooks.register(self._forward_hooks, hook, with_kwargs, prepend)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.HookHandle:
+        """Call `hook(module, state_dict, prefix, {})` on every state dict made; it may change the dict."""
+        return hooks.register(self._state_dict_hooks, hook, False, False)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.HookHandle:
+        """Call `hook(module, state_dict, prefix, {}, strict, [], [], [])` on a copy of every state dict
+        before it is loaded; it may rename keys.
+        """
+        return hooks.register(self._load_state_dict_pre_hooks, hook, False, False)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.HookHandle:
+        """Call `hook(module, result)` after a state dict was loaded."""
+        return hooks.register(self._load_state_dict_post_hooks, hook, False, False)
 
     # -- walking the tree ------------------------------------------------------------------------------------
     def named_modules(
@@ -262,6 +286,12 @@ class Module:
             module = child
         return module
 
+    def set_submodule(self, target: str, module: Module) -> None:
+        """Replace the module of a dotted name."""
+        owner, _, name = target.rpartition(".")
+        self.get_submodule(target)
+        self.get_submodule(owner).register_module(name, module)
+
     def get_parameter(self, target: str) -> Parameter:
         """Return the parameter of a dotted name."""
         return self._get("_parameters", "parameter", target)
@@ -322,6 +352,14 @@ class Module:
         convert(tensors, *args, dtype=dtype, device=device)
         return self
 
+    def cpu(self: Self) -> Self:
+        """Return self: the only device is the CPU."""
+        return self
+
+    def type(self: Self, dst_type: Any) -> Self:
+        """Convert floating-point parameters and buffers to a dtype."""
+        return self.to(dtype=dst_type)
+
     def float(self: Self) -> Self:
         """Convert floating-point parameters and buffers to float32."""
         return self.to(dtype="float32")
@@ -344,7 +382,11 @@ class Module:
         `keep_vars`.
         """
         live = self._live_state(prefix)
-        return live if keep_vars else {name: value.detach() for name, value in live.items()}
+        state = live if keep_vars else {name: value.detach() for name, value in live.items()}
+        for name, part in self._owners(prefix):
+            for hook in hooks.in_order(part._state_dict_hooks):
+                hook.function(part, state, name, {})
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copy values (tensors of any library, or arrays) into parameters and buffers of the same names.
@@ -352,21 +394,34 @@ class Module:
         Nothing is written unless everything fits. Raises: StateDictError that lists what is missing,
         unexpected or misshapen.
         """
-        return load_into(self._live_state(), state_dict, strict, type(self).__name__)
+        state = dict(state_dict)
+        for name, part in self._owners():
+            for hook in hooks.in_order(part._load_state_dict_pre_hooks):
+                hook.function(part, state, name, {}, strict, [], [], [])
+        result = load_into(self._live_state(), state, strict, type(self).__name__)
+        for _, part in self._owners():
+            for hook in hooks.in_order(part._load_state_dict_post_hooks):
+                hook.function(part, result)
+        return result
 
     def _live_state(self, prefix: str = "") -> dict[str, Tensor]:
         """Return parameters and persistent buffers by dotted name; a shared one under each of its names."""
         found: dict[str, Tensor] = {}
-        start = prefix[:-1] if prefix.endswith(".") else prefix
-        for owner, part in self.named_modules(prefix=start, remove_duplicate=False):
+        for owner, part in self._owners(prefix):
             for name, value in [*part._parameters.items(), *part._buffers.items()]:
                 if value is not None and name not in part._non_persistent:
-                    found[_join(owner, name)] = value
+                    found[owner + name] = value
         return found
+
+    def _owners(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yield this module and all below it with the prefix of its keys in a state dict."""
+        start = prefix[:-1] if prefix.endswith(".") else prefix
+        for name, part in self.named_modules(prefix=start, remove_duplicate=False):
+            yield name + "." if name else "", part
 
     # -- text --------------------------------------------------------------------------------------
     def _get_name(self) -> str:
-        return type(self).__name__
+        return ("Parametrized" if "parametrizations" in self._modules else "") + type(self).__name__
 
     def extra_repr(self) -> str:
         """Return what stands between the parentheses of this module's printed form."""
@@ -382,13 +437,6 @@ class Module:
         if not children and len(extra) <= 1:
             return f"{self._get_name()}({''.join(extra)})"
         return f"{self._get_name()}(\n  " + "\n  ".join(extra + children) + "\n)"
-
-
-def _register(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> HookHandle:
-    key = max(hooks, default=-1) + 1
-    hooks[key] = hook
-    note_mutation()
-    return HookHandle(hooks, key)
 
 
 def _join(prefix: str, name: str) -> str:
