@@ -1,151 +1,48 @@
-"""Layers, losses, initialisers, the module tree, with PyTorch's names, arguments and state-dict layouts."""
+"""Layers, losses, initialisers, the module tree, with PyTorch's names, arguments and state-dict layouts.
 
-from stratal.nn import functional as functional
-from stratal.nn import init as init
-from stratal.nn import utils as utils
-from stratal.nn.activation import CELU as CELU
-from stratal.nn.activation import ELU as ELU
-from stratal.nn.activation import GELU as GELU
-from stratal.nn.activation import GLU as GLU
-from stratal.nn.activation import SELU as SELU
-from stratal.nn.activation import Hardshrink as Hardshrink
-from stratal.nn.activation import Hardsigmoid as Hardsigmoid
-from stratal.nn.activation import Hardswish as Hardswish
-from stratal.nn.activation import Hardtanh as Hardtanh
-from stratal.nn.activation import LeakyReLU as LeakyReLU
-from stratal.nn.activation import LogSigmoid as LogSigmoid
-from stratal.nn.activation import LogSoftmax as LogSoftmax
-from stratal.nn.activation import Mish as Mish
-from stratal.nn.activation import PReLU as PReLU
-from stratal.nn.activation import ReLU as ReLU
-from stratal.nn.activation import ReLU6 as ReLU6
-from stratal.nn.activation import RReLU as RReLU
-from stratal.nn.activation import Sigmoid as Sigmoid
-from stratal.nn.activation import SiLU as SiLU
-from stratal.nn.activation import Softmax as Softmax
-from stratal.nn.activation import Softmax2d as Softmax2d
-from stratal.nn.activation import Softmin as Softmin
-from stratal.nn.activation import Softplus as Softplus
-from stratal.nn.activation import Softshrink as Softshrink
-from stratal.nn.activation import Softsign as Softsign
-from stratal.nn.activation import Tanh as Tanh
-from stratal.nn.activation import Tanhshrink as Tanhshrink
-from stratal.nn.activation import Threshold as Threshold
-from stratal.nn.adaptive_softmax import AdaptiveLogSoftmaxWithLoss as AdaptiveLogSoftmaxWithLoss
-from stratal.nn.attention import MultiheadAttention as MultiheadAttention
-from stratal.nn.containers import ModuleDict as ModuleDict
-from stratal.nn.containers import ModuleList as ModuleList
-from stratal.nn.containers import Sequential as Sequential
-from stratal.nn.convolution import Conv1d as Conv1d
-from stratal.nn.convolution import Conv2d as Conv2d
-from stratal.nn.convolution import Conv3d as Conv3d
-from stratal.nn.convolution import ConvTranspose1d as ConvTranspose1d
-from stratal.nn.convolution import ConvTranspose2d as ConvTranspose2d
-from stratal.nn.convolution import ConvTranspose3d as ConvTranspose3d
-from stratal.nn.distance import CosineSimilarity as CosineSimilarity
-from stratal.nn.distance import PairwiseDistance as PairwiseDistance
-from stratal.nn.dropout import AlphaDropout as AlphaDropout
-from stratal.nn.dropout import Dropout as Dropout
-from stratal.nn.dropout import Dropout1d as Dropout1d
-from stratal.nn.dropout import Dropout2d as Dropout2d
-from stratal.nn.dropout import Dropout3d as Dropout3d
-from stratal.nn.dropout import FeatureAlphaDropout as FeatureAlphaDropout
-from stratal.nn.embedding import Embedding as Embedding
-from stratal.nn.embedding import EmbeddingBag as EmbeddingBag
-from stratal.nn.linear import Bilinear as Bilinear
-from stratal.nn.linear import Identity as Identity
-from stratal.nn.linear import Linear as Linear
-from stratal.nn.loss import BCELoss as BCELoss
-from stratal.nn.loss import BCEWithLogitsLoss as BCEWithLogitsLoss
-from stratal.nn.loss import CrossEntropyLoss as CrossEntropyLoss
-from stratal.nn.loss import CTCLoss as CTCLoss
-from stratal.nn.loss import GaussianNLLLoss as GaussianNLLLoss
-from stratal.nn.loss import HuberLoss as HuberLoss
-from stratal.nn.loss import KLDivLoss as KLDivLoss
-from stratal.nn.loss import L1Loss as L1Loss
-from stratal.nn.loss import MSELoss as MSELoss
-from stratal.nn.loss import NLLLoss as NLLLoss
-from stratal.nn.loss import PoissonNLLLoss as PoissonNLLLoss
-from stratal.nn.loss import SigmoidFocalLoss as SigmoidFocalLoss
-from stratal.nn.loss import SmoothL1Loss as SmoothL1Loss
-from stratal.nn.margin_loss import CosineEmbeddingLoss as CosineEmbeddingLoss
-from stratal.nn.margin_loss import HingeEmbeddingLoss as HingeEmbeddingLoss
-from stratal.nn.margin_loss import MarginRankingLoss as MarginRankingLoss
-from stratal.nn.margin_loss import MultiLabelMarginLoss as MultiLabelMarginLoss
-from stratal.nn.margin_loss import MultiLabelSoftMarginLoss as MultiLabelSoftMarginLoss
-from stratal.nn.margin_loss import MultiMarginLoss as MultiMarginLoss
-from stratal.nn.margin_loss import SoftMarginLoss as SoftMarginLoss
-from stratal.nn.margin_loss import TripletMarginLoss as TripletMarginLoss
-from stratal.nn.margin_loss import TripletMarginWithDistanceLoss as TripletMarginWithDistanceLoss
-from stratal.nn.module import Module as Module
-from stratal.nn.normalization import GroupNorm as GroupNorm
-from stratal.nn.normalization import LayerNorm as LayerNorm
-from stratal.nn.normalization import LocalResponseNorm as LocalResponseNorm
-from stratal.nn.normalization import RMSNorm as RMSNorm
-from stratal.nn.padding import CircularPad1d as CircularPad1d
-from stratal.nn.padding import CircularPad2d as CircularPad2d
-from stratal.nn.padding import CircularPad3d as CircularPad3d
-from stratal.nn.padding import ConstantPad1d as ConstantPad1d
-from stratal.nn.padding import ConstantPad2d as ConstantPad2d
-from stratal.nn.padding import ConstantPad3d as ConstantPad3d
-from stratal.nn.padding import ReflectionPad1d as ReflectionPad1d
-from stratal.nn.padding import ReflectionPad2d as ReflectionPad2d
-from stratal.nn.padding import ReflectionPad3d as ReflectionPad3d
-from stratal.nn.padding import ReplicationPad1d as ReplicationPad1d
-from stratal.nn.padding import ReplicationPad2d as ReplicationPad2d
-from stratal.nn.padding import ReplicationPad3d as ReplicationPad3d
-from stratal.nn.padding import ZeroPad1d as ZeroPad1d
-from stratal.nn.padding import ZeroPad2d as ZeroPad2d
-from stratal.nn.padding import ZeroPad3d as ZeroPad3d
-from stratal.nn.parameter import Parameter as Parameter
-from stratal.nn.parameter_containers import ParameterDict as ParameterDict
-from stratal.nn.parameter_containers import ParameterList as ParameterList
-from stratal.nn.pooling import AdaptiveAvgPool1d as AdaptiveAvgPool1d
-from stratal.nn.pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
-from stratal.nn.pooling import AdaptiveAvgPool3d as AdaptiveAvgPool3d
-from stratal.nn.pooling import AdaptiveMaxPool1d as AdaptiveMaxPool1d
-from stratal.nn.pooling import AdaptiveMaxPool2d as AdaptiveMaxPool2d
-from stratal.nn.pooling import AdaptiveMaxPool3d as AdaptiveMaxPool3d
-from stratal.nn.pooling import AvgPool1d as AvgPool1d
-from stratal.nn.pooling import AvgPool2d as AvgPool2d
-from stratal.nn.pooling import AvgPool3d as AvgPool3d
-from stratal.nn.pooling import FractionalMaxPool2d as FractionalMaxPool2d
-from stratal.nn.pooling import FractionalMaxPool3d as FractionalMaxPool3d
-from stratal.nn.pooling import LPPool1d as LPPool1d
-from stratal.nn.pooling import LPPool2d as LPPool2d
-from stratal.nn.pooling import LPPool3d as LPPool3d
-from stratal.nn.pooling import MaxPool1d as MaxPool1d
-from stratal.nn.pooling import MaxPool2d as MaxPool2d
-from stratal.nn.pooling import MaxPool3d as MaxPool3d
-from stratal.nn.pooling import MaxUnpool1d as MaxUnpool1d
-from stratal.nn.pooling import MaxUnpool2d as MaxUnpool2d
-from stratal.nn.pooling import MaxUnpool3d as MaxUnpool3d
-from stratal.nn.positions import RotaryEmbedding as RotaryEmbedding
-from stratal.nn.positions import SinusoidalPositions as SinusoidalPositions
-from stratal.nn.recurrent import GRU as GRU
-from stratal.nn.recurrent import LSTM as LSTM
-from stratal.nn.recurrent import RNN as RNN
-from stratal.nn.recurrent_cells import GRUCell as GRUCell
-from stratal.nn.recurrent_cells import LSTMCell as LSTMCell
-from stratal.nn.recurrent_cells import RNNCell as RNNCell
-from stratal.nn.reshaping import ChannelShuffle as ChannelShuffle
-from stratal.nn.reshaping import Flatten as Flatten
-from stratal.nn.reshaping import Fold as Fold
-from stratal.nn.reshaping import PixelShuffle as PixelShuffle
-from stratal.nn.reshaping import PixelUnshuffle as PixelUnshuffle
-from stratal.nn.reshaping import Unflatten as Unflatten
-from stratal.nn.reshaping import Unfold as Unfold
-from stratal.nn.resizing import Upsample as Upsample
-from stratal.nn.resizing import UpsamplingBilinear2d as UpsamplingBilinear2d
-from stratal.nn.resizing import UpsamplingNearest2d as UpsamplingNearest2d
-from stratal.nn.running_statistics import BatchNorm1d as BatchNorm1d
-from stratal.nn.running_statistics import BatchNorm2d as BatchNorm2d
-from stratal.nn.running_statistics import BatchNorm3d as BatchNorm3d
-from stratal.nn.running_statistics import InstanceNorm1d as InstanceNorm1d
-from stratal.nn.running_statistics import InstanceNorm2d as InstanceNorm2d
-from stratal.nn.running_statistics import InstanceNorm3d as InstanceNorm3d
-from stratal.nn.transformer import Transformer as Transformer
-from stratal.nn.transformer import TransformerDecoder as TransformerDecoder
-from stratal.nn.transformer import TransformerDecoderLayer as TransformerDecoderLayer
-from stratal.nn.transformer import TransformerEncoder as TransformerEncoder
-from stratal.nn.transformer import TransformerEncoderLayer as TransformerEncoderLayer
+Names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from stratal.base.names import lazy_names
+
+_NAMES = {
+    "activation": "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid "
+    "LogSoftmax Mish PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus "
+    "Softshrink Softsign Tanh Tanhshrink Threshold",
+    "adaptive_softmax": "AdaptiveLogSoftmaxWithLoss",
+    "attention": "MultiheadAttention",
+    "containers": "ModuleDict ModuleList Sequential",
+    "convolution": "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d",
+    "distance": "CosineSimilarity PairwiseDistance",
+    "dropout": "AlphaDropout Dropout Dropout1d Dropout2d Dropout3d FeatureAlphaDropout",
+    "embedding": "Embedding EmbeddingBag",
+    "linear": "Bilinear Identity Linear",
+    "loss": "BCELoss BCEWithLogitsLoss CTCLoss CrossEntropyLoss GaussianNLLLoss HuberLoss KLDivLoss "
+    "L1Loss MSELoss NLLLoss PoissonNLLLoss SigmoidFocalLoss SmoothL1Loss",
+    "margin_loss": "CosineEmbeddingLoss HingeEmbeddingLoss MarginRankingLoss MultiLabelMarginLoss "
+    "MultiLabelSoftMarginLoss MultiMarginLoss SoftMarginLoss TripletMarginLoss "
+    "TripletMarginWithDistanceLoss",
+    "module": "Module",
+    "normalization": "GroupNorm LayerNorm LocalResponseNorm RMSNorm",
+    "padding": "CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d "
+    "ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d "
+    "ZeroPad1d ZeroPad2d ZeroPad3d",
+    "parameter": "Parameter",
+    "parameter_containers": "ParameterDict ParameterList",
+    "pooling": "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d "
+    "AdaptiveMaxPool2d AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d FractionalMaxPool2d "
+    "FractionalMaxPool3d LPPool1d LPPool2d LPPool3d MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d "
+    "MaxUnpool2d MaxUnpool3d",
+    "positions": "RotaryEmbedding SinusoidalPositions",
+    "recurrent": "GRU LSTM RNN",
+    "recurrent_cells": "GRUCell LSTMCell RNNCell",
+    "reshaping": "ChannelShuffle Flatten Fold PixelShuffle PixelUnshuffle Unflatten Unfold",
+    "resizing": "Upsample UpsamplingBilinear2d UpsamplingNearest2d",
+    "running_statistics": "BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d",
+    "transformer": "Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder "
+    "TransformerEncoderLayer",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, ("functional", "init", "utils"))

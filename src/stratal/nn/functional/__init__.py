@@ -1,129 +1,41 @@
-"""Layers as functions, with PyTorch's names and arguments."""
+"""Layers as functions, with PyTorch's names and arguments.
 
-from stratal.nn.functional.activation import celu as celu
-from stratal.nn.functional.activation import elu as elu
-from stratal.nn.functional.activation import gelu as gelu
-from stratal.nn.functional.activation import glu as glu
-from stratal.nn.functional.activation import gumbel_softmax as gumbel_softmax
-from stratal.nn.functional.activation import hardshrink as hardshrink
-from stratal.nn.functional.activation import hardsigmoid as hardsigmoid
-from stratal.nn.functional.activation import hardswish as hardswish
-from stratal.nn.functional.activation import hardtanh as hardtanh
-from stratal.nn.functional.activation import leaky_relu as leaky_relu
-from stratal.nn.functional.activation import log_softmax as log_softmax
-from stratal.nn.functional.activation import logsigmoid as logsigmoid
-from stratal.nn.functional.activation import mish as mish
-from stratal.nn.functional.activation import prelu as prelu
-from stratal.nn.functional.activation import relu as relu
-from stratal.nn.functional.activation import relu6 as relu6
-from stratal.nn.functional.activation import rrelu as rrelu
-from stratal.nn.functional.activation import selu as selu
-from stratal.nn.functional.activation import sigmoid as sigmoid
-from stratal.nn.functional.activation import silu as silu
-from stratal.nn.functional.activation import softmax as softmax
-from stratal.nn.functional.activation import softmin as softmin
-from stratal.nn.functional.activation import softplus as softplus
-from stratal.nn.functional.activation import softshrink as softshrink
-from stratal.nn.functional.activation import softsign as softsign
-from stratal.nn.functional.activation import tanh as tanh
-from stratal.nn.functional.activation import tanhshrink as tanhshrink
-from stratal.nn.functional.activation import threshold as threshold
-from stratal.nn.functional.adaptive_pooling import adaptive_avg_pool as adaptive_avg_pool
-from stratal.nn.functional.adaptive_pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
-from stratal.nn.functional.adaptive_pooling import adaptive_avg_pool2d as adaptive_avg_pool2d
-from stratal.nn.functional.adaptive_pooling import adaptive_avg_pool3d as adaptive_avg_pool3d
-from stratal.nn.functional.adaptive_pooling import adaptive_max_pool as adaptive_max_pool
-from stratal.nn.functional.adaptive_pooling import adaptive_max_pool1d as adaptive_max_pool1d
-from stratal.nn.functional.adaptive_pooling import adaptive_max_pool2d as adaptive_max_pool2d
-from stratal.nn.functional.adaptive_pooling import adaptive_max_pool3d as adaptive_max_pool3d
-from stratal.nn.functional.adaptive_pooling import fractional_max_pool as fractional_max_pool
-from stratal.nn.functional.adaptive_pooling import fractional_max_pool2d as fractional_max_pool2d
-from stratal.nn.functional.adaptive_pooling import fractional_max_pool3d as fractional_max_pool3d
-from stratal.nn.functional.attention import additive_mask as additive_mask
-from stratal.nn.functional.attention import attention_with_weights as attention_with_weights
-from stratal.nn.functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
-from stratal.nn.functional.convolution import Pads as Pads
-from stratal.nn.functional.convolution import conv as conv
-from stratal.nn.functional.convolution import conv1d as conv1d
-from stratal.nn.functional.convolution import conv2d as conv2d
-from stratal.nn.functional.convolution import conv3d as conv3d
-from stratal.nn.functional.convolution import conv_transpose as conv_transpose
-from stratal.nn.functional.convolution import conv_transpose1d as conv_transpose1d
-from stratal.nn.functional.convolution import conv_transpose2d as conv_transpose2d
-from stratal.nn.functional.convolution import conv_transpose3d as conv_transpose3d
-from stratal.nn.functional.ctc import ctc_loss as ctc_loss
-from stratal.nn.functional.distance import cosine_similarity as cosine_similarity
-from stratal.nn.functional.distance import normalize as normalize
-from stratal.nn.functional.distance import pairwise_distance as pairwise_distance
-from stratal.nn.functional.distance import pdist as pdist
-from stratal.nn.functional.dropout import alpha_dropout as alpha_dropout
-from stratal.nn.functional.dropout import dropout as dropout
-from stratal.nn.functional.dropout import dropout1d as dropout1d
-from stratal.nn.functional.dropout import dropout2d as dropout2d
-from stratal.nn.functional.dropout import dropout3d as dropout3d
-from stratal.nn.functional.dropout import feature_alpha_dropout as feature_alpha_dropout
-from stratal.nn.functional.embedding import embedding as embedding
-from stratal.nn.functional.embedding import embedding_bag as embedding_bag
-from stratal.nn.functional.embedding import one_hot as one_hot
-from stratal.nn.functional.grids import affine_grid as affine_grid
-from stratal.nn.functional.grids import grid_sample as grid_sample
-from stratal.nn.functional.likelihood import gaussian_nll_loss as gaussian_nll_loss
-from stratal.nn.functional.likelihood import kl_div as kl_div
-from stratal.nn.functional.likelihood import poisson_nll_loss as poisson_nll_loss
-from stratal.nn.functional.likelihood import sigmoid_focal_loss as sigmoid_focal_loss
-from stratal.nn.functional.linear import bilinear as bilinear
-from stratal.nn.functional.linear import linear as linear
-from stratal.nn.functional.loss import binary_cross_entropy as binary_cross_entropy
-from stratal.nn.functional.loss import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
-from stratal.nn.functional.loss import cross_entropy as cross_entropy
-from stratal.nn.functional.loss import huber_loss as huber_loss
-from stratal.nn.functional.loss import l1_loss as l1_loss
-from stratal.nn.functional.loss import mse_loss as mse_loss
-from stratal.nn.functional.loss import nll_loss as nll_loss
-from stratal.nn.functional.loss import smooth_l1_loss as smooth_l1_loss
-from stratal.nn.functional.margin_loss import cosine_embedding_loss as cosine_embedding_loss
-from stratal.nn.functional.margin_loss import hinge_embedding_loss as hinge_embedding_loss
-from stratal.nn.functional.margin_loss import margin_ranking_loss as margin_ranking_loss
-from stratal.nn.functional.margin_loss import multi_margin_loss as multi_margin_loss
-from stratal.nn.functional.margin_loss import multilabel_margin_loss as multilabel_margin_loss
-from stratal.nn.functional.margin_loss import multilabel_soft_margin_loss as multilabel_soft_margin_loss
-from stratal.nn.functional.margin_loss import soft_margin_loss as soft_margin_loss
-from stratal.nn.functional.margin_loss import triplet_margin_loss as triplet_margin_loss
-from stratal.nn.functional.margin_loss import (
-    triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
-)
-from stratal.nn.functional.normalization import batch_norm as batch_norm
-from stratal.nn.functional.normalization import group_norm as group_norm
-from stratal.nn.functional.normalization import instance_norm as instance_norm
-from stratal.nn.functional.normalization import layer_norm as layer_norm
-from stratal.nn.functional.normalization import local_response_norm as local_response_norm
-from stratal.nn.functional.normalization import rms_norm as rms_norm
-from stratal.nn.functional.padding import pad as pad
-from stratal.nn.functional.pooling import avg_pool as avg_pool
-from stratal.nn.functional.pooling import avg_pool1d as avg_pool1d
-from stratal.nn.functional.pooling import avg_pool2d as avg_pool2d
-from stratal.nn.functional.pooling import avg_pool3d as avg_pool3d
-from stratal.nn.functional.pooling import lp_pool as lp_pool
-from stratal.nn.functional.pooling import lp_pool1d as lp_pool1d
-from stratal.nn.functional.pooling import lp_pool2d as lp_pool2d
-from stratal.nn.functional.pooling import lp_pool3d as lp_pool3d
-from stratal.nn.functional.pooling import max_pool as max_pool
-from stratal.nn.functional.pooling import max_pool1d as max_pool1d
-from stratal.nn.functional.pooling import max_pool2d as max_pool2d
-from stratal.nn.functional.pooling import max_pool3d as max_pool3d
-from stratal.nn.functional.pooling import max_unpool as max_unpool
-from stratal.nn.functional.pooling import max_unpool1d as max_unpool1d
-from stratal.nn.functional.pooling import max_unpool2d as max_unpool2d
-from stratal.nn.functional.pooling import max_unpool3d as max_unpool3d
-from stratal.nn.functional.positions import rotary_embedding as rotary_embedding
-from stratal.nn.functional.positions import sinusoidal_positions as sinusoidal_positions
-from stratal.nn.functional.resizing import interpolate as interpolate
-from stratal.nn.functional.resizing import upsample as upsample
-from stratal.nn.functional.resizing import upsample_bilinear as upsample_bilinear
-from stratal.nn.functional.resizing import upsample_nearest as upsample_nearest
-from stratal.nn.functional.windows import channel_shuffle as channel_shuffle
-from stratal.nn.functional.windows import flatten as flatten
-from stratal.nn.functional.windows import fold as fold
-from stratal.nn.functional.windows import pixel_shuffle as pixel_shuffle
-from stratal.nn.functional.windows import pixel_unshuffle as pixel_unshuffle
-from stratal.nn.functional.windows import unfold as unfold
+Names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from stratal.base.names import lazy_names
+
+_NAMES = {
+    "activations": "celu elu gelu glu gumbel_softmax hardshrink hardsigmoid hardswish hardtanh "
+    "leaky_relu log_softmax logsigmoid mish prelu relu relu6 rrelu selu sigmoid silu softmax softmin "
+    "softplus softshrink softsign tanh tanhshrink threshold",
+    "adaptive_pooling": "adaptive_avg_pool adaptive_avg_pool1d adaptive_avg_pool2d "
+    "adaptive_avg_pool3d adaptive_max_pool adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
+    "fractional_max_pool fractional_max_pool2d fractional_max_pool3d",
+    "attention": "additive_mask attention_with_weights scaled_dot_product_attention",
+    "convolution": "conv conv1d conv2d conv3d conv_transpose conv_transpose1d conv_transpose2d "
+    "conv_transpose3d",
+    "ctc": "ctc_loss",
+    "distance": "cosine_similarity normalize pairwise_distance pdist",
+    "grids": "affine_grid grid_sample",
+    "likelihood": "gaussian_nll_loss kl_div poisson_nll_loss sigmoid_focal_loss",
+    "losses": "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss "
+    "l1_loss mse_loss nll_loss smooth_l1_loss",
+    "margins": "cosine_embedding_loss hinge_embedding_loss margin_ranking_loss multi_margin_loss "
+    "multilabel_margin_loss multilabel_soft_margin_loss soft_margin_loss triplet_margin_loss "
+    "triplet_margin_with_distance_loss",
+    "noise": "alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout",
+    "normalization": "batch_norm group_norm instance_norm layer_norm local_response_norm rms_norm",
+    "padding": "pad",
+    "pooling": "avg_pool avg_pool1d avg_pool2d avg_pool3d lp_pool lp_pool1d lp_pool2d lp_pool3d "
+    "max_pool max_pool1d max_pool2d max_pool3d max_unpool max_unpool1d max_unpool2d max_unpool3d",
+    "positions": "rotary_embedding sinusoidal_positions",
+    "products": "bilinear linear",
+    "resizing": "interpolate upsample upsample_bilinear upsample_nearest",
+    "tables": "embedding embedding_bag one_hot",
+    "windows": "channel_shuffle flatten fold pixel_shuffle pixel_unshuffle unfold",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

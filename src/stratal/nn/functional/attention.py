@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.nn.functional.dropout import dropout
+from stratal.nn.functional.noise import dropout
 from stratal.tensor.build import call
 from stratal.tensor.elementwise import cast, where
 from stratal.tensor.tensor import Tensor

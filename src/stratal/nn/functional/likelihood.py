@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.nn.functional.loss import binary_cross_entropy_with_logits
+from stratal.nn.functional.losses import binary_cross_entropy_with_logits
 from stratal.nn.functional.reductions import like_input, reduced, same_shape
 from stratal.tensor.elementwise import exp, log, maximum, sigmoid, where
 from stratal.tensor.tensor import Tensor

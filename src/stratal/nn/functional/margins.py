@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.nn.functional.activation import logsigmoid
+from stratal.nn.functional.activations import logsigmoid
 from stratal.nn.functional.distance import pairwise_distance
 from stratal.nn.functional.reductions import (
     class_indices,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.nn.functional.activation import log_softmax
+from stratal.nn.functional.activations import log_softmax
 from stratal.nn.functional.reductions import like_input, reduced, same_shape
 from stratal.tensor.build import call
 from stratal.tensor.elementwise import log, maximum, where

@@ -1,0 +1,35 @@
+"""Names of a package that are loaded when first used, so that importing it costs next to nothing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+def lazy_names(
+    package: str, names: Mapping[str, str], modules: Iterable[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package.
+
+    `names` says for each of its modules which names come from there, with spaces between; `modules` are offered
+    themselves.
+    """
+    homes = {name: module for module, listed in names.items() for name in listed.split()}
+    offered = set(modules)
+
+    def getattr_(name: str) -> Any:
+        if name in offered:
+            value: Any = importlib.import_module(f"{package}.{name}")
+        elif name in homes:
+            value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def dir_() -> list[str]:
+        return sorted(offered.union(homes))
+
+    return getattr_, dir_
