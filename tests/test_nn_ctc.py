@@ -114,6 +114,7 @@ def test_a_probability_of_zero_is_no_number_less():
         (lambda f, x: f.ctc_loss(x[0, 0], TARGETS, STEPS, SIZES), "log-probabilities"),
         (lambda f, x: f.ctc_loss(x, TARGETS, STEPS, SIZES, reduction="median"), "reduction"),
         (lambda f, x: float(f.ctc_loss(x, TARGETS + 3, STEPS, SIZES)), "out of|range|index"),
+        (lambda f, x: float(f.ctc_loss(x, TARGETS - 2, STEPS, SIZES)), "out of|range|index"),
         (lambda f, x: float(f.ctc_loss(x, TARGETS, STEPS, SIZES + 3)), "out of|range|index"),
     ],
 )
@@ -148,6 +149,13 @@ def test_the_adaptive_softmax_agrees_with_pytorch(options):
     single = ours(st.tensor(x[0]), st.tensor(np.array(5)))
     assert single.output.shape == () and float(single.loss) == -float(single.output)
     assert repr(make(nn)) == repr(make(torch.nn))
+
+
+@pytest.mark.parametrize("classes", [[20, 0], [-1, 0]])
+def test_a_class_that_is_none_is_an_error(classes):
+    layer = nn.AdaptiveLogSoftmaxWithLoss(8, 20, [4, 10])
+    with pytest.raises(st.StratalError):
+        float(layer(st.ones((2, 8)), st.tensor(classes)).loss)
 
 
 @pytest.mark.parametrize("cutoffs", [[], [4, 4], [10, 4], [0, 4], [4, 20]])

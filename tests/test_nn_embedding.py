@@ -139,6 +139,7 @@ def test_a_function_agrees_with_pytorch(name):
         (lambda: nn.EmbeddingBag(4, 2)(st.tensor([[1]]), None, st.ones((1, 1))), "go with mode"),
         (lambda: nn.EmbeddingBag(4, 2, mode="sum")(st.tensor([[1]]), None, st.ones(1)), "one weight per"),
         (lambda: nn.functional.one_hot(st.ones(3)), "integers"),
+        (lambda: nn.EmbeddingBag(4, 2)(st.tensor([1, 2]), st.tensor([1])).numpy(), "out of|range|index"),
         (lambda: nn.functional.pdist(st.ones(3)), "two axes"),
         (lambda: nn.Bilinear(0, 2, 2), "positive"),
         (lambda: float(nn.Embedding(4, 2)(st.tensor([4])).sum()), "index|range|out"),

@@ -1,4 +1,6 @@
-"""Every layer against PyTorch: state-dict keys, outputs, gradients of inputs and parameters, buffers."""
+"""Plain layers against PyTorch, and that `nn` offers what it says, under PyTorch's names and arguments."""
+
+import inspect
 
 import numpy as np
 import pytest
@@ -7,7 +9,6 @@ torch = pytest.importorskip("torch")
 
 from torch_twins import compare, draw  # noqa: E402
 
-import stratal as st  # noqa: E402
 from stratal import nn  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -20,37 +21,52 @@ LAYERS = {
 }
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_agrees_with_pytorch_in_float64(name):
+def test_a_layer_agrees_with_pytorch_and_prints_like_it(name, dtype):
     make, shape = LAYERS[name]
-    compare(make(nn), make(torch.nn), draw(*shape, dtype=np.float64))
+    compare(make(nn), make(torch.nn), draw(*shape, dtype=dtype))
+    assert repr(make(nn)) == repr(make(torch.nn))
 
 
-@pytest.mark.parametrize("name", ["linear"])
-def test_a_layer_agrees_with_pytorch_in_float32(name):
-    make, shape = LAYERS[name]
-    compare(make(nn), make(torch.nn), draw(*shape))
+OURS_ALONE = {"RotaryEmbedding", "SinusoidalPositions", "SigmoidFocalLoss"}
+MODULES = [n for n in dir(nn) if n[0].isupper() and n != "Parameter" and n not in OURS_ALONE]
+DROPPED = {
+    "self",
+    "args",
+    "kwargs",
+    "size_average",
+    "reduce",
+    "min_value",
+    "max_value",
+}  # deprecated, or *args
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_prints_like_pytorch(name):
-    make, _ = LAYERS[name]
-    if "norm" in name and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
-        pytest.skip("earlier versions do not print the bias option")
-    assert repr(make(nn)).replace(", inplace=False", "") == repr(make(torch.nn)).replace(
-        ", inplace=False", ""
-    )
+def arguments(cls):
+    found = inspect.signature(cls.__init__).parameters.values()
+    return {p.name: p.default for p in found if p.kind is not p.VAR_POSITIONAL and p.name not in DROPPED}
 
 
-@pytest.mark.parametrize(("layers", "reverse"), [(1, False), (2, True)])
-def test_the_lstm_agrees_with_pytorch(layers, reverse):
-    def make(nn):
-        return nn.LSTM(3, 4, num_layers=layers, bidirectional=reverse, batch_first=reverse)
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_takes_pytorchs_arguments_with_its_defaults(name):
+    theirs, ours = arguments(getattr(torch.nn, name)), arguments(getattr(nn, name))
+    for word, default in theirs.items():
+        assert word in ours, f"{name} lacks {word}"
+        if not callable(default) and default is not inspect.Parameter.empty:
+            assert ours[word] == default or default is None or name == "Module", f"{name}: {word}"
 
-    def forward(module, x):
-        y, (h, c) = module(x)
-        return y.sum() + (h * 2.0).sum() + (c * 3.0).sum()
 
-    compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=lambda m, x: m(x)[0])
-    with st.eager():
-        compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=forward)
+FUNCTIONS = [n for n in dir(nn.functional) if hasattr(torch.nn.functional, n)]
+IN_PYTHON = [n for n in FUNCTIONS if inspect.isfunction(getattr(torch.nn.functional, n))]
+
+
+@pytest.mark.parametrize("name", IN_PYTHON)
+def test_a_function_takes_pytorchs_arguments(name):
+    theirs = inspect.signature(getattr(torch.nn.functional, name)).parameters
+    ours = inspect.signature(getattr(nn.functional, name)).parameters
+    missing = set(theirs) - set(ours) - DROPPED - {"_stacklevel", "out"}
+    assert not missing
+
+
+def test_there_are_a_hundred_layers_and_losses_and_eighty_functions():
+    assert len(MODULES) >= 100 and len(FUNCTIONS) >= 80

@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_twins import compare, draw  # noqa: E402
+from torch_twins import compare, compare_functions, draw  # noqa: E402
 
 import stratal as st  # noqa: E402
 from stratal import nn  # noqa: E402
@@ -71,6 +71,16 @@ def test_negative_log_likelihood(options):
 @pytest.mark.parametrize("name", ["MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"])
 def test_regression_losses(name):
     _check(name, draw(5, 4, dtype=np.float64), draw(5, 4, dtype=np.float64, seed=1))
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weights_of_elements(name, reduction):
+    weight, y = np.abs(draw(5, 4, dtype=np.float64, seed=2)), draw(5, 4, dtype=np.float64, seed=1)
+    compare_functions(
+        lambda f, t, x: getattr(f, name)(x, t(y), reduction=reduction, weight=t(weight)),
+        draw(5, 4, dtype=np.float64),
+    )
 
 
 def test_smooth_l1_and_huber_with_other_widths():

@@ -155,6 +155,7 @@ SAMPLE = st.tensor(x(5, 4))
         (lambda f: f.multi_margin_loss(SAMPLE, CLASSES[:3]), "do not fit"),
         (lambda f: f.multi_margin_loss(SAMPLE, CLASSES, p=3), "p is 1 or 2"),
         (lambda f: float(f.multi_margin_loss(SAMPLE, CLASSES + 1)), "out of|range|index"),
+        (lambda f: float(f.multi_margin_loss(SAMPLE, CLASSES - 1)), "out of|range|index"),
         (lambda f: float(f.multilabel_margin_loss(SAMPLE, LABELS + 1)), "out of|range|index"),
         (lambda f: f.triplet_margin_loss(SAMPLE, SAMPLE, SAMPLE[0]), "as many axes"),
         (lambda f: f.triplet_margin_loss(SAMPLE, SAMPLE, SAMPLE, margin=0), "margin must be positive"),

@@ -82,7 +82,11 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         x = input if batched else input.reshape((1, -1))
         classes = target.reshape((-1, 1))
         head = F.log_softmax(self.head(x), 1)
-        output = take_along_axis(head, where(classes < self.shortlist_size, classes, 0), axis=1)
+        known = (classes >= 0) & (classes < self.n_classes)
+        entry_of = where(
+            classes < self.shortlist_size, classes, 0
+        )  # what lies in a cluster is replaced below
+        output = take_along_axis(head, where(known, entry_of, self.n_classes + self.head_size), axis=1)
         for k, cluster in enumerate(self.tail):
             low, high = self.cutoffs[k], self.cutoffs[k + 1]
             inside = (classes >= low) & (classes < high)

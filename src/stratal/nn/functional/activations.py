@@ -8,9 +8,7 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor import random
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import cast, composite, where
-from stratal.tensor.elementwise import sigmoid as sigmoid
-from stratal.tensor.elementwise import tanh as tanh
+from stratal.tensor.elementwise import FUNCTIONS, cast, composite, where
 from stratal.tensor.reductions import argmax
 from stratal.tensor.shapes import broadcast_to, split
 from stratal.tensor.tensor import Tensor
@@ -147,6 +145,16 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     """Return log(1 + exp(beta x)) / beta, and x itself where beta x exceeds the threshold."""
     result: Tensor = composite("softplus", input, beta=beta, threshold=threshold)
     return result
+
+
+def tanh(input: Tensor) -> Tensor:
+    """Return the hyperbolic tangent."""
+    return FUNCTIONS["tanh"](input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """Return 1 / (1 + exp(-x))."""
+    return FUNCTIONS["sigmoid"](input)
 
 
 def logsigmoid(input: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.reductions import reduced
+from stratal.tensor.build import call
 from stratal.tensor.control import scan
 from stratal.tensor.creation import arange, full
 from stratal.tensor.elementwise import cast, exp, log, maximum, where
@@ -109,7 +110,7 @@ def _forward(x: Tensor, labels: Tensor, lengths: Tensor, blank: int) -> Tensor:
     nothing = full((batch, 2), blank, dtype="int64")
     skips = (states != blank) & (states != concat([nothing, states[:, :-2]], axis=1))
     index = broadcast_to(states.reshape((1, *states.shape)), (steps, *states.shape))
-    emitted = maximum(take_along_axis(x, index, axis=2), _NEVER)
+    emitted = maximum(call("gather_along", x, index, axis=2), _NEVER)
     first = where(arange(2 * count + 1) < 2, emitted[0], _NEVER)
     never = full((batch, 2), _NEVER, dtype=x.dtype)
 

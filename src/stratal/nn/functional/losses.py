@@ -16,24 +16,40 @@ from stratal.tensor.tensor import Tensor, tensor
 
 
 # -- regression ------------------------------------------------------------------------------------
-def l1_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
-    """Return |input - target|, reduced."""
-    return reduced(abs(input - same_shape("l1_loss", input, target)), reduction)
+def l1_loss(input: Tensor, target: Any, reduction: str = "mean", weight: Any = None) -> Tensor:
+    """Return |input - target|, reduced; a mean of weighted elements divides by the sum of their weights."""
+    loss = abs(input - same_shape("l1_loss", input, target))
+    return _weighted("l1_loss", loss, reduction, weight)
 
 
-def mse_loss(input: Tensor, target: Any, reduction: str = "mean") -> Tensor:
-    """Return (input - target)^2, reduced."""
+def mse_loss(input: Tensor, target: Any, reduction: str = "mean", weight: Any = None) -> Tensor:
+    """Return (input - target)^2, reduced; a mean of weighted elements divides by the sum of their weights."""
     difference = input - same_shape("mse_loss", input, target)
-    return reduced(difference * difference, reduction)
+    return _weighted("mse_loss", difference * difference, reduction, weight)
 
 
-def huber_loss(input: Tensor, target: Any, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), of d = input - target, reduced."""
+def _weighted(name: str, loss: Tensor, reduction: str, weight: Any) -> Tensor:
+    if weight is None:
+        return reduced(loss, reduction)
+    w = same_shape(f"{name} (weight)", loss, weight)
+    return reduced(loss * w, reduction, w.sum())
+
+
+def huber_loss(
+    input: Tensor, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
+) -> Tensor:
+    """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), of d = input - target, reduced.
+
+    Weights multiply elements; a mean divides by their number all the same, as in PyTorch.
+    """
     if delta <= 0:
         raise AttributeValueError("huber_loss: delta must be positive", got=str(delta))
     d = input - same_shape("huber_loss", input, target)
     size = abs(d)
-    return reduced(where(size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta)), reduction)
+    loss = where(size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta))
+    return reduced(
+        loss if weight is None else loss * same_shape("huber_loss (weight)", loss, weight), reduction
+    )
 
 
 def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: float = 1.0) -> Tensor:

@@ -16,9 +16,10 @@ from stratal.nn.functional.reductions import (
     reduced,
     same_shape,
 )
+from stratal.tensor.build import call
 from stratal.tensor.creation import arange
 from stratal.tensor.elementwise import cast, minimum, sqrt, where
-from stratal.tensor.indexing import take, take_along_axis
+from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.reductions import cumprod
 from stratal.tensor.shapes import broadcast_arrays
 from stratal.tensor.tensor import Tensor
@@ -92,11 +93,11 @@ def multi_margin_loss(
     classes = int(input.shape[-1])
     t = class_indices("multi_margin_loss", target, input.shape[:-1])
     at = t.reshape((*t.shape, 1))
-    gap = margin - take_along_axis(input, at, axis=-1) + input
+    gap = margin - call("gather_along", input, at, axis=input.ndim - 1) + input
     gap = where((gap > 0) & (arange(classes) != at), gap, 0.0)
     loss = gap if p == 1 else gap * gap
     if weight is not None:
-        loss = loss * take(like_input(weight, input), t, axis=0).reshape(at.shape)
+        loss = loss * call("gather", like_input(weight, input), t, axis=0).reshape(at.shape)
     return reduced(loss.sum(axis=-1) / classes, reduction)
 
 

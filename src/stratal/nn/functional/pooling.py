@@ -11,7 +11,6 @@ from stratal.nn.sizes import Sizes, per_axis
 from stratal.tensor.build import call
 from stratal.tensor.creation import arange, zeros
 from stratal.tensor.elementwise import FUNCTIONS, cast
-from stratal.tensor.indexing import scatter
 from stratal.tensor.tensor import Tensor
 
 
@@ -113,7 +112,8 @@ def max_unpool(
         raise ShapeError(f"{name}: output_size lies within a stride of {least}", got=str(output_size))
     lead = input.shape[:-dims]
     empty = zeros((*lead, math.prod(size)), dtype=input.dtype)
-    flat = scatter(empty, -1, indices.reshape((*lead, -1)), input.reshape((*lead, -1)))
+    places, values = indices.reshape((*lead, -1)), input.reshape((*lead, -1))
+    flat: Tensor = call("scatter_along", empty, places, values, kind="set", axis=len(lead))
     return flat.reshape((*lead, *size))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.tensor.build import call
 from stratal.tensor.creation import arange, full, zeros
-from stratal.tensor.elementwise import cast, maximum, minimum, where
+from stratal.tensor.elementwise import cast, maximum, where
 from stratal.tensor.indexing import index_add, scatter_reduce, take
 from stratal.tensor.reductions import norm
 from stratal.tensor.shapes import broadcast_to
@@ -161,4 +161,5 @@ def _bags(input: Tensor, offsets: Any, include_last: bool) -> tuple[Tensor, Tens
     starts = starts[:-1] if include_last else starts
     count, places = int(starts.shape[0]), arange(int(input.shape[0])).reshape((-1, 1))
     started = cast(places >= cast(starts, "int64").reshape((1, -1)), "int64").sum(axis=1)
-    return input, minimum(maximum(started - 1, 0), max(count - 1, 0)), count
+    # What stands before the first offset is in no bag: an index out of range, which is an error.
+    return input, where(started == 0, count, started - 1), count

@@ -8,7 +8,7 @@ from stratal.nn.sizes import Sizes, per_axis
 from stratal.tensor.build import apply
 from stratal.tensor.creation import zeros
 from stratal.tensor.shapes import flatten as flatten
-from stratal.tensor.shapes import pad_constant, permute_dims, slice_op, stack
+from stratal.tensor.shapes import narrow, pad_constant, permute_dims, slice_op, stack, transpose
 from stratal.tensor.tensor import Tensor
 
 
@@ -25,6 +25,11 @@ def _places(name: str, n: int, window: int, stride: int, dilation: int) -> int:
 
 def _spread(x: Tensor, axis: int, window: int, stride: int, dilation: int, count: int) -> Tensor:
     """Replace an axis by (element of the window, window): [..., n, ...] -> [..., window, count, ...]."""
+    if (stride, dilation) == (window, 1):  # patches: a view with its axes exchanged
+        split = narrow(x, axis, 0, count * window).reshape(
+            (*x.shape[:axis], count, window, *x.shape[axis + 1 :])
+        )
+        return transpose(split, axis, axis + 1)
     pieces = []
     for k in range(window):
         start, stop = [0] * x.ndim, list(x.shape)
@@ -37,6 +42,9 @@ def _gathered(x: Tensor, axis: int, size: int, stride: int, dilation: int) -> Te
     """Add up windows where they lie: [..., window, count, ...] -> [..., size, ...]; transposes `_spread`."""
     window, count = (int(n) for n in x.shape[axis : axis + 2])
     rest = x.ndim - 1
+    if (stride, dilation) == (window, 1):
+        joined = transpose(x, axis, axis + 1).reshape((*x.shape[:axis], count * window, *x.shape[axis + 2 :]))
+        return pad_constant(joined, [(0, size - count * window if a == axis else 0) for a in range(rest)])
     zero = zeros((), dtype=x.dtype)
     total: Tensor | None = None
     for k in range(window):
