@@ -70,7 +70,9 @@ SMOOTH = {
     "interpolate bicubic": (lambda a: F.interpolate(a, scale_factor=2, mode="bicubic"), [x(1, 1, 2, 2)]),
     "interpolate nearest": (lambda a: F.interpolate(a, 5), [x(1, 1, 3)]),
     "grid_sample": (F.grid_sample, [x(1, 1, 3, 3), 0.4 * x(1, 2, 2, 2, seed=1)]),
-    "grid_sample bicubic": (lambda a, g: F.grid_sample(a, g, "bicubic"), [x(1, 1, 3, 3), 0.4 * x(1, 2, 1, 2)]),
+    "grid_sample bicubic": (
+        lambda a, g: F.grid_sample(a, g, "bicubic"), [x(1, 1, 3, 3), 0.4 * x(1, 2, 1, 2)],
+    ),
     "affine_grid": (lambda t: F.affine_grid(t, (1, 1, 2, 3)), [x(1, 2, 3)]),
     "kl_div": (lambda a, t: F.kl_div(a, t), [x(2, 3), POSITIVE[:2, :3]]),
     "poisson_nll_loss": (lambda a: F.poisson_nll_loss(a, POSITIVE, full=True), [x(4, 4)]),
@@ -83,7 +85,9 @@ SMOOTH = {
         lambda a, b: F.cosine_embedding_loss(a, b, SIGNS), [x(4, 3), x(4, 3, seed=1)],
     ),
     "multi_margin_loss": (lambda a: F.multi_margin_loss(a, CLASSES, p=2), [x(4, 4)]),
-    "multilabel_margin_loss": (lambda a: F.multilabel_margin_loss(a, np.tile([2, 0, -1, 1], (4, 1))), [x(4, 4)]),
+    "multilabel_margin_loss": (
+        lambda a: F.multilabel_margin_loss(a, np.tile([2, 0, -1, 1], (4, 1))), [x(4, 4)],
+    ),
     "multilabel_soft_margin_loss": (lambda a: F.multilabel_soft_margin_loss(a, MARKS), [x(4, 4)]),
     "triplet_margin_loss": (F.triplet_margin_loss, [x(2, 3), x(2, 3, seed=1), x(2, 3, seed=2)]),
     "huber_loss": (lambda a: F.huber_loss(a, POSITIVE), [x(4, 4)]),

@@ -13,8 +13,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.
 
-    `names` says for each of its modules which names come from there, with spaces between; `modules` are offered
-    themselves.
+    `names` says for each of its modules which names come from there, with spaces between; `modules` are
+    offered themselves.
     """
     homes = {name: module for module, listed in names.items() for name in listed.split()}
     offered = set(modules)
