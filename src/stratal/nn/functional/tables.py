@@ -10,7 +10,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.tensor.build import call
 from stratal.tensor.creation import arange, full, zeros
 from stratal.tensor.elementwise import cast, maximum, where
-from stratal.tensor.indexing import index_add, scatter_reduce, take
+from stratal.tensor.indexing import index_add, take
 from stratal.tensor.reductions import norm
 from stratal.tensor.shapes import broadcast_to
 from stratal.tensor.state import no_grad
@@ -134,8 +134,7 @@ def embedding_bag(
     there = kept.reshape((-1, 1))
     if mode == "max":
         lowest = full((count, int(weight.shape[1])), -float("inf"), dtype=rows.dtype)
-        index = broadcast_to(bags.reshape((-1, 1)), rows.shape)
-        high = scatter_reduce(lowest, 0, index, where(there, rows, -float("inf")), "amax")
+        high = call("scatter", lowest, bags, where(there, rows, -float("inf")), kind="max", axis=0)
         return where(sizes == 0, 0.0, high)  # type: ignore[no-any-return]
     start = zeros((count, int(weight.shape[1])), dtype=rows.dtype)
     total = index_add(start, 0, bags, where(there, rows, 0.0))
