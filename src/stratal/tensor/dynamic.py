@@ -2,10 +2,9 @@
 
 An axis is symbolic from the second size on that a call brings (`dynamic=None`), from the first call on
 (`True`), or never (`False`). Axes that always had equal sizes share a symbol. A symbol has bounds [1, c]
-with c the least capacity there is that is not `_WASTE` times too large, or a new one, a power of two; so
-the number of programs grows with the logarithm of the sizes. What a function asks of a size that its bounds
-do not answer narrows them, or makes the axis a fixed one: then each of its sizes is captured, as all are
-with `False`.
+with c the least capacity there is that is not `_WASTE` times too large, or a new one; so the number of
+programs grows with the logarithm of the sizes. What a function asks of a size that its bounds do not answer
+narrows them, or makes the axis a fixed one: then each of its sizes is captured, as all are with `False`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ Axis = tuple[int, int]  # an argument's number and one of its axes
 Decided = Callable[[int, int], bool]
 _ANY = (1, 1 << 30)
 _LEAST = 16  # capacity
-_WASTE = 8
+_WASTE = 3
+_MANY = 3
 _MOST_SEEN = 64
 
 
@@ -34,6 +34,7 @@ class Sizes:
         self._fixed: set[Axis] = set()
         self._cuts: dict[Axis, set[int]] = {}  # of a symbol by its first axis: where new bounds begin
         self._capacities: dict[Axis, set[int]] = {}
+        self._made: dict[Axis, int] = {}  # how many capacities there ever were
 
     @property
     def moving(self) -> bool:
@@ -100,8 +101,11 @@ class Sizes:
             return n
         known = self._capacities.setdefault(axis, set())
         fitting = [min(c, high) for c in known if n <= c <= max(_LEAST, _WASTE * n)]
-        capacity = min(fitting, default=min(high, max(_LEAST, 1 << (n - 1).bit_length())))
-        known.add(capacity)
+        finely = self._made.get(axis, 0) < _MANY  # sizes that keep growing get powers of two
+        capacity = min(fitting, default=min(high, _rounded(n, 8 if finely else 1)))
+        if capacity not in known:  # close smaller ones are not for new sizes any more: they fit into this one
+            self._capacities[axis] = {c for c in known if c * _WASTE < capacity or c > capacity} | {capacity}
+            self._made[axis] = self._made.get(axis, 0) + 1
         return Sym.named(f"{name}({low}..{capacity})", low, capacity)  # other bounds, another symbol
 
     def _between(self, axis: Axis, n: int) -> tuple[int, int]:
@@ -111,6 +115,12 @@ class Sizes:
         return max((c for c in cuts if c <= n), default=low), min(
             (c - 1 for c in cuts if c > n), default=high
         )
+
+
+def _rounded(n: int, parts: int) -> int:
+    """Return a size rounded up to a multiple of a part of the next power of two."""
+    step = max(_LEAST, 1 << (n - 1).bit_length()) // parts
+    return max(_LEAST, -(-n // step) * step)
 
 
 class Symbolic:
