@@ -12,7 +12,7 @@ TIERS = [
     {"base"},
     {"graph", "loops"},
     {"ops"},
-    {"autodiff", "optimize", "schedule", "memory", "parallel"},
+    {"autodiff", "batching", "optimize", "schedule", "memory", "parallel"},
     {"codegen", "runtime"},
     {"plan"},
     {"compiler"},

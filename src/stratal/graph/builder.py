@@ -30,8 +30,8 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
 class Builder:
     """Makes nodes by op name. Every node gets the provenance `where`.
 
-    `vjp_graph` and `jvp_graph` differentiate a region (of control flow); autodiff supplies them, since
-    records stand below it.
+    `vjp_graph` and `jvp_graph` differentiate a region (of control flow), `batch_graph` gives it an axis in
+    front; autodiff and batching supply them, since records stand below both.
     """
 
     def __init__(
@@ -40,15 +40,17 @@ class Builder:
         vjp_graph: Callable[[Graph, Sequence[bool]], Graph] | None = None,
         jvp_graph: Callable[[Graph, Sequence[bool]], Graph] | None = None,
         needs: tuple[bool, ...] = (),
+        batch_graph: Callable[..., Graph] | None = None,
     ) -> None:
         self.where = where
         self._vjp_graph = vjp_graph
         self._jvp_graph = jvp_graph
         self._needs = needs
+        self._batch_graph = batch_graph
 
     def at(self, where: tuple[SourceLine, ...], needs: tuple[bool, ...] = ()) -> Builder:
         """Return a builder that gives its nodes another provenance."""
-        return Builder(where, self._vjp_graph, self._jvp_graph, needs)
+        return Builder(where, self._vjp_graph, self._jvp_graph, needs, self._batch_graph)
 
     def needed(self, index: int) -> bool:
         """Return whether the vjp rule being run must give a cotangent for input number `index`.
@@ -105,3 +107,14 @@ class Builder:
         if self._jvp_graph is None:
             raise VerifyError("builder: a derivative of a region was asked outside autodiff")
         return self._jvp_graph(graph, wrt)
+
+    def batch_graph(
+        self, graph: Graph, size: int, mapped: Sequence[bool], forced: Sequence[bool] = ()
+    ) -> Graph:
+        """Return the graph over a new axis of `size`, which the inputs in `mapped` have in front.
+
+        Outputs have it where they depend on these inputs, and where `forced`.
+        """
+        if self._batch_graph is None:
+            raise VerifyError("builder: the batch of a region was asked outside vmap")
+        return self._batch_graph(graph, size, mapped, forced)

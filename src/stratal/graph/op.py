@@ -57,6 +57,7 @@ class Op:
     arity: ClassVar[int | None] = None  # None: any number of inputs
     not_differentiable: ClassVar[str] = ""  # why there is no derivative; empty: there is one
     not_lowered: ClassVar[str] = ""  # why it runs by host fallback; empty: `lower` exists
+    not_batched: ClassVar[str] = ""  # why vmap runs it row by row; empty: `batch` serves it
     _fields: ClassVar[tuple[str, ...]] = ()
     foldable: ClassVar[bool] = True  # may be evaluated at compile time when its inputs are constant
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
@@ -92,6 +93,15 @@ class Op:
         return NotDifferentiableError(
             f"{self.name}: not differentiable", got=reason, hint="stop_gradient keeps it out of the gradient"
         )
+
+    # -- batching --------------------------------------------------------------------------------------------
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Any:
+        """Return this op over a new axis of `size`, which the inputs marked in `mapped` have in front.
+
+        At least one has. The result (a list for several results) has the axis in front, too; one without it
+        is the same for every row. None: no rule serves this call, and a scan runs it row by row.
+        """
+        return None
 
     # -- execution -------------------------------------------------------------------------------------------
     def lower(self, *types: TensorType) -> Lowered:

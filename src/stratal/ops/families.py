@@ -127,6 +127,9 @@ class Elementwise(Op):
                 total = term if total is None else b.add(total, term)
         return total
 
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
+
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         count = cls.arity or 1
@@ -178,3 +181,29 @@ def linear_jvp(op: Op, b: Builder, tangents: Sequence[Node | None], *inputs: Nod
     """Return the tangent of an op linear in all its inputs together: the op itself on the tangents."""
     operands = [b.like(x, 0) if t is None else t for t, x in zip(tangents, inputs, strict=True)]
     return b.op(op.name, *operands, **op.attributes)
+
+
+def with_axis(b: Builder, size: int, mapped: Sequence[bool], inputs: Sequence[Node]) -> list[Node]:
+    """Return inputs that all have the axis of `size` in front that those in `mapped` have."""
+    return [x if has else repeated(b, size, x) for x, has in zip(inputs, mapped, strict=True)]
+
+
+def repeated(b: Builder, size: int, x: Node) -> Node:
+    """Return `x` once per row of a new axis in front."""
+    made: Node = b.broadcast(x, shape=(size, *x.shape), axes=tuple(range(1, x.aval.ndim + 1)))
+    return made
+
+
+def moved_axis(b: Builder, x: Node, source: int, target: int) -> Node:
+    """Return `x` with one axis at another place, the others in order."""
+    rest = [a for a in range(x.aval.ndim) if a != source]
+    perm = (*rest[:target], source, *rest[target:])
+    made: Node = x if source == target else b.permute(x, perm=perm)
+    return made
+
+
+def over_rows(
+    op: Op, b: Builder, size: int, mapped: Sequence[bool], inputs: Sequence[Node], **changed: object
+) -> Node:
+    """Return the batch of an op that is itself with an axis more: with some attributes changed."""
+    return b.op(op.name, *with_axis(b, size, mapped, inputs), **(op.attributes | changed))

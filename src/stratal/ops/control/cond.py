@@ -12,11 +12,12 @@ from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
-from stratal.graph.graph import Graph
+from stratal.graph.graph import Graph, inline
 from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Region
 from stratal.ops.control import regions
+from stratal.ops.families import with_axis
 
 _FLAG = TensorType(bool_, ())
 
@@ -103,6 +104,24 @@ class Cond(Op):
         node = make(Cond(*both), *inputs, *(t for t in tangents if t is not None), where=b.where)
         rest = iter(items(node)[count:])
         return [next(rest) if m else None for m in moved]
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
+        """Run both regions where the predicate differs from row to row, and choose; effects forbid that."""
+        sides = [b.batch_graph(side, size, mapped[1:]) for side in (self.then, self.otherwise)]
+        has_axis = [any(m) for m in zip(*(regions.gained(self.then, s) for s in sides), strict=True)]
+        if not mapped[0]:
+            sides = [b.batch_graph(side, size, mapped[1:], has_axis) for side in (self.then, self.otherwise)]
+            return items(make(Cond(*sides), *inputs, where=b.where))
+        if self.effects:
+            return None
+        then, otherwise = (inline(side, inputs[1:]) for side in sides)
+        return [
+            x if x is y else regions.chosen(b, inputs[0], *with_axis(b, size, flags, (x, y)))
+            for x, y, flags in zip(then, otherwise, zip(*map(self._gained, sides), strict=True), strict=True)
+        ]
+
+    def _gained(self, side: Graph) -> list[bool]:
+        return regions.gained(self.then, side)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

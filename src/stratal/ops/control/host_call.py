@@ -46,6 +46,7 @@ class HostCall(Op):
         "Python code has no derivative unless one is registered with it, and that only in reverse mode"
     )
     not_lowered = "it runs Python"
+    not_batched = "Python code is written for one example: it is called once for each, in order"
     foldable = False
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 from stratal.base.cost import Cost
 from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType, TupleType
+from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Const, Node, topological
@@ -212,3 +213,34 @@ def fed(backward: Backward, inputs: Sequence[Node]) -> list[Node]:
 def pick(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
     """Return the marked values."""
     return [v for v, mark in zip(values, marks, strict=True) if mark]
+
+
+# -- batches -------------------------------------------------------------------------------------------------
+def gained(before: Graph, after: Graph) -> list[bool]:
+    """Return which outputs of the batch of a region have the axis."""
+    return [a.aval.ndim > o.aval.ndim for o, a in zip(before.outputs, after.outputs, strict=True)]
+
+
+def batched_step(
+    b: Builder, step: Graph, size: int, marks: Sequence[bool], num_carries: int, wanted: Sequence[bool] = ()
+) -> tuple[Graph, list[bool]]:
+    """Return the batch of a loop's body and `marks`, with every carry that comes to differ from row to row.
+
+    Carries have the axis at the end of a step where they have it at its start. `wanted` outputs have it, too.
+    """
+    known = list(marks)
+    others = list(wanted) or [False] * (len(step.outputs) - num_carries)
+    while True:
+        after = b.batch_graph(step, size, known, [*known[:num_carries], *others])
+        grown = [*gained(step, after)[:num_carries], *known[num_carries:]]
+        if grown == known:
+            return after, known
+        known = grown
+
+
+def chosen(b: Builder, condition: Node, yes: Node, no: Node) -> Node:
+    """Return `yes` in the rows where the condition [rows] holds, else `no`."""
+    if yes is no:
+        return yes
+    made: Node = b.select(b.broadcast(condition, shape=yes.shape, axes=(0,)), yes, no)
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Region
 from stratal.ops.control import regions, sums
+from stratal.ops.families import moved_axis, repeated
 
 INDEX = TensorType(int64, ())
 
@@ -127,6 +129,44 @@ class Scan(Op):
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
         return _Forward(self, b, tangents, inputs).run()
+
+    # -- batches ---------------------------------------------------------------------------------------------
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
+        """Do all rows in each step. Where lengths differ, steps beyond a row's own change nothing of it."""
+        if self.dynamic_length and mapped[-1]:
+            if self.effects:
+                return None
+            most = b.op("reduce_max", inputs[-1], axes=(0,))
+            longer = dataclasses.replace(self, body=self._masked(b))
+            return longer.batch(b, size, [*mapped, False], *inputs, most)
+        marks = [*mapped[: len(self.body.inputs) - 1], False]
+        body, marks = regions.batched_step(b, self.body, size, marks, self.num_carries)
+        stacked = set(range(self.num_carries, self.num_carries + self.num_xs))
+        operands = []
+        for k, x in enumerate(inputs):
+            if k in stacked and mapped[k]:
+                x = moved_axis(b, x, 0, 1)
+            elif k < self.num_carries and marks[k] and not mapped[k]:
+                x = repeated(b, size, x)
+            operands.append(x)
+        results = items(make(dataclasses.replace(self, body=body), *operands, where=b.where))
+        gained = regions.gained(self.body, body)
+        return [
+            moved_axis(b, y, 1, 0) if has and k >= self.num_carries else y
+            for k, (y, has) in enumerate(zip(results, gained, strict=True))
+        ]
+
+    def _masked(self, b: Builder) -> Graph:
+        """Return the body with the runtime length as a constant more; steps beyond it change nothing."""
+        *given, number = self.body.inputs
+        length = graph_input("length", INDEX)
+        going = b.op("lt", number, length)
+        befores = [*given[: self.num_carries], *(b.like(y, 0) for y in self.body.outputs[self.num_carries :])]
+        outputs = [
+            b.op("select", b.broadcast(going, shape=new.shape, axes=()), new, old)
+            for new, old in zip(self.body.outputs, befores, strict=True)
+        ]
+        return Graph([*given, length, number], outputs, name=self.body.name)
 
     # -- examples --------------------------------------------------------------------------------------------
     @classmethod

@@ -10,11 +10,12 @@ from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
-from stratal.graph.graph import Graph
+from stratal.graph.graph import Graph, inline
 from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Region
 from stratal.ops.control import regions
+from stratal.ops.families import repeated
 
 
 @record
@@ -89,6 +90,28 @@ class While(Op):
         c, own = self.num_carries, self.condition.inputs
         inputs = [*own[:c], *unread[:num_moved], *own[c:], *unread[num_moved:]]
         return Graph(inputs, self.condition.outputs, name=self.condition.name)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
+        """Go on while the condition holds for any row; a row for which it no longer does keeps its values."""
+        c = self.num_carries
+        body, marks = regions.batched_step(b, self.body, size, mapped, c)
+        condition = b.batch_graph(self.condition, size, marks)
+        if any(regions.gained(self.condition, condition)):
+            if self.effects:
+                return None
+            marks = [*[True] * c, *mapped[c:]]
+            body, marks = regions.batched_step(b, self.body, size, marks, c)
+            condition = b.batch_graph(self.condition, size, marks)
+            (going,) = inline(condition, body.inputs)
+            pairs = zip(body.outputs, body.inputs[:c], strict=True)
+            kept = [regions.chosen(b, going, new, old) for new, old in pairs]
+            body = Graph(body.inputs, kept, name=body.name)
+            condition = Graph(condition.inputs, [b.any(condition.outputs[0], axes=(0,))], name=condition.name)
+        starts = [
+            x if has or not mark else repeated(b, size, x)
+            for x, has, mark in zip(inputs, mapped, marks, strict=True)
+        ]
+        return items(make(While(condition, body, c), *starts, where=b.where))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

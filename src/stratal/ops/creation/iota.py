@@ -27,6 +27,7 @@ class Iota(Op):
     arity = 0
     dim_attributes = ("shape",)
     not_differentiable = "it depends on no input"
+    not_batched = "it depends on no input"
 
     def infer(self, *types: TensorType) -> TensorType:
         if not 0 <= self.axis < len(self.shape):

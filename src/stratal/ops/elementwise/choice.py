@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import pointwise
 from stratal.loops.expr import call
-from stratal.ops.families import SAMPLE_SHAPES, refuse_host_only, same_types
+from stratal.ops.families import SAMPLE_SHAPES, over_rows, refuse_host_only, same_types
 
 
 @record
@@ -54,6 +54,9 @@ class Select(Op):
         zero = b.like(out, 0)
         moved: Node = b.select(inputs[0], zero if x is None else x, zero if y is None else y)
         return moved
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

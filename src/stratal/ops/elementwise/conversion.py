@@ -33,7 +33,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import pointwise
 from stratal.loops.expr import call, cast
-from stratal.ops.families import SAMPLE_SHAPES, refuse_host_only
+from stratal.ops.families import SAMPLE_SHAPES, over_rows, refuse_host_only
 
 
 @record
@@ -75,6 +75,9 @@ class Cast(Op):
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         tangent = tangents[0]
         return None if tangent is None or not self.dtype.is_inexact else b.cast(tangent, dtype=self.dtype)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -130,6 +133,9 @@ class Bitcast(Op):
 
     def lower(self, *types: TensorType) -> Lowered:
         return pointwise(types, self.dtype, lambda x: call("bitcast", x, dtype=self.dtype))
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

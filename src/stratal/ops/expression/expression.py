@@ -57,6 +57,7 @@ class Expression(Op):
     """
 
     text: str
+    not_batched = "its text names the axes it has"
 
     def infer(self, *types: TensorType) -> TensorType:
         found = algorithm(self.text)

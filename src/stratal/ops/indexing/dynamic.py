@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Shape, as_int, known_equal, upper_bound
+from stratal.base.dims import Dim, Shape, as_int, known_equal, upper_bound
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int32, int64
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.lowered import Lowered
@@ -19,7 +19,7 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Expr, call, const, guard, index_const
 from stratal.loops.index import add, both, sub, within
-from stratal.ops.families import refuse_host_only
+from stratal.ops.families import refuse_host_only, with_axis
 
 
 def check_starts(name: str, x: TensorType, starts: Sequence[TensorType]) -> None:
@@ -51,6 +51,12 @@ def clamped(start: Buffer, n: int, size: int) -> Expr:
     if n == size:
         return index_const(0)
     return call("min", call("max", start[()], index_const(0)), index_const(n - size))
+
+
+def clamped_rows(b: Builder, starts: Node, n: Dim, size: Dim) -> Node:
+    """Return the starts of all rows, each moved to [0, n - size]."""
+    made: Node = b.max(b.min(starts, b.like(starts, n - size)), b.like(starts, 0))
+    return made
 
 
 def draw(*types: TensorType, low: int = -2, high: int = 6) -> Draw:
@@ -108,6 +114,21 @@ class DynamicSlice(Op):
         """The elements taken, not the tensor they are taken from."""
         nbytes = float(self.infer(*types).nbytes)
         return Cost(nbytes / types[0].dtype.itemsize, nbytes, nbytes)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        """Take each axis at places of the row's own where starts differ from row to row."""
+        if not any(mapped[1:]):
+            x, *starts = inputs
+            return b.op(self.name, x, b.const(0, int64), *starts, sizes=(size, *self.sizes))
+        x, *starts = with_axis(b, size, mapped, inputs)
+        for axis, (start, taken) in enumerate(zip(starts, self.sizes, strict=True), 1):
+            n = x.shape[axis]
+            if not known_equal(n, taken):
+                shape = (*x.shape[:axis], taken, *x.shape[axis + 1 :])
+                first = b.broadcast(clamped_rows(b, start, n, taken), shape=shape, axes=(0,))
+                places = b.add(first, b.iota(shape=shape, axis=axis, dtype=int64))
+                x = b.op("gather_along", x, places, axis=axis)
+        return x
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -184,6 +205,32 @@ class DynamicUpdate(Op):
         """The elements written; what stays need not move."""
         written = float(types[1].nbytes)
         return Cost(float(upper_bound(types[1].size)), written, written)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        """Stretch the update over each axis, and choose it where the row's own starts place it."""
+        x, update, *starts = inputs
+        if not any(mapped[2:]):
+            x, update = with_axis(b, size, mapped[:2], (x, update))
+            return b.op(self.name, x, update, b.const(0, int64), *starts)
+        x, update, *starts = with_axis(b, size, mapped, inputs)
+        if known_equal(update.aval.size, 0):
+            return x
+        inside = b.full(x.aval.with_dtype(bool_), True)
+        for axis, start in enumerate(starts, 1):
+            n, written = x.shape[axis], update.shape[axis]
+            first = clamped_rows(b, start, n, written)
+
+            def places(shape: Shape, axis: int = axis, first: Node = first) -> Node:
+                position = b.iota(shape=shape, axis=axis, dtype=int64)
+                return b.op("sub", position, b.broadcast(first, shape=shape, axes=(0,)))
+
+            at, last = places(x.shape), b.full(x.aval.with_dtype(int64), written)
+            within_update = b.op("and", b.ge(at, b.like(at, 0)), b.lt(at, last))
+            inside = b.op("and", inside, within_update)
+            at = places((*update.shape[:axis], n, *update.shape[axis + 1 :]))
+            nearest = b.max(b.min(at, b.like(at, written - 1)), b.like(at, 0))
+            update = b.gather_along(update, nearest, axis=axis)
+        return b.op("select", inside, update, x)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

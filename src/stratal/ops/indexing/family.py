@@ -178,3 +178,15 @@ def cast_node(b: Builder, x: Node, dtype: DType) -> Node:
     """Return `x` in `dtype`, itself where it is already."""
     result: Node = x if x.dtype is dtype else b.cast(x, dtype=dtype)
     return result
+
+
+def along_slices(b: Builder, index: Node, x: Node, axis: int) -> Node:
+    """Return indices [rows, i...] of whole slices of `x` [rows, a..., n, c...] as indices of its elements.
+
+    Shape: [rows, a..., product of i, c...], as gather_along and scatter_along take them; `axis` is that of n.
+    """
+    count = product(index.shape[1:])
+    flat = b.reshape(index, shape=(index.shape[0], count))
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    made: Node = b.broadcast(flat, shape=shape, axes=(0, axis))
+    return made

@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Check, Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
-from stratal.ops.families import refuse_host_only
+from stratal.ops.families import moved_axis, over_rows, refuse_host_only
 from stratal.ops.indexing import family
 
 
@@ -61,6 +61,16 @@ class Gather(Op):
             x[(*variables[: self.axis], at, *variables[stop:])],
             checks=(Check(1, bound, family.message(self.name, bound)),),
         )
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        x, index = inputs
+        if not mapped[1]:
+            return b.op("gather", x, index, axis=self.axis + 1)
+        if not mapped[0]:
+            return moved_axis(b, b.gather(x, index, axis=self.axis), self.axis, 0)
+        flat = family.along_slices(b, index, x, self.axis + 1)
+        shape = (*x.shape[: self.axis + 1], *index.shape[1:], *x.shape[self.axis + 2 :])
+        return b.op("reshape", b.gather_along(x, flat, axis=self.axis + 1), shape=shape)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -138,6 +148,9 @@ class GatherAlong(Op):
             x[(*variables[: self.axis], at, *variables[self.axis + 1 :])],
             checks=(Check(1, bound, family.message(self.name, bound)),),
         )
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

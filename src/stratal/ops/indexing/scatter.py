@@ -16,7 +16,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.expr import Buffer, Expr
 from stratal.loops.index import unflatten
-from stratal.ops.families import refuse_host_only
+from stratal.ops.families import over_rows, refuse_host_only, with_axis
 from stratal.ops.indexing import family
 
 
@@ -152,6 +152,15 @@ class Scatter(Scattering):
 
         return family.scatter_body(self.name, self.kind, self.axis, x, count, update)
 
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        if not mapped[1]:
+            x, updates = with_axis(b, size, (mapped[0], mapped[2]), (inputs[0], inputs[2]))
+            return b.op("scatter", x, inputs[1], updates, kind=self.kind, axis=self.axis + 1)
+        x, index, updates = with_axis(b, size, mapped, inputs)
+        flat = family.along_slices(b, index, x, self.axis + 1)
+        rows = b.reshape(updates, shape=flat.shape)
+        return b.op("scatter_along", x, flat, rows, kind=self.kind, axis=self.axis + 1)
+
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for kind in family.KINDS:
@@ -228,6 +237,9 @@ class ScatterAlong(Scattering):
         return family.scatter_body(
             self.name, self.kind, self.axis, types[0], types[1].ints[self.axis], update
         )
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

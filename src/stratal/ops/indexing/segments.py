@@ -44,6 +44,7 @@ class Segments(Op):
     """
 
     size: int
+    not_batched = "the compiler makes it of a scatter, after batches are formed"
     not_differentiable = "the compiler makes it of a scatter, after derivatives are taken"
 
     def infer(self, *types: TensorType) -> TupleType:
@@ -162,6 +163,7 @@ class SegmentSum(Op):
     """
 
     name = "segment_sum"
+    not_batched = "the compiler makes it of a scatter, after batches are formed"
     not_differentiable = "the compiler makes it of a scatter, after derivatives are taken"
     ulp = 1.0
 

@@ -15,7 +15,7 @@ from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.families import check_kind
+from stratal.ops.families import check_kind, over_rows
 from stratal.ops.indexing import family
 from stratal.ops.indexing.packed import order_of, reversing
 
@@ -55,6 +55,9 @@ class Sort(Op):
         x = types[0]
         rounds = math.log2(max(upper_bound(x.shape[self.axis]), 2))
         return Cost(upper_bound(x.size) * rounds, float(x.nbytes), float(x.nbytes + upper_bound(x.size) * 8))
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -25,6 +25,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Nest
+from stratal.ops.families import over_rows
 
 
 class _Attention(Op):
@@ -66,6 +67,9 @@ class _Attention(Op):
         with np.errstate(invalid="ignore"):
             p = np.exp(s - lse.astype(np.float64)[..., None])
         return p, lse
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     def _p(self, b: Builder, q: Node, k: Node, lse: Node, mask: Sequence[Node]) -> Node:
         """Return P as a value of its own: derivatives of higher order hold it."""

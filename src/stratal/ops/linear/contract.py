@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from string import ascii_letters
 from typing import NamedTuple
 
 import numpy as np
@@ -168,6 +169,12 @@ class Contract(Op):
         for n in self.sizes(*types).values():
             work *= upper_bound(n)
         return Cost(work, float(types[0].nbytes + types[1].nbytes), float(self.infer(*types).nbytes))
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        s = parse_spec(self.spec)
+        row = next(c for c in ascii_letters if c not in self.spec)
+        left, right = (row + t if has else t for t, has in zip((s.left, s.right), mapped, strict=True))
+        return b.op("contract", *inputs, spec=f"{left},{right}->{row}{s.out}", dtype=self.dtype)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -19,7 +19,7 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import cast, const, guard
 from stratal.loops.index import add, floordiv, mul
-from stratal.ops.families import refuse_host_only
+from stratal.ops.families import moved_axis, refuse_host_only
 from stratal.ops.linear import family
 from stratal.ops.linear.family import Pairs
 
@@ -188,6 +188,29 @@ class Conv(Op):
         for n in types[1].shape[1:]:
             work *= upper_bound(n)
         return Cost(work, float(types[0].nbytes + types[1].nbytes), float(out.nbytes))
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        """Rows are images more, filters more or, where both operands have them, groups more."""
+        x, w = inputs
+        if not mapped[1]:
+            images = b.reshape(x, shape=(size * x.shape[1], *x.shape[2:]))
+            out = b.op("conv", images, w, **self.attributes)
+            return b.op("reshape", out, shape=(size, x.shape[1], *out.shape[1:]))
+        groups, filters = self.groups, w.shape[1]
+        if mapped[0]:
+            groups *= size
+            x = moved_axis(b, x, 0, 1)
+            x = b.reshape(x, shape=(x.shape[0], size * x.shape[2], *x.shape[3:]))
+            w = b.reshape(w, shape=(size * filters, *w.shape[2:]))
+        else:  # the filters of one group stand side by side: rows go inside the groups
+            w = b.reshape(w, shape=(size, groups, filters // groups, *w.shape[2:]))
+            w = b.reshape(moved_axis(b, w, 0, 1), shape=(size * filters, *w.shape[3:]))
+        out = b.op("conv", x, w, **(self.attributes | {"groups": groups}))
+        n, places = out.shape[0], out.shape[2:]
+        if mapped[0]:
+            return moved_axis(b, b.reshape(out, shape=(n, size, filters, *places)), 1, 0)
+        out = b.reshape(out, shape=(n, groups, size, filters // groups, *places))
+        return b.op("reshape", moved_axis(b, out, 2, 0), shape=(size, n, filters, *places))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

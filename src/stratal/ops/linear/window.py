@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Var, call, cast, const, guard
 from stratal.loops.index import both, flatten, floordiv, less, mod
-from stratal.ops.families import check_kind, linear_jvp, refuse_host_only
+from stratal.ops.families import check_kind, linear_jvp, over_rows, refuse_host_only
 from stratal.ops.linear import family
 from stratal.ops.linear.family import Pairs
 
@@ -71,6 +72,15 @@ class Windowed(Op):
     ) -> tuple[Expr, tuple[Expr, ...]]:
         ones = (1,) * len(sizes)
         return family.window_reads(places, offsets, sizes, self.strides, self.padding, ones, self.dilation)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        around = {
+            "window": (1, *self.window),
+            "strides": (1, *self.strides),
+            "padding": ((0, 0), *self.padding),
+            "dilation": (1, *self.dilation),
+        }
+        return over_rows(self, b, size, mapped, inputs, **around)
 
     def cost(self, *types: TensorType) -> Cost:
         """One operation per element of every window."""
@@ -390,6 +400,10 @@ class WindowScatter(Windowed):
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return None if tangents[0] is None else b.op(self.name, tangents[0], inputs[1], **self.attributes)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        longer = dataclasses.replace(self, shape=(size, *self.shape))
+        return Windowed.batch(longer, b, size, mapped, *inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

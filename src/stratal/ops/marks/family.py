@@ -10,7 +10,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array
 from stratal.loops.compute import pointwise
-from stratal.ops.families import Movement, refuse_host_only
+from stratal.ops.families import Movement, over_rows, refuse_host_only
 
 
 class Mark(Movement):
@@ -27,6 +27,9 @@ class Mark(Movement):
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)
         return pointwise(types, types[0].dtype, lambda x: x)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.op(self.name, ct, **self.attributes)]

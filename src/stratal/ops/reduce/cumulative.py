@@ -18,7 +18,7 @@ from stratal.loops.compute import LoopBody, Stage
 from stratal.loops.expr import Buffer, Expr, Var, call, cast, index_const
 from stratal.loops.index import add, mul, sub, unflatten
 from stratal.loops.stmt import For, Seq, Stmt, Store
-from stratal.ops.families import check_kind, linear_jvp, refuse_host_only, same_types
+from stratal.ops.families import check_kind, linear_jvp, over_rows, refuse_host_only, same_types
 from stratal.ops.reduce import family
 
 Step = Callable[[Expr | None, list[Expr]], Expr]
@@ -134,6 +134,9 @@ class Scanned(Op):
         cut = b.slice(x, start=tuple(start), stop=tuple(stop), step=(1,) * ndim)
         value = b.const(fill, x.dtype)
         return b.op("pad", cut, value, low=tuple(low), high=tuple(high), interior=(0,) * ndim)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def calls(cls) -> Iterable[tuple[Any, tuple[int, ...]]]:

@@ -19,7 +19,7 @@ from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import cast
-from stratal.ops.families import check_kind
+from stratal.ops.families import check_kind, over_rows
 from stratal.ops.reduce import family
 
 
@@ -64,6 +64,9 @@ class Extreme(Op):
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return b.op("sum", b.mul(tangents[0], self.shares(b, out, inputs[0])), axes=self.axes)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axes=tuple(a + 1 for a in self.axes))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -133,6 +136,9 @@ class ArgExtreme(Op):
             combiner=self.name,
             result=1,
         )
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

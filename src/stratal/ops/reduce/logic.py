@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,8 +10,10 @@ from stratal.base.cost import Cost
 from stratal.base.dtypes import bool_, float32
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.families import check_kind
+from stratal.ops.families import check_kind, over_rows
 from stratal.ops.reduce import family
 
 
@@ -35,6 +37,9 @@ class Truth(Op):
 
     def lower(self, *types: TensorType) -> Lowered:
         return family.reduction(self.name, types[0], self.axes)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axes=tuple(a + 1 for a in self.axes))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -13,7 +13,7 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.families import check_kind, linear_jvp, refuse_host_only
+from stratal.ops.families import check_kind, linear_jvp, over_rows, refuse_host_only
 from stratal.ops.reduce import family
 
 
@@ -44,6 +44,9 @@ class Sum(Op):
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return linear_jvp(self, b, tangents, *inputs)
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axes=tuple(a + 1 for a in self.axes))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

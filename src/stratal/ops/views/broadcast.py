@@ -17,7 +17,7 @@ from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import index_const
-from stratal.ops.families import Movement
+from stratal.ops.families import Movement, over_rows
 
 
 @record
@@ -68,6 +68,10 @@ class Broadcast(Movement):
         new = [a for a in range(len(self.shape)) if a not in self.axes]
         summed = b.sum(ct, axes=tuple(sorted(stretched + new)))
         return [summed if not stretched else b.reshape(summed, shape=x.shape)]
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        axes = (0, *(a + 1 for a in self.axes))
+        return over_rows(self, b, size, mapped, inputs, shape=(size, *self.shape), axes=axes)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

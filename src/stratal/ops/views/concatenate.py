@@ -18,7 +18,7 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, Var, const, guard
 from stratal.loops.index import less, sub
-from stratal.ops.families import Movement, refuse_host_only
+from stratal.ops.families import Movement, over_rows, refuse_host_only
 
 
 @record
@@ -77,6 +77,9 @@ class Concatenate(Movement):
             piece = b.slice(ct, start=tuple(start), stop=tuple(stop), step=step) if b.needed(k) else None
             cotangents.append(piece)
         return cotangents
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

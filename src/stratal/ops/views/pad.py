@@ -18,7 +18,7 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Expr, call, const, guard, index_const
 from stratal.loops.index import both, floordiv, mod, sub, within
-from stratal.ops.families import Movement, refuse_host_only
+from stratal.ops.families import Movement, refuse_host_only, repeated
 
 
 @record
@@ -87,6 +87,17 @@ class Pad(Movement):
         inside = b.pad(inner, b.const(False), low=self.low, high=self.high, interior=self.interior)
         border = b.select(inside, b.like(ct, 0), ct)
         return [by_x, b.sum(border, axes=tuple(range(x.ndim)))]
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        """Pad with what differs from row to row by choosing it wherever the border is."""
+        value = inputs[1]
+        x = inputs[0] if mapped[0] else repeated(b, size, inputs[0])
+        around = {"low": (0, *self.low), "high": (0, *self.high), "interior": (0, *self.interior)}
+        if not mapped[1]:
+            return b.op("pad", x, value, **around)
+        inside = b.pad(b.full(x.aval.with_dtype(bool_), True), b.const(False), **around)
+        padded = b.pad(x, b.const(0, x.dtype), **around)
+        return b.op("select", inside, padded, b.broadcast(value, shape=padded.shape, axes=(0,)))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
-from stratal.ops.families import Movement, refuse_host_only
+from stratal.ops.families import Movement, over_rows, refuse_host_only
 
 
 @record
@@ -46,6 +46,9 @@ class Permute(Movement):
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.permute(ct, perm=self.inverse())]
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, perm=(0, *(a + 1 for a in self.perm)))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

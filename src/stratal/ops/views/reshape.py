@@ -16,7 +16,7 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import const
 from stratal.loops.index import flatten, unflatten
-from stratal.ops.families import Movement, refuse_host_only
+from stratal.ops.families import Movement, over_rows, refuse_host_only
 
 
 @record
@@ -52,6 +52,9 @@ class Reshape(Movement):
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.reshape(ct, shape=inputs[0].shape)]
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, shape=(size, *self.shape))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

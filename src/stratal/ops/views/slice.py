@@ -17,7 +17,7 @@ from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.index import add, mul
-from stratal.ops.families import Movement, refuse_host_only
+from stratal.ops.families import Movement, over_rows, refuse_host_only
 
 
 @record
@@ -77,6 +77,10 @@ class Slice(Movement):
                 interior=tuple(s - 1 for s in self.step),
             )
         ]
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        start, stop, step = (0, *self.start), (size, *self.stop), (1, *self.step)
+        return over_rows(self, b, size, mapped, inputs, start=start, stop=stop, step=step)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -1,0 +1,110 @@
+"""The batch of every record, generated from its samples: a new axis in front equals a loop over the rows."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from record_samples import NAMES, Array, called, inputs, samples
+from tolerance import disagreement
+
+from stratal.base.types import TupleType
+from stratal.batching import batch_graph
+from stratal.graph.graph import Graph, verify
+from stratal.graph.interpret import interpret
+from stratal.graph.node import graph_input, items, make
+from stratal.graph.op import REGISTRY, Op, Sample
+
+RECORDS = [n for n in NAMES if n not in ("input", "const", "item") and REGISTRY[n].arity != 0]
+ROWS = 3
+MOST_PER_RECORD = 60
+
+
+def rows_of(sample: Sample) -> list[list[Array]]:
+    """Return the operands of a sample for each row, drawn apart where the sample draws."""
+    if sample.draw is not None:
+        seed = zlib.crc32(called(sample).encode())
+        drawn = (sample.draw(np.random.default_rng(seed + k)) for k in range(ROWS))
+        return [[np.asarray(a) for a in arrays] for arrays in drawn]
+    first = inputs(sample)
+    return [[np.roll(a.ravel(), k).reshape(a.shape) for a in first] for k in range(ROWS)]
+
+
+def which(count: int) -> Iterator[tuple[bool, ...]]:
+    """Yield which operands have the axis: all, each alone, all but one."""
+    yield (True,) * count
+    if count > 1:
+        for k in range(count):
+            yield tuple(j == k for j in range(count))
+        for k in range(count if count > 2 else 0):
+            yield tuple(j != k for j in range(count))
+
+
+def small(name: str) -> list[Sample]:
+    """Return some samples of a record, of all kinds, the smaller ones."""
+    found = [s for s in samples(name) if sum(int(np.prod(t.ints)) for t in s.types) < 700]
+    step = max(1, -(-len(found) // MOST_PER_RECORD))
+    return found[::step]
+
+
+def differs(op: Op, got: Array, want: Array) -> str | None:
+    return f"is {got.dtype}{got.shape}" if got.shape != want.shape else disagreement(op, got, want, 4.0)
+
+
+def fault(sample: Sample, mapped: Sequence[bool]) -> str | None:
+    """Compare the batch with the rows one by one."""
+    nodes = [graph_input(f"x{k}", t) for k, t in enumerate(sample.types)]
+    graph = Graph(nodes, items(make(sample.op, *nodes)), name=sample.op.name)
+    rows = rows_of(sample)
+    rows = [[row[k] if has else rows[0][k] for k, has in enumerate(mapped)] for row in rows]
+    batched = verify(batch_graph(graph, ROWS, mapped, [True] * len(graph.outputs)))
+    stacked = [np.stack([row[k] for row in rows]) if has else rows[0][k] for k, has in enumerate(mapped)]
+    found = interpret(batched, stacked)[0]
+    for k, got in enumerate(found):
+        want = np.stack([interpret(graph, row)[0][k] for row in rows])
+        if complaint := differs(sample.op, got, want):
+            return complaint
+    return None
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_batch_of_calls_equals_the_calls_one_by_one(name: str) -> None:
+    broken = []
+    for sample in small(name):
+        for mapped in itertools.islice(which(len(sample.types)), 9):
+            try:
+                complaint = fault(sample, mapped)
+            except Exception as error:
+                complaint = f"{type(error).__name__}: {error}"
+            if complaint:
+                broken.append(f"{called(sample)} over {mapped}: {complaint}")
+    assert not broken, "\n".join([f"{name}: {len(broken)}", *broken[:6]])
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_has_a_batch_rule_or_says_why_not(name: str) -> None:
+    record = REGISTRY[name]
+    assert (record.batch is not Op.batch) != bool(record.not_batched), name
+
+
+def test_an_op_without_a_rule_runs_row_by_row() -> None:
+    (sample,) = itertools.islice(samples("expression"), 1)
+    nodes = [graph_input("x", t) for t in sample.types]
+    node = make(sample.op, *nodes)
+    assert not isinstance(node.type, TupleType)
+    batched = batch_graph(Graph(nodes, [node]), ROWS, [True] * len(nodes))
+    assert [n.op.name for n in batched.nodes if n.op.name == "scan"] == ["scan"]
+
+
+def test_no_rows_give_no_rows() -> None:
+    for name in ("add", "contract", "scan", "expression", "sort"):
+        sample = next(iter(samples(name)))
+        nodes = [graph_input("x", t) for t in sample.types]
+        graph = Graph(nodes, items(make(sample.op, *nodes)))
+        batched = verify(batch_graph(graph, 0, [True] * len(nodes)))
+        given = [np.zeros((0, *t.ints), t.dtype.np) for t in sample.types]
+        for got, out in zip(interpret(batched, given)[0], graph.outputs, strict=True):
+            assert got.shape == (0, *out.shape)
