@@ -31,10 +31,12 @@ _NAMES: dict[str, str] = {
     "stratal.base.errors": "StratalError",
     "stratal.tensor.capture": "compile",
     "stratal.tensor.control": "cond fori_loop host_call scan spec while_loop",
-    "stratal.tensor.gradients": "check_grad grad gradients jvp value_and_grad vjp",
+    "stratal.tensor.gradients": "check_grad grad gradients jvp linearize value_and_grad vjp",
     "stratal.tensor.info": "can_cast e finfo iinfo inf isdtype nan newaxis pi result_type",
+    "stratal.tensor.jacobians": "hessian jacfwd jacobian jacrev",
     "stratal.tensor.lazy": "eager",
     "stratal.tensor.namespace": "__array_namespace_info__",
+    "stratal.tensor.mapping": "vmap",
     "stratal.tensor.random": "Generator bernoulli initial_seed manual_seed multinomial normal "
     "rand rand_like randint randn randn_like randperm",
     "stratal.tensor.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",

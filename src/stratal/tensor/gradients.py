@@ -97,9 +97,10 @@ def _targets(root: Node) -> list[Tensor]:
 
 def _gradient_takers() -> list[Tensor]:
     trace = MODE.trace
-    if trace is not None:
-        return trace.gradient_takers()
-    return [t for t in (*_leaves_alive(), *_alive()) if t._trace is None and (t._leaf or t._retains)]
+    inside = [] if trace is None else trace.gradient_takers()
+    if trace is not None and not trace.open:
+        return inside
+    return inside + [t for t in (*_leaves_alive(), *_alive()) if t._trace is None and (t._leaf or t._retains)]
 
 
 def _alive() -> list[Tensor]:
@@ -206,9 +207,10 @@ def _outputs(name: str, result: Any) -> tuple[list[Tensor], Any]:
     return leaves, structure
 
 
-def _split(
+def split_arguments(
     name: str, argnums: Any, args: Sequence[Any]
 ) -> tuple[tuple[int, ...], Callable[[Sequence[Any]], list[Any]]]:
+    """Return the places `argnums` names, and a function that puts other arguments there."""
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if not all(-len(args) <= k < len(args) for k in wanted):
         raise AttributeValueError(
@@ -237,7 +239,7 @@ def value_and_grad(
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        places, fill = _split(name, argnums, args)
+        places, fill = split_arguments(name, argnums, args)
         point = _Point(name, [args[k] for k in places])
         result = point.run(lambda *chosen, **rest: function(*fill(chosen), **rest), kwargs)
         value, aux = result if has_aux else (result, None)
@@ -296,21 +298,38 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     return (value, pullback, point.back_tree(aux)) if has_aux else (value, pullback)
 
 
-def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the value of a function and its tangent when the arguments move along tangents."""
+def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Return the value of a function and a function from tangents of the arguments to tangents of the value.
+
+    With `has_aux` the function returns (value, anything else), and the latter comes third.
+    """
     point = _Point("jvp", primals)
-    moves, structure = tree.flatten(list(tangents))
-    if structure != point.structure:
-        raise ShapeError(
-            "jvp: tangents must be containers like the arguments", got=f"{structure} for {point.structure}"
-        )
     result = point.run(function, {})
-    outputs, out_structure = _outputs("jvp", result)
+    main, aux = result if has_aux else (result, None)
+    outputs, structure = _outputs("jvp", main)
     roots = [node_of(t) for t in outputs]
-    found = autodiff.jvp(roots, point.nodes, [node_of(as_tensor(t, "jvp")) for t in moves])
-    b = Builder(where_now())
-    moved = point.back([b.like(r, 0) if t is None else t for t, r in zip(found, roots, strict=True)])
-    return point.back_tree(result), tree.unflatten(out_structure, moved)
+
+    def push(*tangents: Any) -> Any:
+        moves, given = tree.flatten(list(tangents))
+        if given != point.structure:
+            raise ShapeError(
+                "jvp: tangents must be containers like the arguments", got=f"{given} for {point.structure}"
+            )
+        found = autodiff.jvp(roots, point.nodes, [node_of(as_tensor(t, "jvp")) for t in moves])
+        b = Builder(where_now())
+        moved = point.back([b.like(r, 0) if t is None else t for t, r in zip(found, roots, strict=True)])
+        return tree.unflatten(structure, moved)
+
+    value = point.back_tree(main)
+    return (value, push, point.back_tree(aux)) if has_aux else (value, push)
+
+
+def jvp(
+    function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], *, has_aux: bool = False
+) -> tuple[Any, ...]:
+    """Return the value of a function and its tangent when the arguments move along tangents."""
+    value, push, *aux = linearize(function, *primals, has_aux=has_aux)
+    return value, push(*tangents), *aux
 
 
 def check_grad(
@@ -344,6 +363,10 @@ class CheckTrace(RegionTrace):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, None)
+
+    @property
+    def open(self) -> bool:
+        return False
 
     def around(self, tensor: Tensor) -> tuple[Node, int]:
         with tracing(None):

@@ -18,6 +18,8 @@ _WORDS = (
     ("input", "x"),
     ("other", "y"),
     ("tensors", "arrays"),
+    ("in_dims", "in_axes"),
+    ("out_dims", "out_axes"),
 )
 
 

@@ -22,7 +22,7 @@ from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.handles import CONSTANT, look, rebind
 from stratal.tensor.reductions import argmax
 from stratal.tensor.shapes import as_shape, narrow, reshape
-from stratal.tensor.state import tracing
+from stratal.tensor.state import MODE, tracing
 from stratal.tensor.tensor import Tensor, tensor, wrap
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that adding it visits every uint64
@@ -74,7 +74,7 @@ class Generator:
         node, _ = look(self._state)
         b = Builder(where_now())
         rebind(self._state, b.add(node, full("random", _STRIDE, uint64, ())), CONSTANT)
-        return key
+        return key if MODE.trace is None else MODE.trace.drawn(key)
 
     def next_host_key(self) -> int:
         """Return a key for NumPy's generators, from a sequence of its own."""

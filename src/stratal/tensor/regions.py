@@ -40,6 +40,7 @@ class Region:
             for tensor, node in zip(self.threaded, self.threaded_inputs, strict=True):
                 self.trace.bind(tensor, node)
             fresh = [wrap(n, TRACKED if n.aval.dtype.is_inexact else CONSTANT) for n in self.inputs]
+            self.trace.arguments += fresh
             results, self.extra = body(fresh)
             self.result_tensors = results
             self.results = [look(t)[0] for t in results]

@@ -65,6 +65,15 @@ class Trace:
             trace = trace.parent
         return False
 
+    @property
+    def open(self) -> bool:
+        """Whether values from outside are there to be read, since no function is being captured."""
+        return False
+
+    def drawn(self, key: Tensor) -> Tensor:
+        """Return the key to draw with, of one that a generator gave."""
+        return key
+
     def made(self, tensor: Tensor) -> None:
         """Take note of a tensor made inside."""
         self.created.append(weakref.ref(tensor))
@@ -162,6 +171,14 @@ class RegionTrace(Trace):
         self.parent = parent
         if parent is not None:
             self.symbols = parent.symbols
+        self.arguments: list[Tensor] = []  # what the region is given: it may depend on what takes gradients
+
+    @property
+    def open(self) -> bool:
+        return self.parent is None or self.parent.open
+
+    def drawn(self, key: Tensor) -> Tensor:
+        return key if self.parent is None else self.parent.drawn(key)
 
     def look(self, tensor: Tensor) -> tuple[Node, int]:
         if tensor._trace is self:
@@ -217,7 +234,7 @@ class RegionTrace(Trace):
         self.cells[id(tensor)] = cell
 
     def gradient_takers(self) -> list[Tensor]:
-        inside = super().gradient_takers()
+        inside = super().gradient_takers() + [t for t in self.arguments if t._track == 1]
         return inside if self.parent is None else inside + self.parent.gradient_takers()
 
     def written(self) -> list[Cell]:

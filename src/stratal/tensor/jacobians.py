@@ -1,0 +1,138 @@
+"""Jacobians and Hessians: a derivative in every direction of a basis at once, by vmap."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from stratal.base import tree
+from stratal.base.dims import as_int
+from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.tensor.build import as_tensor
+from stratal.tensor.creation import eye, zeros
+from stratal.tensor.gradients import linearize, split_arguments, vjp
+from stratal.tensor.mapping import vmap
+from stratal.tensor.shapes import reshape
+from stratal.tensor.tensor import Tensor
+
+Argnums = int | Sequence[int]
+
+
+def jacrev(
+    function: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """Return a function that returns the Jacobian with respect to the arguments `argnums`, in reverse mode.
+
+    A result of shape [r...] and an argument of shape [a...] give [r..., a...]. Results and arguments may be
+    containers: the Jacobian is a container like the result, of containers like the arguments (a tuple of
+    them for a sequence of `argnums`). Cost: one pullback per element of the result, `chunk_size` at a time;
+    `jacfwd` is cheaper where there are fewer arguments. With `has_aux` the function returns (result, anything
+    else), and so does the Jacobian.
+    """
+
+    @functools.wraps(function)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        places, fill = split_arguments("jacrev", argnums, args)
+        chosen = [args[k] for k in places]
+        value, pullback, *aux = vjp(lambda *given: function(*fill(given), **kwargs), *chosen, has_aux=has_aux)
+        outputs, structure = _real("jacrev", value)
+
+        def back(number: int, cotangent: Tensor) -> Any:
+            return pullback(_in_place_of(outputs, structure, number, cotangent))
+
+        rows = []
+        for number, output in enumerate(outputs):
+            moved = vmap(functools.partial(back, number), chunk_size=chunk_size)(_basis(output))
+            by_place = [
+                tree.map(lambda g, y=output: reshape(g, y.shape + g.shape[1:]), part) for part in moved
+            ]
+            rows.append(by_place[0] if isinstance(argnums, int) else tuple(by_place))
+        result = tree.unflatten(structure, rows)
+        return (result, *aux) if has_aux else result
+
+    return jacobian
+
+
+def jacfwd(
+    function: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]:
+    """Return a function that returns the Jacobian with respect to the arguments `argnums`, in forward mode.
+
+    Shapes and containers as of `jacrev`. Cost: one tangent per element of the arguments; `jacrev` is cheaper
+    where results are fewer.
+    """
+
+    @functools.wraps(function)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        places, fill = split_arguments("jacfwd", argnums, args)
+        chosen = [args[k] for k in places]
+        value, push, *aux = linearize(
+            lambda *given: function(*fill(given), **kwargs), *chosen, has_aux=has_aux
+        )
+        outputs, structure = _real("jacfwd", value)
+        inputs, given = _real("jacfwd", chosen)
+
+        def forth(number: int, tangent: Tensor) -> list[Tensor]:
+            return tree.leaves(push(*_in_place_of(inputs, given, number, tangent)))
+
+        columns = [
+            vmap(functools.partial(forth, number), out_axes=-1, chunk_size=chunk_size)(_basis(x))
+            for number, x in enumerate(inputs)
+        ]
+        rows = []
+        for k, output in enumerate(outputs):
+            parts = [reshape(c[k], output.shape + x.shape) for c, x in zip(columns, inputs, strict=True)]
+            by_place = tree.unflatten(given, parts)
+            rows.append(by_place[0] if isinstance(argnums, int) else tuple(by_place))
+        result = tree.unflatten(structure, rows)
+        return (result, *aux) if has_aux else result
+
+    return jacobian
+
+
+def jacobian(
+    function: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False, *, mode: str = "reverse"
+) -> Callable[..., Any]:
+    """Return a function that returns the Jacobian, in `reverse` mode as `jacrev` or `forward` as `jacfwd`."""
+    modes = {"reverse": jacrev, "forward": jacfwd}
+    if mode not in modes:
+        raise AttributeValueError("jacobian: mode is 'reverse' or 'forward'", got=repr(mode))
+    return modes[mode](function, argnums, has_aux)
+
+
+def hessian(function: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that returns the second derivatives: forward mode over reverse mode.
+
+    A result of shape [r...] gives [r..., a..., a...]; for containers as `jacrev`, twice.
+    """
+    return jacfwd(jacrev(function, argnums, has_aux), argnums, has_aux)
+
+
+def _real(name: str, value: Any) -> tuple[list[Tensor], tree.Structure]:
+    leaves, structure = tree.flatten(value)
+    tensors = [as_tensor(x, name) for x in leaves]
+    for t in tensors:
+        if not t.dtype.is_float:
+            raise DTypeError(f"{name}: results and arguments are real floats", got=str(t.type))
+    return tensors, structure
+
+
+def _basis(like: Tensor) -> Tensor:
+    """Return every unit vector of a tensor's shape, one per row."""
+    count = as_int(like.type.size)
+    return reshape(eye(count, dtype=like.dtype), (count, *like.shape))
+
+
+def _in_place_of(tensors: Iterable[Tensor], structure: tree.Structure, number: int, one: Tensor) -> Any:
+    """Return a container of zeros, with `one` at a place."""
+    parts = [one if k == number else zeros(t.shape, dtype=t.dtype) for k, t in enumerate(tensors)]
+    return tree.unflatten(structure, parts)
