@@ -29,8 +29,9 @@ _NAMES: dict[str, str] = {
     "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "
     "int16 int32 int64 int8 uint16 uint32 uint64 uint8",
     "stratal.base.errors": "StratalError",
+    "stratal.tensor.associative": "associative_scan",
     "stratal.tensor.capture": "compile",
-    "stratal.tensor.control": "cond fori_loop host_call scan spec while_loop",
+    "stratal.tensor.control": "cond fori_loop host_call map scan spec switch while_loop",
     "stratal.tensor.gradients": "check_grad grad gradients jvp linearize value_and_grad vjp",
     "stratal.tensor.info": "can_cast e finfo iinfo inf isdtype nan newaxis pi result_type",
     "stratal.tensor.jacobians": "hessian jacfwd jacobian jacrev",

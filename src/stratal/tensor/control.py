@@ -1,5 +1,5 @@
-"""Control flow on traced values: cond, while_loop, fori_loop, scan; and calls to Python in the middle of a
-program.
+"""Control flow on traced values: cond, switch, while_loop, fori_loop, scan, map; and calls to Python in the
+middle of a program.
 """
 
 from __future__ import annotations
@@ -102,18 +102,48 @@ def cond(predicate: Any, true_fn: Callable[..., Any], false_fn: Callable[..., An
     """
     if isinstance(predicate, (bool, np.bool_)):
         return true_fn(*operands) if predicate else false_fn(*operands)
-    flag = _flag("cond", predicate)
-    given, structure = _flatten("cond", list(operands))
+    return _one_of("cond", _flag("cond", predicate), true_fn, false_fn, operands)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """Return branches[index](*operands); only that branch runs. An index out of range means the nearest one.
+
+    All return containers of tensors of the same types. A tree of `cond`: log2(n) of them run.
+    """
+    functions = list(branches)
+    if not functions:
+        raise AttributeValueError("switch: takes at least one branch", got="none")
+    number = as_tensor(index, "switch")
+    if number.ndim or not number.dtype.is_integer:
+        raise DTypeError("switch: the index is an integer scalar", got=str(number.type))
+    if not isinstance(index, Tensor):
+        return functions[min(max(int(index), 0), len(functions) - 1)](*operands)
+
+    def among(low: int, high: int) -> Callable[..., Any]:
+        if high - low == 1:
+            return functions[low]
+        middle = (low + high) // 2
+        return lambda *given: _one_of(
+            "switch", number < middle, among(low, middle), among(middle, high), given
+        )
+
+    return among(0, len(functions))(*operands)
+
+
+def _one_of(
+    name: str, flag: Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any
+) -> Any:
+    given, structure = _flatten(name, list(operands))
     regions = trace_bodies(
         ("cond.then", "cond.otherwise"),
         [t.type for t in given],
-        [_branch(f, structure) for f in (true_fn, false_fn)],
+        [_branch(name, f, structure) for f in (true_fn, false_fn)],
     )
     then, otherwise = regions
-    _check_like("cond", "both branches must return like containers", otherwise.extra, then.extra)
+    _check_like(name, "branches must return like containers", otherwise.extra, then.extra)
     _check_types(
-        "cond",
-        "both branches must return the same types",
+        name,
+        "branches must return the same types",
         otherwise.result_tensors,
         [n.aval for n in then.results],
     )
@@ -140,9 +170,9 @@ def _flag(name: str, predicate: Any) -> Tensor:
     return reshape(flag if flag.dtype is bool_ else cast(flag, bool_), ())
 
 
-def _branch(function: Callable[..., Any], structure: tree.Structure) -> Any:
+def _branch(name: str, function: Callable[..., Any], structure: tree.Structure) -> Any:
     def body(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
-        return _flatten("cond", function(*tree.unflatten(structure, fresh)))
+        return _flatten(name, function(*tree.unflatten(structure, fresh)))
 
     return body
 
@@ -156,11 +186,20 @@ def _joined(b: Builder, region: Region, before: Node | None = None) -> Node:
 
 
 # -- loops ---------------------------------------------------------------------------------------------------
-def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], init: Any) -> Any:
+def while_loop(
+    cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], init: Any, *, max_steps: int | None = None
+) -> Any:
     """Return what is left of `init` after `body_fn`, applied for as long as `cond_fn` of it holds.
 
-    Not differentiable in reverse mode: the number of steps has no bound. `scan` with a runtime length is.
+    Differentiable in forward mode. In reverse mode only with `max_steps`, after which it ends whatever the
+    condition says: each of that many steps keeps its values. `scan` with a runtime length is, too.
     """
+    if max_steps is not None:
+
+        def bounded(state: Any, _: Any) -> tuple[Any, None]:
+            return cond(cond_fn(state), body_fn, lambda same: same, state), None
+
+        return scan(bounded, init, length=max_steps)[0]
     given, structure = _flatten("while_loop", init)
     types = [t.type for t in given]
 
@@ -267,7 +306,8 @@ def _length(rows: list[Tensor], length: Any, max_length: int | None) -> tuple[Di
 def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], init: Any) -> Any:
     """Return what is left of `init` after `x = body_fn(i, x)` for i from lower to upper - 1.
 
-    With Python bounds it is a scan, and differentiable; with a tensor among them a while_loop.
+    With Python bounds it is a scan, and differentiable; with a tensor among them a while_loop, which is in
+    forward mode only.
     """
     if isinstance(lower, Tensor) or isinstance(upper, Tensor):
         start = cast(as_tensor(lower), int64)
@@ -286,6 +326,14 @@ def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], ini
     steps = upper - lower if isinstance(upper, Sym) else max(0, int(upper) - int(lower))
     (_, last), _ = scan(step, (as_tensor(lower), init), length=steps)
     return last
+
+
+def map(function: Callable[[Any], Any], xs: Any) -> Any:
+    """Return the results of a function on each row of `xs`, one row after another, stacked.
+
+    What `st.vmap` computes at once this computes in a loop, with the memory of one row.
+    """
+    return scan(lambda _, row: (None, function(row)), None, xs)[1]
 
 
 # -- Python in the middle ------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class While(Op):
     num_carries: int
     not_differentiable = (
         "reverse mode must keep every step's values and the number of steps has no bound; "
-        "use scan with a static bound and a runtime length"
+        "use scan with a static bound and a runtime length, or give while_loop max_steps"
     )
     foldable = False
 
