@@ -131,7 +131,8 @@ def test_the_type_rule_holds_for_opaque_sizes(name: str) -> None:
     assert accepted or not tried or name in KNOWN_SIZES, f"{name}: refuses every sample with opaque sizes"
 
 
-KNOWN_SIZES = dict.fromkeys(("cond", "scan", "while"), "a region is a graph of fixed types") | {
+REGIONS = ("checkpoint", "cond", "custom_jvp", "custom_vjp", "scan", "while")
+KNOWN_SIZES = dict.fromkeys(REGIONS, "a region is a graph of fixed types") | {
     "expression": "its text names sizes"
 }
 

@@ -32,6 +32,7 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.associative": "associative_scan",
     "stratal.tensor.capture": "compile",
     "stratal.tensor.control": "cond fori_loop host_call map scan spec switch while_loop",
+    "stratal.tensor.custom": "checkpoint custom_jvp custom_vjp",
     "stratal.tensor.gradients": "check_grad grad gradients jvp linearize value_and_grad vjp",
     "stratal.tensor.info": "can_cast e finfo iinfo inf isdtype nan newaxis pi result_type",
     "stratal.tensor.jacobians": "hessian jacfwd jacobian jacrev",

@@ -1,4 +1,4 @@
-"""Passes over control flow: loops that do the same work become one, results nobody reads are not computed."""
+"""Passes over control flow: calls end, loops that do the same work become one, results nobody reads go."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stratal.base.types import TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, inline, substitute
 from stratal.graph.node import Const, Item, Node, items, make, rebuild, take_item, topological
+from stratal.ops.control.call import Call
 from stratal.ops.control.cond import Cond
 from stratal.ops.control.scan import Scan
 from stratal.ops.control.while_ import While
@@ -51,6 +52,23 @@ def _single_step(op: Scan, producer: Node, node: Node) -> Node:
         dict(zip(op.body.inputs, [*parts.carries, *rows, *parts.consts, zero], strict=True)),
     )[0]
     return value if index < op.num_carries else b.reshape(value, shape=node.shape)
+
+
+# -- calls ---------------------------------------------------------------------------------------------------
+def inline_calls(graph: Graph) -> Graph:
+    """Put the body of every call in its place, those within bodies too: derivatives have been taken."""
+    while any(isinstance(n.op, Call) for n in graph.nodes):
+        found: dict[Node, list[Node]] = {}
+        for node in graph.nodes:
+            inputs = [found[i][0] for i in node.inputs] if not isinstance(node.op, Item) else []
+            if isinstance(node.op, Item):
+                found[node] = [found[node.inputs[0]][node.op.index]]
+            elif isinstance(node.op, Call):
+                found[node] = inline(node.op.body, inputs)
+            else:
+                found[node] = items(rebuild(node, inputs))
+        graph = with_roots(graph, [found[r][0] for r in graph.roots])
+    return graph
 
 
 # -- merging -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Item, Node, make
 from stratal.graph.op import Op
 from stratal.graph.pattern import COMMUTATIVE, Rule, Rules
-from stratal.optimize.control import merge_twins, resolve_item, trim_control
+from stratal.optimize.control import inline_calls, merge_twins, resolve_item, trim_control
 from stratal.optimize.fold import fold
 from stratal.optimize.rewrite import Step, rewrite_graph, with_roots
 from stratal.optimize.rules_arithmetic import ARITHMETIC
@@ -42,11 +42,11 @@ def _rules(fast_math: bool, keep_marks: bool) -> Rules:
 def simplify(graph: Graph, *, fast_math: bool = False, keep_marks: bool = False) -> Graph:
     """Return a graph of the same meaning with less to do.
 
-    `stop_gradient` has done its work once derivatives are taken and is removed, unless `keep_marks` says that
-    more will be taken; `barrier` and `constrain` bind later passes and always stay.
+    `stop_gradient` and calls have done their work once derivatives are taken and are removed, unless
+    `keep_marks` says that more will be taken; `barrier` and `constrain` bind later passes and always stay.
     """
     counts: Counter[str] = Counter()
-    found = _Simplifier(_rules(fast_math, keep_marks), counts).run(graph)
+    found = _Simplifier(_rules(fast_math, keep_marks), counts, keep_marks).run(graph)
     _report(graph, found, counts, {r.name: r for r in ALL_RULES})
     return found
 
@@ -54,13 +54,13 @@ def simplify(graph: Graph, *, fast_math: bool = False, keep_marks: bool = False)
 class _Simplifier:
     """One run: shares the work on regions that occur several times."""
 
-    def __init__(self, rules: Rules, counts: Counter[str]) -> None:
-        self.rules, self.counts = rules, counts
+    def __init__(self, rules: Rules, counts: Counter[str], keep_calls: bool) -> None:
+        self.rules, self.counts, self.keep_calls = rules, counts, keep_calls
         self.builder = Builder()
         self.regions: dict[Graph, Graph] = {}
 
     def run(self, graph: Graph) -> Graph:
-        graph = self.restructure(graph)
+        graph = self.restructure(graph if self.keep_calls else inline_calls(graph))
         for _ in range(_ROUNDS):
             graph = rewrite_graph(graph, self.step, self.counts)
             moved = self.restructure(cse(graph, self.counts))

@@ -21,8 +21,8 @@ from stratal.ops.control.host_call import register_host_function
 from stratal.tensor import lazy
 from stratal.tensor.build import as_tensor, nodes_and_track, where_now
 from stratal.tensor.elementwise import cast
-from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, look, rebind
-from stratal.tensor.regions import TOKEN, Region, captured, closed, trace_bodies
+from stratal.tensor.handles import CONSTANT, look
+from stratal.tensor.regions import TOKEN, Operands, Region, captured, closed, finished, trace_bodies
 from stratal.tensor.shapes import reshape
 from stratal.tensor.state import MODE, tracing
 from stratal.tensor.tensor import Tensor, wrap
@@ -43,55 +43,6 @@ def _check_types(name: str, what: str, got: Sequence[Tensor], want: Sequence[Ten
         if tensor.type != type_:
             raise ShapeError(f"{name}: {what}", got=f"value {k} is {tensor.type}, was {type_}",
                              hint="cast or reshape it before returning it")  # fmt: skip
-
-
-class _Operands:
-    """Nodes and gradient state of what an op with regions is given."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.track = CONSTANT
-
-    def tensors(self, given: Sequence[Tensor]) -> _Operands:
-        nodes, track = nodes_and_track(given)
-        self.nodes += nodes
-        self._join(track)
-        return self
-
-    def outer(self, nodes: Sequence[Node], regions: Sequence[Region]) -> _Operands:
-        """Add captured nodes; they take gradients where the region's results do."""
-        self.nodes += nodes
-        for region in regions:
-            for t in region.result_tensors:
-                self._join(t._track if MODE.grad or t._track != TRACKED else STOPPED)
-        return self
-
-    def _join(self, track: int) -> None:
-        if track == TRACKED or (track == STOPPED and self.track == CONSTANT):
-            self.track = track
-
-
-def _finish(
-    node: Node, track: int, regions: Sequence[Region], first_state: int, num_tokens: int
-) -> list[Tensor]:
-    """Return tensors for the results, and write back outer tensors the regions changed."""
-    threaded = regions[0].threaded
-    parts = items(node)
-    for k, tensor in enumerate(threaded):
-        state = parts[first_state + k]
-        inexact = state.aval.dtype.is_inexact
-        rebind(tensor, state, (track if track != TRACKED or MODE.grad else STOPPED) if inexact else CONSTANT)
-    if num_tokens:
-        keep_effect(parts[first_state + len(threaded)])
-    return [wrap(n, track if n.aval.dtype.is_inexact else CONSTANT) for n in parts]
-
-
-def keep_effect(token: Node) -> None:
-    """Let an effect happen exactly once: now, or in the program being captured."""
-    if MODE.trace is not None:
-        MODE.trace.tokens.append(token)
-    else:
-        wrap(token)._value("host_call")
 
 
 # -- branches ------------------------------------------------------------------------------------------------
@@ -155,9 +106,9 @@ def _one_of(
     )
     graphs = [closed(r.name, r.all_inputs, outer, own) for r, own in zip(regions, roots, strict=True)]
     states = [look(t)[0] for t in then.threaded]
-    ops = _Operands().tensors([flag, *given]).outer([*states, *outer], regions)
+    ops = Operands().tensors([flag, *given]).outer([*states, *outer], regions)
     node = make(REGISTRY["cond"](*graphs), *ops.nodes, where=b.where)
-    results = _finish(node, ops.track, regions, len(then.results), token)
+    results = finished(node, ops.track, regions, len(then.results), token)
     return tree.unflatten(then.extra, results[: len(then.results)])
 
 
@@ -223,9 +174,9 @@ def while_loop(
               closed(body.name, [*body.all_inputs, *token_input], outer, roots)]  # fmt: skip
     states = [look(t)[0] for t in body.threaded]
     start = [b.const(0, int64)] if token else []
-    ops = _Operands().tensors(given).outer([*states, *start, *outer], regions)
+    ops = Operands().tensors(given).outer([*states, *start, *outer], regions)
     node = make(REGISTRY["while"](*graphs, len(roots)), *ops.nodes, where=b.where)  # type: ignore[call-arg]
-    results = _finish(node, ops.track, [body], len(given), token)
+    results = finished(node, ops.track, [body], len(given), token)
     return tree.unflatten(structure, results[: len(given)])
 
 
@@ -260,7 +211,7 @@ def scan(
 
     (body,) = trace_bodies(("scan.body",), types, (step,))
     node, track, first_state, token = _scan_node(body, carry, rows, count, runtime, reverse)
-    results = _finish(node, track, [body], first_state, token)
+    results = finished(node, track, [body], first_state, token)
     ys = results[len(carry) + len(body.threaded) + token :]
     return tree.unflatten(structure, results[: len(carry)]), tree.unflatten(made["ys"], ys)
 
@@ -280,7 +231,7 @@ def _scan_node(
     outer = captured(roots, inputs)
     graph = closed(body.name, inputs, outer, roots, last=[number])
     states = [look(t)[0] for t in body.threaded]
-    ops = _Operands().tensors(carry)
+    ops = Operands().tensors(carry)
     ops.nodes += [*states, *([b.const(0, int64)] if token else [])]
     ops.tensors(rows).outer(outer, [body])
     if runtime is not None:

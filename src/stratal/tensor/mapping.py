@@ -19,9 +19,9 @@ from stratal.ops.families import moved_axis, repeated
 from stratal.tensor import values
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import as_tensor, call, where_now
-from stratal.tensor.control import keep_effect
 from stratal.tensor.handles import STOPPED, TRACKED, look, node_of, rebind
 from stratal.tensor.naming import two_names
+from stratal.tensor.regions import keep_effect
 from stratal.tensor.shapes import concat, narrow
 from stratal.tensor.state import MODE, tracing
 from stratal.tensor.tensor import Tensor, wrap

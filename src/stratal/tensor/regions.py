@@ -12,8 +12,9 @@ from typing import Any
 from stratal.base.dtypes import int64
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Const, Input, Node, graph_input, topological
-from stratal.tensor.handles import CONSTANT, TRACKED, look
+from stratal.graph.node import Const, Input, Node, graph_input, items, topological
+from stratal.tensor.build import nodes_and_track
+from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, look, rebind
 from stratal.tensor.state import MODE, tracing
 from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.trace import RegionTrace
@@ -109,3 +110,53 @@ def closed(
     fresh = [graph_input(f"{name}.outer{k}", n.aval) for k, n in enumerate(outer)]
     made = substitute(roots, dict(zip(outer, fresh, strict=True)))
     return Graph([*inputs, *fresh, *last], made, name=name)
+
+
+# -- the op on a region --------------------------------------------------------------------------------------
+class Operands:
+    """Nodes and gradient state of what an op with regions is given."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.track = CONSTANT
+
+    def tensors(self, given: Sequence[Tensor]) -> Operands:
+        nodes, track = nodes_and_track(given)
+        self.nodes += nodes
+        self._join(track)
+        return self
+
+    def outer(self, nodes: Sequence[Node], regions: Sequence[Region]) -> Operands:
+        """Add captured nodes; they take gradients where the region's results do."""
+        self.nodes += nodes
+        for region in regions:
+            for t in region.result_tensors:
+                self._join(t._track if MODE.grad or t._track != TRACKED else STOPPED)
+        return self
+
+    def _join(self, track: int) -> None:
+        if track == TRACKED or (track == STOPPED and self.track == CONSTANT):
+            self.track = track
+
+
+def finished(
+    node: Node, track: int, regions: Sequence[Region], first_state: int, num_tokens: int
+) -> list[Tensor]:
+    """Return tensors for the results, and write back outer tensors the regions changed."""
+    threaded = regions[0].threaded
+    parts = items(node)
+    for k, tensor in enumerate(threaded):
+        state = parts[first_state + k]
+        inexact = state.aval.dtype.is_inexact
+        rebind(tensor, state, (track if track != TRACKED or MODE.grad else STOPPED) if inexact else CONSTANT)
+    if num_tokens:
+        keep_effect(parts[first_state + len(threaded)])
+    return [wrap(n, track if n.aval.dtype.is_inexact else CONSTANT) for n in parts]
+
+
+def keep_effect(token: Node) -> None:
+    """Let an effect happen exactly once: now, or in the program being captured."""
+    if MODE.trace is not None:
+        MODE.trace.tokens.append(token)
+    else:
+        wrap(token)._value("host_call")

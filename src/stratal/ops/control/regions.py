@@ -15,6 +15,7 @@ from stratal.graph.graph import Graph, substitute
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Const, Node, topological
 from stratal.graph.op import Array
+from stratal.ops.marks.barrier import AGAIN, Barrier
 
 # Recomputed in the backward pass rather than saved: they cost nothing, or only repeat what they read.
 _REMADE = frozenset({"broadcast", "reshape", "permute", "flip", "iota"})
@@ -124,9 +125,10 @@ def cut(
             later.add(node)
     have, fixed = set(at_hand), set() if constant is None else _depends_only(order, set(constant))
     wanted = list(_read_by(later, order, roots))
-    found = _sorted_out(wanted, have, fixed, set())
-    again = _made_of(found["saved"], have)
-    if again:
+    anew = _behind_checkpoints(order)
+    found = _sorted_out(wanted, have, fixed, anew)
+    again = _made_of(found["saved"], have) | anew
+    if again != anew:
         found = _sorted_out(wanted, have, fixed, again)
     return Backward(list(found["saved"]), list(found["hoisted"]), list(found["remade"]), list(roots))
 
@@ -145,6 +147,15 @@ def _sorted_out(
                 found[kind][value] = None
             else:
                 stack.extend(reversed(value.inputs))
+    return found
+
+
+def _behind_checkpoints(order: Sequence[Node]) -> set[Node]:
+    """Return the nodes that a checkpoint computes anew, from the barriers on."""
+    found: set[Node] = set()
+    for node in order:
+        if node.op == Barrier(AGAIN) or any(child in found for child in node.inputs):
+            found.add(node)
     return found
 
 

@@ -13,6 +13,8 @@ from stratal.graph.op import Reject, Sample, record
 from stratal.ops.families import SAMPLE_SHAPES
 from stratal.ops.marks.family import Mark
 
+AGAIN = 1 << 32  # the id of what a checkpoint reads again: whatever depends on it is to be computed anew
+
 
 @record
 class Barrier(Mark):

@@ -1,0 +1,287 @@
+"""Functions with derivatives of their own, and functions that are run again in the backward pass."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
+from stratal.base.types import TensorType
+from stratal.graph.graph import Graph
+from stratal.graph.node import Input, make
+from stratal.ops.control.call import Checkpoint, CustomJvp, CustomVjp
+from stratal.tensor.build import as_tensor, where_now
+from stratal.tensor.creation import zeros
+from stratal.tensor.elementwise import cast
+from stratal.tensor.handles import look
+from stratal.tensor.regions import Operands, Region, captured, closed, finished, trace_bodies
+from stratal.tensor.state import MODE
+from stratal.tensor.tensor import Tensor
+
+
+class _Slots:
+    """A container whose tensors are taken out; the rest of it, numbers and strings, stays where it is."""
+
+    def __init__(self, value: Any) -> None:
+        self.leaves, self.structure = tree.flatten(value)
+        self.at = [k for k, x in enumerate(self.leaves) if isinstance(x, (Tensor, np.ndarray))]
+        self.tensors = [as_tensor(self.leaves[k]) for k in self.at]
+        self.types = [t.type for t in self.tensors]
+
+    def filled(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the container with other tensors."""
+        leaves = list(self.leaves)
+        for k, t in zip(self.at, tensors, strict=True):
+            leaves[k] = t
+        return tree.unflatten(self.structure, leaves)
+
+
+# -- checkpoint ----------------------------------------------------------------------------------------------
+def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
+    """Return function(*args, **kwargs), to be run again in the backward pass rather than keep its values.
+
+    What reverse mode keeps is the arguments, and what the function reads from around it. Without arguments it
+    returns such a function, as a decorator. Random numbers are the same both times. `use_reentrant` is
+    PyTorch's, and says nothing here. Raises: CaptureError for a function with effects (`st.host_call`).
+    Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
+    """
+    if args or kwargs:
+        return _run_twice(function, args, kwargs)
+
+    @functools.wraps(function)
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return _run_twice(function, args, kwargs)
+
+    return checkpointed
+
+
+def _run_twice(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not MODE.grad:
+        return function(*args, **kwargs)
+    given = _Slots((args, kwargs))
+
+    def body(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        own, named = given.filled(fresh)
+        found = _Slots(function(*own, **named))
+        return found.tensors, found
+
+    (region,) = trace_bodies(("checkpoint",), given.types, (body,))
+    if region.tokens:
+        raise CaptureError("checkpoint: a function with effects cannot be run twice", got="st.host_call",
+                           hint="call it outside, or pass pure=True")  # fmt: skip
+    roots = [*region.results, *region.threaded_results]
+    outer = captured(roots, region.all_inputs)
+    outer.sort(key=lambda n: isinstance(n.op, Input))  # parameters come last: they are there anyway
+    graph = closed(region.name, region.all_inputs, outer, roots)
+    states = [look(t)[0] for t in region.threaded]
+    ops = Operands().tensors(given.tensors).outer([*states, *outer], [region])
+    hidden = len(ops.nodes) - sum(isinstance(n.op, Input) for n in outer)
+    node = make(Checkpoint(graph, hidden), *ops.nodes, where=where_now())
+    results = finished(node, ops.track, [region], len(region.results), 0)
+    return region.extra.filled(results[: len(region.results)])
+
+
+# -- derivatives of one's own --------------------------------------------------------------------------------
+class _Custom:
+    """What custom_vjp and custom_jvp share: calling the function with positional arguments."""
+
+    name = ""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            bound = inspect.signature(self.function).bind(*args, **kwargs)
+            bound.apply_defaults()
+            if bound.kwargs:
+                raise AttributeValueError(
+                    f"{self.name}: takes positional arguments", got=", ".join(bound.kwargs)
+                )
+            args = bound.args
+        return self.apply(args) if MODE.grad else self.function(*args)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def apply(self, args: tuple[Any, ...]) -> Any:
+        """Return the result, with the rule beside it."""
+        raise NotImplementedError
+
+    def region(self, role: str, types: Sequence[TensorType], body: Callable[[list[Tensor]], Any]) -> Region:
+        """Trace one of the functions. Raises: CaptureError where it changes something around it."""
+        region = Region(f"{self.__name__}.{role}", types, body, [])  # type: ignore[attr-defined]
+        if region.changed or region.tokens:
+            raise CaptureError(
+                f"{self.name}: the {role} must not change anything around it",
+                got="a random generator, a tensor of its own or st.host_call",
+                hint="hand in random keys and tensors as arguments, and return new values",
+            )  # fmt: skip
+        return region
+
+    def primal(self, args: tuple[Any, ...]) -> tuple[_Slots, Region]:
+        given = _Slots(args)
+
+        def body(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+            found = _Slots(self.function(*given.filled(fresh)))
+            return found.tensors, found
+
+        return given, self.region("function", given.types, body)
+
+    def need(self, rule: Any, method: str) -> None:
+        if rule is None:
+            raise AttributeValueError(
+                f"{self.name}: has no rule yet", got=self.__name__, hint=f"call {method}"
+            )  # type: ignore[attr-defined]
+
+
+class custom_vjp(_Custom):
+    """A function whose reverse mode is given by two functions.
+
+        f = st.custom_vjp(f)
+        f.defvjp(forward, backward)
+
+    `forward(*args)` returns (result, anything); `backward(anything, cotangent of the result)` returns a tuple
+    of one cotangent per argument, None for zero. Both are differentiated in turn for derivatives of higher
+    order. Usable under vmap, in compiled functions and in loops; forward mode is an error, as is a gradient
+    of what the function reads from around it.
+    """
+
+    name = "custom_vjp"
+    forward: Callable[..., Any] | None = None
+    backward: Callable[..., Any] | None = None
+
+    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        """Set both rules."""
+        self.forward, self.backward = forward, backward
+
+    def apply(self, args: tuple[Any, ...]) -> Any:
+        self.need(self.forward, "defvjp(forward, backward)")
+        given, primal = self.primal(args)
+        first = self.region("forward rule", given.types, functools.partial(self._forward, given))
+        result, residuals = first.extra
+        same = [t.type for t in result.tensors] == [n.aval for n in primal.results]
+        if result.structure != primal.extra.structure or not same:
+            raise ShapeError(
+                "custom_vjp: the forward rule must return (result, residuals), result as the function's",
+                got=f"{result.structure} for {primal.extra.structure}",
+            )
+        seeds = [t for t in result.types if t.dtype.is_inexact]
+        back = self.region(
+            "backward rule",
+            [*residuals.types, *seeds],
+            functools.partial(self._back, given, result, residuals),
+        )
+        regions = (primal, first, back)
+        outer = list(dict.fromkeys(n for r in regions for n in captured(r.results, r.inputs)))
+        graphs = [closed(r.name, r.inputs, outer, r.results) for r in regions]
+        return _called(CustomVjp(*graphs, len(given.tensors)), given, primal, outer)
+
+    def _forward(self, given: _Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        assert self.forward is not None
+        found = self.forward(*given.filled(fresh))
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise DTypeError("custom_vjp: the forward rule must return (result, residuals)",
+                             got=type(found).__name__)  # fmt: skip
+        result, residuals = map(_Slots, found)
+        return [*result.tensors, *residuals.tensors], (result, residuals)
+
+    def _back(
+        self, given: _Slots, result: _Slots, residuals: _Slots, fresh: list[Tensor]
+    ) -> tuple[list[Tensor], Any]:
+        assert self.backward is not None
+        kept, seeds = fresh[: len(residuals.tensors)], iter(fresh[len(residuals.tensors) :])
+        cotangents = [
+            next(seeds) if t.dtype.is_inexact else zeros(t.shape, dtype=t.dtype) for t in result.types
+        ]
+        found = self.backward(residuals.filled(kept), result.filled(cotangents))
+        return _like_arguments("the backward rule", found, given), None
+
+
+class custom_jvp(_Custom):
+    """A function whose derivative is given by a function of tangents, linear in them.
+
+        f = st.custom_jvp(f)
+        f.defjvp(rule)
+
+    `rule(primals, tangents)`, tuples of one entry per argument, returns (result, tangent of the result).
+    Reverse mode runs its transpose. Usable under vmap, in compiled functions and in loops; a derivative by
+    what the function reads from around it is an error.
+    """
+
+    name = "custom_jvp"
+    rule: Callable[..., Any] | None = None
+
+    def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the rule, and return it: also a decorator."""
+        self.rule = rule
+        return rule
+
+    def apply(self, args: tuple[Any, ...]) -> Any:
+        self.need(self.rule, "defjvp(rule)")
+        given, primal = self.primal(args)
+        moves = [t for t in given.types if t.dtype.is_inexact]
+        rule = self.region(
+            "rule", [*given.types, *moves], functools.partial(self._tangent, given, primal.extra)
+        )
+        outer = list(dict.fromkeys(n for r in (primal, rule) for n in captured(r.results, r.inputs)))
+        body = closed(primal.name, primal.inputs, outer, primal.results)
+        count = len(given.types)
+        tangent = closed(rule.name, rule.inputs, outer, rule.results)
+        own, moved, others = tangent.inputs[:count], rule.inputs[count:], tangent.inputs[len(rule.inputs) :]
+        tangent = Graph([*own, *others, *moved], tangent.outputs, name=rule.name)
+        return _called(CustomJvp(body, tangent, count), given, primal, outer)
+
+    def _tangent(self, given: _Slots, result: _Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        assert self.rule is not None
+        primals, moves = fresh[: len(given.types)], iter(fresh[len(given.types) :])
+        tangents = [next(moves) if t.dtype.is_inexact else zeros(t.shape, dtype=t.dtype) for t in given.types]
+        found = self.rule(given.filled(primals), given.filled(tangents))
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise DTypeError("custom_jvp: the rule must return (result, tangent)", got=type(found).__name__)
+        return _like("the rule", found[1], result.filled(result.tensors)), None
+
+
+def _called(op: CustomVjp | CustomJvp, given: _Slots, primal: Region, outer: Sequence[Any]) -> Any:
+    ops = Operands().tensors(given.tensors).outer(outer, [primal])
+    node = make(op, *ops.nodes, where=where_now())
+    return primal.extra.filled(finished(node, ops.track, [primal], len(primal.results), 0))
+
+
+def _like_arguments(what: str, found: Any, given: _Slots) -> list[Tensor]:
+    """Return a derivative per float tensor of the arguments, of one entry per argument."""
+    args = given.filled(given.tensors)
+    if not isinstance(found, (tuple, list)) or len(found) != len(args):
+        got = f"{len(found)} entries" if isinstance(found, (tuple, list)) else type(found).__name__
+        raise ShapeError(f"custom_vjp: {what} returns a tuple of one cotangent per argument",
+                         got=f"{got} for {len(args)} arguments")  # fmt: skip
+    return [t for entry, arg in zip(found, args, strict=True) for t in _like(what, entry, arg)]
+
+
+def _like(what: str, found: Any, like: Any) -> list[Tensor]:
+    """Return a derivative per float tensor of `like`; None stands for zeros."""
+    wanted = tree.leaves(like)
+    if found is None:
+        parts: list[Any] = [None] * len(wanted)
+    else:
+        parts, structure = tree.flatten(found, is_leaf=lambda x: x is None)
+        if structure != tree.flatten(like)[1]:
+            raise ShapeError(f"custom derivative: {what} returns containers like what it is for",
+                             got=f"{structure} for {tree.flatten(like)[1]}")  # fmt: skip
+    made = []
+    for part, x in zip(parts, wanted, strict=True):
+        if not isinstance(x, (Tensor, np.ndarray)) or not as_tensor(x).dtype.is_inexact:
+            continue
+        type_ = as_tensor(x).type
+        t = zeros(type_.shape, dtype=type_.dtype) if part is None else as_tensor(part, "custom derivative")
+        if t.shape != type_.shape or not t.dtype.is_inexact:
+            raise ShapeError(f"custom derivative: {what} returns what has the shape of what it is for",
+                             got=f"{t.type} for {type_}")  # fmt: skip
+        made.append(t if t.dtype is type_.dtype else cast(t, type_.dtype))
+    return made
