@@ -18,7 +18,7 @@ TIERS = [
     {"compiler"},
     {"tensor"},
     {"data", "fft", "formats", "linalg", "nn", "optim", "special", "te"},
-    {"train", "auto", "compress", "serve"},
+    {"train", "auto", "compress", "serve", "func"},
     {"inspect"},
     {"tune"},
     {"stratal"},  # the package itself: the public names

@@ -16,6 +16,7 @@ _MODULES = (
     "data",
     "fft",
     "formats",
+    "func",
     "inspect",
     "linalg",
     "nn",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,6 +88,17 @@ def _run_twice(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 # -- derivatives of one's own --------------------------------------------------------------------------------
+class _Depth(threading.local):
+    """How often a function stands among the rules being traced in this thread, by its id."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+
+
+_DEPTH = _Depth()
+_ORDERS = 4  # derivatives that rules which call their own function are followed to
+
+
 class _Custom:
     """What custom_vjp and custom_jvp share: calling the function with positional arguments."""
 
@@ -105,14 +117,37 @@ class _Custom:
                     f"{self.name}: takes positional arguments", got=", ".join(bound.kwargs)
                 )
             args = bound.args
-        return self.apply(args) if MODE.grad else self.function(*args)
+        if not MODE.grad:
+            return self.function(*args)
+        depth = _DEPTH.of.get(id(self), 0)
+        given, primal = self.primal(args)
+        if depth == _ORDERS:
+            return self.called(
+                given, primal, [], lambda body: CustomVjp(body, None, None, len(given.tensors))
+            )
+        _DEPTH.of[id(self)] = depth + 1
+        try:
+            return self.with_rule(given, primal)
+        finally:
+            _DEPTH.of[id(self)] = depth
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def apply(self, args: tuple[Any, ...]) -> Any:
+    def with_rule(self, given: _Slots, primal: Region) -> Any:
         """Return the result, with the rule beside it."""
         raise NotImplementedError
+
+    def called(
+        self, given: _Slots, primal: Region, rules: Sequence[Region], op: Callable[..., CustomVjp | CustomJvp]
+    ) -> Any:
+        """Return the result of the op made of the closed graphs of the function and its rules."""
+        regions = (primal, *rules)
+        outer = list(dict.fromkeys(n for r in regions for n in captured(r.results, r.inputs)))
+        graphs = [closed(r.name, r.inputs, outer, r.results) for r in regions]
+        ops = Operands().tensors(given.tensors).outer(outer, [primal])
+        node = make(op(*graphs), *ops.nodes, where=where_now())
+        return primal.extra.filled(finished(node, ops.track, [primal], len(primal.results), 0))
 
     def region(self, role: str, types: Sequence[TensorType], body: Callable[[list[Tensor]], Any]) -> Region:
         """Trace one of the functions. Raises: CaptureError where it changes something around it."""
@@ -161,9 +196,8 @@ class custom_vjp(_Custom):
         """Set both rules."""
         self.forward, self.backward = forward, backward
 
-    def apply(self, args: tuple[Any, ...]) -> Any:
+    def with_rule(self, given: _Slots, primal: Region) -> Any:
         self.need(self.forward, "defvjp(forward, backward)")
-        given, primal = self.primal(args)
         first = self.region("forward rule", given.types, functools.partial(self._forward, given))
         result, residuals = first.extra
         same = [t.type for t in result.tensors] == [n.aval for n in primal.results]
@@ -178,10 +212,9 @@ class custom_vjp(_Custom):
             [*residuals.types, *seeds],
             functools.partial(self._back, given, result, residuals),
         )
-        regions = (primal, first, back)
-        outer = list(dict.fromkeys(n for r in regions for n in captured(r.results, r.inputs)))
-        graphs = [closed(r.name, r.inputs, outer, r.results) for r in regions]
-        return _called(CustomVjp(*graphs, len(given.tensors)), given, primal, outer)
+        return self.called(
+            given, primal, [first, back], lambda *graphs: CustomVjp(*graphs, len(given.tensors))
+        )
 
     def _forward(self, given: _Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
         assert self.forward is not None
@@ -223,20 +256,20 @@ class custom_jvp(_Custom):
         self.rule = rule
         return rule
 
-    def apply(self, args: tuple[Any, ...]) -> Any:
+    def with_rule(self, given: _Slots, primal: Region) -> Any:
         self.need(self.rule, "defjvp(rule)")
-        given, primal = self.primal(args)
+        count = len(given.types)
         moves = [t for t in given.types if t.dtype.is_inexact]
         rule = self.region(
             "rule", [*given.types, *moves], functools.partial(self._tangent, given, primal.extra)
         )
-        outer = list(dict.fromkeys(n for r in (primal, rule) for n in captured(r.results, r.inputs)))
-        body = closed(primal.name, primal.inputs, outer, primal.results)
-        count = len(given.types)
-        tangent = closed(rule.name, rule.inputs, outer, rule.results)
-        own, moved, others = tangent.inputs[:count], rule.inputs[count:], tangent.inputs[len(rule.inputs) :]
-        tangent = Graph([*own, *others, *moved], tangent.outputs, name=rule.name)
-        return _called(CustomJvp(body, tangent, count), given, primal, outer)
+
+        def op(body: Graph, tangent: Graph) -> CustomJvp:
+            own, rest = tangent.inputs[:count], tangent.inputs[count:]
+            moved, others = rest[: len(moves)], rest[len(moves) :]
+            return CustomJvp(body, Graph([*own, *others, *moved], tangent.outputs, name=rule.name), count)
+
+        return self.called(given, primal, [rule], op)
 
     def _tangent(self, given: _Slots, result: _Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
         assert self.rule is not None
@@ -246,12 +279,6 @@ class custom_jvp(_Custom):
         if not isinstance(found, tuple) or len(found) != 2:
             raise DTypeError("custom_jvp: the rule must return (result, tangent)", got=type(found).__name__)
         return _like("the rule", found[1], result.filled(result.tensors)), None
-
-
-def _called(op: CustomVjp | CustomJvp, given: _Slots, primal: Region, outer: Sequence[Any]) -> Any:
-    ops = Operands().tensors(given.tensors).outer(outer, [primal])
-    node = make(op, *ops.nodes, where=where_now())
-    return primal.extra.filled(finished(node, ops.track, [primal], len(primal.results), 0))
 
 
 def _like_arguments(what: str, found: Any, given: _Slots) -> list[Tensor]:

@@ -14,6 +14,7 @@ from stratal import autodiff
 from stratal.base import tree
 from stratal.base.errors import AttributeValueError, DTypeError, NotDifferentiableError, ShapeError
 from stratal.base.source import SourceLine
+from stratal.base.weak import note
 from stratal.graph.builder import Builder
 from stratal.graph.graph import substitute
 from stratal.graph.node import Node, constant, graph_input, topological
@@ -196,6 +197,8 @@ def _variable(t: Tensor) -> Tensor:
     else:
         made = wrap(values.pending_leaf(node_of(t)), TRACKED)
     made._leaf = True
+    if MODE.trace is None:
+        note(LEAVES, made)
     return made
 
 

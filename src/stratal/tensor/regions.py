@@ -149,9 +149,10 @@ def finished(
         state = parts[first_state + k]
         inexact = state.aval.dtype.is_inexact
         rebind(tensor, state, (track if track != TRACKED or MODE.grad else STOPPED) if inexact else CONSTANT)
-    if num_tokens:
+    results = [wrap(n, track if n.aval.dtype.is_inexact else CONSTANT) for n in parts]
+    if num_tokens:  # once the results are there: they are computed by the same run
         keep_effect(parts[first_state + len(threaded)])
-    return [wrap(n, track if n.aval.dtype.is_inexact else CONSTANT) for n in parts]
+    return results
 
 
 def keep_effect(token: Node) -> None:

@@ -223,7 +223,7 @@ class RegionTrace(Trace):
     def write_grad(self, tensor: Tensor, grad: Tensor | None) -> None:
         if tensor._trace is not self:
             raise CaptureError(
-                f"{self.name}: a gradient cannot be stored from inside a region",
+                f"{self.name}: a gradient cannot be stored from inside a region", got=str(tensor.type),
                 hint="call backward() outside, or use st.grad inside",
             )
         tensor._grad = grad

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from stratal.base.cost import Cost
 from stratal.base.dtypes import DType, float32, float64
-from stratal.base.errors import NotDifferentiableError, ShapeError
+from stratal.base.errors import NotDifferentiableError, ShapeError, StratalError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
@@ -118,7 +118,7 @@ class Custom(Call):
 
 @record
 class CustomVjp(Custom):
-    """Run `body`; reverse mode runs `forward` and `backward` in place of its derivative.
+    """Run `body`; reverse mode runs `forward` and `backward` in place of its derivative. None: it has none.
 
     body:     (operand...) -> (result...)
     forward:  (operand...) -> (result..., residual...)
@@ -127,14 +127,16 @@ class CustomVjp(Custom):
     """
 
     body: Graph
-    forward: Graph
-    backward: Graph
+    forward: Graph | None
+    backward: Graph | None
     num_arguments: int
     name = "custom_vjp"
 
     def infer(self, *types: TensorType) -> TupleType:
         wanted = self.arguments(types)
         results = super().infer(*types)
+        if self.forward is None or self.backward is None:
+            return results
         regions.check_region(self.name, "forward rule", self.forward, types)
         made = self.forward.output_types
         rule = "the forward rule must return the results first"
@@ -146,6 +148,8 @@ class CustomVjp(Custom):
         return results
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
+        if self.forward is None or self.backward is None:
+            raise self.no_derivative()
         others = inputs[self.num_arguments :]
         self.refuse_others([b.needed(k) and x.dtype.is_inexact for k, x in enumerate(inputs)])
         residuals = inline(self.forward, inputs)[len(items(out)) :]
@@ -158,7 +162,15 @@ class CustomVjp(Custom):
         own = inputs[: self.num_arguments]
         return [*(next(found) if x.dtype.is_inexact else None for x in own), *(None for _ in others)]
 
+    def no_derivative(self) -> StratalError:
+        return NotDifferentiableError(
+            "custom derivative: a rule that calls its own function is followed to some orders only",
+            got=self.body.name, hint="let the rule use the function's result or other functions",
+        )  # fmt: skip
+
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
+        if self.forward is None:
+            raise self.no_derivative()
         raise NotDifferentiableError(
             "custom_vjp: has a rule for reverse mode alone", got=self.body.name,
             hint="st.custom_jvp takes a rule that serves both modes",
@@ -168,6 +180,8 @@ class CustomVjp(Custom):
         """Give all results rows; a shared argument's cotangent is summed over them."""
         every = [True] * len(self.body.outputs)
         body = b.batch_graph(self.body, size, mapped, every)
+        if self.forward is None or self.backward is None:
+            return items(make(CustomVjp(body, None, None, self.num_arguments), *inputs, where=b.where))
         num_residuals = len(self.forward.outputs) - len(every)
         forward = b.batch_graph(self.forward, size, mapped, [*every, *[False] * num_residuals])
         residuals = regions.gained(self.forward, forward)[len(every) :]
@@ -185,6 +199,7 @@ class CustomVjp(Custom):
         for dtype in (float32, float64):
             row = TensorType(dtype, (3,))
             yield Sample(cls(*_product_rules(dtype), 2), (row, row), smooth=False)  # forward mode refuses
+            yield Sample(cls(_product_rules(dtype)[0], None, None, 2), (row, row), smooth=False)
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
