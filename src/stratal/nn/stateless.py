@@ -102,13 +102,14 @@ def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dic
     """
     if not models:
         raise AttributeValueError("stack_module_state: takes at least one model", got="none")
+    states: list[tuple[dict[str, Tensor], dict[str, Tensor]]]
     states = [(dict(m.named_parameters()), dict(m.named_buffers())) for m in models]
     for own in states[1:]:
         if any(a.keys() != b.keys() for a, b in zip(own, states[0], strict=True)):
             got = ", ".join(sorted(set(own[0]) ^ set(states[0][0]) | set(own[1]) ^ set(states[0][1])))
             raise StateDictError("stack_module_state: models have different tensors", got=got)
-    first = states[0][0]
-    parameters = {n: stack([own[0][n].detach() for own in states]) for n in first}
+    first, buffers = states[0]
+    parameters = {n: stack([own[n].detach() for own, _ in states]) for n in first}
     for name, tensor in parameters.items():
         tensor.requires_grad_(first[name].requires_grad)
-    return parameters, {n: stack([own[1][n] for own in states]) for n in states[0][1]}
+    return parameters, {n: stack([own[n] for _, own in states]) for n in buffers}

@@ -1,4 +1,4 @@
-"""Functions with derivatives of their own, and functions that are run again in the backward pass."""
+"""Functions with derivatives of their own, given by rules of the user's."""
 
 from __future__ import annotations
 
@@ -14,80 +14,17 @@ from stratal.base import tree
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
-from stratal.graph.node import Input, make
-from stratal.ops.control.call import Checkpoint, CustomJvp, CustomVjp
+from stratal.graph.node import make
+from stratal.ops.control.custom import CustomJvp, CustomVjp
 from stratal.tensor.build import as_tensor, where_now
 from stratal.tensor.creation import zeros
 from stratal.tensor.elementwise import cast
-from stratal.tensor.handles import look
-from stratal.tensor.regions import Operands, Region, captured, closed, finished, trace_bodies
+from stratal.tensor.regions import Operands, Region, captured, closed, finished
+from stratal.tensor.slots import Slots
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor
 
 
-class _Slots:
-    """A container whose tensors are taken out; the rest of it, numbers and strings, stays where it is."""
-
-    def __init__(self, value: Any) -> None:
-        self.leaves, self.structure = tree.flatten(value)
-        self.at = [k for k, x in enumerate(self.leaves) if isinstance(x, (Tensor, np.ndarray))]
-        self.tensors = [as_tensor(self.leaves[k]) for k in self.at]
-        self.types = [t.type for t in self.tensors]
-
-    def filled(self, tensors: Sequence[Tensor]) -> Any:
-        """Return the container with other tensors."""
-        leaves = list(self.leaves)
-        for k, t in zip(self.at, tensors, strict=True):
-            leaves[k] = t
-        return tree.unflatten(self.structure, leaves)
-
-
-# -- checkpoint ----------------------------------------------------------------------------------------------
-def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
-    """Return function(*args, **kwargs), to be run again in the backward pass rather than keep its values.
-
-    What reverse mode keeps is the arguments, and what the function reads from around it. Without arguments it
-    returns such a function, as a decorator. Random numbers are the same both times. `use_reentrant` is
-    PyTorch's, and says nothing here. Raises: CaptureError for a function with effects (`st.host_call`).
-    Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
-    """
-    if args or kwargs:
-        return _run_twice(function, args, kwargs)
-
-    @functools.wraps(function)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        return _run_twice(function, args, kwargs)
-
-    return checkpointed
-
-
-def _run_twice(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not MODE.grad:
-        return function(*args, **kwargs)
-    given = _Slots((args, kwargs))
-
-    def body(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
-        own, named = given.filled(fresh)
-        found = _Slots(function(*own, **named))
-        return found.tensors, found
-
-    (region,) = trace_bodies(("checkpoint",), given.types, (body,))
-    if region.tokens:
-        raise CaptureError("checkpoint: a function with effects cannot be run twice", got="st.host_call",
-                           hint="call it outside, or pass pure=True")  # fmt: skip
-    roots = [*region.results, *region.threaded_results]
-    outer = captured(roots, region.all_inputs)
-    outer.sort(key=lambda n: isinstance(n.op, Input))  # parameters come last: they are there anyway
-    graph = closed(region.name, region.all_inputs, outer, roots)
-    states = [look(t)[0] for t in region.threaded]
-    ops = Operands().tensors(given.tensors).outer([*states, *outer], [region])
-    hidden = len(ops.nodes) - sum(isinstance(n.op, Input) for n in outer)
-    node = make(Checkpoint(graph, hidden), *ops.nodes, where=where_now())
-    results = finished(node, ops.track, [region], len(region.results), 0)
-    return region.extra.filled(results[: len(region.results)])
-
-
-# -- derivatives of one's own --------------------------------------------------------------------------------
 class _Depth(threading.local):
     """How often a function stands among the rules being traced in this thread, by its id."""
 
@@ -107,6 +44,7 @@ class _Custom:
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self.label = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
@@ -134,12 +72,12 @@ class _Custom:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def with_rule(self, given: _Slots, primal: Region) -> Any:
+    def with_rule(self, given: Slots, primal: Region) -> Any:
         """Return the result, with the rule beside it."""
         raise NotImplementedError
 
     def called(
-        self, given: _Slots, primal: Region, rules: Sequence[Region], op: Callable[..., CustomVjp | CustomJvp]
+        self, given: Slots, primal: Region, rules: Sequence[Region], op: Callable[..., CustomVjp | CustomJvp]
     ) -> Any:
         """Return the result of the op made of the closed graphs of the function and its rules."""
         regions = (primal, *rules)
@@ -151,7 +89,7 @@ class _Custom:
 
     def region(self, role: str, types: Sequence[TensorType], body: Callable[[list[Tensor]], Any]) -> Region:
         """Trace one of the functions. Raises: CaptureError where it changes something around it."""
-        region = Region(f"{self.__name__}.{role}", types, body, [])  # type: ignore[attr-defined]
+        region = Region(f"{self.label}.{role}", types, body, [])
         if region.changed or region.tokens:
             raise CaptureError(
                 f"{self.name}: the {role} must not change anything around it",
@@ -160,20 +98,18 @@ class _Custom:
             )  # fmt: skip
         return region
 
-    def primal(self, args: tuple[Any, ...]) -> tuple[_Slots, Region]:
-        given = _Slots(args)
+    def primal(self, args: tuple[Any, ...]) -> tuple[Slots, Region]:
+        given = Slots(args)
 
         def body(fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
-            found = _Slots(self.function(*given.filled(fresh)))
+            found = Slots(self.function(*given.filled(fresh)))
             return found.tensors, found
 
         return given, self.region("function", given.types, body)
 
     def need(self, rule: Any, method: str) -> None:
         if rule is None:
-            raise AttributeValueError(
-                f"{self.name}: has no rule yet", got=self.__name__, hint=f"call {method}"
-            )  # type: ignore[attr-defined]
+            raise AttributeValueError(f"{self.name}: has no rule yet", got=self.label, hint=f"call {method}")
 
 
 class custom_vjp(_Custom):
@@ -196,7 +132,7 @@ class custom_vjp(_Custom):
         """Set both rules."""
         self.forward, self.backward = forward, backward
 
-    def with_rule(self, given: _Slots, primal: Region) -> Any:
+    def with_rule(self, given: Slots, primal: Region) -> Any:
         self.need(self.forward, "defvjp(forward, backward)")
         first = self.region("forward rule", given.types, functools.partial(self._forward, given))
         result, residuals = first.extra
@@ -212,21 +148,23 @@ class custom_vjp(_Custom):
             [*residuals.types, *seeds],
             functools.partial(self._back, given, result, residuals),
         )
-        return self.called(
-            given, primal, [first, back], lambda *graphs: CustomVjp(*graphs, len(given.tensors))
-        )
 
-    def _forward(self, given: _Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+        def op(body: Graph, forward: Graph, backward: Graph) -> CustomVjp:
+            return CustomVjp(body, forward, backward, len(given.tensors))
+
+        return self.called(given, primal, [first, back], op)
+
+    def _forward(self, given: Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
         assert self.forward is not None
         found = self.forward(*given.filled(fresh))
         if not isinstance(found, tuple) or len(found) != 2:
             raise DTypeError("custom_vjp: the forward rule must return (result, residuals)",
                              got=type(found).__name__)  # fmt: skip
-        result, residuals = map(_Slots, found)
+        result, residuals = map(Slots, found)
         return [*result.tensors, *residuals.tensors], (result, residuals)
 
     def _back(
-        self, given: _Slots, result: _Slots, residuals: _Slots, fresh: list[Tensor]
+        self, given: Slots, result: Slots, residuals: Slots, fresh: list[Tensor]
     ) -> tuple[list[Tensor], Any]:
         assert self.backward is not None
         kept, seeds = fresh[: len(residuals.tensors)], iter(fresh[len(residuals.tensors) :])
@@ -256,7 +194,7 @@ class custom_jvp(_Custom):
         self.rule = rule
         return rule
 
-    def with_rule(self, given: _Slots, primal: Region) -> Any:
+    def with_rule(self, given: Slots, primal: Region) -> Any:
         self.need(self.rule, "defjvp(rule)")
         count = len(given.types)
         moves = [t for t in given.types if t.dtype.is_inexact]
@@ -271,7 +209,7 @@ class custom_jvp(_Custom):
 
         return self.called(given, primal, [rule], op)
 
-    def _tangent(self, given: _Slots, result: _Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
+    def _tangent(self, given: Slots, result: Slots, fresh: list[Tensor]) -> tuple[list[Tensor], Any]:
         assert self.rule is not None
         primals, moves = fresh[: len(given.types)], iter(fresh[len(given.types) :])
         tangents = [next(moves) if t.dtype.is_inexact else zeros(t.shape, dtype=t.dtype) for t in given.types]
@@ -281,7 +219,7 @@ class custom_jvp(_Custom):
         return _like("the rule", found[1], result.filled(result.tensors)), None
 
 
-def _like_arguments(what: str, found: Any, given: _Slots) -> list[Tensor]:
+def _like_arguments(what: str, found: Any, given: Slots) -> list[Tensor]:
     """Return a derivative per float tensor of the arguments, of one entry per argument."""
     args = given.filled(given.tensors)
     if not isinstance(found, (tuple, list)) or len(found) != len(args):

@@ -88,8 +88,9 @@ def vmap(
 
     @functools.wraps(function)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        leaves, structure = tree.flatten(args)
         axes = _axes_of("in_axes", in_axes, args)
+        leaves, structure = tree.flatten(args)
+        leaves = [x if a is None else as_tensor(x, "vmap") for x, a in zip(leaves, axes, strict=True)]
         size = _number_of_rows(leaves, axes, axis_size)
 
         def rows(part: list[Any], count: int) -> Any:
@@ -131,8 +132,7 @@ def _number_of_rows(leaves: Sequence[Any], axes: Sequence[int | None], wanted: i
     sizes: dict[int, str] = {} if wanted is None else {wanted: "axis_size"}
     for x, axis in zip(leaves, axes, strict=True):
         if axis is not None:
-            t = as_tensor(x, "vmap")
-            sizes.setdefault(int(t.shape[_axis_in(t, axis)]), f"axis {axis} of {t.type}")
+            sizes.setdefault(int(x.shape[_axis_in(x, axis)]), f"axis {axis} of {x.type}")
     if len(sizes) != 1:
         if not sizes:
             raise ShapeError(
@@ -163,12 +163,13 @@ def _map(
     given: dict[Node, Node] = {trace.row: b.iota(shape=(size,), axis=0, dtype=INDEX.dtype)}
     for k, axis in enumerate(axes):
         if axis is not None:
-            one = _row_of(b, as_tensor(leaves[k]), axis, trace, given)
+            one = _row_of(b, leaves[k], axis, trace, given)
             arguments.append(one)
             leaves[k] = one.row
     with tracing(trace):
         result = function(*tree.unflatten(structure, leaves), **kwargs)
         found, out_structure = _results(result)
+        changed: list[tuple[Tensor, int | None, Node, int]]
         changed = [(c.tensor, None, c.node, c.track) for c in trace.written()]
         changed += [(a.whole, a.axis, *look(a.row)) for a in arguments if node_of(a.row) is not a.node]
         inside = [look(t) for t in found]
@@ -236,7 +237,7 @@ def _rewritten(b: Builder, tensor: Tensor, made: Node, before: Node, axis: int |
 
 # -- chunks --------------------------------------------------------------------------------------------------
 def _part(x: Any, axis: int | None, start: int, count: int) -> Any:
-    return x if axis is None else narrow(as_tensor(x), axis, start, count)
+    return x if axis is None else narrow(x, axis, start, count)
 
 
 def _joined(parts: Sequence[Any], out_axes: Axes) -> Any:
