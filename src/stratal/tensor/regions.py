@@ -127,11 +127,11 @@ class Operands:
         return self
 
     def outer(self, nodes: Sequence[Node], regions: Sequence[Region]) -> Operands:
-        """Add captured nodes; they take gradients where the region's results do."""
+        """Add captured nodes; results take gradients where an operand does, or what regions read around."""
         self.nodes += nodes
-        for region in regions:
-            for t in region.result_tensors:
-                self._join(t._track if MODE.grad or t._track != TRACKED else STOPPED)
+        tracked = self.track == TRACKED or any(region.trace.reads_tracked for region in regions)
+        for t in (t for region in regions for t in region.result_tensors if tracked or t._track != TRACKED):
+            self._join(t._track if MODE.grad or t._track != TRACKED else STOPPED)
         return self
 
     def _join(self, track: int) -> None:

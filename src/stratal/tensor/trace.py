@@ -172,6 +172,7 @@ class RegionTrace(Trace):
         if parent is not None:
             self.symbols = parent.symbols
         self.arguments: list[Tensor] = []  # what the region is given: it may depend on what takes gradients
+        self.reads_tracked = False  # whether something around it that does was read
 
     @property
     def open(self) -> bool:
@@ -192,7 +193,9 @@ class RegionTrace(Trace):
     def around(self, tensor: Tensor) -> tuple[Node, int]:
         """Return what a tensor holds around this region."""
         with tracing(self.parent):
-            return look(tensor)
+            node, track = look(tensor)
+        self.reads_tracked |= track == 1
+        return node, track
 
     def track(self, tensor: Tensor) -> int:
         if tensor._trace is self:
@@ -231,6 +234,7 @@ class RegionTrace(Trace):
     def bind(self, tensor: Tensor, node: Node) -> None:
         """Let an outer tensor start this region as `node`, an input of the region."""
         cell = Cell(tensor, node, self.track(tensor))
+        self.reads_tracked |= cell.track == 1
         self.cells[id(tensor)] = cell
 
     def gradient_takers(self) -> list[Tensor]:
