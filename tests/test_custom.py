@@ -233,6 +233,40 @@ def test_a_while_with_a_bound_is_differentiable_and_stops_there() -> None:
     assert st.check_grad(lambda v: [f(v, 9)], [np.array(2.5)], order=2).ok
 
 
+def test_rows_of_a_while_end_each_in_its_own_time() -> None:
+    def f(x: Any) -> Any:
+        return st.while_loop(lambda s: s[0] < 100, lambda s: (s[0] * x, s[1] + 1), (x, 0))
+
+    def power(x: Any, n: Any) -> Any:
+        return st.fori_loop(0, n, lambda i, s: s * x + i, x)
+
+    x, n = st.tensor([3.0, 200.0, 1.5], dtype="float64"), st.tensor([0, 3, 2])
+    for run in (lambda g: g, st.compile):
+        final, steps = run(st.vmap(f))(x)
+        np.testing.assert_allclose(array(final), [243, 200, 1.5**12])
+        assert array(steps).tolist() == [4, 0, 11]
+        found = run(st.vmap(power))(x, n)
+        np.testing.assert_allclose(array(found), [power(x[k], int(n[k])).item() for k in range(3)])
+        tangent = run(lambda v: st.jvp(st.vmap(lambda u: f(u)[0]), (v,), (st.ones_like(v),))[1])(x)
+        np.testing.assert_allclose(array(tangent), [5 * 3.0**4, 1, 12 * 1.5**11])
+        by_rows = run(st.vmap(lambda u: st.jvp(lambda v: f(v)[0], (u,), (st.ones_like(u),))[1]))(x)
+        np.testing.assert_allclose(array(by_rows), array(tangent))
+
+
+def test_rows_of_a_scan_have_lengths_of_their_own() -> None:
+    def f(x: Any, n: Any) -> Any:
+        return st.scan(lambda c, row: (c * row, c), x[0], x, length=n, reverse=True)
+
+    rng = np.random.default_rng(0)
+    x, n = st.tensor(rng.uniform(1, 2, (4, 5))), st.tensor([0, 2, 5, 9])
+    got, want = st.vmap(f)(x, n), [f(x[k], n[k]) for k in range(4)]
+    for k, part in enumerate(got):
+        np.testing.assert_allclose(array(part), np.stack([array(w[k]) for w in want]))
+    grads = st.vmap(st.grad(lambda v, m: f(v, m)[0]))(x, n)
+    by_loop = [array(st.grad(lambda v, m: f(v, m)[0])(x[k], n[k])) for k in range(4)]
+    np.testing.assert_allclose(array(grads), np.stack(by_loop))
+
+
 # -- mistakes ------------------------------------------------------------------------------------------------
 def broken(forward: Any = lambda x: (x, x), backward: Any = lambda r, ct: (ct,)) -> Any:
     f = st.custom_vjp(lambda x: x)
