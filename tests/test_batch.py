@@ -11,7 +11,6 @@ import pytest
 from record_samples import NAMES, Array, called, inputs, samples
 from tolerance import disagreement
 
-from stratal.base.types import TupleType
 from stratal.batching import batch_graph
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
@@ -91,16 +90,14 @@ def test_a_record_has_a_batch_rule_or_says_why_not(name: str) -> None:
 
 
 def test_an_op_without_a_rule_runs_row_by_row() -> None:
-    (sample,) = itertools.islice(samples("expression"), 1)
+    (sample,) = itertools.islice(samples("host_call"), 1)
     nodes = [graph_input("x", t) for t in sample.types]
-    node = make(sample.op, *nodes)
-    assert not isinstance(node.type, TupleType)
-    batched = batch_graph(Graph(nodes, [node]), ROWS, [True] * len(nodes))
+    batched = batch_graph(Graph(nodes, items(make(sample.op, *nodes))), ROWS, [True] * len(nodes))
     assert [n.op.name for n in batched.nodes if n.op.name == "scan"] == ["scan"]
 
 
 def test_no_rows_give_no_rows() -> None:
-    for name in ("add", "contract", "scan", "expression", "sort"):
+    for name in ("add", "contract", "scan", "host_call", "expression", "sort"):
         sample = next(iter(samples(name)))
         nodes = [graph_input("x", t) for t in sample.types]
         graph = Graph(nodes, items(make(sample.op, *nodes)))

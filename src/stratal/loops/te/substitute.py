@@ -9,9 +9,15 @@ from stratal.loops.te.term import Access, Apply, Axis, Number, Reduction, Term, 
 
 
 def substituted(
-    root: Term, values: Mapping[Axis, Term], tensors: Mapping[Tensor, Tensor] | None = None
+    root: Term,
+    values: Mapping[Axis, Term],
+    tensors: Mapping[Tensor, Tensor] | None = None,
+    front: tuple[Axis, ...] = (),
 ) -> Term:
-    """Return a term with axes replaced by other indices, and tensors by others of the same type."""
+    """Return a term with axes replaced by other indices, and tensors by others of the same type.
+
+    These may have further axes in front, at which they are read.
+    """
     others = tensors or {}
     made: dict[int, Term] = {}
     for t in walk(root):
@@ -19,7 +25,9 @@ def substituted(
         if isinstance(t, Axis):
             made[id(t)] = values.get(t, t)
         elif isinstance(t, Access):
-            made[id(t)] = Access(others.get(t.tensor, t.tensor), parts)
+            made[id(t)] = (
+                Access(others[t.tensor], (*front, *parts)) if t.tensor in others else Access(t.tensor, parts)
+            )
         elif isinstance(t, Apply):
             made[id(t)] = _rebuilt(t, parts)
         else:
@@ -46,3 +54,13 @@ def reading(tensor: Computed, tensors: Mapping[Tensor, Tensor]) -> Computed:
     if isinstance(body, Reduction):
         term = Reduction(body.combiner, term, body.axes)
     return Computed(tensor.shape, tensor.axes, term, tensor.dtype, "")
+
+
+def over_rows(tensor: Computed, tensors: Mapping[Tensor, Tensor], size: int) -> Computed:
+    """Return a computed tensor with an axis of `size` in front, at which it reads those that have it, too."""
+    row = Axis("row", size)
+    term = substituted(tensor.term, {}, tensors, (row,))
+    body = tensor.body
+    if isinstance(body, Reduction):
+        term = Reduction(body.combiner, term, body.axes)
+    return Computed((size, *tensor.shape), (row, *tensor.axes), term, tensor.dtype, "")

@@ -18,6 +18,7 @@ from stratal.loops.interpret import evaluate_compute
 from stratal.loops.te.algorithm import Algorithm
 from stratal.loops.te.derive import cotangents, tangent
 from stratal.loops.te.lower import lower_tensor
+from stratal.loops.te.substitute import over_rows
 from stratal.loops.te.tensor import Computed, Placeholder, Tensor, placeholder
 from stratal.loops.te.text import parse_algorithm
 
@@ -57,7 +58,6 @@ class Expression(Op):
     """
 
     text: str
-    not_batched = "its text names the axes it has"
 
     def infer(self, *types: TensorType) -> TensorType:
         found = algorithm(self.text)
@@ -109,6 +109,14 @@ class Expression(Op):
                     total = share if total is None else b.add(total, share)
             result.append(total)
         return result
+
+    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+        operands = algorithm(self.text).placeholders
+        stacked: dict[Tensor, Placeholder] = {
+            p: placeholder((size, *p.shape), p.dtype) for p, has in zip(operands, mapped, strict=True) if has
+        }
+        nodes = {stacked.get(p, p): x for p, x in zip(operands, inputs, strict=True)}
+        return _apply(b, over_rows(self._result, stacked, size), nodes)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
