@@ -97,11 +97,25 @@ def _targets(root: Node) -> list[Tensor]:
 
 
 def _gradient_takers() -> list[Tensor]:
-    trace = MODE.trace
-    inside = [] if trace is None else trace.gradient_takers()
-    if trace is not None and not trace.open:
-        return inside
-    return inside + [t for t in (*_leaves_alive(), *_alive()) if t._trace is None and (t._leaf or t._retains)]
+    return [*_takers_inside(), *_takers_outside()]
+
+
+def _taker_nodes() -> set[Node]:
+    """Return the nodes of all tensors that take a gradient; asking does not make a region read them."""
+    found = {node_of(t) for t in _takers_inside()}
+    with tracing(None):
+        return found | {node_of(t) for t in _takers_outside()}
+
+
+def _takers_inside() -> list[Tensor]:
+    return [] if MODE.trace is None else MODE.trace.gradient_takers()
+
+
+def _takers_outside() -> list[Tensor]:
+    """Return the tensors outside of any trace, as far as this one sees them."""
+    if MODE.trace is not None and not MODE.trace.open:
+        return []
+    return [t for t in (*_leaves_alive(), *_alive()) if t._trace is None and (t._leaf or t._retains)]
 
 
 def _alive() -> list[Tensor]:
@@ -174,7 +188,7 @@ class _Point:
     def back(self, nodes: Sequence[Node]) -> list[Tensor]:
         """Return tensors for nodes built on the variables, with the arguments in their place."""
         made = substitute(nodes, dict(zip(self.nodes, self.arguments, strict=True)))
-        takers = set(map(node_of, _gradient_takers())) - set(self.nodes)
+        takers = _taker_nodes() - set(self.nodes)
         tracked = any(n in takers for n in topological(made))
         track = (TRACKED if MODE.grad else STOPPED) if tracked else CONSTANT
         return [wrap(n, track if n.aval.dtype.is_inexact else CONSTANT) for n in made]
