@@ -88,6 +88,21 @@ def test_a_host_call_is_made_once_per_row_and_run() -> None:
     assert len(seen) == 8
 
 
+def test_one_program_serves_every_number_of_rows() -> None:
+    w = st.tensor(np.random.default_rng(1).normal(size=(3, 3)))
+
+    def f(row: Any) -> Any:
+        kept = st.checkpoint(lambda v: st.tanh(v @ w), row)
+        return st.scan(lambda c, v: (c + st.cond(v > 0, st.sin, st.cos, v), None), kept.sum(), row)[0]
+
+    compiled = st.compile(st.vmap(st.value_and_grad(f)))
+    for rows in (3, 4, 7, 5, 6, 2):
+        x = st.tensor(np.random.default_rng(rows).normal(size=(rows, 3)))
+        for got, want in zip(compiled(x), st.vmap(st.value_and_grad(f))(x), strict=True):
+            np.testing.assert_allclose(array(got), array(want), rtol=1e-10)
+    assert compiled.captures == 2
+
+
 # -- random numbers and state --------------------------------------------------------------------------------
 def test_random_numbers_differ_or_not_as_asked_and_go_on_as_one_draw() -> None:
     draw = lambda row: st.randn(3) + 0 * row  # noqa: E731

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratal.base.dims import Dim
 from stratal.base.errors import VerifyError
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
@@ -18,7 +19,7 @@ from stratal.ops.control.scan import INDEX, Scan
 from stratal.ops.families import repeated
 
 
-def batch(outputs: Sequence[Node], given: Mapping[Node, Node], size: int) -> list[Node]:
+def batch(outputs: Sequence[Node], given: Mapping[Node, Node], size: Dim) -> list[Node]:
     """Return the outputs with nodes replaced by values, some of which have an axis of `size` in front.
 
     An output that depends on one of these has it, too: its rank tells.
@@ -31,7 +32,7 @@ def batch(outputs: Sequence[Node], given: Mapping[Node, Node], size: int) -> lis
     return [found[o][0] for o in outputs]
 
 
-def _batch_of(builder: Builder, node: Node, found: Mapping[Node, list[Node]], size: int) -> list[Node]:
+def _batch_of(builder: Builder, node: Node, found: Mapping[Node, list[Node]], size: Dim) -> list[Node]:
     """Return the results of one node."""
     if isinstance(node.op, Item):
         return [found[node.inputs[0]][node.op.index]]
@@ -55,7 +56,7 @@ def _batch_of(builder: Builder, node: Node, found: Mapping[Node, list[Node]], si
 
 
 def _row_by_row(
-    b: Builder, node: Node, size: int, mapped: Sequence[bool], inputs: Sequence[Node]
+    b: Builder, node: Node, size: Dim, mapped: Sequence[bool], inputs: Sequence[Node]
 ) -> list[Node]:
     """Return a scan that runs the op on one row after another."""
     own = [graph_input("row", i.aval) for i in node.inputs]
@@ -67,7 +68,7 @@ def _row_by_row(
     return items(make(scan, *(inputs[k] for role in by_role for k in role), where=b.where))
 
 
-def batch_graph(graph: Graph, size: int, mapped: Sequence[bool], forced: Sequence[bool] = ()) -> Graph:
+def batch_graph(graph: Graph, size: Dim, mapped: Sequence[bool], forced: Sequence[bool] = ()) -> Graph:
     """Return the graph over a new axis of `size`, which the inputs in `mapped` have in front.
 
     Outputs have it where they depend on these inputs, and where `forced`.
@@ -85,7 +86,7 @@ def batch_graph(graph: Graph, size: int, mapped: Sequence[bool], forced: Sequenc
     return Graph(inputs, outputs, name=f"{graph.name}.vmap")
 
 
-def with_rows(type_: TensorType, size: int) -> TensorType:
+def with_rows(type_: TensorType, size: Dim) -> TensorType:
     """Return the type with an axis of `size` in front."""
     return type_.with_shape((size, *type_.shape))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import DType
 from stratal.base.errors import VerifyError
 from stratal.base.source import SourceLine
@@ -109,7 +110,7 @@ class Builder:
         return self._jvp_graph(graph, wrt)
 
     def batch_graph(
-        self, graph: Graph, size: int, mapped: Sequence[bool], forced: Sequence[bool] = ()
+        self, graph: Graph, size: Dim, mapped: Sequence[bool], forced: Sequence[bool] = ()
     ) -> Graph:
         """Return the graph over a new axis of `size`, which the inputs in `mapped` have in front.
 

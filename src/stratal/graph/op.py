@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import upper_bound
+from stratal.base.dims import Dim, upper_bound
 from stratal.base.errors import NotDifferentiableError, ShapeError, StratalError, VerifyError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType, Type
@@ -95,7 +95,7 @@ class Op:
         )
 
     # -- batching --------------------------------------------------------------------------------------------
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Any:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Any:
         """Return this op over a new axis of `size`, which the inputs marked in `mapped` have in front.
 
         At least one has. The result (a list for several results) has the axis in front, too; one without it

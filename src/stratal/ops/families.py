@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from stratal.base.cost import Cost
+from stratal.base.dims import Dim
 from stratal.base.dtypes import ALL, DType, bool_, complex64, complex128, float32, float64
 from stratal.base.errors import DTypeError, ShapeError, VerifyError
 from stratal.base.lowered import Lowered
@@ -127,7 +128,7 @@ class Elementwise(Op):
                 total = term if total is None else b.add(total, term)
         return total
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
@@ -183,12 +184,12 @@ def linear_jvp(op: Op, b: Builder, tangents: Sequence[Node | None], *inputs: Nod
     return b.op(op.name, *operands, **op.attributes)
 
 
-def with_axis(b: Builder, size: int, mapped: Sequence[bool], inputs: Sequence[Node]) -> list[Node]:
+def with_axis(b: Builder, size: Dim, mapped: Sequence[bool], inputs: Sequence[Node]) -> list[Node]:
     """Return inputs that all have the axis of `size` in front that those in `mapped` have."""
     return [x if has else repeated(b, size, x) for x, has in zip(inputs, mapped, strict=True)]
 
 
-def repeated(b: Builder, size: int, x: Node) -> Node:
+def repeated(b: Builder, size: Dim, x: Node) -> Node:
     """Return `x` once per row of a new axis in front."""
     made: Node = b.broadcast(x, shape=(size, *x.shape), axes=tuple(range(1, x.aval.ndim + 1)))
     return made
@@ -203,7 +204,7 @@ def moved_axis(b: Builder, x: Node, source: int, target: int) -> Node:
 
 
 def over_rows(
-    op: Op, b: Builder, size: int, mapped: Sequence[bool], inputs: Sequence[Node], **changed: object
+    op: Op, b: Builder, size: Dim, mapped: Sequence[bool], inputs: Sequence[Node], **changed: object
 ) -> Node:
     """Return the batch of an op that is itself with an axis more: with some attributes changed."""
     return b.op(op.name, *with_axis(b, size, mapped, inputs), **(op.attributes | changed))

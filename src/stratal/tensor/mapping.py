@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from stratal.base import tree
+from stratal.base.dims import Dim, as_int, known_equal
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.batching import batch
@@ -93,11 +94,12 @@ def vmap(
         leaves = [x if a is None else as_tensor(x, "vmap") for x, a in zip(leaves, axes, strict=True)]
         size = _number_of_rows(leaves, axes, axis_size)
 
-        def rows(part: list[Any], count: int) -> Any:
+        def rows(part: list[Any], count: Dim) -> Any:
             return _map(function, tree.unflatten(structure, part), kwargs, axes, out_axes, count, randomness)
 
         if chunk_size is None or chunk_size >= size:
             return rows(leaves, size)
+        size = as_int(size)
         if chunk_size < 1 or randomness == "same":
             raise AttributeValueError("vmap: chunk_size takes at least 1, and no randomness='same'",
                                       got=f"chunk_size={chunk_size}, randomness={randomness!r}")  # fmt: skip
@@ -128,21 +130,19 @@ def _axes_of(name: str, axes: Axes, value: Any) -> list[int | None]:
     return [k for part, child in zip(parts, children, strict=True) for k in _axes_of(name, part, child)]
 
 
-def _number_of_rows(leaves: Sequence[Any], axes: Sequence[int | None], wanted: int | None) -> int:
-    sizes: dict[int, str] = {} if wanted is None else {wanted: "axis_size"}
+def _number_of_rows(leaves: Sequence[Any], axes: Sequence[int | None], wanted: int | None) -> Dim:
+    sizes: list[tuple[Dim, str]] = [] if wanted is None else [(wanted, "axis_size")]
     for x, axis in zip(leaves, axes, strict=True):
         if axis is not None:
-            sizes.setdefault(int(x.shape[_axis_in(x, axis)]), f"axis {axis} of {x.type}")
-    if len(sizes) != 1:
-        if not sizes:
-            raise ShapeError(
-                "vmap: no argument has rows",
-                got="in_axes=None for all",
-                hint="set in_axes for one, or axis_size",
-            )
-        got = ", ".join(f"{size} ({where})" for size, where in sizes.items())
+            sizes.append((x.shape[_axis_in(x, axis)], f"axis {axis} of {x.type}"))
+    if not sizes:
+        raise ShapeError(
+            "vmap: no argument has rows", got="in_axes=None for all", hint="set in_axes for one, or axis_size"
+        )
+    if not all(known_equal(size, sizes[0][0]) for size, _ in sizes):
+        got = ", ".join(f"{size} ({where})" for size, where in sizes)
         raise ShapeError("vmap: arguments have different numbers of rows", got=got)
-    return next(iter(sizes))
+    return sizes[0][0]
 
 
 def _axis_in(t: Tensor, axis: int) -> int:
@@ -154,7 +154,7 @@ def _axis_in(t: Tensor, axis: int) -> int:
 # -- the function on one row ---------------------------------------------------------------------------------
 def _map(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], axes: Sequence[int | None],
-    out_axes: Axes, size: int, randomness: Randomness,
+    out_axes: Axes, size: Dim, randomness: Randomness,
 ) -> Any:  # fmt: skip
     b = Builder(where_now())
     leaves, structure = tree.flatten(args)
@@ -212,7 +212,7 @@ def _track_now(track: int) -> int:
     return STOPPED if track == TRACKED and not MODE.grad else track
 
 
-def _placed(b: Builder, made: Node, before: Node, axis: int | None, size: int) -> Node:
+def _placed(b: Builder, made: Node, before: Node, axis: int | None, size: Dim) -> Node:
     """Return a result with the axis where it was asked for."""
     has_axis = made.aval.ndim > before.aval.ndim
     if axis is None:
@@ -225,7 +225,7 @@ def _placed(b: Builder, made: Node, before: Node, axis: int | None, size: int) -
     return moved_axis(b, rows, 0, check_axis("vmap", axis, rows.aval.ndim))
 
 
-def _rewritten(b: Builder, tensor: Tensor, made: Node, before: Node, axis: int | None, size: int) -> Node:
+def _rewritten(b: Builder, tensor: Tensor, made: Node, before: Node, axis: int | None, size: Dim) -> Node:
     """Return the new value of a tensor that was changed in place: an argument, or one from around."""
     if axis is None and made.aval.ndim > before.aval.ndim:
         raise CaptureError(

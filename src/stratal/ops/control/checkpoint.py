@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import DType, float32, float64
 from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType, TupleType
@@ -48,7 +49,7 @@ class Checkpoint(Call):
         )
         return [next(rest) if o.dtype.is_inexact else None for o in self.body.outputs]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
         body = b.batch_graph(self.body, size, mapped)
         return items(make(Checkpoint(body, self.num_hidden), *inputs, where=b.where))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
+from stratal.base.dims import Dim
 from stratal.base.dtypes import DType, bool_, float32, float64
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -105,7 +106,7 @@ class Cond(Op):
         rest = iter(items(node)[count:])
         return [next(rest) if m else None for m in moved]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
         """Run both regions where the predicate differs from row to row, and choose; effects forbid that."""
         sides = [b.batch_graph(side, size, mapped[1:]) for side in (self.then, self.otherwise)]
         has_axis = [any(m) for m in zip(*(regions.gained(self.then, s) for s in sides), strict=True)]

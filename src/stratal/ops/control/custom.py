@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import DType, float32, float64
 from stratal.base.errors import NotDifferentiableError, ShapeError, StratalError
 from stratal.base.types import TensorType, TupleType
@@ -99,7 +100,7 @@ class CustomVjp(Custom):
             hint="st.custom_jvp takes a rule that serves both modes",
         )  # fmt: skip
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
         """Give all results rows; a shared argument's cotangent is summed over them."""
         every = [True] * len(self.body.outputs)
         body = b.batch_graph(self.body, size, mapped, every)
@@ -182,7 +183,7 @@ class CustomJvp(Custom):
         found = iter(inline(self.tangent, [*inputs, *moves]))
         return [next(found) if o.dtype.is_inexact else None for o in self.body.outputs]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
         body = b.batch_graph(self.body, size, mapped, [True] * len(self.body.outputs))
         own = zip(mapped[: self.num_arguments], inputs, strict=False)
         marks = [*mapped, *(has for has, x in own if x.dtype.is_inexact)]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratal.base.cost import Cost
+from stratal.base.dims import Dim
 from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
@@ -233,7 +234,7 @@ def gained(before: Graph, after: Graph) -> list[bool]:
 
 
 def batched_step(
-    b: Builder, step: Graph, size: int, marks: Sequence[bool], num_carries: int, wanted: Sequence[bool] = ()
+    b: Builder, step: Graph, size: Dim, marks: Sequence[bool], num_carries: int, wanted: Sequence[bool] = ()
 ) -> tuple[Graph, list[bool]]:
     """Return the batch of a loop's body and `marks`, with every carry that comes to differ from row to row.
 

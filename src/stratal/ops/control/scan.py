@@ -131,7 +131,7 @@ class Scan(Op):
         return _Forward(self, b, tangents, inputs).run()
 
     # -- batches ---------------------------------------------------------------------------------------------
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
         """Do all rows in each step. Where lengths differ, steps beyond a row's own change nothing of it."""
         if self.dynamic_length and mapped[-1]:
             if self.effects:

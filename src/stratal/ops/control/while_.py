@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stratal.base.cost import Cost
+from stratal.base.dims import Dim
 from stratal.base.dtypes import DType, bool_, float32, float64
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -91,7 +92,7 @@ class While(Op):
         inputs = [*own[:c], *unread[:num_moved], *own[c:], *unread[num_moved:]]
         return Graph(inputs, self.condition.outputs, name=self.condition.name)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
         """Go on while the condition holds for any row; a row for which it no longer does keeps its values."""
         c = self.num_carries
         body, marks = regions.batched_step(b, self.body, size, mapped, c)

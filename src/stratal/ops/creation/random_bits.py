@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.dims import Shape, as_int, product
+from stratal.base.dims import Dim, Shape, as_int, product
 from stratal.base.dtypes import DType, float32, int64, uint32, uint64
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.lowered import Lowered
@@ -59,7 +59,7 @@ class RandomBits(Op):
         element = flatten(tuple(place), tuple(v.extent for v in place))
         return Compute((keys,), out, self.dtype, random_bits(keys[tuple(which)], element, self.dtype))
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs)
 
     @classmethod

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import bool_, float32, int64
 from stratal.base.errors import AttributeValueError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.expr import const
@@ -33,6 +36,9 @@ class Size(Op):
 
     def lower(self, *types: TensorType) -> Lowered:
         return Compute(arguments(*types), (), int64, const(types[0].ints[self.axis], int64))
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return b.op("size", inputs[0], axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

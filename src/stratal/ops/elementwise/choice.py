@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import ALL, bool_, float32, float64
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.lowered import Lowered
@@ -55,7 +56,7 @@ class Select(Op):
         moved: Node = b.select(inputs[0], zero if x is None else x, zero if y is None else y)
         return moved
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs)
 
     @classmethod

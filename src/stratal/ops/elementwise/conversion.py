@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import (
     ALL,
     DType,
@@ -76,7 +77,7 @@ class Cast(Op):
         tangent = tangents[0]
         return None if tangent is None or not self.dtype.is_inexact else b.cast(tangent, dtype=self.dtype)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
@@ -134,7 +135,7 @@ class Bitcast(Op):
     def lower(self, *types: TensorType) -> Lowered:
         return pointwise(types, self.dtype, lambda x: call("bitcast", x, dtype=self.dtype))
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs)
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.base.lowered import Lowered
@@ -110,7 +111,9 @@ class Expression(Op):
             result.append(total)
         return result
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node | None:
+        if not isinstance(size, int):
+            return None
         operands = algorithm(self.text).placeholders
         stacked: dict[Tensor, Placeholder] = {
             p: placeholder((size, *p.shape), p.dtype) for p, has in zip(operands, mapped, strict=True) if has

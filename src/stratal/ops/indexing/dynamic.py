@@ -115,7 +115,7 @@ class DynamicSlice(Op):
         nbytes = float(self.infer(*types).nbytes)
         return Cost(nbytes / types[0].dtype.itemsize, nbytes, nbytes)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         """Take each axis at places of the row's own where starts differ from row to row."""
         if not any(mapped[1:]):
             x, *starts = inputs
@@ -206,7 +206,7 @@ class DynamicUpdate(Op):
         written = float(types[1].nbytes)
         return Cost(float(upper_bound(types[1].size)), written, written)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         """Stretch the update over each axis, and choose it where the row's own starts place it."""
         x, update, *starts = inputs
         if not any(mapped[2:]):

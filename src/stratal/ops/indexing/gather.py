@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.dims import known_equal
+from stratal.base.dims import Dim, known_equal
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int32, int64, uint8
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -62,7 +62,7 @@ class Gather(Op):
             checks=(Check(1, bound, family.message(self.name, bound)),),
         )
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         x, index = inputs
         if not mapped[1]:
             return b.op("gather", x, index, axis=self.axis + 1)
@@ -149,7 +149,7 @@ class GatherAlong(Op):
             checks=(Check(1, bound, family.message(self.name, bound)),),
         )
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.dims import as_int, product
+from stratal.base.dims import Dim, as_int, product
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int32, int64
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -152,7 +152,7 @@ class Scatter(Scattering):
 
         return family.scatter_body(self.name, self.kind, self.axis, x, count, update)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         if not mapped[1]:
             x, updates = with_axis(b, size, (mapped[0], mapped[2]), (inputs[0], inputs[2]))
             return b.op("scatter", x, inputs[1], updates, kind=self.kind, axis=self.axis + 1)
@@ -238,7 +238,7 @@ class ScatterAlong(Scattering):
             self.name, self.kind, self.axis, types[0], types[1].ints[self.axis], update
         )
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod

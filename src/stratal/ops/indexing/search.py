@@ -7,18 +7,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import as_int, known_equal, product, upper_bound
+from stratal.base.dims import Dim, as_int, known_equal, product, upper_bound
 from stratal.base.dtypes import complex64, float32, float64, int64, uint8
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw, Op, Reject, Sample, record
 from stratal.loops import math
 from stratal.loops.compute import LoopBody
 from stratal.loops.expr import Buffer, Expr, Var, call, cast, index_const
 from stratal.loops.index import unflatten
 from stratal.loops.stmt import For, Seq, Stmt, Store
-from stratal.ops.families import check_kind, refuse_host_only
+from stratal.ops.families import check_kind, over_rows, refuse_host_only
 
 
 @record
@@ -89,6 +91,9 @@ class SearchSorted(Op):
     def cost(self, *types: TensorType) -> Cost:
         one = super().cost(*types)
         return one._replace(flops=one.flops * 4 * max(upper_bound(types[0].shape[-1]), 2).bit_length())
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import upper_bound
+from stratal.base.dims import Dim, upper_bound
 from stratal.base.dtypes import bfloat16, bool_, complex64, float32, float64, int64, uint8
 from stratal.base.errors import AttributeValueError
 from stratal.base.types import TensorType, TupleType
@@ -56,7 +56,7 @@ class Sort(Op):
         rounds = math.log2(max(upper_bound(x.shape[self.axis]), 2))
         return Cost(upper_bound(x.size) * rounds, float(x.nbytes), float(x.nbytes + upper_bound(x.size) * 8))
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import known_equal, upper_bound
+from stratal.base.dims import Dim, known_equal, upper_bound
 from stratal.base.dtypes import bool_, float32, float64, int64
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.lowered import Lowered
@@ -68,7 +68,7 @@ class _Attention(Op):
             p = np.exp(s - lse.astype(np.float64)[..., None])
         return p, lse
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs)
 
     def _p(self, b: Builder, q: Node, k: Node, lse: Node, mask: Sequence[Node]) -> Node:

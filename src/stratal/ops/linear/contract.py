@@ -170,7 +170,7 @@ class Contract(Op):
             work *= upper_bound(n)
         return Cost(work, float(types[0].nbytes + types[1].nbytes), float(self.infer(*types).nbytes))
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         s = parse_spec(self.spec)
         row = next(c for c in ascii_letters if c not in self.spec)
         left, right = (row + t if has else t for t, has in zip((s.left, s.right), mapped, strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import as_int, known_equal, upper_bound
+from stratal.base.dims import Dim, as_int, known_equal, upper_bound
 from stratal.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.base.lowered import Lowered
@@ -189,7 +189,7 @@ class Conv(Op):
             work *= upper_bound(n)
         return Cost(work, float(types[0].nbytes + types[1].nbytes), float(out.nbytes))
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         """Rows are images more, filters more or, where both operands have them, groups more."""
         x, w = inputs
         if not mapped[1]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Shape, as_int, product, upper_bound
+from stratal.base.dims import Dim, Shape, as_int, product, upper_bound
 from stratal.base.dtypes import DType, bfloat16, bool_, float32, float64, int32, int64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.lowered import Lowered
@@ -73,7 +73,7 @@ class Windowed(Op):
         ones = (1,) * len(sizes)
         return family.window_reads(places, offsets, sizes, self.strides, self.padding, ones, self.dilation)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         around = {
             "window": (1, *self.window),
             "strides": (1, *self.strides),
@@ -401,7 +401,7 @@ class WindowScatter(Windowed):
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return None if tangents[0] is None else b.op(self.name, tangents[0], inputs[1], **self.attributes)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         longer = dataclasses.replace(self, shape=(size, *self.shape))
         return Windowed.batch(longer, b, size, mapped, *inputs)
 

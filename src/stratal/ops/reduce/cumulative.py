@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stratal.base.dims import as_int, product
+from stratal.base.dims import Dim, as_int, product
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int64
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -135,7 +135,7 @@ class Scanned(Op):
         value = b.const(fill, x.dtype)
         return b.op("pad", cut, value, low=tuple(low), high=tuple(high), interior=(0,) * ndim)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod

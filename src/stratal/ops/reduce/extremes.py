@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import known_equal
+from stratal.base.dims import Dim, known_equal
 from stratal.base.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64, uint8
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -65,7 +65,7 @@ class Extreme(Op):
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return b.op("sum", b.mul(tangents[0], self.shares(b, out, inputs[0])), axes=self.axes)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axes=tuple(a + 1 for a in self.axes))
 
     @classmethod
@@ -137,7 +137,7 @@ class ArgExtreme(Op):
             result=1,
         )
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod

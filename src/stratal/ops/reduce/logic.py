@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
+from stratal.base.dims import Dim
 from stratal.base.dtypes import bool_, float32
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -38,7 +39,7 @@ class Truth(Op):
     def lower(self, *types: TensorType) -> Lowered:
         return family.reduction(self.name, types[0], self.axes)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axes=tuple(a + 1 for a in self.axes))
 
     @classmethod

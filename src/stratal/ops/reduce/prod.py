@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import product
+from stratal.base.dims import Dim, product
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int64
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -66,7 +66,7 @@ class Prod(Op):
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return b.op("sum", b.mul(tangents[0], self.others(b, inputs[0])), axes=self.axes)
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axes=tuple(a + 1 for a in self.axes))
 
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.dims import Shape, known_equal
+from stratal.base.dims import Dim, Shape, known_equal
 from stratal.base.dtypes import bool_, float32, float64
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -69,7 +69,7 @@ class Broadcast(Movement):
         summed = b.sum(ct, axes=tuple(sorted(stretched + new)))
         return [summed if not stretched else b.reshape(summed, shape=x.shape)]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         axes = (0, *(a + 1 for a in self.axes))
         return over_rows(self, b, size, mapped, inputs, shape=(size, *self.shape), axes=axes)
 

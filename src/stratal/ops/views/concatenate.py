@@ -78,7 +78,7 @@ class Concatenate(Movement):
             cotangents.append(piece)
         return cotangents
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod

@@ -88,7 +88,7 @@ class Pad(Movement):
         border = b.select(inside, b.like(ct, 0), ct)
         return [by_x, b.sum(border, axes=tuple(range(x.ndim)))]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         """Pad with what differs from row to row by choosing it wherever the border is."""
         value = inputs[1]
         x = inputs[0] if mapped[0] else repeated(b, size, inputs[0])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from stratal.base.dims import Dim
 from stratal.base.dtypes import bool_, float32, float64, int64
 from stratal.base.errors import AttributeValueError
 from stratal.base.lowered import Lowered
@@ -47,7 +48,7 @@ class Permute(Movement):
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.permute(ct, perm=self.inverse())]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, perm=(0, *(a + 1 for a in self.perm)))
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stratal.base.dims import Shape, known_equal, product
+from stratal.base.dims import Dim, Shape, known_equal, product
 from stratal.base.dtypes import bool_, float32, float64, int64
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -53,7 +53,7 @@ class Reshape(Movement):
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.reshape(ct, shape=inputs[0].shape)]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, shape=(size, *self.shape))
 
     @classmethod

@@ -78,7 +78,7 @@ class Slice(Movement):
             )
         ]
 
-    def batch(self, b: Builder, size: int, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         start, stop, step = (0, *self.start), (size, *self.stop), (1, *self.step)
         return over_rows(self, b, size, mapped, inputs, start=start, stop=stop, step=step)
 

@@ -8,6 +8,7 @@ from stratal.base.dims import Sym, upper_bound
 from stratal.base.errors import ShapeError
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, graph_input, items, make
+from stratal.ops.control.call import Call
 from stratal.ops.control.scan import Scan
 from stratal.optimize.sized.table import rule
 from stratal.optimize.sized.translate import translate
@@ -48,3 +49,13 @@ def scan(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
     tail = [count] if count is not None else []
     made = make(new, *held, *(s.symbols[n] for n in names), *tail, where=node.where)
     return [Sized(m, plain(old.aval)) for m, old in zip(items(made), items(node), strict=True)]
+
+
+@rule("checkpoint", "custom_jvp", "custom_vjp")
+def call(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
+    """Do what the body does: derivatives have been taken."""
+    assert isinstance(node.op, Call)
+    body = node.op.body
+    values = dict(zip(body.inputs, operands, strict=True))
+    translate(s, body.nodes, values)
+    return [values[o] for o in body.outputs]

@@ -22,7 +22,7 @@ def elementwise(s: Sizes, node: Node, *operands: Sized) -> Sized:
 for _name, _record in REGISTRY.items():
     if issubclass(_record, Elementwise):
         RULES[_name] = elementwise
-for _name in ("select", "cast", "bitcast", "stop_gradient", "exp_within"):
+for _name in ("select", "cast", "bitcast", "stop_gradient", "barrier", "constrain", "exp_within"):
     RULES[_name] = elementwise
 
 
