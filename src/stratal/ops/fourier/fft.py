@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
+from stratal.base.dims import Dim
 from stratal.base.dtypes import complex64, complex128, float16
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.families import linear_jvp
+from stratal.ops.families import linear_jvp, over_rows
 from stratal.ops.fourier import family
 
 
@@ -50,6 +51,9 @@ class FFT(Op):
 
     def cost(self, *types: TensorType) -> Cost:
         return family.cost(types[0], self.infer(*types), self.axes)
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axes=tuple(a + 1 for a in self.axes))
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

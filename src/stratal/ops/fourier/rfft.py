@@ -14,7 +14,7 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.families import linear_jvp
+from stratal.ops.families import linear_jvp, over_rows
 from stratal.ops.fourier import family
 
 
@@ -55,6 +55,9 @@ class RFFT(Op):
 
     def cost(self, *types: TensorType) -> Cost:
         return family.cost(types[0], self.infer(*types), (self.axis,))
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -120,6 +123,9 @@ class IRFFT(Op):
 
     def cost(self, *types: TensorType) -> Cost:
         return family.cost(types[0], self.infer(*types), (self.axis,))
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

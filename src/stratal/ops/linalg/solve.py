@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
+from stratal.base.dims import Dim
 from stratal.base.dtypes import as_dtype, float16, float32, float64, int64
 from stratal.base.errors import LinAlgError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
+from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, lapack, matrices
 
 
@@ -49,6 +51,9 @@ class Solve(family.OnMatrices):
         """The factorisation, and a product with the right-hand side."""
         own = family.cubic(types, 2 / 3)
         return own._replace(flops=own.flops + 2 * family.cubic(types[::-1], 1.0).flops)
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -111,6 +116,9 @@ class TriangularSolve(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """Half of a product."""
         return family.cubic(types[::-1], 1.0)
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
