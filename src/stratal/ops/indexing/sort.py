@@ -116,6 +116,9 @@ class SortValues(Op):
     def cost(self, *types: TensorType) -> Cost:
         return Sort(self.axis, self.descending).cost(*types)
 
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
+
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for sample in Sort.samples():
@@ -164,6 +167,9 @@ class Top(Op):
         return Cost(
             size + kept * math.log2(max(self.count, 2)), float(x.nbytes), kept * (x.dtype.itemsize + 8)
         )
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
