@@ -150,6 +150,16 @@ def test_a_numpy_without_lapack_factorises_alike(monkeypatch, shape, dtype):
     close(square @ lapack.solve_triangular(square, b, True, True), b)
 
 
+def test_many_small_systems_are_solved_at_once():
+    a, b = draw(40, 5, 5), draw(40, 5, 2)
+    assert lapack._many_small(a)
+    p, low, up = linalg.lu(a)
+    close(p @ low @ up, a)
+    close(linalg.solve_triangular(low, b, upper=False), np.linalg.solve(low.numpy(), b))
+    close(linalg.solve_triangular(up, b, upper=True), np.linalg.solve(up.numpy(), b), 1e-7)
+    close(linalg.slogdet(a).logabsdet, np.linalg.slogdet(a)[1])
+
+
 def test_the_library_is_numpys_own_or_none():
     assert (lapack._library() is None) == (vendor.vendor() is None)
 

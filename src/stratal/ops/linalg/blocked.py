@@ -1,7 +1,6 @@
 """LU factorisation and triangular solves of stacks of matrices in NumPy, by halves: products do the work.
 
-For a NumPy that came without the LAPACK of `lapack.py`. See: Toledo, "Locality of reference in LU
-decomposition with partial pivoting", 1997.
+See: Toledo, "Locality of reference in LU decomposition with partial pivoting", 1997.
 """
 
 from __future__ import annotations

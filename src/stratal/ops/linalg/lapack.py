@@ -1,7 +1,7 @@
 """LU factorisation and triangular solves of stacks of matrices, of which NumPy has no functions.
 
-They are in the OpenBLAS that NumPy's wheels bring along and have loaded; where there is none, `blocked.py`
-does.
+They are in the OpenBLAS that NumPy's wheels bring along and have loaded. Where there is none, and for many
+small matrices, of which each would be a call, `blocked.py` works on whole stacks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from stratal.ops.linalg import blocked
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _LEFT, _UPPER, _LOWER, _NON_UNIT, _UNIT = 141, 121, 122, 131, 132  # as CBLAS names things
 
+_SMALL, _MANY = 256, 32  # elements of a matrix, matrices of a stack
+
 
 @cache
 def _library() -> ctypes.CDLL | None:
@@ -35,13 +37,19 @@ def _function(pattern: str, dtype: np.dtype[Any]) -> Any:
     return getattr(_library(), pattern.format(_LETTERS[dtype.name]), None)
 
 
+def _many_small(a: Array) -> bool:
+    """Return whether NumPy goes through a stack faster than calls do, one per matrix: 2 to 8 times at 8x8."""
+    each = a.shape[-2] * a.shape[-1]
+    return bool(each <= _SMALL and a.size >= _MANY * each)
+
+
 def lu(a: Array) -> tuple[Array, Array]:
     """Return L (below the diagonal, its own being 1) and U in one, and the rows of A in the order of L U.
 
     Shapes: A [..., m, n] -> [..., m, n] and int64 [..., m].
     """
     getrf = _function("scipy_{}getrf_64_", a.dtype)
-    if getrf is None or not a.size:
+    if getrf is None or _many_small(a):
         packed = np.array(a)
         return packed, blocked.lu_in_place(packed)
     m, n = a.shape[-2:]
@@ -74,7 +82,7 @@ def _order(pivots: Array, count: int) -> Array:
 def solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> Array:
     """Return X with A X = B, where one triangle of A is read: A [..., n, n], B [..., n, k]."""
     trsm = _function("scipy_cblas_{}trsm64_", a.dtype)
-    if trsm is None or not b.size:
+    if trsm is None or not b.size or _many_small(a):
         if lower:
             return blocked.solve_lower(a, b, unit)
         turned = blocked.solve_lower(a[..., ::-1, ::-1], b[..., ::-1, :], unit)
