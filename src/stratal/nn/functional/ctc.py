@@ -16,7 +16,7 @@ from stratal.tensor.control import scan
 from stratal.tensor.creation import arange, full
 from stratal.tensor.elementwise import cast, exp, log, maximum, where
 from stratal.tensor.indexing import take, take_along_axis
-from stratal.tensor.shapes import broadcast_to, concat
+from stratal.tensor.shapes import broadcast_to, pad_constant
 from stratal.tensor.tensor import Tensor, tensor
 
 _NEVER = -1e30  # the logarithm of what cannot be: finite, so that sums and differences stay numbers
@@ -46,7 +46,7 @@ def ctc_loss(
         raise AttributeValueError("ctc_loss: blank is one of the classes", got=f"{blank} of {classes}")
     batched = log_probs.ndim == 3
     x = log_probs if batched else log_probs.reshape((log_probs.shape[0], 1, classes))
-    steps, batch = (int(n) for n in x.shape[:2])
+    steps, batch = int(x.shape[0]), x.shape[1]
     lengths = _lengths("input_lengths", input_lengths, batch, most=steps)
     sizes = _lengths("target_lengths", target_lengths, batch)
     labels = _labels(targets, sizes, batch, batched)
@@ -67,24 +67,25 @@ def ctc_loss(
     return reduced(loss if batched else loss.reshape(()), reduction)
 
 
-def _lengths(name: str, given: Any, batch: int, most: int | None = None) -> Tensor:
+def _lengths(name: str, given: Any, batch: Any, most: int | None = None) -> Tensor:
     found = given if isinstance(given, Tensor) else tensor(np.asarray(given))
-    if not found.dtype.is_integer or found.numel() != batch:
+    found = found if found.ndim else found.reshape((1,))
+    if not found.dtype.is_integer or found.shape != (batch,):
         raise ShapeError(f"ctc_loss: {name} is one integer per sample", got=f"{found.type} for {batch}")
     known = given if isinstance(given, (int, list, tuple, np.ndarray)) else None
     if known is not None and most is not None and np.max(known) > most:
         raise AttributeValueError(f"ctc_loss: {name} is at most {most}", got=str(list(np.ravel(known))))
-    return cast(found, "int64").reshape((batch,))
+    return cast(found, "int64")
 
 
-def _labels(targets: Any, sizes: Tensor, batch: int, batched: bool) -> Tensor:
+def _labels(targets: Any, sizes: Tensor, batch: Any, batched: bool) -> Tensor:
     """Return the targets as a padded matrix [N, S]."""
     found = targets if isinstance(targets, Tensor) else tensor(np.asarray(targets))
     if not found.dtype.is_integer:
         raise DTypeError("ctc_loss: targets are integers", got=str(found.dtype))
     found = cast(found, "int64")
-    if found.ndim == 2 and int(found.shape[0]) == batch:
-        return found
+    if found.ndim == 2 and found.shape[0] == batch:
+        return found if found.shape[1] else pad_constant(found, [(0, 0), (0, 1)])
     if found.ndim != 1:
         raise ShapeError("ctc_loss: targets are [N, S] or one vector", got=f"shape {list(found.shape)}")
     if not batched:
@@ -100,23 +101,19 @@ def _labels(targets: Any, sizes: Tensor, batch: int, batched: bool) -> Tensor:
 
 def _forward(x: Tensor, labels: Tensor, lengths: Tensor, blank: int) -> Tensor:
     """Return the forward variables at each sample's last step, [N, 2 S + 1]: labels with blanks around."""
-    steps, batch = (int(n) for n in x.shape[:2])
-    count = int(labels.shape[1])
-    blanks = full((batch, count, 1), blank, dtype="int64")
-    states = concat([blanks, labels.reshape((batch, count, 1))], axis=2).reshape((batch, 2 * count))
-    states = concat([states, full((batch, 1), blank, dtype="int64")], axis=1)
+    steps, batch, count = int(x.shape[0]), x.shape[1], int(labels.shape[1])
+    around = pad_constant(labels.reshape((batch, count, 1)), [(0, 0), (0, 0), (1, 0)], blank)
+    states = pad_constant(around.reshape((batch, 2 * count)), [(0, 0), (0, 1)], blank)
     # A state is entered from itself, the one before, and, past a blank between different labels, the one
     # before.
-    nothing = full((batch, 2), blank, dtype="int64")
-    skips = (states != blank) & (states != concat([nothing, states[:, :-2]], axis=1))
+    skips = (states != blank) & (states != pad_constant(states[:, :-2], [(0, 0), (2, 0)], blank))
     index = broadcast_to(states.reshape((1, *states.shape)), (steps, *states.shape))
     emitted = maximum(call("gather_along", x, index, axis=2), _NEVER)
     first = where(arange(2 * count + 1) < 2, emitted[0], _NEVER)
-    never = full((batch, 2), _NEVER, dtype=x.dtype)
 
     def step(alpha: Tensor, row: tuple[Tensor, Tensor]) -> tuple[Tensor, None]:
         seen, running = row
-        padded = concat([never, alpha], axis=1)
+        padded = pad_constant(alpha, [(0, 0), (2, 0)], _NEVER)
         jumped = where(skips, padded[:, :-2], _NEVER)
         entered = _log_sum(alpha, padded[:, 1:-1], jumped) + seen
         return where(running, maximum(entered, _NEVER), alpha), None

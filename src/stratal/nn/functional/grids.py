@@ -147,7 +147,8 @@ def _cubic_taps(x: Tensor, n: int, inside: Callable[[Tensor, int], Tensor]) -> l
 
 def _sum_of_taps(image: Tensor, axes: list[list[Tap]]) -> Tensor:
     """Return the sum over all combinations of taps of the image there, 0 outside, times their weights."""
-    batch, channels, *sizes = (int(n) for n in image.shape)
+    batch, channels, *rest = image.shape
+    sizes = [int(n) for n in rest]
     places = axes[0][0][0].shape[1:]
     flat = image.reshape((batch, channels, -1))
     total: Any = None

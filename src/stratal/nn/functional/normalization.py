@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,9 +149,9 @@ def instance_norm(
         raise ShapeError("instance_norm: takes at least 3 axes", got=f"shape {list(input.shape)}")
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, 0.0, eps)
-    batch, channels = (int(n) for n in input.shape[:2])
-    merged = input.reshape((1, batch * channels, *input.shape[2:]))
-    count = merged.numel() // max(1, batch * channels)
+    batch, channels, *rest = input.shape
+    merged = input.reshape((1, batch * channels, *rest))
+    count = math.prod(int(n) for n in rest)
     if count < 2:
         raise ShapeError(
             "instance_norm: needs more than one value per channel", got=f"shape {list(input.shape)}"

@@ -51,7 +51,7 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     pairs = [(sizes[k], sizes[k + 1]) for k in range(0, len(sizes), 2)][::-1]
     pairs = [(0, 0)] * (input.ndim - len(pairs)) + pairs
     for (before, after), n in zip(pairs, input.shape, strict=True):
-        if before + after + int(n) < 0 or min(before, after) < -int(n):
+        if min(before, after) < 0 and (before + after + int(n) < 0 or min(before, after) < -int(n)):
             raise ShapeError("pad: more is cut off than there is", got=f"{(before, after)} of {n}")
     if mode == "constant":
         return pad_constant(input, pairs, 0 if value is None else value)

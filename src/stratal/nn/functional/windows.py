@@ -132,11 +132,11 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     r = _factor("pixel_shuffle", upscale_factor)
     if input.ndim < 3 or int(input.shape[-3]) % (r * r):
         raise ShapeError(f"pixel_shuffle: axis -3 is a multiple of {r * r}", got=f"shape {list(input.shape)}")
-    *lead, channels, height, width = (int(n) for n in input.shape)
-    x = input.reshape((*lead, channels // (r * r), r, r, height, width))
+    *lead, channels, height, width = input.shape
+    x = input.reshape((*lead, int(channels) // (r * r), r, r, height, width))
     n = len(lead)
     x = permute_dims(x, (*range(n + 1), n + 3, n + 1, n + 4, n + 2))
-    return x.reshape((*lead, channels // (r * r), height * r, width * r))
+    return x.reshape((*lead, int(channels) // (r * r), height * r, width * r))
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
@@ -146,11 +146,12 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
         raise ShapeError(
             f"pixel_unshuffle: the last two axes are multiples of {r}", got=f"shape {list(input.shape)}"
         )
-    *lead, channels, height, width = (int(n) for n in input.shape)
-    x = input.reshape((*lead, channels, height // r, r, width // r, r))
+    *lead, channels, height, width = input.shape
+    height, width = int(height) // r, int(width) // r
+    x = input.reshape((*lead, channels, height, r, width, r))
     n = len(lead)
     x = permute_dims(x, (*range(n + 1), n + 2, n + 4, n + 1, n + 3))
-    return x.reshape((*lead, channels * r * r, height // r, width // r))
+    return x.reshape((*lead, channels * r * r, height, width))
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
@@ -161,6 +162,6 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
             "channel_shuffle: groups must divide the channels (axis 1 of at least 3)",
             got=f"{groups} for shape {list(input.shape)}",
         )
-    batch, channels, *rest = (int(n) for n in input.shape)
-    x = input.reshape((batch, groups, channels // groups, *rest))
+    batch, channels, *rest = input.shape
+    x = input.reshape((batch, groups, int(channels) // groups, *rest))
     return permute_dims(x, (0, 2, 1, *range(3, x.ndim))).reshape(input.shape)
