@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim
 from stratal.base.dtypes import bfloat16, float32
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, matrices
 
 
@@ -54,9 +52,6 @@ class Cholesky(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """A third of a product of matrices."""
         return family.cubic(types, 1 / 3)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim
 from stratal.base.dtypes import as_dtype, float16, float32
 from stratal.base.types import TensorType, TupleType, Type
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, matrices
 
 
@@ -73,9 +71,6 @@ class Eigh(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """Divide and conquer after tridiagonalisation."""
         return family.cubic(types, 9.0 if self.vectors else 4 / 3)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -160,9 +155,6 @@ class Eig(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """The QR algorithm."""
         return family.cubic(types, 25.0 if self.vectors else 10.0)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

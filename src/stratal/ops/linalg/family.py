@@ -13,8 +13,10 @@ from stratal.base.dims import Dim, known_equal, upper_bound
 from stratal.base.dtypes import DType, as_dtype, complex64, complex128, float32, float64
 from stratal.base.errors import DTypeError, LinAlgError, ShapeError
 from stratal.base.types import TensorType
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw, Op
-from stratal.ops.families import REAL_OF
+from stratal.ops.families import REAL_OF, over_rows
 
 DTYPES = (float64, float32, complex128, complex64)
 COMPLEX_OF = {float32: complex64, float64: complex128}
@@ -31,6 +33,9 @@ class OnMatrices(Op):
 
     foldable = False
     not_lowered = "LAPACK factorises matrices, as a host call"
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs)
 
 
 # -- types ---------------------------------------------------------------------------------------------------

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim, known_equal
+from stratal.base.dims import known_equal
 from stratal.base.dtypes import float16, float32, int64
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, lapack, matrices
 
 
@@ -76,9 +75,6 @@ class LU(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """Two thirds of a product of matrices."""
         return family.cubic(types, 2 / 3)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim
 from stratal.base.dtypes import float16, float32, float64
 from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw, Reject, Sample, record
-from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, matrices
 
 
@@ -67,9 +65,6 @@ class PInv(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """A singular value decomposition and a product."""
         return family.cubic(types, 24.0)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim, known_equal
+from stratal.base.dims import known_equal
 from stratal.base.dtypes import float16, float32, float64
 from stratal.base.errors import NotDifferentiableError
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, matrices
 
 
@@ -110,9 +109,6 @@ class QR(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """Householder reflections, applied to A and to the identity."""
         return family.cubic(types, 8 / 3)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -14,22 +14,37 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, lapack, matrices
 
 
-@record
-class Solve(family.OnMatrices):
-    """X with A X = B, for A [..., n, n] and B [..., n, k].
-
-    See: Giles, "An extended collection of matrix derivative results", 2008, 2.3.1.
-    """
+class System(family.OnMatrices):
+    """A X = B. Rows of a batch that share A are more columns of B: A is factorised once."""
 
     arity = 2
 
     def infer(self, *types: TensorType) -> TensorType:
         family.check_system(self.name, *types)
         return types[1]
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        if mapped[0]:
+            return super().batch(b, size, mapped, *inputs)
+        a, x = inputs
+        last = x.aval.ndim - 1
+        *_, n, k = x.shape
+        beside = b.permute(x, perm=(*range(1, last), 0, last))
+        shape = beside.shape
+        beside = b.reshape(beside, shape=(*shape[:-3], n, size * k))
+        solved = b.reshape(b.op(self.name, a, beside, **self.attributes), shape=shape)
+        return b.op("permute", solved, perm=(last - 1, *range(last - 1), last))
+
+
+@record
+class Solve(System):
+    """X with A X = B, for A [..., n, n] and B [..., n, k].
+
+    See: Giles, "An extended collection of matrix derivative results", 2008, 2.3.1.
+    """
 
     def ref(self, *arrays: Array) -> Array:
         a, b = arrays
@@ -52,9 +67,6 @@ class Solve(family.OnMatrices):
         own = family.cubic(types, 2 / 3)
         return own._replace(flops=own.flops + 2 * family.cubic(types[::-1], 1.0).flops)
 
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
-
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for dtype in family.DTYPES:
@@ -74,17 +86,12 @@ class Solve(family.OnMatrices):
 
 
 @record
-class TriangularSolve(family.OnMatrices):
+class TriangularSolve(System):
     """X with A X = B, where one triangle of A [..., n, n] is read; `unit`: its diagonal is taken to be 1."""
 
     upper: bool
     unit: bool = False
     name = "triangular_solve"
-    arity = 2
-
-    def infer(self, *types: TensorType) -> TensorType:
-        family.check_system(self.name, *types)
-        return types[1]
 
     def ref(self, *arrays: Array) -> Array:
         a, b = arrays
@@ -116,9 +123,6 @@ class TriangularSolve(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """Half of a product."""
         return family.cubic(types[::-1], 1.0)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -15,7 +15,6 @@ from stratal.base.types import TensorType, TupleType, Type
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.families import over_rows
 from stratal.ops.linalg import family, matrices
 
 
@@ -108,9 +107,6 @@ class SVD(family.OnMatrices):
     def cost(self, *types: TensorType) -> Cost:
         """Divide and conquer after bidiagonalisation."""
         return family.cubic(types, 22.0 if self.vectors else 8 / 3)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
