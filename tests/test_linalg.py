@@ -99,6 +99,8 @@ def test_systems_are_solved(dtype):
     close(linalg.solve(a, b), want)
     close(linalg.solve(a, b[0]), np.linalg.solve(a, b[0]))
     close(linalg.solve(a[0], b), np.linalg.solve(a[0], b))
+    close(st.vmap(linalg.solve, in_axes=(None, 0))(st.tensor(a[0]), st.tensor(b)), np.linalg.solve(a[0], b))
+    assert linalg.solve(a[0], b[:0]).shape == (0, 4, 3)
     close(linalg.solve(a[0], b[0, :, 0]), np.linalg.solve(a[0], b[0, :, 0]))
     close(a @ np.asarray(linalg.solve(a, b[0, :, 0]))[..., None], np.broadcast_to(b[0, :, :1], (2, 4, 1)))
     turned = np.swapaxes(b, -1, -2)

@@ -5,25 +5,43 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stratal.base.dims import known_equal
+from stratal.base.dims import known_equal, product
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.linalg.operands import adjoint, identity, matrices, run, square
 from stratal.tensor.build import as_tensor
 from stratal.tensor.indexing import take_along_axis
-from stratal.tensor.shapes import as_axes, broadcast_to, expand_dims, permute_dims, ravel, reshape, squeeze
+from stratal.tensor.shapes import (
+    as_axes,
+    broadcast_to,
+    expand_dims,
+    moveaxis,
+    permute_dims,
+    ravel,
+    reshape,
+    squeeze,
+)
 from stratal.tensor.shapes import matrix_transpose as transposed
 from stratal.tensor.tensor import Tensor
 
 
-def _system(name: str, x1: Any, x2: Any) -> list[Tensor]:
-    """Return A [..., n, n] and B [..., n, k] of one dtype and the same leading axes."""
-    a, b = square(name, x1), as_tensor(x2, name)
+def _check(name: str, a: Tensor, b: Tensor) -> None:
     if b.ndim < 2 or not known_equal(a.shape[-1], b.shape[-2]):
         raise ShapeError(
             f"{name}: sizes of matrix and right-hand side differ", got=f"{a.type} and {b.type}",
             hint=f"the right-hand side should be [..., {a.shape[-1]}, k]; B[..., None] makes vectors columns",
         )  # fmt: skip
-    return matrices(name, a, b)
+
+
+def _solved(op: str, name: str, x1: Any, x2: Any, **attributes: Any) -> Tensor:
+    """Return X with A X = B. Where one A serves a stack of B, they are columns of one system."""
+    a, b = square(name, x1), as_tensor(x2, name)
+    _check(name, a, b)
+    if a.ndim != 2 or b.ndim == 2:
+        result: Tensor = run(op, *matrices(name, a, b), **attributes)
+        return result
+    turned = moveaxis(b, -2, 0)
+    beside = reshape(turned, (turned.shape[0], product(turned.shape[1:])))
+    return moveaxis(reshape(_solved(op, name, a, beside, **attributes), turned.shape), 0, -2)
 
 
 def solve(x1: Any, x2: Any, /, *, left: bool = True) -> Tensor:
@@ -38,8 +56,7 @@ def solve(x1: Any, x2: Any, /, *, left: bool = True) -> Tensor:
         return squeeze(solve(x1, b, left=left), axis=-1 if left else -2)
     if not left:
         return transposed(solve(transposed(x1), transposed(b)))
-    result: Tensor = run("solve", *_system("solve", x1, b))
-    return result
+    return _solved("solve", "solve", x1, b)
 
 
 def solve_triangular(
@@ -54,14 +71,15 @@ def solve_triangular(
     if not left:
         options = {"upper": not upper, "unitriangular": unitriangular}
         return transposed(solve_triangular(transposed(x1), transposed(x2), **options))
-    a, b = _system("solve_triangular", x1, x2)
-    result: Tensor = run("triangular_solve", a, b, upper=bool(upper), unit=bool(unitriangular))
-    return result
+    attributes = {"upper": bool(upper), "unit": bool(unitriangular)}
+    return _solved("triangular_solve", "solve_triangular", x1, x2, **attributes)
 
 
 def lu_solve(LU: Any, order: Any, B: Any, /) -> Tensor:
     """Return X with A X = B from what `lu_factor` returned for A [..., n, n]; B is [..., n, k]."""
-    packed, b = _system("lu_solve", LU, B)
+    packed, b = square("lu_solve", LU), as_tensor(B, "lu_solve")
+    _check("lu_solve", packed, b)
+    packed, b = matrices("lu_solve", packed, b)
     places = expand_dims(broadcast_to(order, packed.shape[:-1]), axis=-1)
     b = take_along_axis(b, broadcast_to(places, b.shape), axis=-2)
     low = solve_triangular(packed, b, upper=False, unitriangular=True)
