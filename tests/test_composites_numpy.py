@@ -79,6 +79,11 @@ CALLS = {
     "average": (lambda lib, x: lib.average(x, 1, returned=True), A),
     "average with weights": (lambda lib, x, w: lib.average(x, 0, w, returned=True), A, W),
     "ptp": (lambda lib, x: lib.ptp(x, axis=1), A),
+    "cov of one variable": (lambda lib, x: lib.cov(x), A[:1]),
+    "var of complex": (lambda lib, x: lib.var(x, axis=1), Z),
+    "nanvar of infinities": (
+        lambda lib, x: lib.nanvar(x, axis=1), np.array([[1.0, math.inf], [math.nan, 2.0]])),
+    "nancumsum of all": (lambda lib, x: lib.nancumsum(x), H),
     "cov of columns": (lambda lib, x: lib.cov(x, rowvar=False, ddof=0), A),
     "cov of complex": (lambda lib, x: lib.cov(x), Z),
     "cov of a vector": (lambda lib, x: lib.cov(x), V),

@@ -40,8 +40,8 @@ def multigammaln(x: Any, p: int) -> Tensor:
     if not hasattr(p, "__index__") or int(p) < 1:
         raise AttributeValueError("multigammaln: the dimension is a positive number", got=repr(p))
     (t,) = floats("multigammaln", x)
-    result: Tensor = t * 0 + p * (p - 1) / 4 * math.log(math.pi)
-    for k in range(int(p)):
+    result = _lgamma(t) + p * (p - 1) / 4 * math.log(math.pi)
+    for k in range(1, int(p)):
         result = result + _lgamma(t - k / 2)
     return where(t > (p - 1) / 2, result, math.nan)  # type: ignore[no-any-return]
 
@@ -74,7 +74,7 @@ def betaln(a: Any, b: Any) -> Tensor:
     fall = (q - 0.5) * FUNCTIONS["log1p"](p / q) + p * FUNCTIONS["log"](s) - p
     apart = _lgamma(p) - fall + _tail(q) - _tail(s)
     q, p = where(far, 1.0, first), where(far, 1.0, second)
-    together = _lgamma(q) + _lgamma(p) - _lgamma(q + p)
+    together = where((q == 0) & (p == 0), math.inf, _lgamma(q) + _lgamma(p) - _lgamma(q + p))
     return cast(where(far, apart, together), dtype)
 
 
@@ -85,7 +85,7 @@ def beta(a: Any, b: Any) -> Tensor:
     first, second = cast(first, "float64"), cast(second, "float64")
     far = (FUNCTIONS["maximum"](first, second) >= 10.0) & (first > 0) & (second > 0)
     x, y = where(far, 1.0, first), where(far, 1.0, second)
-    near = _gamma(x) / _gamma(x + y) * _gamma(y)
+    near = where((x == 0) & (y == 0), math.inf, _gamma(x) / _gamma(x + y) * _gamma(y))
     x, y = where(far, first, 1.0), where(far, second, 1.0)
     return cast(where(far, FUNCTIONS["exp"](betaln(x, y)), near), dtype)
 

@@ -310,11 +310,11 @@ def log10(x: Any, /) -> Tensor:
 def sinc(x: Any, /) -> Tensor:
     """Return sin(pi x) / (pi x) of each element, 1 at 0."""
     t = as_tensor(x, "sinc")
-    t = cast(t, default_float(t.dtype))
+    dtype = default_float(t.dtype)
+    t = cast(t, dtype.compute)
     at_zero = t == 0
     angle = math.pi * where(at_zero, 1.0, t)
-    result: Tensor = where(at_zero, 1.0, FUNCTIONS["sin"](angle) / angle)
-    return result
+    return cast(where(at_zero, 1.0, FUNCTIONS["sin"](angle) / angle), dtype)
 
 
 def lerp(x: Any, end: Any, weight: Any) -> Tensor:

@@ -86,6 +86,14 @@ def mean(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = N
     return total / cast(count, total.dtype)
 
 
+def _squared(t: Tensor) -> Tensor:
+    """Return |t|^2 of each element, which is real."""
+    if not t.dtype.is_complex:
+        return FUNCTIONS["multiply"](t, t)
+    real, imag = call("real", t), call("imag", t)
+    return real * real + imag * imag  # type: ignore[no-any-return]
+
+
 @two_names
 def var(
     x: Any,
@@ -104,7 +112,7 @@ def var(
     axes = as_axes("var", axis, t.ndim)
     less = float(unbiased) if unbiased is not None else correction or 0.0
     distance = t - mean(t, axis=axes, keepdims=True)
-    total = _reduce("sum", distance * distance, axes, keepdims)
+    total = _reduce("sum", _squared(distance), axes, keepdims)
     count = _count(t, axes)
     if isinstance(count, int):
         return total / (count - less if count > less else 0.0)
@@ -247,7 +255,7 @@ def norm(x: Any, /, p: Any = 2, axis: Axis = None, keepdims: bool = False) -> Te
     t = as_tensor(x, "norm")
     t = cast(t, default_float(t.dtype))
     if p in (2, 2.0, "fro"):
-        return FUNCTIONS["sqrt"](sum(t * t, axis, keepdims))
+        return FUNCTIONS["sqrt"](sum(_squared(t), axis, keepdims))
     size = FUNCTIONS["abs"](t)
     if p == float("inf"):
         return amax(size, axis, keepdims)

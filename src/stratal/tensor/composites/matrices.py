@@ -189,9 +189,9 @@ def polyval(p: Any, x: Any, /) -> Tensor:
         raise ShapeError("polyval: coefficients are a vector", got=str(coefficients.type))
     dtype = common_dtype("polyval", (coefficients, t))
     coefficients, t = cast(coefficients, dtype), cast(t, dtype)
-    result: Tensor = t * 0
+    result = zeros(*t.shape, dtype=dtype)
     for k in range(int(coefficients.shape[0])):
-        result = result * t + coefficients[k]
+        result = result * t + coefficients[k] if k else broadcast_to(coefficients[0], t.shape)
     return result
 
 

@@ -15,6 +15,7 @@ from stratal.tensor import reductions
 from stratal.tensor.build import as_tensor, default_float
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.naming import two_names
+from stratal.tensor.shapes import ravel
 from stratal.tensor.tensor import Tensor
 
 Axis = Any
@@ -37,9 +38,11 @@ def _summing(name: str, function: Callable[..., Tensor], value: float) -> Callab
 
 def _running(name: str, function: Callable[..., Tensor], value: float) -> Callable[..., Tensor]:
     def reduced(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
-        return function(_without(as_tensor(x, name), value), axis, dtype=dtype)
+        t = _without(as_tensor(x, name), value)
+        return function(ravel(t) if axis is None else t, axis, dtype=dtype)
 
-    return _named(name, reduced, f"Return the {function.__name__} along an axis of what is not NaN.")
+    what = f"Return the {function.__name__} along an axis, of all elements for None, of what is not NaN."
+    return _named(name, reduced, what)
 
 
 def _extreme(name: str, function: Callable[..., Tensor], value: float) -> Callable[..., Tensor]:
@@ -101,7 +104,7 @@ def nanvar(
     less = float(correction if ddof is None else ddof)
     t = as_tensor(x, "nanvar")
     t = cast(t, default_float(t.dtype))
-    distance = _without(t - nanmean(t, axis, True), 0.0)
+    distance = where(_number(t), t - nanmean(t, axis, True), 0.0)
     left = _counted(t, axis, keepdims) - less
     total = reductions.sum(distance * distance, axis, keepdims)
     return FUNCTIONS["divide"](total, where(left > 0, left, math.nan))

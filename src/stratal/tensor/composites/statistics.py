@@ -10,6 +10,7 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import as_tensor, broadcast_shapes, call, common_dtype, default_float
 from stratal.tensor.composites.joining import atleast_2d
+from stratal.tensor.creation import full
 from stratal.tensor.elementwise import FUNCTIONS, cast, clip, where
 from stratal.tensor.linear import diagonal, matmul
 from stratal.tensor.naming import two_names
@@ -77,8 +78,8 @@ def average(
     t = as_tensor(x, "average")
     if weights is None:
         result = mean(t, axis, keepdims)
-        count = t.numel() // max(result.numel(), 1)
-        return (result, result * 0 + count) if returned else result
+        count = full(result.shape, float(t.numel() // max(result.numel(), 1)), dtype=result.dtype)
+        return (result, count) if returned else result
     w = as_tensor(weights, "average")
     if w.shape != t.shape:
         if w.ndim != 1 or axis is None or isinstance(axis, (tuple, list)):
@@ -106,7 +107,7 @@ def cov(
     """Return the covariances of variables: rows of observations, or columns unless `rowvar`.
 
     `fweights` say how often an observation occurs, `aweights` how much it counts.
-    Shapes: [variables, observations] -> [variables, variables]; a vector -> a number.
+    Shapes: [variables, observations] -> [variables, variables]; of one variable, a number.
     """
     t = as_tensor(x, "cov")
     if t.ndim > 2:
@@ -129,7 +130,7 @@ def cov(
         left = where(left > 0, left, math.nan)
     other = call("conj", centered) if rows.dtype.is_complex else centered
     result: Tensor = matmul(scaled, matrix_transpose(other)) / left
-    return reshape(result, ()) if t.ndim < 2 else result
+    return reshape(result, ()) if result.numel() == 1 else result
 
 
 def _weights(rows: Tensor, fweights: Any, aweights: Any) -> Tensor | None:
