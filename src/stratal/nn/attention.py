@@ -128,7 +128,7 @@ class MultiheadAttention(Module):
         mask = self._mask(attn_mask, key_padding_mask, n, q)
         causal = is_causal and attn_mask is None
         heads = [self._heads(q), *self._more_keys(k, v)]
-        extra = int(heads[1].shape[2]) - int(k.shape[1])
+        extra = heads[1].shape[2] - k.shape[1]  # an int, whatever the sizes
         if extra:
             if causal:
                 mask, causal = _causal(q, k) if mask is None else mask + _causal(q, k), False
