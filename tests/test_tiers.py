@@ -17,9 +17,9 @@ TIERS = [
     {"plan"},
     {"compiler"},
     {"tensor"},
-    {"data", "fft", "formats", "linalg", "nn", "optim", "special", "te"},
+    {"data", "deferred", "fft", "formats", "linalg", "nn", "optim", "special", "te"},
     {"train", "auto", "compress", "serve", "func"},
-    {"inspect"},
+    {"inspect", "compat"},
     {"tune"},
     {"stratal"},  # the package itself: the public names
     {"cli"},

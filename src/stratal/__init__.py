@@ -13,7 +13,9 @@ __array_api_version__ = "2024.12"
 
 _MODULES = (
     "autodiff",
+    "compat",
     "data",
+    "deferred",
     "fft",
     "formats",
     "func",

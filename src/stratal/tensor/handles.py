@@ -57,6 +57,9 @@ def refuse_traced(tensor: Tensor, asked: str) -> None:
     """Raise the error for Python that needs the value of a traced tensor, or uses it after the capture."""
     trace = MODE.trace
     node = tensor._node
+    refusal = None if tensor._trace is None else tensor._trace.refusal(tensor, asked)
+    if refusal is not None:
+        raise refusal
     if trace is None or (tensor._trace is not None and not trace.inside(tensor._trace)):
         name = tensor._trace.name if tensor._trace is not None else "?"
         raise CaptureError(

@@ -143,6 +143,12 @@ class Trace:
         """Return whether an earlier tensor is an input of this trace, whose value Python cannot see."""
         return True
 
+    def refusal(self, tensor: Tensor, asked: str) -> Exception | None:
+        """Return the error for a tensor made inside that is asked for what it cannot give here; None where
+        the usual one will do.
+        """
+        return None
+
     # -- gradients -------------------------------------------------------------------------------------------
     def read_grad(self, tensor: Tensor) -> Tensor | None:
         """Return `.grad` as it stands inside."""
