@@ -11,6 +11,7 @@ import pytest
 from record_samples import NAMES, Array, called, inputs, samples
 from tolerance import disagreement
 
+from stratal.base.dims import Sym
 from stratal.batching import batch_graph
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
@@ -81,6 +82,20 @@ def test_a_batch_of_calls_equals_the_calls_one_by_one(name: str) -> None:
             if complaint:
                 broken.append(f"{called(sample)} over {mapped}: {complaint}")
     assert not broken, "\n".join([f"{name}: {len(broken)}", *broken[:6]])
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_number_of_rows_may_be_a_symbol(name: str) -> None:
+    rows = Sym.named("rows", 2)
+    for sample in small(name)[:8]:
+        for mapped in itertools.islice(which(len(sample.types)), 4):
+            nodes = [graph_input(f"x{k}", t) for k, t in enumerate(sample.types)]
+            graph = Graph(nodes, items(make(sample.op, *nodes)))
+            batched = batch_graph(graph, rows, mapped, [True] * len(graph.outputs))
+            for after, before in zip(batched.outputs, graph.outputs, strict=True):
+                assert after.aval == before.aval.with_shape((rows, *before.shape)), (
+                    f"{called(sample)} over {mapped}"
+                )
 
 
 @pytest.mark.parametrize("name", RECORDS)
