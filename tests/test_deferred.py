@@ -199,6 +199,19 @@ def test_random_tensors_are_drawn_anew_in_each_run_and_follow_the_seed():
     assert not np.array_equal(both[0], both[2])
 
 
+def test_what_is_drawn_later_in_a_graph_leaves_earlier_runs_as_they_are():
+    x = sd.placeholder(sd.float32, [None])
+    with x.graph:
+        noisy = x + st.rand(1)
+    session = sd.Session()
+    seen = [session.run(noisy, {x: np.zeros(2)})[0]]
+    later = sd.rand(1)
+    for n in (3, 4, 5):
+        got = session.run([noisy, later], {x: np.zeros(n)})
+        seen += [session.run(noisy, {x: np.zeros(n)})[0], got[0][0], got[1][0]]
+    assert len(set(seen)) == len(seen)
+
+
 def test_tensors_from_outside_are_read_at_each_run():
     scale = st.tensor([2.0, 3.0])
     x = sd.placeholder(sd.float32, (2,))
@@ -241,13 +254,51 @@ def test_a_size_is_taken_from_any_placeholder_that_was_fed():
     assert sd.Session().run(y.mean(), {y: [1, 2, 6]}) == 3.0
 
 
-def test_loops_over_open_sizes_run():
+def test_loops_and_branches_over_open_sizes_run():
     x = sd.placeholder(sd.float32, [None, 3])
     with x.graph:
-        y = st.fori_loop(0, 4, lambda k, c: c * 2.0, x)
+        y = st.fori_loop(0, 3, lambda k, c: c - c.mean(0) * 0.5, x)
+        z = st.cond(x.sum() > 0, lambda: x.mean(), lambda: x.sum())
     session = sd.Session()
-    for n in (2, 5, 6):
-        np.testing.assert_array_equal(session.run(y, {x: np.ones((n, 3))}), np.full((n, 3), 16.0))
+    for n in (2, 5, 6, 3):
+        data = _rows(n, 3, seed=n)
+        moved = data
+        for _ in range(3):
+            moved = moved - moved.mean(0) * 0.5
+        got = session.run([y, z], {x: data})
+        np.testing.assert_allclose(got[0], moved, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[1], data.mean() if data.sum() > 0 else data.sum(), rtol=1e-4)
+    assert session.last.captures == 2
+
+
+@pytest.mark.parametrize(
+    "dtype, value, fits",
+    [
+        ("uint8", [1, 255], True), ("uint8", [1, 256], False), ("uint8", [-1, 0], False),
+        ("int32", [1 << 40, 0], False), ("int32", [1.0, 2.0], False), ("bool", [1, 0], False),
+        ("bool", [True, False], True), ("float32", [1, 2], True), ("bfloat16", [1.5, 2.0], True),
+        ("complex64", [1.0, 2.5], True), ("float32", [1e300, 0.0], True), ("float32", [1j, 0.0], False),
+        ("uint64", [(1 << 64) - 1] * 2, True), ("int64", np.array([1 << 63, 0], np.uint64), False),
+    ],
+)  # fmt: skip
+def test_what_is_fed_is_converted_where_no_whole_number_changes(dtype, value, fits):
+    x = sd.placeholder(dtype, (2,))
+    y = sd.where(x == x, x, x)
+    if not fits:
+        with pytest.raises(StratalError, match="dtype of what is fed"):
+            sd.Session().run(y, {x: value})
+        return
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(sd.Session().run(y, {x: value}), np.asarray(value).astype(x.dtype.np))
+
+
+def test_dropout_draws_another_mask_in_each_run():
+    x = sd.placeholder(sd.float32, (100,))
+    with x.graph:
+        y = st.nn.functional.dropout(x, 0.5)
+    session = sd.Session()
+    first, second = (session.run(y, {x: np.ones(100)}) for _ in range(2))
+    assert set(first) == {0.0, 2.0} and not np.array_equal(first, second)
 
 
 # -- gradients and optimizers --------------------------------------------------------------------------------
@@ -445,7 +496,9 @@ BAD = {
     "requires_grad": (lambda s, x, v: sd.ones(3).requires_grad_(), "Variable"),
     "no gradient": (lambda s, x, v: sd.GradientDescentOptimizer(0.1).minimize(x.sum()), "no variable"),
     "open variable": (lambda s, x, v: sd.Variable(sd.placeholder(sd.float32, [None]) * 1.0), "must be known"),
-    "no shape": (lambda s, x, v: sd.placeholder(sd.float32), "needs a shape"),
+    "no shape": (lambda s, x, v: sd.placeholder(sd.float32), "and a shape"),
+    "shape is a number": (lambda s, x, v: sd.placeholder(sd.float32, 3), "and a shape"),
+    "no dtype": (lambda s, x, v: sd.placeholder(None, [2]), "needs a dtype"),
     "bad size": (lambda s, x, v: sd.placeholder(sd.float32, [-3]), "a size is"),
     "eval": (lambda s, x, v: x.eval(), "no default session"),
     "closed": (_after_close, "closed"),

@@ -39,17 +39,20 @@ def _size_asked(node: Node) -> Dim:
     return size
 
 
-def instantiate(roots: Iterable[Node], known: Mapping[Node, Node], sizes: Sizes) -> dict[Node, Node]:
+def instantiate(
+    roots: Iterable[Node], known: Mapping[Node, Node], sizes: Sizes, *, region: bool = False
+) -> dict[Node, Node]:
     """Return what each node that the roots need is where open sizes are `sizes` and some nodes are `known`.
 
-    Type rules look at every node again. Raises: what they raise, naming the line that built the node.
+    Type rules look at every node again. A region reads nothing from around it: there, a size that is still a
+    symbol is asked of its own inputs. Raises: what type rules raise, naming the line that built the node.
     """
     made = dict(known)
-    for node in topological(roots, stop=lambda n: n in known or asks_size(n)):
+    for node in topological(roots, stop=lambda n: n in known or (asks_size(n) and not region)):
         if node in made:
             continue
-        if asks_size(node):
-            made[node] = _number(evaluate(_size_asked(node), sizes))  # type: ignore[arg-type]
+        if asks_size(node) and not (region and isinstance(_evaluated(_size_asked(node), sizes), Sym)):
+            made[node] = _number(_evaluated(_size_asked(node), sizes))
         elif isinstance(node.op, (Const, Input)):
             made[node] = node
         elif isinstance(node.op, Item) or not mentions_sizes(node.op):
@@ -98,6 +101,6 @@ def _evaluated(value: Any, sizes: Sizes) -> Any:
         inputs = [
             graph_input(getattr(i.op, "label", ""), _evaluated(i.aval, sizes), i.where) for i in value.inputs
         ]
-        made = instantiate(value.outputs, dict(zip(value.inputs, inputs, strict=True)), sizes)
+        made = instantiate(value.outputs, dict(zip(value.inputs, inputs, strict=True)), sizes, region=True)
         return Graph(inputs, [made[o] for o in value.outputs], name=value.name)
     return value

@@ -50,7 +50,8 @@ class Run:
             n for n in self.needed
             if n in needed and isinstance(n.op, Input) and n not in answered and values.finished(n) is None
         ]  # fmt: skip
-        self.roots = [*roots, *(c.node for c in self.outer if c.written)]
+        self.carried = [(c.tensor, c.node) for c in self.outer if c.written]  # states of random generators
+        self.roots = [*roots, *(node for _, node in self.carried)]
         self.open_sizes = _open_sizes(self.needed)
         self._places: Places = {}
         self._compiled = Compiled(self._function(), name="session")
@@ -92,9 +93,8 @@ class Run:
             results = [wrap(made[n]) for n in self.fetches if n is not None]
             for variable, node in self.writes.items():
                 rebind(self._cell_of(variable), made[node], CONSTANT)
-            for cell in self.outer:
-                if cell.written:
-                    rebind(cell.tensor, made[cell.node], CONSTANT)
+            for state, node in self.carried:
+                rebind(state, made[node], CONSTANT)
             return results
 
         return run

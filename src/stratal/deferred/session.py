@@ -16,6 +16,7 @@ from stratal.deferred.run import Run
 from stratal.deferred.variable import Operation, Variable, node_in
 from stratal.graph.node import Node
 from stratal.runtime.storage import Storage
+from stratal.tensor.arrays import Array
 from stratal.tensor.state import MODE, no_grad, tracing
 from stratal.tensor.tensor import Tensor, hold, tensor
 
@@ -99,7 +100,7 @@ class Session:
             raise DTypeError(
                 f"run: cannot {what} this", got=got, hint=f"a deferred tensor is what one can {what}"
             )
-        return node_in(self.graph, x)
+        return x._node if x._trace is self.graph.trace and x._node is not None else node_in(self.graph, x)
 
     def _cell(self, variable: Variable) -> Tensor:
         """Return the tensor that holds a variable's value in this session."""
@@ -127,21 +128,33 @@ def _as_fed(target: Deferred, value: Any) -> Tensor:
     """Return a value as a tensor of the dtype of what it stands for. Raises: where numbers would be lost."""
     if isinstance(value, Deferred):
         raise DTypeError("run: a deferred tensor has no value to feed", got=repr(value))
+    wanted = target.type.dtype.np
     try:
         array = value.numpy() if isinstance(value, Tensor) else np.asarray(value)
     except (TypeError, ValueError) as error:
         if isinstance(error, StratalError):
             raise
         raise ShapeError("run: what is fed is no array", got=str(error)) from None
-    wanted = target.dtype.np
-    if array.dtype.kind not in "OSUV" and array.dtype == wanted:
+    if array.dtype == wanted:
         return value if isinstance(value, Tensor) else tensor(array)
-    if array.dtype.kind in "OSU" or not np.can_cast(array.dtype, wanted, "same_kind"):
+    made = _converted(array, wanted)
+    if made is None:
         raise DTypeError(
             "run: the dtype of what is fed does not fit", got=f"{array.dtype} for {target!r}",
-            hint="convert it first: x.astype(...)",
+            hint="numbers of another kind, or too large for the dtype, are converted by x.astype(...) only",
         )  # fmt: skip
-    return tensor(array.astype(wanted))
+    return tensor(made)
+
+
+def _converted(array: Array, dtype: Any) -> Array | None:
+    """Return numbers in another dtype: floats may be rounded, whole numbers must stay what they are."""
+    if array.dtype.kind in "iu" and np.dtype(dtype).kind in "iu":
+        made = array.astype(dtype)
+        return made if np.array_equal(made, array) else None
+    if array.dtype.kind in "OSUMm" or not np.can_cast(array.dtype, dtype, "same_kind"):
+        return None
+    with np.errstate(over="ignore"):  # what is too large is infinite
+        return array.astype(dtype)
 
 
 def _sizes(types: list[TensorType], fed: list[Tensor]) -> dict[str, tuple[int, int]]:

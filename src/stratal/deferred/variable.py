@@ -30,10 +30,11 @@ def placeholder(dtype: Any, shape: Sequence[Any] | None = None, name: str = "") 
     A size of None is open: runs say what it is, and may differ. All sizes of one run that are open on the
     same axis are one size, as a batch is; a string in place of None names a size of its own.
     """
-    if shape is None:
+    if not isinstance(shape, (list, tuple)) or dtype is None:
         raise ShapeError(
-            "placeholder: needs a shape", hint="sizes may be open: placeholder(float32, [None, 784])"
-        )
+            "placeholder: needs a dtype and a shape", got=f"{dtype!r} and {shape!r}",
+            hint="sizes may be open: placeholder(float32, [None, 784])",
+        )  # fmt: skip
     graph = get_default_graph()
     sizes = [_size(graph, k, n) for k, n in enumerate(shape)]
     type_ = TensorType(as_dtype(dtype), tuple(sizes))
