@@ -167,7 +167,7 @@ def test_causal_flags_mean_the_causal_mask():
         (lambda a: nn.Transformer(4, 2, 1, 1, 16)(a, a), "4 features"),
         (lambda a: nn.RotaryEmbedding(7), "in pairs"),
         (lambda a: nn.RotaryEmbedding(10)(a), "at most the features"),
-        (lambda a: nn.RotaryEmbedding(8)(a, st.ones(3)), "positions are integers"),
+        (lambda a: nn.RotaryEmbedding(8)(a, st.ones(3)), "positions are an int"),
         (lambda a: nn.SinusoidalPositions(6)(a), "the last of 6"),
         (lambda a: nn.SinusoidalPositions(5), "in pairs"),
     ],

@@ -9,12 +9,15 @@ from typing import Any
 
 
 def lazy_names(
-    package: str, names: Mapping[str, str], modules: Iterable[str] = ()
+    package: str,
+    names: Mapping[str, str],
+    modules: Iterable[str] = (),
+    offer: Callable[[Any], Any] = lambda value: value,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.
 
     `names` says for each of its modules which names come from there, with spaces between; `modules` are
-    offered themselves.
+    offered themselves. What `offer` makes of a value stands under its name.
     """
     homes = {name: module for module, listed in names.items() for name in listed.split()}
     offered = set(modules)
@@ -23,7 +26,7 @@ def lazy_names(
         if name in offered:
             value: Any = importlib.import_module(f"{package}.{name}")
         elif name in homes:
-            value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+            value = offer(getattr(importlib.import_module(f"{package}.{homes[name]}"), name))
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(sys.modules[package], name, value)

@@ -6,6 +6,7 @@ Names are loaded when first used.
 from __future__ import annotations
 
 from stratal.base.names import lazy_names
+from stratal.nn.arguments import explained
 
 _NAMES = {
     "activations": "celu elu gelu glu gumbel_softmax hardshrink hardsigmoid hardswish hardtanh "
@@ -38,4 +39,4 @@ _NAMES = {
     "windows": "channel_shuffle flatten fold pixel_shuffle pixel_unshuffle unfold",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, offer=explained)

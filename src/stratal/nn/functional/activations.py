@@ -143,6 +143,8 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """Return log(1 + exp(beta x)) / beta, and x itself where beta x exceeds the threshold."""
+    if beta == 0:
+        raise AttributeValueError("softplus: beta must not be 0", got=str(beta))
     result: Tensor = composite("softplus", input, beta=beta, threshold=threshold)
     return result
 

@@ -22,7 +22,7 @@ from stratal.tensor.tensor import Tensor
 def _sizes(name: str, dims: int, input: Tensor, output_size: Any) -> tuple[int, ...]:
     check_axes(name, input, dims)
     wanted = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * dims
-    if len(wanted) != dims or any(m is not None and (not isinstance(m, int) or m < 1) for m in wanted):
+    if len(wanted) != dims or any(m is not None and (type(m) is not int or m < 1) for m in wanted):
         raise AttributeValueError(f"{name}: takes {dims} positive output sizes or None", got=str(output_size))
     if any(int(n) == 0 for n in input.shape[-dims:]):
         raise ShapeError(f"{name}: there is nothing to pool", got=f"shape {list(input.shape)}")
@@ -129,7 +129,7 @@ def fractional_max_pool(
         raise AttributeValueError(f"{name}: takes output_size or output_ratio", got="both or none of them")
     if output_size is None:
         ratios = output_ratio if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * dims
-        if len(ratios) != dims or not all(0 < r < 1 for r in ratios):
+        if len(ratios) != dims or not all(isinstance(r, float) and 0 < r < 1 for r in ratios):
             raise AttributeValueError(f"{name}: a ratio lies in (0, 1)", got=str(output_ratio))
         size = tuple(int(n * r) for n, r in zip(have, ratios, strict=True))
     else:

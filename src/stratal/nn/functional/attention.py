@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.functional.noise import dropout
 from stratal.tensor.build import call
 from stratal.tensor.elementwise import cast, where
@@ -30,6 +29,7 @@ def scaled_dot_product_attention(
         raise AttributeValueError("attention: give a mask or is_causal, not both")
     if dropout_p:
         return attention_with_weights(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
+    _check_width(query)
     masks = () if attn_mask is None else (attn_mask,)
     result: Tensor = call(
         "scaled_dot_product_attention", query, key, value, *masks, causal=is_causal, scale=scale
@@ -47,13 +47,19 @@ def attention_with_weights(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return attention and its weights [..., L, S], dropout included."""
+    _check_width(query)
     masks = () if attn_mask is None else (attn_mask,)
     weights: Tensor = call("attention_weights", query, key, *masks, causal=is_causal, scale=scale)
     weights = cast(dropout(weights, dropout_p), value.dtype)
     return weights @ value, weights
 
 
-def additive_mask(mask: Any, like: Tensor) -> Tensor:
+def _check_width(query: Tensor) -> None:
+    if query.ndim < 1 or query.shape[-1] == 0:
+        raise ShapeError("attention: vectors have at least one element", got=f"query {list(query.shape)}")
+
+
+def additive_mask(mask: Tensor, like: Tensor) -> Tensor:
     """Return a mask of numbers for one that says True where attention is forbidden; numbers stay."""
     if not mask.dtype.is_bool:
         return cast(mask, like.dtype)

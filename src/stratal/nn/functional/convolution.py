@@ -31,9 +31,13 @@ def _padding(
     return tuple((p, p) for p in per_axis(f"{name}: padding", padding, len(window), 0))
 
 
-def _check(name: str, dims: int, input: Tensor, weight: Tensor, channels: int) -> None:
+def _check(name: str, dims: int, input: Tensor, weight: Tensor, axis: int, groups: int) -> None:
+    """Refuse what does not fit. The input has `groups` times as many channels as the weight's `axis`."""
     if weight.ndim != dims + 2:
         raise ShapeError(f"{name}: the weight has {dims + 2} axes", got=f"shape {list(weight.shape)}")
+    if groups < 1:
+        raise AttributeValueError(f"{name}: groups are positive", got=str(groups))
+    channels = int(weight.shape[axis]) * groups
     if input.ndim not in (dims + 1, dims + 2):
         raise ShapeError(
             f"{name}: the input has {dims + 1} or {dims + 2} axes", got=f"shape {list(input.shape)}"
@@ -61,7 +65,7 @@ def conv(
 ) -> Tensor:  # fmt: skip
     """Cross-correlate over the last `dims` axes: [N, C, ...] with weight [out, C / groups, ...]."""
     name = f"conv{dims}d"
-    _check(name, dims, input, weight, int(weight.shape[1]) * groups)
+    _check(name, dims, input, weight, 1, groups)
     strides = per_axis(f"{name}: stride", stride, dims)
     dilations = per_axis(f"{name}: dilation", dilation, dims)
     window = tuple(int(k) for k in weight.shape[2:])
@@ -101,7 +105,7 @@ def conv_transpose(
 ) -> Tensor:  # fmt: skip
     """Apply the transpose of `conv` to [N, C, ...], with weight [C, out / groups, ...]."""
     name = f"conv_transpose{dims}d"
-    _check(name, dims, input, weight, int(weight.shape[0]))
+    _check(name, dims, input, weight, 0, 1)
     strides = per_axis(f"{name}: stride", stride, dims)
     dilations = per_axis(f"{name}: dilation", dilation, dims)
     pads = per_axis(f"{name}: padding", padding, dims, 0)

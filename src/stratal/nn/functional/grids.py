@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.nn.sizes import per_axis
 from stratal.tensor.build import call
 from stratal.tensor.creation import arange, ones
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
@@ -23,7 +24,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     Shapes: theta [N, 2, 3] and size (N, C, H, W) -> [N, H, W, 2]; theta [N, 3, 4] and size (N, C, D, H, W)
     -> [N, D, H, W, 3].
     """
-    sizes = tuple(int(n) for n in size)
+    sizes = per_axis("affine_grid: size", size, len(size), None)
     dims = len(sizes) - 2
     if dims not in (2, 3) or tuple(theta.shape) != (sizes[0], dims, dims + 1):
         raise ShapeError(

@@ -96,6 +96,8 @@ def nll_loss(
 
     Shapes: input [N, C, ...] (or [C]), target [N, ...] (or a scalar) of integers.
     """
+    if input.ndim < 1:
+        raise ShapeError("nll_loss: takes [N, C, ...] or [C]", got=f"shape {list(input.shape)}")
     classes = target if isinstance(target, Tensor) else tensor(np.asarray(target))
     loss, weights = _chosen("nll_loss", input, classes, weight, ignore_index)
     return reduced(loss * weights, reduction, weights.sum())
@@ -118,6 +120,8 @@ def cross_entropy(
         raise AttributeValueError(
             "cross_entropy: label_smoothing must lie in [0, 1]", got=str(label_smoothing)
         )
+    if input.ndim < 1:
+        raise ShapeError("cross_entropy: takes [N, C, ...] or [C]", got=f"shape {list(input.shape)}")
     found = target if isinstance(target, Tensor) else tensor(np.asarray(target))
     axis = 0 if input.ndim == 1 else 1
     if found.shape == input.shape and found.dtype.is_inexact:

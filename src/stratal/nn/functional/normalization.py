@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.functional.pooling import avg_pool
@@ -35,7 +34,7 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: Any = 0.1,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalise axis 1 by the batch's statistics in training, moving the running ones; by the running ones
@@ -70,7 +69,8 @@ def batch_norm(
 
 
 def _last_axes(name: str, input: Tensor, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    single = not isinstance(normalized_shape, (list, tuple))
+    sizes = (normalized_shape,) if single else tuple(normalized_shape)
     if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
         raise ShapeError(
             f"{name}: the last axes must have the normalised sizes",
@@ -120,8 +120,10 @@ def group_norm(
     """Normalise each sample over groups of channels (axis 1) and all later axes, then scale and shift each
     channel.
     """
+    if input.ndim < 2:
+        raise ShapeError("group_norm: takes at least 2 axes", got=f"shape {list(input.shape)}")
     channels = int(input.shape[1])
-    if channels % num_groups:
+    if num_groups < 1 or channels % num_groups:
         raise AttributeValueError(
             "group_norm: num_groups must divide the channels", got=f"{num_groups}, {channels}"
         )
@@ -137,7 +139,7 @@ def instance_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     use_input_stats: bool = True,
-    momentum: Any = 0.1,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """Normalise every channel of every sample by itself, moving the running statistics, which are means over

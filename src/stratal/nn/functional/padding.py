@@ -42,7 +42,7 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     """Return x surrounded by a value, or by what lies inside: `mode` is 'constant', 'reflect', 'replicate' or
     'circular'. Sizes are (before, after) pairs from the last axis backwards; negative ones cut off.
     """
-    sizes = tuple(pad)
+    sizes = tuple(pad) if isinstance(pad, (list, tuple)) else (pad,)
     if len(sizes) % 2 or len(sizes) > 2 * input.ndim or any(not isinstance(n, int) for n in sizes):
         raise ShapeError(
             "pad: takes a (before, after) pair of ints per padded axis",

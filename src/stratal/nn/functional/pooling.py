@@ -105,7 +105,8 @@ def max_unpool(
         (int(n) - 1) * s - 2 * p + k
         for n, k, s, p in zip(input.shape[-dims:], *geometry.values(), strict=True)
     ]
-    size = least if output_size is None else [int(n) for n in tuple(output_size)[-dims:]]
+    size = least if output_size is None else list(output_size)[-dims:]
+    size = [int(n) if isinstance(n, int) else -1 for n in size]
     if len(size) != dims or any(
         abs(n - m) >= s for n, m, s in zip(size, least, geometry["strides"], strict=True)
     ):

@@ -58,10 +58,10 @@ def rotary_embedding(
         raise AttributeValueError("rotary_embedding: dim is at most the features", got=f"{size} of {width}")
     length = int(input.shape[-2])
     where_at = arange(length) if positions is None else positions
-    if not isinstance(where_at, Tensor) or where_at.ndim == 0:
+    if isinstance(where_at, int) or (isinstance(where_at, Tensor) and where_at.ndim == 0):
         where_at = arange(length) + where_at
-    if not where_at.dtype.is_integer:
-        raise DTypeError("rotary_embedding: positions are integers", got=str(where_at.type))
+    if not isinstance(where_at, Tensor) or not where_at.dtype.is_integer:
+        raise DTypeError("rotary_embedding: positions are an int or a tensor of integers", got=str(where_at))
     x = cast(input, input.dtype.compute)
     turned = x[..., :size]
     angles = _angles(where_at, size, base, x.dtype)

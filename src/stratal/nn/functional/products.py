@@ -14,10 +14,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Shapes: x [..., in], weight [out, in] or [in], bias [out].
     """
-    if input.ndim < 1 or weight.ndim not in (1, 2) or input.shape[-1] != weight.shape[-1]:
+    features = weight.shape[-1] if weight.ndim in (1, 2) else "the weight's one or two axes'"
+    if input.ndim < 1 or input.shape[-1] != features:
         raise ShapeError(
             "linear: inner sizes differ", got=f"input {list(input.shape)}, weight {list(weight.shape)}",
-            hint=f"the last axis of the input should have {weight.shape[-1]} features",
+            hint=f"the last axis of the input should have {features} features",
         )  # fmt: skip
     if weight.ndim == 1:
         out: Tensor = input @ weight

@@ -97,6 +97,10 @@ def _axes(x: Tensor, size: Any, scale_factor: Any, recompute: bool | None, align
     values = tuple(given) if isinstance(given, (tuple, list)) else (given,) * len(have)
     if len(values) != len(have):
         raise ShapeError(f"interpolate: takes one value, or one for each of {len(have)} axes", got=str(given))
+    kinds = (int, float) if size is None else (int,)
+    if any(not isinstance(v, kinds) or not math.isfinite(v) for v in values):
+        what = "scale_factor is finite numbers" if size is None else "size is ints"
+        raise AttributeValueError(f"interpolate: {what}", got=str(given))
     if size is None:
         wanted = [math.floor(n * f) for n, f in zip(have, values, strict=True)]
     else:
