@@ -176,6 +176,8 @@ def triplet_margin_with_distance_loss(
             got=f"{list(anchor.shape)}, {list(positive.shape)}, {list(negative.shape)}",
         )
     distance = pairwise_distance if distance_function is None else distance_function
+    if not callable(distance):
+        raise AttributeValueError("triplet loss: a distance is a function", got=type(distance).__name__)
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = minimum(far, distance(positive, negative))
