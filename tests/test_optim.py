@@ -52,6 +52,35 @@ def _hand_adamw(p, g, t, s):
     return _hand_adam(p * (1 - 0.1 * 0.01), g, t, s)
 
 
+def _hand_lion(p, g, t, s, lr=0.1, decay=0.05):
+    m = s.get("m", np.zeros_like(g))
+    s["m"] = 0.99 * m + 0.01 * g
+    return p - lr * (np.sign(0.9 * m + 0.1 * g) + decay * p)
+
+
+def _hand_lars(p, g, t, s, lr=0.5, decay=0.05, trust=0.1):
+    local = trust * np.linalg.norm(p) / (np.linalg.norm(g) + decay * np.linalg.norm(p) + 1e-8)
+    s["v"] = 0.9 * s.get("v", 0) + local * (g + decay * p)
+    return p - lr * s["v"]
+
+
+def _hand_lamb(p, g, t, s, lr=0.1, decay=0.05):
+    s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
+    s["v"] = 0.999 * s.get("v", 0) + 0.001 * g * g
+    r = s["m"] / (1 - 0.9**t) / (np.sqrt(s["v"] / (1 - 0.999**t)) + 1e-6) + decay * p
+    return p - lr * np.linalg.norm(p) / np.linalg.norm(r) * r
+
+
+def _hand_muon(p, g, t, s, lr=0.1, decay=0.1):
+    s["m"] = 0.95 * s.get("m", 0) + 0.05 * g
+    x = 0.05 * g + 0.95 * s["m"]
+    x = x.T / np.linalg.norm(x)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    return p * (1 - lr * decay) - lr * np.sqrt(1.5) * x.T
+
+
 @pytest.mark.row("A14")
 @pytest.mark.parametrize(
     ("make", "formula"),
@@ -61,8 +90,12 @@ def _hand_adamw(p, g, t, s):
         (lambda p: optim.Adagrad(p, lr=0.1), _hand_adagrad),
         (lambda p: optim.Adam(p, lr=0.1), _hand_adam),
         (lambda p: optim.AdamW(p, lr=0.1), _hand_adamw),
+        (lambda p: optim.Lion(p, lr=0.1, weight_decay=0.05), _hand_lion),
+        (lambda p: optim.LARS(p, lr=0.5, weight_decay=0.05, trust_coefficient=0.1), _hand_lars),
+        (lambda p: optim.LAMB(p, lr=0.1, weight_decay=0.05), _hand_lamb),
+        (lambda p: optim.Muon(p, lr=0.1), _hand_muon),
     ],
-    ids=["sgd", "momentum", "adagrad", "adam", "adamw"],
+    ids=["sgd", "momentum", "adagrad", "adam", "adamw", "lion", "lars", "lamb", "muon"],
 )
 def test_updates_match_the_published_formulas(make, formula):
     seen, _ = _trajectory(make)
@@ -199,6 +232,20 @@ OPTIMIZERS = {
     "adam decay": ("Adam", {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-6}),
     "adam amsgrad": ("Adam", {"lr": 0.05, "amsgrad": True}),
     "adamw": ("AdamW", {"lr": 0.05, "weight_decay": 0.1}),
+    "adam decoupled": ("Adam", {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "adam ignored": ("Adam", {"lr": 0.05, "foreach": False, "fused": False, "maximize": True}),
+    "adadelta": ("Adadelta", {"lr": 0.5, "rho": 0.8, "weight_decay": 0.01}),
+    "adamax": ("Adamax", {"lr": 0.05, "weight_decay": 0.01, "maximize": True}),
+    "nadam": ("NAdam", {"lr": 0.05, "weight_decay": 0.01, "momentum_decay": 0.01}),
+    "nadam decoupled": ("NAdam", {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "radam": ("RAdam", {"lr": 0.05, "weight_decay": 0.01}),
+    "radam short": ("RAdam", {"lr": 0.05, "betas": (0.9, 0.95), "decoupled_weight_decay": True}),
+    "radam never": ("RAdam", {"lr": 0.05, "betas": (0.9, 0.5), "weight_decay": 0.1}),
+    "asgd": ("ASGD", {"lr": 0.1, "lambd": 0.01, "weight_decay": 0.01}),
+    "asgd averaged": ("ASGD", {"lr": 0.1, "t0": 5}),
+    "rprop": ("Rprop", {"lr": 0.05, "step_sizes": (1e-3, 0.2)}),
+    "adafactor": ("Adafactor", {"lr": 0.3, "weight_decay": 0.1}),
+    "adafactor eps": ("Adafactor", {"lr": 0.3, "eps": (1e-3, 0.1), "d": 2.0, "beta2_decay": -0.5}),
     "rmsprop": ("RMSprop", {"lr": 0.05}),
     "rmsprop centered": ("RMSprop", {"lr": 0.05, "centered": True, "momentum": 0.9, "weight_decay": 0.01}),
 }
@@ -207,9 +254,12 @@ OPTIMIZERS = {
 @pytest.mark.torch
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_an_optimizer_follows_pytorchs_trajectory(name, dtype):
+def test_an_optimizer_follows_pytorchs_trajectory(name, dtype, request):
     torch = pytest.importorskip("torch")
     cls, options = OPTIMIZERS[name]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, np.dtype(dtype).name))  # that of its scalar state
+    request.addfinalizer(lambda: torch.set_default_dtype(before))
     seen, optimizer = _trajectory(lambda p: getattr(optim, cls)(p, **options), dtype=dtype)
     p = torch.nn.Parameter(torch.from_numpy(np.ones((3, 2), dtype)))
     theirs = getattr(torch.optim, cls)([p], **options)
@@ -224,22 +274,41 @@ def test_an_optimizer_follows_pytorchs_trajectory(name, dtype):
 
 
 @pytest.mark.torch
-def test_a_pytorch_optimizer_state_dict_resumes_here():
+@pytest.mark.parametrize(
+    "name", ["Adam", "Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "Rprop", "RMSprop"]
+)
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+def test_a_pytorch_optimizer_state_dict_resumes_here(name, shape):
     torch = pytest.importorskip("torch")
-    gradients = _gradients((3,), 10)
-    p = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
-    theirs = torch.optim.Adam([p], lr=0.05)
+    gradients = _gradients(shape, 10)
+    p = torch.nn.Parameter(torch.ones(shape, dtype=torch.float64))
+    theirs = getattr(torch.optim, name)([p], lr=0.05)
     for g in gradients[:5]:
         p.grad = torch.from_numpy(g)
         theirs.step()
     q = nn.Parameter(p.detach().numpy())
-    ours = optim.Adam([q], lr=0.5)
+    ours = getattr(optim, name)([q], lr=0.5)
     ours.load_state_dict(theirs.state_dict())
     for g in gradients[5:]:
         p.grad, q.grad = torch.from_numpy(g), st.tensor(g)
         theirs.step()
         ours.step()
-    np.testing.assert_allclose(q.numpy(), p.detach().numpy(), rtol=1e-12)
+    rtol = 1e-6 if name in ("NAdam", "ASGD") else 1e-12  # PyTorch keeps their scalars in float32
+    np.testing.assert_allclose(q.numpy(), p.detach().numpy(), rtol=rtol)
+    theirs.load_state_dict(
+        {
+            "state": {
+                k: {name: torch.tensor(np.array(v)) for name, v in entries.items()}
+                for k, entries in ours.state_dict()["state"].items()
+            },
+            "param_groups": ours.state_dict()["param_groups"],
+        }
+    )
+    for g in gradients[:2]:
+        p.grad, q.grad = torch.from_numpy(g), st.tensor(g)
+        theirs.step()
+        ours.step()
+    np.testing.assert_allclose(q.numpy(), p.detach().numpy(), rtol=rtol)
 
 
 # -- state, groups, capture ------------------------------------------------------------------------
@@ -310,8 +379,36 @@ def test_a_closure_is_called_and_its_loss_returned():
         lambda p: optim.AdamW(p, lr=0.1),
         lambda p: optim.Adagrad(p, lr=0.1, lr_decay=0.1),
         lambda p: optim.RMSprop(p, lr=0.1, centered=True, momentum=0.5),
+        lambda p: optim.Adadelta(p, weight_decay=0.1),
+        lambda p: optim.Adafactor(p, lr=0.1, weight_decay=0.1),
+        lambda p: optim.Adamax(p, lr=0.1),
+        lambda p: optim.ASGD(p, lr=0.1, t0=3),
+        lambda p: optim.LAMB(p, lr=0.1, weight_decay=0.1),
+        lambda p: optim.LARS(p, lr=1.0, weight_decay=0.1, trust_coefficient=0.1),
+        lambda p: optim.Lion(p, lr=0.1, weight_decay=0.1),
+        lambda p: optim.Muon(p, lr=0.1),
+        lambda p: optim.NAdam(p, lr=0.1),
+        lambda p: optim.RAdam(p, lr=0.1),
+        lambda p: optim.Rprop(p, lr=0.1),
     ],
-    ids=["sgd", "adam", "adamw", "adagrad", "rmsprop"],
+    ids=[
+        "sgd",
+        "adam",
+        "adamw",
+        "adagrad",
+        "rmsprop",
+        "adadelta",
+        "adafactor",
+        "adamax",
+        "asgd",
+        "lamb",
+        "lars",
+        "lion",
+        "muon",
+        "nadam",
+        "radam",
+        "rprop",
+    ],
 )
 def test_a_compiled_step_equals_the_lazy_one(make):
     def train(compiled):
@@ -355,6 +452,64 @@ def test_switching_weight_decay_on_is_seen_by_a_compiled_step():
     np.testing.assert_array_equal(w.numpy(), [0.375, 0.375])
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("adjust", [None, "match_rms_adamw"])
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
+def test_muon_follows_pytorchs_to_the_precision_of_its_bfloat16(adjust, shape):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("PyTorch without Muon")
+    seen, _ = _trajectory(lambda p: optim.Muon(p, lr=0.1, adjust_lr_fn=adjust), shape=shape, steps=5)
+    p = torch.nn.Parameter(torch.ones(shape, dtype=torch.float64))
+    theirs = torch.optim.Muon([p], lr=0.1, adjust_lr_fn=adjust)
+    for k, g in enumerate(_gradients(shape, 5)):
+        p.grad = torch.from_numpy(g)
+        theirs.step()
+        np.testing.assert_allclose(seen[k], p.detach().numpy(), atol=0.02)
+
+
+def test_layerwise_steps_of_zero_parameters_and_zero_gradients_are_plain_ones():
+    for make in (optim.LAMB, optim.LARS):
+        p = nn.Parameter(np.zeros(3, np.float32))
+        optimizer = make([p], lr=0.1, weight_decay=0.1)
+        p.grad = st.tensor(np.zeros(3, np.float32))
+        optimizer.step()
+        np.testing.assert_array_equal(p.numpy(), 0)
+        p.grad = st.tensor(np.ones(3, np.float32))
+        optimizer.step()
+        assert np.all(p.numpy() < 0) and np.all(np.isfinite(p.numpy()))
+
+
+def test_gradients_of_several_batches_add_up_to_that_of_one():
+    """Two halves of a batch, clipped and stepped once, move weights as the whole batch does."""
+    x = np.random.default_rng(0).standard_normal((8, 4))
+
+    def train(parts):
+        w = nn.Parameter(np.ones((4, 2)))
+        optimizer = optim.Adam([w], lr=0.1)
+
+        @st.compile
+        def accumulate(x):
+            ((x @ w) ** 2).sum().backward()
+
+        @st.compile
+        def update():
+            norm = nn.utils.clip_grad_norm_([w], 1.0)
+            optimizer.step()
+            return norm
+
+        for _ in range(3):
+            optimizer.zero_grad()
+            for part in np.split(x, parts):
+                accumulate(st.tensor(part))
+            norm = update()
+        return w.numpy(), float(norm)
+
+    (whole, norm), (halves, half_norm) = train(1), train(2)
+    np.testing.assert_allclose(halves, whole, rtol=1e-12)
+    assert half_norm == pytest.approx(norm)
+
+
 def test_clipping_scales_gradients_by_their_joint_norm():
     a, b = nn.Parameter(np.zeros(2, np.float32)), nn.Parameter(np.zeros(1, np.float32))
     a.grad, b.grad = st.tensor(np.array([3.0, 0.0], np.float32)), st.tensor(np.array([4.0], np.float32))
@@ -378,6 +533,14 @@ def test_clipping_scales_gradients_by_their_joint_norm():
         (lambda p: optim.SGD([p, p], lr=0.1), "twice"),
         (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}], lr=0.1), "more than one group"),
         (lambda p: optim.SGD([3.0], lr=0.1), "can only optimise tensors"),
+        (lambda p: optim.Adadelta([p], rho=1.5), "rho must lie"),
+        (lambda p: optim.NAdam([p], momentum_decay=-1.0), "momentum_decay must not be negative"),
+        (lambda p: optim.Rprop([p], etas=(0.5, 0.9)), "etas"),
+        (lambda p: optim.Adafactor([p], d=0.5), "d of at least 1"),
+        (lambda p: optim.Muon([p]), "two axes"),
+        (lambda p: optim.Adam([p], differentiable=True), "an option it does not have"),
+        (lambda p: optim.Adam([p], no_such=True), "an option it does not have"),
+        (lambda p: optim.swa_utils.get_ema_avg_fn(1.5), "decay must lie"),
     ],
 )
 def test_a_wrong_optimizer_is_refused_with_the_users_line(make, says):

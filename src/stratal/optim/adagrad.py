@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.optim.group import ParamGroup
-from stratal.optim.optimizer import Optimizer, Scalars, State
+from stratal.optim.optimizer import Optimizer, Scalars, Shape, State, decay_scalars, decayed
 from stratal.tensor.elementwise import sqrt
 from stratal.tensor.tensor import Tensor
 
@@ -24,30 +24,26 @@ class Adagrad(Optimizer):
         eps: float = 1e-10,
         *,
         maximize: bool = False,
-        master_weights: bool = False,
+        **options: Any,
     ) -> None:
         defaults = {
             "lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay,
             "initial_accumulator_value": initial_accumulator_value, "eps": eps, "maximize": maximize,
         }  # fmt: skip
-        super().__init__(params, defaults, master_weights=master_weights)
+        super().__init__(params, defaults, **options)
 
-    def slots(self, group: ParamGroup) -> dict[str, float]:
+    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}
 
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
         rate = group.scalar("lr")
         if group["lr_decay"] and count is not None:
             rate = rate / (1.0 + (count - 1.0) * group["lr_decay"])
-        return {
-            "rate": rate,
-            **({"weight_decay": group.scalar("weight_decay")} if group["weight_decay"] else {}),
-        }
+        return {"rate": rate, **decay_scalars(group)}
 
     def update(
         self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
     ) -> tuple[Tensor, State]:
-        if group["weight_decay"]:
-            grad = grad + scalars["weight_decay"] * param
+        param, grad = decayed(group, param, grad, scalars)
         total = state["sum"] + grad * grad
         return param - scalars["rate"] * (grad / (sqrt(total) + group["eps"])), {"sum": total}

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stratal.base.errors import AttributeValueError
 from stratal.optim.group import ParamGroup
-from stratal.optim.optimizer import Optimizer, Scalars, State
+from stratal.optim.optimizer import Optimizer, Scalars, Shape, State, betas, decay_scalars, decayed
 from stratal.tensor.elementwise import maximum, sqrt
 from stratal.tensor.tensor import Tensor
 
@@ -20,10 +19,9 @@ class Adam(Optimizer):
     """m <- m + (1 - b1)(g - m);  v <- b2 v + (1 - b2) g^2;  p <- p - lr / (1 - b1^t) * m / (sqrt(v / (1 -
     b2^t)) + eps).
 
-    Weight decay adds `weight_decay * p` to the gradient (L2); `AdamW` shrinks the parameter instead.
+    Weight decay adds `weight_decay * p` to the gradient (L2); decoupled, as in `AdamW`, it shrinks the
+    parameter instead.
     """
-
-    decoupled = False
 
     def __init__(
         self,
@@ -35,47 +33,34 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-        master_weights: bool = False,
+        decoupled_weight_decay: bool = False,
+        **options: Any,
     ) -> None:
         defaults = {
-            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
-            "amsgrad": amsgrad, "maximize": maximize,
+            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+            "maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay,
         }  # fmt: skip
-        super().__init__(params, defaults, master_weights=master_weights)
+        super().__init__(params, defaults, **options)
 
-    def check(self, group: ParamGroup) -> None:
-        super().check(group)
-        if not all(0 <= beta < 1 for beta in group["betas"]):
-            raise AttributeValueError(
-                f"{type(self).__name__}: betas must lie in [0, 1)", got=str(group["betas"])
-            )
-
-    def slots(self, group: ParamGroup) -> dict[str, float]:
+    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if group["amsgrad"] else [])
         return dict.fromkeys(names, 0.0)
 
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
         assert count is not None
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = group.betas()
         correction = sqrt(1.0 - beta2**count)  # both sides of the quotient times it: one division less
-        scalars = {
+        return {
             "rate": group.scalar("lr") / (1.0 - beta1**count) * correction,
             "eps": group["eps"] * correction,
+            **decay_scalars(group),
         }
-        if group["weight_decay"]:
-            decay = group.scalar("weight_decay")
-            scalars["decay"] = 1.0 - group.scalar("lr") * decay if self.decoupled else decay
-        return scalars
 
     def update(
         self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
     ) -> tuple[Tensor, State]:
-        beta1, beta2 = group["betas"]
-        if group["weight_decay"]:
-            if self.decoupled:
-                param = param * scalars["decay"]
-            else:
-                grad = grad + scalars["decay"] * param
+        beta1, beta2 = betas(group, scalars)
+        param, grad = decayed(group, param, grad, scalars)
         mean = state["exp_avg"] + (1.0 - beta1) * (grad - state["exp_avg"])
         square = state["exp_avg_sq"] * beta2 + (1.0 - beta2) * grad * grad
         changed = {"exp_avg": mean, "exp_avg_sq": square}
@@ -87,8 +72,6 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay: p <- p * (1 - lr * weight_decay) before the step."""
 
-    decoupled = True
-
     def __init__(
         self,
         params: Iterable[Any],
@@ -99,8 +82,9 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-        master_weights: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, master_weights=master_weights
-        )
+            params, lr, betas, eps, weight_decay, amsgrad,
+            maximize=maximize, decoupled_weight_decay=True, **options,
+        )  # fmt: skip

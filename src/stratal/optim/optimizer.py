@@ -23,6 +23,9 @@ from stratal.tensor.tensor import Tensor, tensor
 
 Scalars = dict[str, Tensor]
 State = dict[str, Tensor]
+Shape = tuple[int, ...]
+
+_NO_EFFECT = {"foreach", "fused", "capturable"}  # how PyTorch runs a step; here each is one sweep, compiled
 
 
 class Optimizer:
@@ -32,16 +35,31 @@ class Optimizer:
     parameter), `prelude` (scalars computed once per step) and `update` (the new parameter and the new
     state).
 
-    With `master_weights`, a parameter of a 16-bit float dtype is accumulated in a float32 copy, and its
-    state is float32 too.
+    Options of every optimizer: with `master_weights`, a parameter of a 16-bit float dtype is accumulated in a
+    float32 copy, and its state is float32 too. PyTorch's `foreach`, `fused` and `capturable`, which choose
+    among implementations of one result, are taken and change nothing.
     """
 
     runtime: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
+    nonnegative: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "eps", "momentum")
     counts_steps: ClassVar[bool] = True
 
     def __init__(
-        self, params: Iterable[Any], defaults: Mapping[str, Any], *, master_weights: bool = False
+        self,
+        params: Iterable[Any],
+        defaults: Mapping[str, Any],
+        *,
+        master_weights: bool = False,
+        differentiable: bool = False,
+        **options: Any,
     ) -> None:
+        unknown = sorted(set(options) - _NO_EFFECT)
+        if unknown or differentiable:
+            raise AttributeValueError(
+                f"{type(self).__name__}: an option it does not have",
+                got=", ".join(unknown) or "differentiable=True",
+                hint="to differentiate through updates, write them as expressions and use st.grad",
+            )
         self.defaults = dict(defaults)
         self.master_weights = master_weights
         self.param_groups: list[ParamGroup] = []
@@ -65,15 +83,20 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
     # -- what a subclass defines -----------------------------------------------------------------------------
-    def slots(self, group: ParamGroup) -> dict[str, float]:
-        """Return the state one parameter has: names and the value each starts filled with."""
+    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
+        """Return the state a parameter of a shape has: names and the value each starts filled with."""
         raise NotImplementedError
+
+    def slot_shape(self, name: str, shape: Shape) -> Shape:
+        """Return the shape of one slot of a parameter: the parameter's own, unless a subclass says else."""
+        return shape
 
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
         """Return float64 scalars that every parameter's update shares; `count` is the number of this step,
-        from 1.
+        from 1. Unless overridden: the runtime hyper-parameters that are not zero, and `decay`.
         """
-        return {"lr": group.scalar("lr")}
+        names = [name for name in self.runtime if name != "weight_decay" and (group[name] or name == "lr")]
+        return {**decay_scalars(group), **{name: group.scalar(name) for name in names}}
 
     def update(
         self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
@@ -85,11 +108,15 @@ class Optimizer:
 
     def check(self, group: ParamGroup) -> None:
         """Refuse hyper-parameters out of their range."""
-        for name in ("lr", "weight_decay", "eps", "momentum"):
+        for name in self.nonnegative:
             if name in group and not group[name] >= 0:
                 raise AttributeValueError(
                     f"{type(self).__name__}: {name} must not be negative", got=str(group[name])
                 )
+        if not all(0 <= beta < 1 for beta in group.get("betas", ())):
+            raise AttributeValueError(
+                f"{type(self).__name__}: betas must lie in [0, 1)", got=str(group["betas"])
+            )
 
     # -- groups and state --------------------------------------------------------------------------
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
@@ -120,9 +147,9 @@ class Optimizer:
         for p in group["params"]:
             state = self.state.setdefault(p, {})
             dtype = self._work_dtype(p)
-            for name, fill in self.slots(group).items():
+            for name, fill in self.slots(group, p.shape).items():
                 if name not in state:
-                    state[name] = full(p.shape, fill, dtype=dtype)
+                    state[name] = full(self.slot_shape(name, p.shape), fill, dtype=dtype)
             if dtype is not p.dtype and "master_param" not in state:
                 state["master_param"] = p.detach().astype(dtype)
             if self.counts_steps and "step" not in state:
@@ -171,7 +198,8 @@ class Optimizer:
             if old is not None:
                 count = old + 1.0
                 self.state[sharers[0]]["step"].copy_(count)
-            preludes.update(dict.fromkeys(map(id, sharers), self.prelude(group, count)))
+            scalars = {**self.prelude(group, count), **group.varying()}
+            preludes.update(dict.fromkeys(map(id, sharers), scalars))
         for p in moving:
             self._step_parameter(group, p, preludes[id(p)])
 
@@ -238,9 +266,10 @@ class Optimizer:
         saved = {p: state_dict["state"].get(k, {}) for k, p in zip(index_of, self._all_params(), strict=True)}
         for p, entries in saved.items():
             for name, value in entries.items():
-                if name != "step" and value is not None and tuple(value.shape) != tuple(p.shape):
+                shape = tuple(self.slot_shape(name, p.shape))
+                if name != "step" and value is not None and tuple(value.shape) != shape:
                     raise ShapeError(f"{type(self).__name__}: {name} in the state dict has another shape",
-                                     got=f"{list(value.shape)} for {list(p.shape)}")  # fmt: skip
+                                     got=f"{list(value.shape)} for {list(shape)}")  # fmt: skip
         for group, found in zip(self.param_groups, saved_groups, strict=True):
             group.update({k: v for k, v in _without_params(found).items() if k in group or k == "initial_lr"})
             self._prepare(group)
@@ -264,6 +293,32 @@ class Optimizer:
 
     def _all_params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
+
+
+def betas(group: ParamGroup, scalars: Scalars) -> tuple[Any, Any]:
+    """Return the two betas an update works with: numbers, or scalars of its dtype where they vary."""
+    beta1, beta2 = group["betas"]
+    return scalars.get("beta1", beta1), scalars.get("beta2", beta2)
+
+
+def decay_scalars(group: ParamGroup) -> Scalars:
+    """Return `decay` where the group decays weights: the factor on a parameter, or what is added of it to the
+    gradient.
+    """
+    if not group["weight_decay"]:
+        return {}
+    decay = group.scalar("weight_decay")
+    decoupled = group.get("decoupled_weight_decay", False)
+    return {"decay": 1.0 - group.scalar("lr") * decay if decoupled else decay}
+
+
+def decayed(group: ParamGroup, param: Tensor, grad: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor]:
+    """Return the parameter and the gradient after weight decay, decoupled or (L2) through the gradient."""
+    if not group["weight_decay"]:
+        return param, grad
+    if group.get("decoupled_weight_decay", False):
+        return param * scalars["decay"], grad
+    return param, grad + scalars["decay"] * param
 
 
 def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.optim.group import ParamGroup
-from stratal.optim.optimizer import Optimizer, Scalars, State
+from stratal.optim.optimizer import Optimizer, Scalars, Shape, State, decayed
 from stratal.tensor.elementwise import sqrt
 from stratal.tensor.tensor import Tensor
 
@@ -20,7 +20,6 @@ class RMSprop(Optimizer):
     """
 
     runtime = ("lr", "weight_decay", "momentum")
-    counts_steps = False
 
     def __init__(
         self,
@@ -33,29 +32,25 @@ class RMSprop(Optimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
-        master_weights: bool = False,
+        **options: Any,
     ) -> None:
         defaults = {
             "lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
             "centered": centered, "maximize": maximize,
         }  # fmt: skip
-        super().__init__(params, defaults, master_weights=master_weights)
+        super().__init__(params, defaults, **options)
 
-    def slots(self, group: ParamGroup) -> dict[str, float]:
+    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         names = ["square_avg"]
         names += ["momentum_buffer"] if group["momentum"] else []
         names += ["grad_avg"] if group["centered"] else []
         return dict.fromkeys(names, 0.0)
 
-    def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
-        return {name: group.scalar(name) for name in self.runtime if group[name] or name == "lr"}
-
     def update(
         self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
     ) -> tuple[Tensor, State]:
         alpha = group["alpha"]
-        if group["weight_decay"]:
-            grad = grad + scalars["weight_decay"] * param
+        param, grad = decayed(group, param, grad, scalars)
         square = state["square_avg"] * alpha + (1.0 - alpha) * grad * grad
         changed = {"square_avg": square}
         spread = square

@@ -7,7 +7,7 @@ from typing import Any
 
 from stratal.base.errors import AttributeValueError
 from stratal.optim.group import ParamGroup
-from stratal.optim.optimizer import Optimizer, Scalars, State
+from stratal.optim.optimizer import Optimizer, Scalars, Shape, State, decayed
 from stratal.tensor.elementwise import where
 from stratal.tensor.tensor import Tensor
 
@@ -29,25 +29,25 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-        master_weights: bool = False,
+        **options: Any,
     ) -> None:
         self.counts_steps = dampening != 0  # type: ignore[misc]  # only the first step with dampening is special
         defaults = {
             "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
             "nesterov": nesterov, "maximize": maximize,
         }  # fmt: skip
-        super().__init__(params, defaults, master_weights=master_weights)
+        super().__init__(params, defaults, **options)
 
     def check(self, group: ParamGroup) -> None:
         super().check(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise AttributeValueError("SGD: Nesterov momentum needs a momentum and no dampening")
 
-    def slots(self, group: ParamGroup) -> dict[str, float]:
+    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         return {"momentum_buffer": 0.0} if group["momentum"] else {}
 
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
-        scalars = {name: group.scalar(name) for name in self.runtime if group[name] or name == "lr"}
+        scalars = super().prelude(group, count)
         if group["momentum"] and group["dampening"] and count is not None:
             scalars["share"] = where(count == 1.0, count, 1.0 - group["dampening"])
         return scalars
@@ -55,8 +55,7 @@ class SGD(Optimizer):
     def update(
         self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
     ) -> tuple[Tensor, State]:
-        if group["weight_decay"]:
-            grad = grad + scalars["weight_decay"] * param
+        param, grad = decayed(group, param, grad, scalars)
         if not group["momentum"]:
             return param - scalars["lr"] * grad, {}
         added = grad * scalars["share"] if "share" in scalars else grad
