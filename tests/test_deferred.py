@@ -7,6 +7,7 @@ import stratal as st
 import stratal.deferred as sd
 from stratal.base.errors import StratalError
 from stratal.graph.node import Const, Input
+from stratal.tensor.functions import FUNCTIONS
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,44 @@ def test_operators_methods_functions_and_open_graphs_build_the_same_values():
     ]  # fmt: skip
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [4, None])
+def test_every_function_of_one_matrix_gives_what_it_gives_at_once(size):
+    data = np.random.default_rng(0).uniform(0.1, 0.9, (4, 4)).astype(np.float32)
+    x = sd.placeholder(sd.float32, (size, 4))
+    expected, built = {}, {}
+    for name in sorted(FUNCTIONS):
+        if name.startswith(("empty", "unique")) or name in ("argwhere", "flatnonzero"):
+            continue  # no values, or sizes that are data
+        try:
+            value = FUNCTIONS[name](st.tensor(data))
+        except (StratalError, TypeError):
+            continue  # takes something else
+        if not isinstance(value, st.Tensor):
+            continue
+        try:
+            built[name] = getattr(sd, name)(x)
+        except (StratalError, TypeError):
+            assert size is None, name  # needs the size
+            continue
+        expected[name] = value.numpy()
+    assert len(built) > 120
+    got = sd.Session().run(built, {x: data})
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_session_runs_inside_of_its_open_graph():
+    with sd.Graph() as graph:
+        x = sd.placeholder(sd.float32, (2, 3))
+        cube = st.grad(lambda v: (v**3).sum())(x)
+        rows = st.vmap(lambda v: v.sum())(x)
+        with sd.Session() as s:
+            got = s.run([cube, rows, sd.gradients(cube, x)[0]], {x: np.full((2, 3), 2.0)})
+        assert s.graph is graph
+    for a, b in zip(got, [np.full((2, 3), 12.0), [6.0, 6.0], np.full((2, 3), 12.0)], strict=True):
+        np.testing.assert_allclose(a, b)
 
 
 def test_modules_made_before_the_graph_run_inside_of_it():
@@ -353,6 +392,21 @@ def test_optimizers_agree_with_pytorch_where_their_constants_do(rule):
             optimizer.step()
         np.testing.assert_allclose(s.run(w), p.detach().numpy(), rtol=1e-9, atol=1e-11)
         assert s.run(count) == 6
+
+
+def test_adam_adds_epsilon_where_tensorflow_does():
+    w = sd.Variable(np.array([1.0, -2.0]))
+    step = sd.AdamOptimizer(0.1, epsilon=0.1).minimize(sd.square(w).sum())
+    value, mean, square = np.array([1.0, -2.0]), 0.0, 0.0
+    with sd.Session() as s:
+        s.run(sd.global_variables_initializer())
+        for t in range(1, 6):
+            s.run(step)
+            g = 2 * value
+            mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g * g
+            rate = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            value = value - rate * mean / (np.sqrt(square) + 0.1)
+        np.testing.assert_allclose(s.run(w), value, rtol=1e-12)
 
 
 def test_a_learning_rate_can_be_fed():

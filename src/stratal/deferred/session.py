@@ -62,7 +62,8 @@ class Session:
         """
         self._check_open()
         leaves, structure = tree.flatten(fetches)
-        fed = {self._node(k, "feed"): _as_fed(k, v) for k, v in (feed_dict or {}).items()}
+        with tracing(None):  # the graph may be open
+            fed = {self._node(k, "feed"): _as_fed(k, v) for k, v in (feed_dict or {}).items()}
         key = (tuple(map(self._fetch, leaves)), tuple(fed))
         found = self._runs.get(key)
         if found is None:
