@@ -41,7 +41,6 @@ _NAMES = {
     "reshaping": "ChannelShuffle Flatten Fold PixelShuffle PixelUnshuffle Unflatten Unfold",
     "resizing": "Upsample UpsamplingBilinear2d UpsamplingNearest2d",
     "running_statistics": "BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d",
-    "stateless": "functional_call stack_module_state",
     "transformer": "Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder "
     "TransformerEncoderLayer",
 }
