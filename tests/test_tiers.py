@@ -18,7 +18,7 @@ TIERS = [
     {"compiler"},
     {"tensor"},
     {"data", "deferred", "fft", "formats", "linalg", "nn", "special", "te"},
-    {"optim"},
+    {"distributions", "optim"},
     {"train", "auto", "compress", "serve", "func"},
     {"inspect", "compat"},
     {"tune"},

@@ -16,6 +16,7 @@ _MODULES = (
     "compat",
     "data",
     "deferred",
+    "distributions",
     "fft",
     "formats",
     "func",

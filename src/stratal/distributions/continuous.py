@@ -1,0 +1,290 @@
+"""Distributions of real numbers, each by its density, its inverse and its moments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from stratal.base.errors import AttributeValueError
+from stratal.distributions.distribution import NONNEGATIVE, POSITIVE, REAL, Distribution, Rule
+from stratal.special import erfinv, ndtr
+from stratal.tensor import random
+from stratal.tensor.elementwise import atan, exp, expm1, log, log1p, sign, tan, where
+from stratal.tensor.state import MODE
+from stratal.tensor.tensor import Tensor
+
+_EULER = 0.5772156649015329
+
+
+class _LocationScale(Distribution):
+    """A distribution moved by `loc` and stretched by `scale`."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"loc": REAL, "scale": POSITIVE}
+    has_rsample = True
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, loc=loc, scale=scale)
+
+    def _standard(self, value: Any) -> Tensor:
+        return (self._asked(value) - self.loc) / self.scale
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+
+class Normal(_LocationScale):
+    """exp(-z^2 / 2) / (scale sqrt(2 pi)), z = (x - loc) / scale."""
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        noise = random.standard_normal(self._extended(sample_shape), dtype=self.dtype)
+        return self.loc + self.scale * noise
+
+    def log_prob(self, value: Any) -> Tensor:
+        z = self._standard(value)
+        return -0.5 * z * z - log(self.scale) - 0.5 * math.log(2 * math.pi)
+
+    def cdf(self, value: Any) -> Tensor:
+        return ndtr(self._standard(value))
+
+    def icdf(self, value: Any) -> Tensor:
+        return self.loc + self.scale * math.sqrt(2) * erfinv(2.0 * value - 1.0)
+
+    def entropy(self) -> Tensor:
+        return 0.5 + 0.5 * math.log(2 * math.pi) + log(self.scale)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale * self.scale
+
+
+class LogNormal(_LocationScale):
+    """The exponential of a normal variable of mean `loc` and deviation `scale`."""
+
+    support = POSITIVE
+
+    def _log(self) -> Normal:
+        return Normal(self.loc, self.scale, validate_args=False)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return exp(self._log().rsample(sample_shape))
+
+    def log_prob(self, value: Any) -> Tensor:
+        x = log(self._asked(value))
+        return self._log().log_prob(x) - x
+
+    def cdf(self, value: Any) -> Tensor:
+        return self._log().cdf(log(self._asked(value)))
+
+    def icdf(self, value: Any) -> Tensor:
+        return exp(self._log().icdf(value))
+
+    def entropy(self) -> Tensor:
+        return self._log().entropy() + self.loc
+
+    @property
+    def mean(self) -> Tensor:
+        return exp(self.loc + self.scale * self.scale / 2)
+
+    @property
+    def mode(self) -> Tensor:
+        return exp(self.loc - self.scale * self.scale)
+
+    @property
+    def variance(self) -> Tensor:
+        square = self.scale * self.scale
+        return expm1(square) * exp(2 * self.loc + square)
+
+
+class Laplace(_LocationScale):
+    """exp(-|x - loc| / scale) / (2 scale)."""
+
+    def log_prob(self, value: Any) -> Tensor:
+        return -abs(self._standard(value)) - log(2 * self.scale)
+
+    def cdf(self, value: Any) -> Tensor:
+        z = self._standard(value)
+        return 0.5 - 0.5 * sign(z) * expm1(-abs(z))
+
+    def icdf(self, value: Any) -> Tensor:
+        term = value - 0.5
+        return self.loc - self.scale * sign(term) * log1p(-2 * abs(term))
+
+    def entropy(self) -> Tensor:
+        return 1 + log(2 * self.scale)
+
+    @property
+    def variance(self) -> Tensor:
+        return 2 * self.scale * self.scale
+
+
+class Cauchy(_LocationScale):
+    """1 / (pi scale (1 + z^2)), z = (x - loc) / scale; without mean and variance (NaN, infinity)."""
+
+    def log_prob(self, value: Any) -> Tensor:
+        z = self._standard(value)
+        return -math.log(math.pi) - log(self.scale) - log1p(z * z)
+
+    def cdf(self, value: Any) -> Tensor:
+        return atan(self._standard(value)) / math.pi + 0.5
+
+    def icdf(self, value: Any) -> Tensor:
+        return self.loc + self.scale * tan(math.pi * (value - 0.5))
+
+    def entropy(self) -> Tensor:
+        return math.log(4 * math.pi) + log(self.scale)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc * math.nan
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale * math.inf
+
+
+class Gumbel(_LocationScale):
+    """exp(-z - exp(-z)) / scale, z = (x - loc) / scale: the limit of greatest values."""
+
+    def log_prob(self, value: Any) -> Tensor:
+        z = self._standard(value)
+        return -z - exp(-z) - log(self.scale)
+
+    def cdf(self, value: Any) -> Tensor:
+        return exp(-exp(-self._standard(value)))
+
+    def icdf(self, value: Any) -> Tensor:
+        return self.loc - self.scale * log(-log(value))
+
+    def entropy(self) -> Tensor:
+        return log(self.scale) + (1 + _EULER)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc + self.scale * _EULER
+
+    @property
+    def variance(self) -> Tensor:
+        return math.pi**2 / 6 * self.scale * self.scale
+
+
+class HalfNormal(Distribution):
+    """The absolute value of a normal variable of mean 0 and deviation `scale`."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"scale": POSITIVE}
+    support = NONNEGATIVE
+    has_rsample = True
+    scale: Tensor
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, scale=scale)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.scale * abs(random.standard_normal(self._extended(sample_shape), dtype=self.dtype))
+
+    def log_prob(self, value: Any) -> Tensor:
+        z = self._asked(value) / self.scale
+        inside = -0.5 * z * z - log(self.scale) + 0.5 * math.log(2 / math.pi)
+        return where(z >= 0, inside, -math.inf)
+
+    def cdf(self, value: Any) -> Tensor:
+        return 2 * ndtr(self._asked(value) / self.scale) - 1
+
+    def icdf(self, value: Any) -> Tensor:
+        return self.scale * math.sqrt(2) * erfinv(value)
+
+    def entropy(self) -> Tensor:
+        return 0.5 * math.log(math.pi / 2) + 0.5 + log(self.scale)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def mode(self) -> Tensor:
+        return self.scale * 0.0
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale * self.scale * (1 - 2 / math.pi)
+
+
+class Exponential(Distribution):
+    """rate * exp(-rate * x)."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"rate": POSITIVE}
+    support = NONNEGATIVE
+    has_rsample = True
+    rate: Tensor
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, rate=rate)
+
+    def log_prob(self, value: Any) -> Tensor:
+        return log(self.rate) - self.rate * self._asked(value)
+
+    def cdf(self, value: Any) -> Tensor:
+        return -expm1(-self.rate * self._asked(value))
+
+    def icdf(self, value: Any) -> Tensor:
+        return -log1p(-value) / self.rate
+
+    def entropy(self) -> Tensor:
+        return 1.0 - log(self.rate)
+
+    @property
+    def mean(self) -> Tensor:
+        return 1.0 / self.rate
+
+    @property
+    def mode(self) -> Tensor:
+        return self.rate * 0.0
+
+    @property
+    def variance(self) -> Tensor:
+        return 1.0 / (self.rate * self.rate)
+
+
+class Uniform(Distribution):
+    """1 / (high - low) in [low, high]."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"low": REAL, "high": REAL}
+    has_rsample = True
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, low=low, high=high)
+        if self.validate_args and MODE.trace is None and not bool((self.low < self.high).all()):
+            raise AttributeValueError("Uniform: low must be below high", got=f"{self.low}, {self.high}")
+
+    def log_prob(self, value: Any) -> Tensor:
+        x = self._asked(value)
+        return where((x >= self.low) & (x < self.high), -log(self.high - self.low), -math.inf)
+
+    def cdf(self, value: Any) -> Tensor:
+        return ((self._asked(value) - self.low) / (self.high - self.low)).clip(0.0, 1.0)
+
+    def icdf(self, value: Any) -> Tensor:
+        return self.low + value * (self.high - self.low)
+
+    def entropy(self) -> Tensor:
+        return log(self.high - self.low)
+
+    @property
+    def mean(self) -> Tensor:
+        return (self.low + self.high) / 2
+
+    @property
+    def mode(self) -> Tensor:
+        return self.low * math.nan
+
+    @property
+    def variance(self) -> Tensor:
+        return (self.high - self.low) ** 2 / 12

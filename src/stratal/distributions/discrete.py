@@ -1,0 +1,164 @@
+"""Distributions of zeros and ones, of counts and of classes."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stratal.base.errors import AttributeValueError
+from stratal.distributions.distribution import BIT, COUNT, NONNEGATIVE, REAL, UNIT, Distribution, Rule
+from stratal.special import logsumexp, xlogy
+from stratal.tensor import random
+from stratal.tensor.elementwise import exp, floor, log, log1p, maximum, minimum, sigmoid, where
+from stratal.tensor.indexing import take_along_axis
+from stratal.tensor.shapes import broadcast_to
+from stratal.tensor.state import no_grad
+from stratal.tensor.tensor import Tensor
+
+_EDGE = 1.1920929e-07  # PyTorch's clamp of probabilities before their logarithms: float32's epsilon
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + exp(x))."""
+    return maximum(x, 0.0) + log1p(exp(-abs(x)))
+
+
+def _one_of(name: str, probs: Any, logits: Any) -> dict[str, Any]:
+    if (probs is None) == (logits is None):
+        raise AttributeValueError(
+            f"{name}: takes probs or logits", got="both" if probs is not None else "neither"
+        )
+    return {"logits": logits} if probs is None else {"probs": probs}
+
+
+class _Odds(Distribution):
+    """A distribution of one probability, given as itself or as the logarithm of its odds."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"probs": UNIT, "logits": REAL}
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, **_one_of(type(self).__name__, probs, logits))
+        if probs is None:
+            self.probs: Tensor = sigmoid(self.logits)
+        else:
+            safe = minimum(maximum(self.probs, _EDGE), 1 - _EDGE)
+            self.logits: Tensor = log(safe) - log1p(-safe)
+
+
+class Bernoulli(_Odds):
+    """1 with probability `probs`, else 0."""
+
+    support = BIT
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        with no_grad():
+            drawn = random.uniform(self._extended(sample_shape), dtype=self.dtype)
+            return (drawn < self.probs).astype(self.dtype).detach()
+
+    def log_prob(self, value: Any) -> Tensor:
+        return self._asked(value) * self.logits - softplus(self.logits)
+
+    def entropy(self) -> Tensor:
+        return softplus(self.logits) - self.probs * self.logits
+
+    @property
+    def mean(self) -> Tensor:
+        return self.probs
+
+    @property
+    def mode(self) -> Tensor:
+        one = (self.probs > 0.5).astype(self.dtype)
+        return where(self.probs == 0.5, float("nan"), one)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.probs * (1 - self.probs)
+
+
+class Geometric(_Odds):
+    """How many tries of probability `probs` fail before one succeeds."""
+
+    parameters: ClassVar[dict[str, Rule]] = {
+        "probs": ("in (0, 1]", lambda p: (p > 0) & (p <= 1)),
+        "logits": REAL,
+    }
+    support = COUNT
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        with no_grad():
+            return floor(log(self._uniform(sample_shape)) / log1p(-self.probs)).detach()
+
+    def log_prob(self, value: Any) -> Tensor:
+        x = self._asked(value)
+        failed = where((self.probs == 1) & (x == 0), 0.0, log1p(-self.probs))
+        return where(x == 0, 0.0, x * failed) + log(self.probs)
+
+    def entropy(self) -> Tensor:
+        fails = 1 - self.probs
+        return -(xlogy(fails, fails) + xlogy(self.probs, self.probs)) / self.probs
+
+    @property
+    def mean(self) -> Tensor:
+        return 1.0 / self.probs - 1.0
+
+    @property
+    def mode(self) -> Tensor:
+        return self.probs * 0.0
+
+    @property
+    def variance(self) -> Tensor:
+        return (1.0 / self.probs - 1.0) / self.probs
+
+
+class Categorical(Distribution):
+    """One of as many classes as the last axis of `probs` (weights, divided by their sum) or `logits` has."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"probs": NONNEGATIVE, "logits": REAL}
+    support = COUNT
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, **_one_of(type(self).__name__, probs, logits))
+        if not self.batch_shape:
+            raise AttributeValueError(f"{type(self).__name__}: needs an axis of classes", got="a scalar")
+        *batch, self.num_events = self.batch_shape
+        self.batch_shape = tuple(batch)
+        if probs is None:
+            self.logits: Tensor = self.logits - logsumexp(self.logits, axis=-1, keepdims=True)
+            self.probs: Tensor = exp(self.logits)
+        else:
+            self.probs = self.probs / self.probs.sum(axis=-1, keepdims=True)
+            self.logits = log(minimum(maximum(self.probs, _EDGE), 1 - _EDGE))
+
+    def _index(self, sample_shape: Any) -> Tensor:
+        drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        wide = broadcast_to(self.logits, (*drawn, *self.batch_shape, self.num_events))
+        return random.categorical(wide)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        with no_grad():
+            return self._index(sample_shape).detach()
+
+    def log_prob(self, value: Any) -> Tensor:
+        x = self._asked(value).astype("int64")
+        self._check("value", x, (f"below {self.num_events}", lambda v: v < self.num_events))
+        shape = (x + 0 * self.logits[..., 0].astype("int64")).shape
+        wide = broadcast_to(self.logits, (*shape, self.num_events))
+        return take_along_axis(wide, broadcast_to(x, shape)[..., None], axis=-1)[..., 0]
+
+    def entropy(self) -> Tensor:
+        return -(self.probs * maximum(self.logits, -3.4e38)).sum(axis=-1)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.probs[..., 0] * float("nan")
+
+    @property
+    def variance(self) -> Tensor:
+        return self.probs[..., 0] * float("nan")
+
+    @property
+    def mode(self) -> Tensor:
+        return self.probs.argmax(axis=-1)
+
+    def expand(self, batch_shape: Any) -> Distribution:
+        wide = broadcast_to(self.logits, (*batch_shape, self.num_events))
+        return type(self)(logits=wide, validate_args=False)

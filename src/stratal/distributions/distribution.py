@@ -1,0 +1,134 @@
+"""What every distribution is: parameters that broadcast, draws, densities, moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from stratal.base.dtypes import float32
+from stratal.base.errors import AttributeValueError, StratalError
+from stratal.tensor import random
+from stratal.tensor.build import as_tensor
+from stratal.tensor.elementwise import maximum, sqrt
+from stratal.tensor.shapes import broadcast_to
+from stratal.tensor.state import MODE, no_grad
+from stratal.tensor.tensor import Tensor
+
+Rule = tuple[str, Callable[[Tensor], Tensor]]  # in words, and where it holds
+
+REAL: Rule = ("real", lambda x: x == x)
+POSITIVE: Rule = ("positive", lambda x: x > 0)
+NONNEGATIVE: Rule = ("at least 0", lambda x: x >= 0)
+UNIT: Rule = ("in [0, 1]", lambda x: (x >= 0) & (x <= 1))
+BIT: Rule = ("0 or 1", lambda x: (x == 0) | (x == 1))
+COUNT: Rule = ("a whole number from 0 up", lambda x: (x >= 0) & (x % 1 == 0))
+
+_TINY = 1.2e-38  # the smallest normal float32: draws that are inverted never meet the ends of their range
+
+
+class NotGivenError(StratalError, NotImplementedError):
+    """What a distribution does not have, such as differentiable draws of classes."""
+
+
+class Distribution:
+    """Base of every distribution: a batch of independent ones, one for each element of its parameters.
+
+    A subclass gives `parameters` (names and what must hold of each), `support`, and of the methods below
+    those that exist. `validate_args` checks parameters, and what `log_prob` and `cdf` are asked about; inside
+    compiled functions, where no value is known, nothing is checked.
+    """
+
+    parameters: ClassVar[dict[str, Rule]] = {}
+    support: ClassVar[Rule] = REAL
+    has_rsample: ClassVar[bool] = False
+    event_shape: tuple[int, ...] = ()
+
+    def __init__(self, validate_args: bool | None = None, **given: Any) -> None:
+        self.validate_args = validate_args is not False
+        tensors = {name: as_tensor(value, type(self).__name__) for name, value in given.items()}
+        total: Any = sum(tensors.values())  # its type is that of all parameters together
+        dtype = total.dtype if total.dtype.is_float else float32
+        for name, value in tensors.items():
+            self._check(name, value, self.parameters[name])
+            setattr(self, name, broadcast_to(value.astype(dtype), total.shape))
+        self.dtype, self._given = dtype, tuple(given)
+        self.batch_shape: tuple[int, ...] = tuple(total.shape)
+
+    def _check(self, name: str, value: Tensor, rule: Rule) -> None:
+        words, holds = rule
+        if self.validate_args and MODE.trace is None and not bool(holds(value.detach()).all()):
+            raise AttributeValueError(
+                f"{type(self).__name__}: {name} must be {words}",
+                got=str(value.detach()).replace("\n", " ")[:120],
+                hint="validate_args=False leaves such checks out",
+            )
+
+    def _asked(self, value: Any) -> Tensor:
+        x = as_tensor(value, type(self).__name__)
+        self._check("value", x, self.support)
+        return x.astype(self.dtype)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{name}: {getattr(self, name).type}" for name in self._given)
+        return f"{type(self).__name__}({names})"
+
+    def _missing(self, what: str) -> Any:
+        raise NotGivenError(f"{type(self).__name__}: has no {what}", got=repr(self))
+
+    # -- draws ---------------------------------------------------------------------------------------------
+    def _extended(self, sample_shape: Any) -> tuple[int, ...]:
+        drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        return (*drawn, *self.batch_shape, *self.event_shape)
+
+    def _uniform(self, sample_shape: Any) -> Tensor:
+        """Return floats uniform in (0, 1)."""
+        return maximum(random.uniform(self._extended(sample_shape), dtype=self.dtype), _TINY)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Return draws, sample_shape + batch_shape + event_shape, differentiable by the parameters."""
+        return self.icdf(self._uniform(sample_shape)) if self.has_rsample else self._missing("rsample")
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Return draws of shape sample_shape + batch_shape + event_shape, constants to derivatives."""
+        with no_grad():
+            return self.rsample(sample_shape).detach()
+
+    # -- functions of a value ------------------------------------------------------------------------------
+    def log_prob(self, value: Any) -> Tensor:
+        """Return the logarithm of the density, or of the probability, at a value."""
+        return self._missing("log_prob")
+
+    def cdf(self, value: Any) -> Tensor:
+        """Return the probability of at most a value."""
+        return self._missing("cdf")
+
+    def icdf(self, value: Any) -> Tensor:
+        """Return the value that is not exceeded with a probability."""
+        return self._missing("icdf")
+
+    def entropy(self) -> Tensor:
+        """Return the entropy in nats."""
+        return self._missing("entropy")
+
+    # -- moments -------------------------------------------------------------------------------------------
+    @property
+    def mean(self) -> Tensor:
+        return self._missing("mean")
+
+    @property
+    def variance(self) -> Tensor:
+        return self._missing("variance")
+
+    @property
+    def mode(self) -> Tensor:
+        return self._missing("mode")
+
+    @property
+    def stddev(self) -> Tensor:
+        return sqrt(self.variance)
+
+    def expand(self, batch_shape: Any) -> Distribution:
+        """Return the same distribution for a larger batch, to which the present one broadcasts."""
+        shape = tuple(batch_shape)
+        wide = {name: broadcast_to(getattr(self, name), shape) for name in self._given}
+        return type(self)(**wide, validate_args=False)
