@@ -17,7 +17,7 @@ TIERS = [
     {"plan"},
     {"compiler"},
     {"tensor"},
-    {"data", "deferred", "fft", "formats", "linalg", "nn", "special", "te"},
+    {"data", "deferred", "fft", "formats", "linalg", "metrics", "nn", "special", "te"},
     {"distributions", "optim"},
     {"train", "auto", "compress", "serve", "func"},
     {"inspect", "compat"},

@@ -22,6 +22,7 @@ _MODULES = (
     "func",
     "inspect",
     "linalg",
+    "metrics",
     "nn",
     "optim",
     "random",
