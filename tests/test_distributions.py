@@ -112,6 +112,24 @@ def test_batches_expand_and_shapes_add_up():
     assert c.sample((5,)).shape == (5, 4, 2) and c.log_prob(st.tensor([0, 1])).shape == (4, 2)
 
 
+@pytest.mark.torch
+def test_axes_of_a_batch_become_axes_of_an_event_as_in_pytorch():
+    torch = pytest.importorskip("torch")
+    loc, x = np.arange(6.0).reshape(2, 3), np.ones((2, 3))
+    ours = D.Independent(D.Normal(st.tensor(loc), st.tensor(B)), 1)
+    theirs = torch.distributions.Independent(
+        torch.distributions.Normal(torch.from_numpy(loc), torch.from_numpy(B)), 1
+    )
+    assert (ours.batch_shape, ours.event_shape) == ((2,), (3,)) and ours.rsample((4,)).shape == (4, 2, 3)
+    np.testing.assert_allclose(np.array(ours.log_prob(st.tensor(x))), theirs.log_prob(torch.from_numpy(x)))
+    np.testing.assert_allclose(np.array(ours.entropy()), theirs.entropy())
+    other = D.Independent(D.Normal(st.tensor(x), 1.0), 1)
+    same = torch.distributions.Independent(torch.distributions.Normal(torch.from_numpy(x), 1.0), 1)
+    want = torch.distributions.kl_divergence(theirs, same)
+    np.testing.assert_allclose(np.array(D.kl_divergence(ours, other)), want)
+    assert ours.expand((5, 2)).sample().shape == (5, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -125,6 +143,7 @@ def test_batches_expand_and_shapes_add_up():
         (lambda: D.Exponential(1.0).log_prob(-1.0), "value must be at least 0"),
         (lambda: D.Categorical(st.tensor(W)).log_prob(3), "below 3"),
         (lambda: D.Categorical(0.5), "axis of classes"),
+        (lambda: D.Independent(D.Normal(0.0, 1.0), 1), "at most as many axes"),
         (lambda: D.kl_divergence(D.Normal(0.0, 1.0), D.Cauchy(0.0, 1.0)), "no closed form"),
     ],
 )

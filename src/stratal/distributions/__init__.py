@@ -15,4 +15,5 @@ from stratal.distributions.discrete import Bernoulli as Bernoulli
 from stratal.distributions.discrete import Categorical as Categorical
 from stratal.distributions.discrete import Geometric as Geometric
 from stratal.distributions.distribution import Distribution as Distribution
+from stratal.distributions.independent import Independent as Independent
 from stratal.distributions.kl import kl_divergence as kl_divergence

@@ -9,6 +9,7 @@ from typing import Any
 from stratal.distributions.continuous import Exponential, HalfNormal, Laplace, LogNormal, Normal, Uniform
 from stratal.distributions.discrete import Bernoulli, Categorical, Geometric, softplus
 from stratal.distributions.distribution import Distribution, NotGivenError
+from stratal.distributions.independent import Independent
 from stratal.tensor.elementwise import exp, log, log1p, where
 from stratal.tensor.tensor import Tensor
 
@@ -66,6 +67,8 @@ DIVERGENCES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     """Return the divergence of `q` from `p`, both of one class, for each element of the batch."""
+    if isinstance(p, Independent) and isinstance(q, Independent) and p.event_shape == q.event_shape:
+        return p.sum_events(kl_divergence(p.base_dist, q.base_dist))
     if type(p) is not type(q) or type(p) not in DIVERGENCES:
         raise NotGivenError(
             "kl_divergence: no closed form", got=f"{type(p).__name__}, {type(q).__name__}",
