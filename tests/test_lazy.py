@@ -353,3 +353,17 @@ def test_a_sum_of_nothing_is_zero():
     x, y = np.zeros((2, 2, 0), np.uint8), np.zeros((2, 0, 1), np.uint8)
     assert st.tensordot(x, y).numpy().tolist() == [[0], [0]]
     assert (st.sum(st.ones((3, 0)), axis=1) + 1.0).numpy().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_parameters_written_twice_beside_a_counter_they_read_are_computed_in_order():
+    """The counter must not be written before the second value, which waits for the first, has read it."""
+    a, b, n = nn.Parameter(np.ones(3, np.float32)), nn.Parameter(np.zeros(3, np.float32)), st.tensor(0)
+    with st.no_grad():
+        a.copy_(st.tensor(np.full(3, 2, np.float32)))
+        b.copy_(b + a / (n.astype(b.dtype) + 1))
+        b.copy_(st.where(n == 0, a + b, a))
+        n.copy_(n + 1)
+        lazy.end_step()
+    np.testing.assert_array_equal(np.asarray(b), np.full(3, 4))
+    np.testing.assert_array_equal(np.asarray(a), np.full(3, 2))
+    assert int(n) == 1

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from stratal.base.errors import CaptureError, DonatedBufferError, StratalError
+from stratal.base.errors import CaptureError, DonatedBufferError, StratalError, VerifyError
 from stratal.base.interrupts import InterruptsHeld
 from stratal.base.source import merge
 from stratal.graph.graph import Graph
@@ -110,7 +110,11 @@ def _flush(wanted: Sequence[Node | Tensor]) -> None:
             first = _run(goal)
         if first:
             holders = {t._node: t for t in waiting() if t._leaf}
-            goals.append([*(holders.get(n, n) for n in first), *_starters(first)])
+            before: list[Node | Tensor] = [*(holders.get(n, n) for n in first), *_starters(first)]
+            if set(map(id, before)) == set(map(id, goal)):
+                got, where = f"{len(before)} values", roots[0].where
+                raise VerifyError("flush: values wait for each other", got=got, where=where)
+            goals.append(before)
 
 
 def _unfinished(goal: Node | Tensor) -> bool:
@@ -198,12 +202,29 @@ class _Run:
 
     def needed(self) -> set[Node]:
         """Return the nodes this run computes or reads."""
-        found = set(self.roots())
+        return self.behind(self.roots())
+
+    def behind(self, roots: Iterable[Node]) -> set[Node]:
+        """Return the nodes in scope that some nodes are, or depend on."""
+        found = set(roots)
         leaves = self.leaves
         for node in reversed(self.scope):
             if node in found and node not in leaves:
                 found.update(node.inputs)
         return found
+
+    def spoiling(self, chosen: Sequence[Tensor], written: set[Node]) -> set[int]:
+        """Return those, by id, that would overwrite what a tensor waiting for this run still reads.
+
+        One that depends on what this run overwrites has to be in it all the same.
+        """
+        waiting_for_this = [_wanted(t) for t in self.others if _wanted(t) in self.late]
+        if not waiting_for_this:
+            return set()
+        read, lost = self.behind(waiting_for_this), self.reach(written)
+        return {
+            id(t) for t in chosen if t._home is not None and t._home[1] in read and _wanted(t) not in lost
+        }
 
     def written(self) -> set[Node]:
         """Return the leaves whose storage this run overwrites."""
@@ -231,7 +252,7 @@ class _Run:
                 must = [t for t in late if _wanted(t) in overwritten]
                 if must:
                     return must
-            postponed = set(map(id, late))
+            postponed = set(map(id, late)) | self.spoiling(chosen, written)
             chosen = [t for t in chosen if id(t) not in postponed]
             if not chosen:
                 break
