@@ -302,3 +302,16 @@ def test_large_integers_are_not_rounded():
     same(st.tensor(data, dtype=st.uint64), np.array(data, np.uint64))
     with pytest.raises(DTypeError, match="fit"):
         st.tensor([-1, 2**63 + 1], dtype=st.uint64)
+
+
+def test_edges_the_standard_names():
+    assert st.ones(1)[st.zeros(0, dtype=st.bool)].shape == (0,)
+    assert st.linalg.diagonal(st.ones(1, 1), offset=2).shape == (0,)
+    assert st.eye(0, k=2**63).shape == (0, 0)
+    same(st.eye(2, k=-(2**70)), np.zeros((2, 2)))
+    same(st.round(st.tensor([1.5 - 0.4j])), [2 - 0j])
+    same(st.any(st.tensor([0j, 1j])), True)
+    same(st.all(st.tensor([0j, 1j])), False)
+    for kind in (IndexError, ValueError):
+        with pytest.raises(kind, match="axis"):
+            st.expand_dims(st.ones(2), axis=2)

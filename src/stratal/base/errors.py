@@ -78,6 +78,10 @@ class AttributeValueError(StratalError, ValueError):
     advice = "help() on the function named above says what it takes"
 
 
+class AxisError(AttributeValueError, IndexError):
+    """An axis a tensor does not have; NumPy's is of both kinds, too."""
+
+
 class IndexOutOfRangeError(StratalError, IndexError):
     """An index outside the axis it selects from, found while checking or inside a kernel."""
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratal.base.errors import AttributeValueError, DTypeError, StratalError
+from stratal.base.errors import AxisError, DTypeError, StratalError
 
 
 def check_axis(name: str, axis: Any, ndim: int) -> int:
-    """Return an axis in [0, ndim) for one that may count from the end. Raises: AttributeValueError."""
+    """Return an axis in [0, ndim) for one that may count from the end. Raises: AxisError, DTypeError."""
     try:
         k = axis.__index__()
     except AttributeError:
         raise DTypeError(f"{name}: an axis is an int", got=repr(axis)) from None
     if not -ndim <= k < ndim:
-        raise AttributeValueError(f"{name}: axis out of range", got=f"axis {k} of {ndim} dimensions")
+        raise AxisError(f"{name}: axis out of range", got=f"axis {k} of {ndim} dimensions")
     return int(k % ndim)
 
 

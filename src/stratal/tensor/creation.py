@@ -200,6 +200,7 @@ def eye(
     """Return a matrix with ones on its k-th diagonal."""
     check_device(device)
     shape = (n_rows, n_rows if n_cols is None else n_cols)
+    k = max(-shape[0], min(k, shape[1]))  # all diagonals outside of the matrix are alike
     return cast(diagonal_order(shape, k, "equal"), dtype or float32)
 
 

@@ -285,9 +285,12 @@ def stop_gradient(x: Any, /) -> Tensor:
 def round(x: Any, /, decimals: int = 0) -> Tensor:
     """Return each element rounded to so many decimals, ties to even; below 0 to tens, hundreds."""
     nearest = FUNCTIONS["round"]
-    if decimals == 0:
-        return nearest(x)
     t = as_tensor(x, "round")
+    if t.dtype.is_complex:
+        parts = (round(call(part, t), decimals) for part in ("real", "imag"))
+        return call("complex", *parts)  # type: ignore[no-any-return]
+    if decimals == 0:
+        return nearest(t)
     scale = int(10 ** (decimals if decimals > 0 else -decimals))
     if t.dtype.is_inexact:
         factor = float(scale)

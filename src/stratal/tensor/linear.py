@@ -249,6 +249,8 @@ def diagonal(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     start = max(0, offset) if offset >= 0 else -offset * columns
     length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     flat = reshape(t, [*t.shape[:-2], rows * columns])
+    if not length:
+        start = 0  # an offset beyond the matrix names nothing
     stop = start + (length - 1) * (columns + 1) + 1 if length else start
     lead = flat.ndim - 1
     return slice_op(flat, [0] * lead + [start], [*flat.shape[:-1], stop], [1] * lead + [columns + 1])

@@ -133,17 +133,21 @@ def std(
     return FUNCTIONS["sqrt"](var(x, axis, keepdims, correction=correction, unbiased=unbiased))
 
 
+def _truth(t: Tensor) -> Tensor:
+    return t != 0 if t.dtype.is_complex else cast(t, bool_)
+
+
 @two_names
 def all(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return whether every element over axes holds."""
-    t = cast(as_tensor(x, "all"), bool_)
+    t = _truth(as_tensor(x, "all"))
     return _reduce("all", t, as_axes("all", axis, t.ndim), keepdims)
 
 
 @two_names
 def any(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return whether any element over axes holds."""
-    t = cast(as_tensor(x, "any"), bool_)
+    t = _truth(as_tensor(x, "any"))
     return _reduce("any", t, as_axes("any", axis, t.ndim), keepdims)
 
 

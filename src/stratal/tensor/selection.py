@@ -15,10 +15,10 @@ from stratal.tensor.tensor import Tensor, tensor
 
 def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
     """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value
-    is needed now.
+    is needed now. `against` are the sizes a mask must have; one of size 0 names nothing.
     """
     t = as_tensor(x, "nonzero")
-    if against is not None and t.shape != tuple(against):
+    if against is not None and any(n not in (0, m) for n, m in zip(t.shape, against, strict=True)):
         raise IndexOutOfRangeError(
             "index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}"
         )
