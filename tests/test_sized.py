@@ -88,6 +88,9 @@ CASES = {
     "added at places": (
         lambda x, y: st.zeros(8, 8).index_add(0, y.reshape(-1), x.reshape(-1, 8)), X, Y,
     ),
+    "multiplied at places": (
+        lambda x, y: st.scatter_reduce(x, 2, y[..., None], x[..., :1], "prod"), X, Y,
+    ),
     "set at places": (lambda y: st.zeros(8).at[y.reshape(-1)].max(2.0), Y),
     "gradient of a mean": (st.grad(lambda x: NORM(x).square().mean()), X),
     "gradient of cross entropy": (st.grad(loss), X, Y),

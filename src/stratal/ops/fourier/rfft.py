@@ -18,8 +18,29 @@ from stratal.ops.families import linear_jvp, over_rows
 from stratal.ops.fourier import family
 
 
+class _Half(Op):
+    """What both directions share: they are linear, along one axis, on the host."""
+
+    axis: int
+    norm: str
+    arity = 1
+    not_lowered = family.ON_HOST
+
+    def infer(self, *types: TensorType) -> TensorType:
+        raise NotImplementedError
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        return linear_jvp(self, b, tangents, *inputs)
+
+    def cost(self, *types: TensorType) -> Cost:
+        return family.cost(types[0], self.infer(*types), (self.axis,))
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
+
+
 @record
-class RFFT(Op):
+class RFFT(_Half):
     """The first n // 2 + 1 terms of the Fourier transform of n real numbers along `axis`, scaled as by `fft`.
 
     The others are the conjugates of these.
@@ -28,8 +49,6 @@ class RFFT(Op):
     axis: int
     norm: str = "backward"
     name = "rfft"
-    arity = 1
-    not_lowered = family.ON_HOST
 
     def infer(self, *types: TensorType) -> TensorType:
         x = types[0]
@@ -49,15 +68,6 @@ class RFFT(Op):
         once = b.mul(ct, _weights(b, ct, self.axis, n, 0.5))
         odd = as_int(n) % 2 == 1
         return [b.irfft(once, axis=self.axis, odd=odd, norm=family.ADJOINT[self.norm])]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
-
-    def cost(self, *types: TensorType) -> Cost:
-        return family.cost(types[0], self.infer(*types), (self.axis,))
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -83,7 +93,7 @@ class RFFT(Op):
 
 
 @record
-class IRFFT(Op):
+class IRFFT(_Half):
     """The n real numbers whose Fourier transform along `axis` begins with the given n // 2 + 1 terms.
 
     n is even unless `odd`. The imaginary parts of the first term and, if n is even, of the last are ignored.
@@ -93,8 +103,6 @@ class IRFFT(Op):
     odd: bool
     norm: str = "backward"
     name = "irfft"
-    arity = 1
-    not_lowered = family.ON_HOST
 
     def infer(self, *types: TensorType) -> TensorType:
         x = types[0]
@@ -117,15 +125,6 @@ class IRFFT(Op):
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         terms = b.rfft(ct, axis=self.axis, norm=family.ADJOINT[self.norm])
         return [b.mul(terms, _weights(b, terms, self.axis, self.count(inputs[0].aval), 2.0))]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
-
-    def cost(self, *types: TensorType) -> Cost:
-        return family.cost(types[0], self.infer(*types), (self.axis,))
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

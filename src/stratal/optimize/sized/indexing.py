@@ -6,7 +6,7 @@ from stratal.base.dims import Dim, Sym, upper_bound
 from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.graph.node import Node
-from stratal.ops.linear.window import highest, lowest
+from stratal.optimize.sized.numeric import identity
 from stratal.optimize.sized.table import rule
 from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities
 
@@ -53,11 +53,6 @@ def _alike(s: Sizes, x: Sized, y: Sized, axis: int) -> tuple[Sized, Sized]:
     return x, y
 
 
-def _nothing(kind: str, node: Node) -> object:
-    """Return what changes nothing when it is combined."""
-    return {"add": 0, "max": lowest(node.dtype), "min": highest(node.dtype)}[kind]
-
-
 @rule("scatter")
 def scatter(s: Sizes, node: Node, x: Sized, index: Sized, update: Sized) -> Sized:
     """Updates that do not count change nothing at place 0; `set` has a place more for them, cut off after."""
@@ -93,7 +88,7 @@ def _combined(
         made = b.op(node.op.name, x.node, checked, update.node, kind=kind, axis=place)
         return Sized(made, x.axes)
     if kind != "set":
-        values = s.masked(update, axes, _nothing(kind, update.node))
+        values = s.masked(update, axes, identity(kind, update.node.dtype))
         return Sized(b.op(node.op.name, x.node, checked, values, kind=kind, axis=place), x.axes)
     room = x.node.shape[place]
     zero = b.const(0, x.node.dtype)
@@ -101,8 +96,7 @@ def _combined(
     wider = b.pad(x.node, zero, low=(0,) * len(one), high=one, interior=(0,) * len(one))
     spare = b.select(counted, checked, b.like(checked, room))
     made = b.op(node.op.name, wider, spare, update.node, kind=kind, axis=place)
-    stop = capacities(x.flat)
-    return Sized(b.slice(made, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop)), x.axes)
+    return Sized(s.front(made, capacities(x.flat)), x.axes)
 
 
 @rule("dynamic_slice")

@@ -10,7 +10,7 @@ from stratal.graph.node import Node
 from stratal.ops.linear.contract import parse_spec
 from stratal.ops.linear.window import lowest
 from stratal.optimize.sized.table import rule
-from stratal.optimize.sized.values import Factors, Sized, Sizes, plain
+from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities, plain
 
 
 @rule("contract")
@@ -62,13 +62,9 @@ def _windows(s: Sizes, node: Node, nodes: list[Node]) -> Sized:
     axes = plain(node.aval)
     made = s.b.op(node.op.name, *nodes, **node.op.attributes)
     for k, n in enumerate(node.aval.shape):
-        room, have = upper_bound(n), made.aval.shape[k]
-        if have < room:
+        if made.shape[k] < upper_bound(n):
             raise ShapeError("sizes: the largest size has fewer windows than bounded", got=str(node.aval))
-        if have > room:
-            stop = tuple(room if a == k else m for a, m in enumerate(made.shape))
-            made = s.b.slice(made, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop))
-    return Sized(made, axes)
+    return Sized(s.front(made, capacities(node.aval.shape)), axes)
 
 
 @rule("window_reduce")

@@ -26,19 +26,20 @@ for _name in ("select", "cast", "bitcast", "stop_gradient", "barrier", "constrai
     RULES[_name] = elementwise
 
 
-def _identity(name: str, dtype: DType) -> object:
-    if name in ("reduce_max", "argmax", "cummax"):
+def identity(name: str, dtype: DType) -> object:
+    """Return what changes nothing where an op, or a kind of scatter, combines elements."""
+    if name in ("reduce_max", "argmax", "cummax", "max"):
         return lowest(dtype)
-    if name in ("reduce_min", "argmin", "cummin"):
+    if name in ("reduce_min", "argmin", "cummin", "min"):
         return highest(dtype)
-    return {"prod": 1, "cumprod": 1, "all": True}.get(name, 0)
+    return {"prod": 1, "cumprod": 1, "mul": 1, "all": True}.get(name, 0)
 
 
 @rule("sum", "prod", "reduce_max", "reduce_min", "any", "all")
 def reduce(s: Sizes, node: Node, x: Sized) -> Sized:
     """Give places that do not count the value that changes nothing."""
     axes: tuple[int, ...] = node.op.axes  # type: ignore[attr-defined]
-    masked = s.masked(x, axes, _identity(node.op.name, x.node.dtype))
+    masked = s.masked(x, axes, identity(node.op.name, x.node.dtype))
     places = tuple(p for k in axes for p in x.places(k))
     kept = tuple(f for k, f in enumerate(x.axes) if k not in axes)
     return Sized(s.b.op(node.op.name, masked, axes=places), kept)
@@ -49,7 +50,7 @@ def arg_extreme(s: Sizes, node: Node, x: Sized) -> Sized:
     """The first of equal elements wins, and those that count are the first."""
     axis: int = node.op.axis  # type: ignore[attr-defined]
     x = s.prefix(x, axis)
-    masked = s.masked(x, [axis], _identity(node.op.name, x.node.dtype))
+    masked = s.masked(x, [axis], identity(node.op.name, x.node.dtype))
     found = s.b.op(node.op.name, masked, axis=x.places(axis)[0])
     return Sized(found, tuple(f for k, f in enumerate(x.axes) if k != axis))
 
@@ -62,7 +63,7 @@ def running(s: Sizes, node: Node, *operands: Sized) -> Sized:
     held = [s.prefix(s.held(x, axes), axis) for x in operands]
     nodes = [x.node for x in held]
     if node.op.reverse:  # type: ignore[attr-defined]
-        nodes = [s.masked(x, [axis], _identity(node.op.name, x.node.dtype)) for x in held]
+        nodes = [s.masked(x, [axis], identity(node.op.name, x.node.dtype)) for x in held]
     place = held[0].places(axis)[0]
     attributes = node.op.attributes | {"axis": place}
     return Sized(s.b.op(node.op.name, *nodes, **attributes), held[0].axes)

@@ -106,6 +106,14 @@ class Sizes:
         node = value.node
         return node if inside is None else self.b.select(inside, node, self.b.like(node, fill))
 
+    def front(self, node: Node, shape: Sequence[int]) -> Node:
+        """Return the first places of a physical node along each axis: `shape` of them."""
+        stop = tuple(shape)
+        if node.shape == stop:
+            return node
+        cut: Node = self.b.slice(node, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop))
+        return cut
+
     # -- other ways to hold it -------------------------------------------------------------------------------
     def held(self, value: Sized, axes: Sequence[Factors]) -> Sized:
         """Return the value with its axes held in other ways."""

@@ -140,10 +140,7 @@ def pad(s: Sizes, node: Node, x: Sized, value: Sized) -> Sized:
     for place, low in moved.items():
         y = _shifted(s, y, place, s.count(low), value.node)
     over = [min(h, 0) for h in highs]
-    if any(over):
-        stop = tuple(n + h for n, h in zip(y.shape, over, strict=True))
-        y = b.slice(y, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop))
-    return Sized(y, tuple(axes))
+    return Sized(s.front(y, [n + h for n, h in zip(y.shape, over, strict=True)]), tuple(axes))
 
 
 def _shifted(s: Sizes, y: Node, place: int, by: Node, value: Node) -> Node:
@@ -185,15 +182,7 @@ def concatenate(s: Sizes, node: Node, *parts: Sized) -> Sized:
             joined = b.select(chosen, b.gather(joined, early, axis=place), after)
         so_far = so_far + size
     axes = tuple((total,) if k == axis else f for k, f in enumerate(parts[0].axes))
-    return Sized(_cut(s, joined, place, upper_bound(total)), axes)
-
-
-def _cut(s: Sizes, y: Node, place: int, room: int) -> Node:
-    if y.shape[place] == room:
-        return y
-    stop = tuple(room if k == place else n for k, n in enumerate(y.shape))
-    cut: Node = s.b.slice(y, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop))
-    return cut
+    return Sized(s.front(joined, capacities(n for f in axes for n in f)), axes)
 
 
 @rule("flip")
