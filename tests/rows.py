@@ -11,6 +11,7 @@ ROWS = {
     "A7": "gradients grow linearly where symbolic ones explode",
     "A9": "forward, backward and update equal a hand-written loop to the bit",
     "A10": "logistic regression: NumPy and imperative agree",
+    "A11": "models grad-check at a small size and learn 32 samples by heart",
     "A14": "SGD, Adagrad and Adam follow their formulas; state bytes",
     "B2": "modules, parameters and an imperative forward",
     "B3": "errors name the user's line; a debugger works in eager mode",

@@ -18,7 +18,7 @@ TIERS = [
     {"compiler"},
     {"tensor"},
     {"data", "deferred", "fft", "formats", "linalg", "metrics", "nn", "special", "te"},
-    {"distributions", "optim"},
+    {"distributions", "models", "optim"},
     {"train", "auto", "compress", "serve", "func"},
     {"inspect", "compat"},
     {"tune"},

@@ -23,6 +23,7 @@ _MODULES = (
     "inspect",
     "linalg",
     "metrics",
+    "models",
     "nn",
     "optim",
     "random",

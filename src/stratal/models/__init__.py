@@ -1,0 +1,37 @@
+"""Networks people reach for, with the names, arguments and state dicts they are known by; each a small file.
+
+`FAMILIES` is the table of them. Names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stratal.base.names import lazy_names
+
+
+class Family(NamedTuple):
+    """Networks in one file: its place, its public names, who described them, whose state dicts they load."""
+
+    module: str
+    names: str
+    paper: str
+    state_dict: str
+
+
+FAMILIES = (
+    Family(
+        "vision.lenet",
+        "LeNet",
+        "LeCun et al. 1998, Gradient-based learning applied to document recognition",
+        "PyTorch's tutorial on neural networks",
+    ),
+    Family(
+        "vision.resnet",
+        "BasicBlock Bottleneck ResNet resnet18 resnet34 resnet50 resnet101 resnet152",
+        "He et al. 2015, Deep residual learning for image recognition",
+        "torchvision",
+    ),
+)
+
+__getattr__, __dir__ = lazy_names(__name__, {family.module: family.names for family in FAMILIES})

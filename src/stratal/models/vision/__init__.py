@@ -1,0 +1,1 @@
+"""Networks that look at images; with torchvision's constructors and state dicts where it has the network."""
