@@ -50,6 +50,7 @@ _NAMES: dict[str, str] = {
     "rand rand_like randint randn randn_like randperm",
     "stratal.tensor.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
     "stratal.tensor.tensor": "Tensor",
+    "stratal.fft.frames": "istft stft",
     "stratal.formats": "load save",
     "stratal.special": "igamma igammac logit mvlgamma polygamma xlogy",
     "stratal.inspect.profiler": "profile",

@@ -16,12 +16,13 @@ from stratal.tensor.composites import (
     running,
     signals,
     statistics,
+    windows,
     writing,
 )
 
 _MODULES = (
     arithmetic, complexes, histograms, joining, matrices, nans, padding, quantiles, running, signals,
-    statistics, writing,
+    statistics, windows, writing,
 )  # fmt: skip
 FUNCTIONS: dict[str, Any] = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
 
@@ -34,7 +35,7 @@ METHODS = (
     "index_put", "inner", "isclose", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp",
     "logaddexp2", "logcumsumexp", "masked_scatter", "mode", "msort", "nanmean", "nanmedian", "nanquantile",
     "nansum", "put", "quantile", "rad2deg", "renorm", "rot90", "scatter_reduce", "select", "select_scatter",
-    "sgn", "slice_scatter", "tensor_split", "vdot", "vsplit",
+    "sgn", "slice_scatter", "tensor_split", "unfold", "vdot", "vsplit",
 )  # fmt: skip
 IN_PLACE = (
     "addcdiv", "addcmul", "clamp_max", "clamp_min", "deg2rad", "fix", "frac", "index_copy", "index_fill",
