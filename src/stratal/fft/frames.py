@@ -45,7 +45,7 @@ def stft(
 
     With `center` frame t is centred at sample t * hop_length of the signal, padded at both ends. `window` has
     `win_length` (n_fft) weights, all 1 by default. `normalized` divides by sqrt(n_fft). `onesided` leaves the
-    conjugate half out, as is done for real signals unless told. `return_complex=False` gives pairs of real numbers.
+    conjugate half out, by default for real signals. `return_complex=False` gives pairs of real numbers.
     Shapes: [L] or [N, L] -> [..., n_fft // 2 + 1 (or n_fft), frames].
     """
     x = as_tensor(input, "stft")
