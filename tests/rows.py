@@ -39,6 +39,7 @@ ROWS = {
     "E3": "planned peak equals observed peak",
     "E4": "in place only for a sole consumer",
     "E5": "disjoint lifetimes share memory",
+    "E13": "16-bit products with float32 weights; a checkpoint's load time is on record",
     "I1": "machine peaks measured; every kernel placed under the roofline, its bound named",
     "I2": "contraction, normalisation, element-wise: operations and time; fusion shrinks the last two",
     "I6": "timing refuses work not waited for; hidden synchronisations are told",

@@ -19,7 +19,7 @@ TIERS = [
     {"tensor"},
     {"data", "deferred", "fft", "formats", "linalg", "metrics", "nn", "special", "te"},
     {"distributions", "models", "optim"},
-    {"train", "auto", "compress", "serve", "func"},
+    {"train", "auto", "compress", "serve", "amp", "func"},
     {"inspect", "compat"},
     {"tune"},
     {"stratal"},  # the package itself: the public names

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
 _MODULES = (
+    "amp",
     "autodiff",
     "compat",
     "data",
@@ -36,6 +37,7 @@ _NAMES: dict[str, str] = {
     "int16 int32 int64 int8 uint16 uint32 uint64 uint8",
     "stratal.base.errors": "StratalError",
     "stratal.tensor.associative": "associative_scan",
+    "stratal.tensor.autocast": "autocast get_autocast_dtype is_autocast_enabled",
     "stratal.tensor.capture": "compile",
     "stratal.tensor.control": "cond fori_loop host_call map scan spec switch while_loop",
     "stratal.tensor.checkpoint": "checkpoint",

@@ -100,6 +100,10 @@ class CaptureError(StratalError, RuntimeError):
     advice = "keep to tensor operations inside (st.where, st.cond, st.scan), or do not compile this function"
 
 
+class CallOrderError(StratalError, RuntimeError):
+    """A call that belongs after, or before, another one."""
+
+
 class DonatedBufferError(StratalError, RuntimeError):
     """A buffer read after its storage was given to a newer value."""
 

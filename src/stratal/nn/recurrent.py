@@ -16,7 +16,7 @@ from stratal.nn.recurrent_steps import STEPS, States, Step
 from stratal.nn.utils.rnn import PackedSequence, packed_like, padded_sorted
 from stratal.tensor.control import scan
 from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import where
+from stratal.tensor.elementwise import cast, where
 from stratal.tensor.indexing import take
 from stratal.tensor.shapes import concat, stack
 from stratal.tensor.tensor import Tensor
@@ -156,6 +156,7 @@ class _Recurrent(Module):
                 after = (F.linear(after[0], projection), *after[1:])
             if len(row) == 2:
                 after = tuple(where(row[1], new, old) for new, old in zip(after, states, strict=True))
+            after = tuple(cast(new, old.dtype) for new, old in zip(after, states, strict=True))  # autocast
             return after, after[0]
 
         rows = (gates,) if running is None else (gates, running)

@@ -14,6 +14,7 @@ from stratal.runtime.storage import DISTURBED
 from stratal.tensor import programs
 from stratal.tensor.handles import CONSTANT
 from stratal.tensor.replay import Entry, FromArgument, results
+from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, hold
 
 UNLIKE: Final[Any] = object()  # in place of a result
@@ -22,11 +23,22 @@ UNLIKE: Final[Any] = object()  # in place of a result
 class Alike:
     """What the last call ran, for calls whose arguments are like its own."""
 
-    __slots__ = ("_entry", "_guards", "_layouts", "_only", "_pick", "_program", "_token", "grad")
+    __slots__ = (
+        "_entry",
+        "_guards",
+        "_layouts",
+        "_only",
+        "_pick",
+        "_program",
+        "_token",
+        "autocast",
+        "grad",
+    )
 
-    def __init__(self, entry: Entry, arguments: Sequence[Tensor], grad: bool) -> None:
+    def __init__(self, entry: Entry, arguments: Sequence[Tensor]) -> None:
         assert entry.steady is not None
-        self.grad: Final = grad
+        self.grad: Final = MODE.grad
+        self.autocast: Final = MODE.autocast
         self._entry: Final = entry
         self._guards: Final = entry.guards
         self._token, self._program = entry.steady
@@ -36,7 +48,7 @@ class Alike:
         self._only: Final = entry.outs[0].number if entry.structure is tree.LEAF else -1
 
     @classmethod
-    def of(cls, entry: Entry, arguments: Sequence[Any], grad: bool) -> Alike | None:
+    def of(cls, entry: Entry, arguments: Sequence[Any]) -> Alike | None:
         """Return what tells such calls; None where more than the layouts of tensors decides what runs."""
         if entry.steady is None or entry.once or entry.grads_before or entry.grad_links:
             return None
@@ -44,7 +56,7 @@ class Alike:
             return None
         if any(type(x) is not Tensor or x._track != CONSTANT or x._storage is None for x in arguments):
             return None
-        made = cls(entry, arguments, grad)
+        made = cls(entry, arguments)
         return made if made._picked(made._layouts) == made._program.layouts else None
 
     def _picked(self, found: list[Any]) -> list[Any]:

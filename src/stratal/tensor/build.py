@@ -23,6 +23,7 @@ from stratal.graph.node import Node, constant, items, make
 from stratal.graph.op import REGISTRY, Op
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
+from stratal.tensor.autocast import operand_dtypes
 from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, look
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor, wrap
@@ -86,13 +87,25 @@ def finish(node: Node, track: int) -> Any:
 def apply(op: Op, *tensors: Tensor) -> Any:
     """Apply one op to tensors that already have the types it takes."""
     nodes, track = nodes_and_track(tensors)
-    return finish(make(op, *nodes, where=where_now()), track)
+    where = where_now()
+    if MODE.autocast is not None:
+        nodes = _in_precision(op.name, nodes, where)
+    return finish(make(op, *nodes, where=where), track)
 
 
 def call(name: str, *tensors: Tensor, **attributes: Any) -> Any:
     """Apply the op or composite called `name` to tensors."""
     nodes, track = nodes_and_track(tensors)
-    return wrap_all(getattr(Builder(where_now()), name)(*nodes, **attributes), track)
+    where = where_now()
+    if MODE.autocast is not None:
+        nodes = _in_precision(name, nodes, where)
+    return wrap_all(getattr(Builder(where), name)(*nodes, **attributes), track)
+
+
+def _in_precision(name: str, nodes: Sequence[Node], where: tuple[SourceLine, ...]) -> list[Node]:
+    """Return operands in the dtypes that `autocast` has for them."""
+    dtypes = operand_dtypes(name, [n.aval.dtype for n in nodes])
+    return [to_dtype(n, dtype, where) for n, dtype in zip(nodes, dtypes, strict=True)]
 
 
 def wrap_all(result: Any, track: int) -> Any:

@@ -104,7 +104,12 @@ class Compiled:
         if mode["trace"] is not None or mode["eager"] is not None:
             return self._function(*args, **kwargs)
         alike = self._alike
-        if alike is not None and not kwargs and alike.grad is mode["grad"]:
+        if (
+            alike is not None
+            and not kwargs
+            and alike.grad is mode["grad"]
+            and alike.autocast is mode["autocast"]
+        ):
             try:
                 LOCK.acquire()  # inside: Ctrl-C may come as soon as it is held. Twice as fast as `with`
                 made = alike.run(args)
@@ -125,14 +130,14 @@ class Compiled:
                 if sizes is not None and sizes.moving:
                     entry, reason = self._find(_with_types(key, sizes.symbolic(_types(key)).types))
             if entry is None:
-                grad = MODE.grad
+                grad, precision = MODE.grad, MODE.autocast
                 try:
                     return self._capture(key, leaves, structure, bool(kwargs), reason, sizes)
                 finally:  # Ctrl-C can prevent the exit of a `with` inside from being called
-                    MODE.trace, MODE.grad = None, grad
+                    MODE.trace, MODE.grad, MODE.autocast = None, grad, precision
             self._last = entry
             made = run(entry, leaves)
-            self._alike = None if kwargs else Alike.of(entry, args, MODE.grad)
+            self._alike = None if kwargs else Alike.of(entry, args)
             return made
 
     def _signature(self, leaves: list[Any], structure: tree.Structure, has_kwargs: bool) -> Any:
@@ -149,7 +154,7 @@ class Compiled:
                 parts.append(float)
             else:
                 parts.append((type(x), x if isinstance(x, HASHED) else id(x)))
-        return (structure, has_kwargs, MODE.grad, tuple(parts))
+        return (structure, has_kwargs, (MODE.grad, MODE.autocast), tuple(parts))
 
     def _family(self, key: Any) -> Sizes | None:
         """Return what is known of the sizes of calls like this one; None where each is captured by itself."""
@@ -184,7 +189,9 @@ class Compiled:
             for k, (a, b) in enumerate(zip(old[3], key[3], strict=True)):
                 if a != b:
                     return f"argument {k} changed from {_part(a)} to {_part(b)}"
-            return f"gradients are {'on' if key[2] else 'off'}"
+            if old[2] != key[2]:
+                grad, precision = key[2]
+                return f"gradients are {'on' if grad else 'off'}, autocast is {precision or 'off'}"
         return "first call" if not self._entries else "arguments of another structure"
 
     # -- capturing -------------------------------------------------------------------------------------------

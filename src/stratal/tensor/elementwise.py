@@ -12,6 +12,7 @@ from stratal.base.dtypes import DType, as_dtype, bool_, int64
 from stratal.base.errors import DTypeError
 from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
+from stratal.tensor.autocast import operand_dtypes
 from stratal.tensor.build import (
     Scalar,
     apply,
@@ -33,6 +34,7 @@ from stratal.tensor.build import (
 from stratal.tensor.handles import CONSTANT
 from stratal.tensor.scalars import RuntimeScalar, met
 from stratal.tensor.selection import nonzero
+from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, fresh, wrap
 
 
@@ -248,7 +250,9 @@ def pow(x: Any, y: Any, /) -> Tensor:
                              hint="cast to a float first")  # fmt: skip
     x, y = normalise("pow", (x, y))
     dtype = common_dtype("pow", (x, y))
-    target = int64 if dtype.is_bool else None
+    if MODE.autocast is not None:
+        (dtype,) = operand_dtypes("pow", [dtype])
+    target = int64 if dtype.is_bool else dtype
     nodes, track, where = unify("pow", x, y, dtype=target)
     result: Tensor = finish(make(plain("pow"), *nodes, where=where), track)
     return result

@@ -1,4 +1,6 @@
-"""What mode this thread builds ops in: gradients on or off, eager or lazy, and the trace being captured."""
+"""What mode this thread builds ops in: gradients on or off, eager or lazy, in what precision, and the trace
+being captured.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stratal.runtime.pool import LOCK as LOCK  # one flush, capture or run at a time
 
 if TYPE_CHECKING:
+    from stratal.base.dtypes import DType
     from stratal.tensor.tensor import Tensor
     from stratal.tensor.trace import Trace
 
@@ -18,10 +21,11 @@ class _Mode(threading.local):
     trace: Trace | None
     grad: bool
     eager: Callable[[Tensor], None] | None  # how to compute a tensor as soon as it is made
+    autocast: DType | None  # of products in mixed precision
 
     def __init__(self) -> None:
-        """Fill in what a new thread finds: all three always stand in `__dict__`."""
-        self.trace, self.grad, self.eager = None, True, None
+        """Fill in what a new thread finds: all of them always stand in `__dict__`."""
+        self.trace, self.grad, self.eager, self.autocast = None, True, None, None
 
 
 MODE = _Mode()

@@ -5,8 +5,11 @@ Names are loaded when first used.
 
 from __future__ import annotations
 
+from typing import Any
+
 from stratal.base.names import lazy_names
 from stratal.nn.arguments import explained
+from stratal.tensor.autocast import full_precision
 
 _NAMES = {
     "activations": "celu elu gelu glu gumbel_softmax hardshrink hardsigmoid hardswish hardtanh "
@@ -39,4 +42,12 @@ _NAMES = {
     "windows": "channel_shuffle flatten fold pixel_shuffle pixel_unshuffle unfold",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, offer=explained)
+_FULL_PRECISION = {"ctc", "distance", "grids", "likelihood", "losses", "margins"}  # under `autocast`
+
+
+def _offered(value: Any) -> Any:
+    function = explained(value)
+    return full_precision(function) if value.__module__.split(".")[-1] in _FULL_PRECISION else function
+
+
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, offer=_offered)

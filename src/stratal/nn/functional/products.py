@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.tensor.build import call
+from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor
 
 _LETTERS = "abcdefghijklmn"
@@ -30,10 +31,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _one_dtype(name: str, *tensors: Tensor | None) -> list[Tensor]:
     """Return the tensors that are there.
 
-    Raises: DTypeError where dtypes differ, rather than promoting a whole matrix.
+    Raises: DTypeError where dtypes differ and `autocast` has none for them, rather than promoting a whole
+    matrix.
     """
     found = [t for t in tensors if t is not None]
-    if len({t.dtype for t in found}) > 1:
+    if MODE.autocast is None and len({t.dtype for t in found}) > 1:
         raise DTypeError(f"{name}: operands differ in dtype", got=", ".join(str(t.type) for t in found),
                          hint="convert the input, or the module with .to(dtype)")  # fmt: skip
     return found

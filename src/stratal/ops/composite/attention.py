@@ -9,7 +9,7 @@ from stratal.base.dtypes import float32
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.ops.composite.family import cast_to, check_float, named, scaled
+from stratal.ops.composite.family import cast_to, check_float, named, scaled, wide
 from stratal.ops.linear.attention import hidden, lower_triangle
 
 FEWEST = 16  # queries and keys below which a block of scores is mostly empty
@@ -32,14 +32,17 @@ def scaled_dot_product_attention(
     keeps key j for query i where j <= i. `scale` is 1/sqrt(D) unless given. Scores of 16-bit operands stay
     float32 up to the product with value.
 
-    With several queries and keys the scores are never held as a whole (`ops/linear/attention.py`).
+    With several queries and keys the scores are never held as a whole (`ops/linear/attention.py`); 16-bit
+    operands are float32 there, and the result is rounded once.
 
     Shapes: query [..., L, D], key [..., S, D], value [..., S, E] -> [..., L, E].
     """
     if _by_blocks(query, key, value, mask):
         factor = 1 / math.sqrt(as_int(query.shape[-1])) if scale is None else scale
         masks = () if mask is None else (_spread(b, mask, (*query.shape[:-1], key.shape[-2])),)
-        return b.item(b.op("attention", query, key, value, *masks, causal=causal, scale=float(factor)), 0)
+        q, k, v = (wide(b, x) for x in (query, key, value))
+        made = b.op("attention", q, k, v, *masks, causal=causal, scale=float(factor))
+        return cast_to(b, b.item(made, 0), value.dtype)
     weights = b.attention_weights(query, key, mask, causal=causal, scale=scale)
     product: Node = b.matmul(cast_to(b, weights, value.dtype), value)
     return product
@@ -79,9 +82,11 @@ def attention_weights(
 
 
 def _by_blocks(query: Node, key: Node, value: Node, mask: Node | None) -> bool:
-    """Return whether attention runs block by block: float32, enough queries and keys to fill blocks."""
+    """Return whether attention runs block by block: in float32, enough queries and keys to fill blocks."""
     types = (query.aval, key.aval, value.aval)
-    if any(t.dtype is not float32 or t.ndim != query.aval.ndim or t.ndim < 2 for t in types):
+    if len({t.dtype for t in types}) > 1 or query.dtype.compute is not float32:
+        return False
+    if any(t.ndim != query.aval.ndim or t.ndim < 2 for t in types):
         return False
     if any(not isinstance(n, int) for t in types for n in t.shape) or 0 in value.shape:
         return False
