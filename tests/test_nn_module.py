@@ -186,3 +186,12 @@ def test_initial_weights_have_the_stated_ranges():
     assert np.abs(weight).max() == pytest.approx(np.sqrt(6 / 400), rel=0.01)
     weight = nn.init.trunc_normal_(nn.Parameter(np.zeros(10000, np.float32)), std=1.0, a=-1, b=1).numpy()
     assert np.abs(weight).max() <= 1
+
+
+def test_what_replaces_a_parameter_or_a_module_stands_at_its_place():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    model[0].weight = nn.Parameter(np.zeros((2, 2), np.float32))
+    model[0] = model[0]
+    model.register_module("1", nn.Tanh())
+    assert list(model.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert [type(m).__name__ for m in model] == ["Linear", "Tanh", "Linear"]

@@ -32,6 +32,24 @@ FAMILIES = (
         "He et al. 2015, Deep residual learning for image recognition",
         "torchvision",
     ),
+    Family(
+        "language.gpt2",
+        "GPT2Config GPT2LMHeadModel GPT2Model",
+        "Radford et al. 2019, Language models are unsupervised multitask learners",
+        "Hugging Face's transformers",
+    ),
+    Family(
+        "language.llama",
+        "LlamaConfig LlamaForCausalLM LlamaModel",
+        "Touvron et al. 2023, LLaMA: open and efficient foundation language models",
+        "Hugging Face's transformers",
+    ),
+    Family(
+        "language.bert",
+        "BertConfig BertForMaskedLM BertForSequenceClassification BertModel",
+        "Devlin et al. 2019, BERT: pre-training of deep bidirectional transformers",
+        "Hugging Face's transformers",
+    ),
 )
 
 __getattr__, __dir__ = lazy_names(__name__, {family.module: family.names for family in FAMILIES})

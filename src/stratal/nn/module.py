@@ -77,10 +77,10 @@ class Module:
                 hint="call super().__init__() first",
             )  # fmt: skip
         if isinstance(value, Parameter) and name not in self._computed:
-            self._forget(name)
+            self._forget(name, self._parameters)
             self._parameters[name] = value
         elif isinstance(value, Module):
-            self._forget(name)
+            self._forget(name, self._modules)
             self._modules[name] = value
         elif name in self._parameters:
             if value is not None:
@@ -122,10 +122,12 @@ class Module:
     def _tables(self) -> tuple[dict[str, Any], ...]:
         return self._parameters, self._buffers, self._modules, self._computed
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, keep: dict[str, Any] | None = None) -> None:
+        """Drop a name from all tables but `keep`, where it is replaced at its place."""
         self.__dict__.pop(name, None)
         for table in self._tables():
-            table.pop(name, None)
+            if table is not keep:
+                table.pop(name, None)
         self._non_persistent.discard(name)
 
     def _check_name(self, kind: str, name: str) -> None:
@@ -146,7 +148,7 @@ class Module:
             raise AttributeValueError(
                 "register_parameter: takes a Parameter or None", got=type(param).__name__
             )
-        self._forget(name)
+        self._forget(name, self._parameters)
         self._parameters[name] = param
         note_mutation()
 
@@ -155,7 +157,7 @@ class Module:
         self._check_name("register_buffer", name)
         if tensor is not None and not isinstance(tensor, Tensor):
             raise AttributeValueError("register_buffer: takes a Tensor or None", got=type(tensor).__name__)
-        self._forget(name)
+        self._forget(name, self._buffers)
         self._buffers[name] = tensor
         if not persistent:
             self._non_persistent.add(name)
@@ -166,7 +168,7 @@ class Module:
         self._check_name("register_module", name)
         if module is not None and not isinstance(module, Module):
             raise AttributeValueError("register_module: takes a Module or None", got=type(module).__name__)
-        self._forget(name)
+        self._forget(name, self._modules)
         self._modules[name] = module
         note_mutation()
 

@@ -1,0 +1,1 @@
+"""Models of texts: recurrent ones, encoders, decoders and both, and what continues a text."""

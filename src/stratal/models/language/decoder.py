@@ -1,0 +1,103 @@
+"""What decoders share: which keys a token may see, attention over earlier and new keys, the next token's
+loss.
+
+Earlier keys and values come as one tensor `past` [layers, 2, N, heads, P, D]. A model gives back those of
+its new tokens alone, so that whoever keeps them decides where they go (see `generation`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stratal.base.errors import ShapeError
+from stratal.nn import functional as F
+from stratal.tensor.creation import arange
+from stratal.tensor.elementwise import cast
+from stratal.tensor.shapes import broadcast_to, concat
+from stratal.tensor.tensor import Tensor
+
+
+class CausalOutput(NamedTuple):
+    """The mean loss of the next tokens where labels are given, logits [N, L, vocab], and, with `use_cache`,
+    keys and values of these L tokens [layers, 2, N, heads, L, D].
+    """
+
+    loss: Tensor | None
+    logits: Tensor
+    keys_values: Tensor | None
+
+
+def past_length(past: Tensor | None) -> Any:
+    """Return how many keys there are from earlier calls."""
+    return 0 if past is None else past.shape[4]
+
+
+def checked_tokens(name: str, input_ids: Tensor) -> Tensor:
+    """Return tokens. Raises: ShapeError unless they are integers [N, L] of at least one token."""
+    if input_ids.ndim != 2 or not input_ids.dtype.is_integer or 0 in input_ids.shape:
+        raise ShapeError(f"{name}: takes integers [N, L] with at least one token", got=str(input_ids.type))
+    return input_ids
+
+
+def visible_keys(name: str, length: Any, past: Any, attention_mask: Tensor | None) -> Tensor | None:
+    """Return which of P + L keys each of L new tokens may see, bool [N or 1, 1, L, P + L].
+
+    None says that causality decides alone. A token always sees itself: without any key, attention is NaN, and
+    the NaN of a padded place would reach the others.
+    """
+    if attention_mask is None and (past == 0 or length == 1):
+        return None
+    columns, rows = arange(past + length), arange(length).reshape((-1, 1)) + past
+    causal = columns <= rows
+    if attention_mask is None:
+        return causal.reshape((1, 1, length, past + length))
+    if attention_mask.ndim != 2 or attention_mask.shape[1] != past + length:
+        raise ShapeError(
+            f"{name}: attention_mask says for each earlier and each new token whether it counts",
+            got=f"shape {list(attention_mask.shape)} for {past} and {length} tokens",
+        )
+    counts = cast(attention_mask, "bool").reshape((attention_mask.shape[0], 1, 1, past + length))
+    return (causal & counts) | (columns == rows)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past: Tensor | None,
+    visible: Tensor | None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return attention of new tokens to earlier ones (`past` [2, N, heads, P, D]) and to themselves.
+
+    Heads of keys and values may be fewer: each then serves a group of neighbouring query heads (Ainslie et
+    al. 2023). Shapes: query [N, H, L, D], key and value [N, K, L, D] -> [N, L, H * D].
+    """
+    n, heads, length, width = query.shape
+    causal = visible is None and past is None
+    if past is not None:
+        key, value = concat([past[0], key], axis=2), concat([past[1], value], axis=2)
+    if key.shape[1] != heads:
+        key, value = (_repeated(x, heads // key.shape[1]) for x in (key, value))
+    out = F.scaled_dot_product_attention(query, key, value, visible, dropout, causal)
+    return out.permute(0, 2, 1, 3).reshape((n, length, heads * width))
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    """Return every head `times` times, side by side."""
+    n, heads, length, width = x.shape
+    wide = broadcast_to(x.reshape((n, heads, 1, length, width)), (n, heads, times, length, width))
+    return wide.reshape((n, heads * times, length, width))
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """Return [N, heads, L, D] of [N, L, heads * D]."""
+    n, length, width = x.shape
+    return x.reshape((n, length, heads, width // heads)).permute(0, 2, 1, 3)
+
+
+def next_token_loss(logits: Tensor, labels: Tensor | None) -> Tensor | None:
+    """Return the mean cross-entropy of each label after the tokens before it; labels of -100 do not count."""
+    if labels is None:
+        return None
+    return F.cross_entropy(logits[:, :-1].reshape((-1, logits.shape[-1])), labels[:, 1:].reshape((-1,)))

@@ -1,0 +1,182 @@
+"""GPT-2: a decoder with learned positions, norms before its layers, and a head tied to the table of tokens.
+
+Names, arguments and state dicts are those of Hugging Face's `GPT2LMHeadModel`. See: Radford et al. 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from stratal.models.language.decoder import (
+    CausalOutput,
+    attend,
+    checked_tokens,
+    next_token_loss,
+    past_length,
+    split_heads,
+    visible_keys,
+)
+from stratal.models.language.generation import Generates
+from stratal.models.language.sharing import share_weight
+from stratal.nn import functional as F
+from stratal.nn import init
+from stratal.nn.containers import ModuleList
+from stratal.nn.dropout import Dropout
+from stratal.nn.embedding import Embedding
+from stratal.nn.linear import Linear
+from stratal.nn.module import Module
+from stratal.nn.normalization import LayerNorm
+from stratal.nn.parameter import empty_parameter
+from stratal.tensor.creation import arange
+from stratal.tensor.shapes import stack
+from stratal.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """Sizes of a GPT-2, with Hugging Face's names; the defaults are the model of 124 million parameters."""
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None  # 4 * n_embd
+    resid_pdrop: float = 0.1
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
+    layer_norm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+
+
+class Conv1D(Module):
+    """y = x @ weight + bias: a linear layer whose weight is stored [in, out]."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight, self.bias = empty_parameter((nx, nf)), empty_parameter((nf,))
+        init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+    def extra_repr(self) -> str:
+        return f"nf={self.nf}, nx={self.nx}"
+
+
+class _Attention(Module):
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = config.n_head, config.attn_pdrop
+        self.c_attn = Conv1D(3 * config.n_embd, config.n_embd)
+        self.c_proj = Conv1D(config.n_embd, config.n_embd)
+        self.resid_dropout = Dropout(config.resid_pdrop)
+
+    def forward(self, x: Tensor, visible: Tensor | None, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        width = int(x.shape[-1])
+        joined = self.c_attn(x)
+        q, k, v = (split_heads(joined[..., i * width : (i + 1) * width], self.num_heads) for i in range(3))
+        out = attend(q, k, v, past, visible, self.dropout if self.training else 0.0)
+        return self.resid_dropout(self.c_proj(out)), stack([k, v])
+
+
+class _MLP(Module):
+    def __init__(self, inner: int, config: GPT2Config) -> None:
+        super().__init__()
+        self.c_fc, self.c_proj = Conv1D(inner, config.n_embd), Conv1D(config.n_embd, inner)
+        self.dropout = Dropout(config.resid_pdrop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))  # type: ignore[no-any-return]
+
+
+class _Block(Module):
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.attn = _Attention(config)
+        self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.mlp = _MLP(config.n_inner or 4 * config.n_embd, config)
+
+    def forward(self, x: Tensor, visible: Tensor | None, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        change, keys_values = self.attn(self.ln_1(x), visible, past)
+        x = x + change
+        return x + self.mlp(self.ln_2(x)), keys_values
+
+
+class GPT2Model(Module):
+    """The decoder without its head. Shapes: input_ids [N, L] -> [N, L, n_embd], and keys and values."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.wte = Embedding(config.vocab_size, config.n_embd)
+        self.wpe = Embedding(config.n_positions, config.n_embd)
+        self.drop = Dropout(config.embd_pdrop)
+        self.h = ModuleList([_Block(config) for _ in range(config.n_layer)])
+        self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights from N(0, initializer_range), those that end a residual branch narrower with depth."""
+        std = self.config.initializer_range
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                narrower = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 1.0
+                init.normal_(parameter, std=std / narrower)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        length, earlier = checked_tokens("GPT2", input_ids).shape[1], past_length(past)
+        visible = visible_keys("GPT2", length, earlier, attention_mask)
+        positions = arange(length) + earlier if position_ids is None else position_ids
+        x = self.drop(self.wte(input_ids) + self.wpe(positions))
+        kept = []
+        for layer, block in enumerate(self.h):
+            x, keys_values = block(x, visible, None if past is None else past[layer])
+            kept.append(keys_values)
+        return self.ln_f(x), stack(kept)
+
+
+class GPT2LMHeadModel(Generates):
+    """GPT-2 with logits for the next token at every place.
+
+    `attention_mask` [N, P + L] says which earlier and new tokens count, `position_ids` where the new ones
+    stand, `past` gives earlier keys and values. Returns: CausalOutput.
+    """
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.transformer = GPT2Model(config)
+        self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            share_weight(self, "lm_head.weight", "transformer.wte.weight")
+        else:
+            init.normal_(self.lm_head.weight, std=config.initializer_range)
+
+    @property
+    def max_length(self) -> int:
+        return self.config.n_positions
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool = False,
+    ) -> CausalOutput:
+        hidden, keys_values = self.transformer(input_ids, attention_mask, position_ids, past)
+        logits: Any = self.lm_head(hidden)
+        return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)

@@ -1,0 +1,181 @@
+"""Llama: a decoder with rotary positions, RMS norms, gated perceptrons and groups of query heads per key.
+
+Names, arguments and state dicts are those of Hugging Face's `LlamaForCausalLM`. See: Touvron et al. 2023;
+for groups Ainslie et al. 2023, for rotations Su et al. 2021, for SwiGLU Shazeer 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stratal.base.errors import AttributeValueError
+from stratal.models.language.decoder import (
+    CausalOutput,
+    attend,
+    checked_tokens,
+    next_token_loss,
+    past_length,
+    split_heads,
+    visible_keys,
+)
+from stratal.models.language.generation import Generates
+from stratal.models.language.sharing import share_weight
+from stratal.nn import functional as F
+from stratal.nn import init
+from stratal.nn.containers import ModuleList
+from stratal.nn.embedding import Embedding
+from stratal.nn.linear import Linear
+from stratal.nn.module import Module
+from stratal.nn.normalization import RMSNorm
+from stratal.tensor.creation import arange
+from stratal.tensor.shapes import stack
+from stratal.tensor.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Sizes of a Llama, with Hugging Face's names; the defaults are the first Llama of 7 billion parameters."""
+
+    vocab_size: int = 32000
+    hidden_size: int = 4096
+    intermediate_size: int = 11008
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 32
+    num_key_value_heads: int | None = None  # as many as there are query heads
+    head_dim: int | None = None  # hidden_size / num_attention_heads
+    max_position_embeddings: int = 2048
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    attention_bias: bool = False
+    attention_dropout: float = 0.0
+    mlp_bias: bool = False
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_attention_heads % self.key_value_heads:
+            raise AttributeValueError(
+                "LlamaConfig: num_key_value_heads divides num_attention_heads",
+                got=f"{self.num_key_value_heads} for {self.num_attention_heads}",
+            )
+
+    @property
+    def key_value_heads(self) -> int:
+        """How many heads keys and values have."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_width(self) -> int:
+        """The features of a head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+class _Attention(Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        d, bias, width = config.hidden_size, config.attention_bias, config.head_width
+        self.q_proj = Linear(d, config.num_attention_heads * width, bias)
+        self.k_proj = Linear(d, config.key_value_heads * width, bias)
+        self.v_proj = Linear(d, config.key_value_heads * width, bias)
+        self.o_proj = Linear(config.num_attention_heads * width, d, bias)
+
+    def forward(
+        self, x: Tensor, positions: Tensor, visible: Tensor | None, past: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        c = self.config
+        q = split_heads(self.q_proj(x), c.num_attention_heads)
+        k, v = (split_heads(project(x), c.key_value_heads) for project in (self.k_proj, self.v_proj))
+        q, k = (F.rotary_embedding(y, positions, base=c.rope_theta, interleaved=False) for y in (q, k))
+        out = attend(q, k, v, past, visible, c.attention_dropout if self.training else 0.0)
+        return self.o_proj(out), stack([k, v])
+
+
+class _MLP(Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        d, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_proj, self.up_proj = Linear(d, inner, bias), Linear(d, inner, bias)
+        self.down_proj = Linear(inner, d, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+
+
+class _Layer(Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = _Attention(config), _MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self, x: Tensor, positions: Tensor, visible: Tensor | None, past: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        change, keys_values = self.self_attn(self.input_layernorm(x), positions, visible, past)
+        x = x + change
+        return x + self.mlp(self.post_attention_layernorm(x)), keys_values
+
+
+class LlamaModel(Module):
+    """The decoder without its head. Shapes: input_ids [N, L] -> [N, L, hidden_size], and keys and values."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.layers = ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                init.normal_(parameter, std=config.initializer_range)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        length, earlier = checked_tokens("Llama", input_ids).shape[1], past_length(past)
+        visible = visible_keys("Llama", length, earlier, attention_mask)
+        positions = arange(length).reshape((1, -1)) + earlier if position_ids is None else position_ids
+        positions = positions.reshape((positions.shape[0], 1, length))  # the same for all heads
+        x = self.embed_tokens(input_ids)
+        kept = []
+        for index, layer in enumerate(self.layers):
+            x, keys_values = layer(x, positions, visible, None if past is None else past[index])
+            kept.append(keys_values)
+        return self.norm(x), stack(kept)
+
+
+class LlamaForCausalLM(Generates):
+    """Llama with logits for the next token at every place; arguments and result are as of GPT2LMHeadModel."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = LlamaModel(config)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            share_weight(self, "lm_head.weight", "model.embed_tokens.weight")
+        else:
+            init.normal_(self.lm_head.weight, std=config.initializer_range)
+
+    @property
+    def max_length(self) -> int:
+        return self.config.max_position_embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool = False,
+    ) -> CausalOutput:
+        hidden, keys_values = self.model(input_ids, attention_mask, position_ids, past)
+        logits: Any = self.lm_head(hidden)
+        return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)
