@@ -35,7 +35,7 @@ from stratal.tensor.tensor import Tensor
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """Sizes of a Llama, with Hugging Face's names; the defaults are the first Llama of 7 billion parameters."""
+    """Sizes of a Llama, with Hugging Face's names; the defaults are the first one of 7 billion parameters."""
 
     vocab_size: int = 32000
     hidden_size: int = 4096
