@@ -9,7 +9,7 @@ import pytest
 
 import stratal as st
 from stratal import special
-from stratal.base.errors import NotDifferentiableError, StratalError
+from stratal.base.errors import StratalError
 
 scipy_special = pytest.importorskip("scipy.special")
 
@@ -126,10 +126,11 @@ SMOOTH = {
     **{name: (getattr(special, name), P, Q)
        for name in ("xlogy", "xlog1py", "rel_entr", "kl_div", "beta", "betaln")},
     "betaln of large numbers": (special.betaln, P, 20 * Q),
-    "zeta": (lambda q: special.zeta(2.5, q), Q),
-    "gammainc": (lambda x: special.gammainc(1.7, x), Q),
-    "gammaincc": (lambda x: special.gammaincc(1.7, x), Q),
-    "betainc": (lambda x: special.betainc(1.7, 0.8, x), P),
+    "zeta": (special.zeta, Q[:1] + 1, Q[:1]),
+    "gammainc": (special.gammainc, 3 * P[:1], Q[:1]),
+    "gammaincc of large numbers": (special.gammaincc, 20 * Q[:1], 20 * P[:1] + 10),
+    "betainc": (special.betainc, Q[:1], 2 * P[:1], P[1:]),
+    "betainc of large numbers": (special.betainc, 20 + Q[:1], 20 + P[:1], P[1:]),
 }  # fmt: skip
 
 
@@ -149,10 +150,63 @@ def test_derivatives_where_a_factor_vanishes():
     assert np.asarray(x.grad)[0] == 0.5
 
 
-def test_a_derivative_by_a_parameter_is_refused():
-    a = st.tensor([1.0, 2.0], requires_grad=True)
-    with pytest.raises(NotDifferentiableError, match="last operand"):
-        special.gammainc(a, st.tensor([1.0, 2.0])).sum().backward()
+# Integrals in 50 digits: a, x, P(a, x), Q(a, x), dP/da; and a, b, x, I_x(a, b), dI/da, dI/db.
+GAMMA = (
+    (0.001, 0.5, 0.9994399333435292, 0.0005600666564707498, -0.5603594001080031),
+    (0.2, 3.0, 0.9962968281587093, 0.0037031718412906837, -0.02449926998135864),
+    (0.7, 0.01, 0.04363373907788597, 0.9563662609221141, -0.21019152253747492),
+    (2.5, 2.0, 0.4505840486472198, 0.5494159513527802, -0.27455132194588155),
+    (9.9, 15.0, 0.9340730896880419, 0.06592691031195812, -0.038458752304810294),
+    (10.1, 4.0, 0.007347803889802866, 0.9926521961101972, -0.007484780618009752),
+    (200.0, 190.0, 0.2433474271006238, 0.7566525728993762, -0.02235282834155004),
+    (200.0, 260.0, 0.999952499875557, 4.750012444300876e-05, -1.3284959110062084e-05),
+    (3000.0, 3100.0, 0.9649999863009536, 0.03500001369904636, -0.0014031076087078632),
+)
+BETA = (
+    (0.01, 0.3, 0.2, 0.9576151200546271, -4.100336827093763, 0.11161393279209442),
+    (2.0, 3.5, 0.9, 0.9986876547710302, -0.0014534530434786568, 0.0027371815716727413),
+    (0.5, 0.5, 0.999, 0.9798649583666225, -0.027906380086556385, 0.15144045259989147),
+    (30.0, 12.0, 0.6, 0.05665868730417658, -0.012938897782399216, 0.025204387381653873),
+    (150.0, 400.0, 0.3, 0.9225318917743399, -0.009829614927218485, 0.003939048711904874),
+    (3.0, 0.001, 0.99, 0.003120845062097136, -0.00038374033007421024, 3.1165727785523587),
+)
+
+
+@pytest.mark.parametrize(("a", "x", "lower", "upper", "slope"), GAMMA)
+def test_the_incomplete_gamma_function_and_its_derivative_by_the_parameter(a, x, lower, upper, slope):
+    p, z = st.tensor(np.array(a), requires_grad=True), st.tensor(np.array(x))
+    found = special.gammainc(p, z)
+    found.backward()
+    got = [float(found.detach()), float(special.gammaincc(p.detach(), z))]
+    np.testing.assert_allclose(got, [lower, upper], rtol=1e-13)
+    np.testing.assert_allclose(float(p.grad), slope, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b", "x", "lower", "by_a", "by_b"), BETA)
+def test_the_incomplete_beta_function_and_its_derivatives_by_both_parameters(a, b, x, lower, by_a, by_b):
+    p, q = (st.tensor(np.array(v), requires_grad=True) for v in (a, b))
+    found = special.betainc(p, q, st.tensor(np.array(x)))
+    found.backward()
+    np.testing.assert_allclose(float(found.detach()), lower, rtol=1e-12)
+    np.testing.assert_allclose([float(p.grad), float(q.grad)], [by_a, by_b], rtol=1e-10)
+
+
+def test_incomplete_functions_at_the_ends_of_their_ranges():
+    a = st.tensor([0.5, 1.0, 2.0, 0.0, 3.0, 1e300, 1e300, -1.0, math.nan], dtype="float64")
+    x = st.tensor([0.0, 0.0, 0.0, 1.0, math.inf, 1.0, 1e301, 1.0, 1.0], dtype="float64", requires_grad=True)
+    lower = special.gammainc(a, x)
+    np.testing.assert_array_equal(np.asarray(lower.detach()), [0, 0, 0, 1, 1, 0, 1, math.nan, math.nan])
+    lower[:3].sum().backward()
+    assert np.asarray(x.grad)[:3].tolist() == [math.inf, 1.0, 0.0]
+    y = st.tensor([0.0, 1.0], dtype="float64", requires_grad=True)
+    special.betainc(1.0, 2.0, y).sum().backward()
+    np.testing.assert_allclose(np.asarray(y.grad), [2.0, 0.0], rtol=1e-14)
+
+
+def test_incomplete_functions_run_as_kernels():
+    step = st.compile(lambda x: (special.gammainc(x, x), special.betainc(x, x, x), special.zeta(x + 1, x)))
+    step(st.tensor([0.5, 0.7]))
+    assert step.plan["calls"]["host"] == 0
 
 
 @pytest.mark.parametrize(

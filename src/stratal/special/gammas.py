@@ -1,4 +1,4 @@
-"""The gamma function and what is made of it: derivatives of its logarithm, beta, incomplete forms, counts."""
+"""The gamma function and what is made of it: derivatives of its logarithm, beta, counts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.tensor import Tensor
 
 _RECORDS = {
-    "betainc": "betainc", "digamma": "digamma", "gamma": "gamma", "gammainc": "gammainc",
-    "gammaincc": "gammaincc", "gammaln": "lgamma", "lgamma": "lgamma", "loggamma": "lgamma",
-    "psi": "digamma", "zeta": "zeta",
+    "digamma": "digamma", "gamma": "gamma", "gammaln": "lgamma", "lgamma": "lgamma", "loggamma": "lgamma",
+    "psi": "digamma",
 }  # fmt: skip
 _functions = from_records(__name__, _RECORDS)
 globals().update(_functions)
-_gamma, _lgamma, _digamma = _functions["gamma"], _functions["lgamma"], _functions["digamma"]
-# Stirling: log gamma(x) - (x - 1/2) log x + x - log(2 pi)/2 is the sum of c / x^(2k + 1), here for x >= 10
+gamma, lgamma, digamma = _functions["gamma"], _functions["lgamma"], _functions["digamma"]
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
@@ -30,7 +28,7 @@ def polygamma(n: int, x: Any) -> Tensor:
         raise AttributeValueError("polygamma: n is a number of derivatives", got=repr(n))
     (t,) = floats("polygamma", x)
     if int(n) == 0:
-        return _digamma(t)
+        return digamma(t)
     result: Tensor = apply(REGISTRY["polygamma"](int(n)), t)  # type: ignore[call-arg]
     return result
 
@@ -40,14 +38,15 @@ def multigammaln(x: Any, p: int) -> Tensor:
     if not hasattr(p, "__index__") or int(p) < 1:
         raise AttributeValueError("multigammaln: the dimension is a positive number", got=repr(p))
     (t,) = floats("multigammaln", x)
-    result = _lgamma(t) + p * (p - 1) / 4 * math.log(math.pi)
+    result = lgamma(t) + p * (p - 1) / 4 * math.log(math.pi)
     for k in range(1, int(p)):
-        result = result + _lgamma(t - k / 2)
+        result = result + lgamma(t - k / 2)
     return where(t > (p - 1) / 2, result, math.nan)  # type: ignore[no-any-return]
 
 
 # -- beta ----------------------------------------------------------------------------------------------------
-def _tail(x: Tensor) -> Tensor:
+def stirling(x: Tensor) -> Tensor:
+    """Return what Stirling's formula lacks: log gamma(x) - (x - 1/2) log x + x - log(2 pi)/2, for x >= 10."""
     inverse = 1.0 / x
     square = inverse * inverse
     total: Any = _STIRLING[-1]
@@ -72,9 +71,9 @@ def betaln(a: Any, b: Any) -> Tensor:
     q, p = where(far, large, 10.0), where(far, small, 1.0)
     s = q + p
     fall = (q - 0.5) * FUNCTIONS["log1p"](p / q) + p * FUNCTIONS["log"](s) - p
-    apart = _lgamma(p) - fall + _tail(q) - _tail(s)
+    apart = lgamma(p) - fall + stirling(q) - stirling(s)
     q, p = where(far, 1.0, first), where(far, 1.0, second)
-    together = where((q == 0) & (p == 0), math.inf, _lgamma(q) + _lgamma(p) - _lgamma(q + p))
+    together = where((q == 0) & (p == 0), math.inf, lgamma(q) + lgamma(p) - lgamma(q + p))
     return cast(where(far, apart, together), dtype)
 
 
@@ -85,7 +84,7 @@ def beta(a: Any, b: Any) -> Tensor:
     first, second = cast(first, "float64"), cast(second, "float64")
     far = (FUNCTIONS["maximum"](first, second) >= 10.0) & (first > 0) & (second > 0)
     x, y = where(far, 1.0, first), where(far, 1.0, second)
-    near = where((x == 0) & (y == 0), math.inf, _gamma(x) / _gamma(x + y) * _gamma(y))
+    near = where((x == 0) & (y == 0), math.inf, gamma(x) / gamma(x + y) * gamma(y))
     x, y = where(far, first, 1.0), where(far, second, 1.0)
     return cast(where(far, FUNCTIONS["exp"](betaln(x, y)), near), dtype)
 
@@ -94,7 +93,7 @@ def beta(a: Any, b: Any) -> Tensor:
 def factorial(n: Any) -> Tensor:
     """Return n! of each element as a float: gamma(n + 1), 0 below 0."""
     (t,) = floats("factorial", n)
-    return where(t < 0, 0.0, _gamma(where(t < 0, 0.0, t) + 1.0))  # type: ignore[no-any-return]
+    return where(t < 0, 0.0, gamma(where(t < 0, 0.0, t) + 1.0))  # type: ignore[no-any-return]
 
 
 def binom(n: Any, k: Any) -> Tensor:
@@ -124,9 +123,8 @@ def perm(n: Any, k: Any) -> Tensor:
     return cast(where(possible, result, 0.0), top.dtype)
 
 
-igamma, igammac = _functions["gammainc"], _functions["gammaincc"]
 mvlgamma = multigammaln
 __all__ = [
-    *_RECORDS, "beta", "betaln", "binom", "comb", "factorial", "igamma", "igammac", "multigammaln",
-    "mvlgamma", "perm", "polygamma",
+    *_RECORDS, "beta", "betaln", "binom", "comb", "factorial", "multigammaln", "mvlgamma", "perm",
+    "polygamma",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ from stratal.loops.math.power import pow, power_by_squaring
 from stratal.loops.math.trigonometric import sin
 
 # log gamma(x) / ((x - 1)(x - 2)) in x - 2, 1 <= x <= 3, degree 28: 2^-55.1
-_LOG_NEAR: Final = (
+LGAMMA_NEAR: Final = (
     0.42278433509846713, -0.1003173016743539, 0.032965000621155816, -0.012384192193374183,
     0.004998641164698706, -0.0021081308338353785, 0.0009153769221939477, -0.0004057073998333553,
     0.00018255264018626728, -8.309510094797398e-05, 3.8168877217049974e-05, -1.7661849545809686e-05,
@@ -112,7 +112,7 @@ def lgamma(x: Expr) -> Expr:
     small, logarithm = lt(a, one), log(a)
     first = select(small, a, sub(a, one))  # y - 1 and y - 2 for y = a + 1 or a, in [1, 3]
     second = select(small, sub(a, one), sub(a, like(2.0, a)))
-    close = mul(mul(first, second), polynomial(at_most(second, 1.0), _LOG_NEAR))
+    close = mul(mul(first, second), polynomial(at_most(second, 1.0), LGAMMA_NEAR))
     close = sub(close, select(small, logarithm, like(0.0, a)))
     inverse = div(one, at_most(a, 1e300))
     place = at_most(fma(mul(inverse, inverse), like(18.0, a), like(-1.0, a)), 1.0)
