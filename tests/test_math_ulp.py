@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math as python_math
 import platform
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +11,16 @@ import numpy as np
 import pytest
 from tolerance import ulp_distance
 
+import stratal as st
 from stratal.base.dtypes import DType, float32, float64, int8, int64, uint8
 from stratal.base.target import PLAIN, TARGETS
+from stratal.graph.op import REGISTRY
 from stratal.inspect import ulp
 from stratal.inspect.extended import REFERENCES, extended_is_wider
 from stratal.loops import math
 from stratal.loops.expr import Buffer, Call, Expr, walk
 from stratal.loops.interpret import evaluate
+from stratal.loops.math import far_angles
 
 Array = np.ndarray[Any, Any]
 CASES = ulp.cases()
@@ -180,12 +184,48 @@ def test_classes_of_numbers_are_those_of_numpy(name: str, dtype: DType) -> None:
     assert np.array_equal(evaluated(getattr(math, name), x), getattr(np, name)(x), equal_nan=True)
 
 
-@pytest.mark.parametrize("f", [math.sin, math.cos, math.tan])
-def test_angles_beyond_the_exact_reduction_give_nan(f: Callable[[Expr], Expr]) -> None:
-    for dtype in (np.float32, np.float64):
-        x = np.array([2.0**47, -1e20, np.inf], dtype)
-        assert np.all(np.isnan(evaluated(f, x)))
-        assert np.all(np.isfinite(evaluated(f, np.array([2.0**46, -1.3e13], dtype))))
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_angles_up_to_the_largest_are_reduced_to_the_last_place(name: str, dtype: DType) -> None:
+    exponents = np.random.default_rng(0).uniform(46.9, 128 if dtype is float32 else 1024, 2000)
+    x = np.array([*2.0**exponents, 2.0**47, np.finfo(dtype.np).max]).astype(dtype.np)
+    x[::2] *= -1
+    want = np.array([getattr(python_math, name)(v) for v in x.tolist()])  # right to half a unit
+    got = evaluated(getattr(math, name), x).astype(np.float64)
+    bound = REGISTRY[name].ulp * np.spacing(np.abs(want).astype(dtype.np)) + 0.6 * np.spacing(np.abs(want))
+    assert np.all(np.abs(got - want) <= bound), x[np.abs(got - want) > bound]
+    ends = np.array([np.inf, -np.inf, np.nan], dtype.np)
+    assert np.all(np.isnan(evaluated(getattr(math, name), ends)))
+
+
+def test_a_branch_is_taken_by_any_lane_of_any_loop() -> None:
+    x = np.linspace(-3, 3, 7 * 37).reshape(7, 37)
+    x[1, 36], x[3, :], x[6, 0] = 1e300, 1e22, -np.inf
+    with np.errstate(invalid="ignore"):
+        rows, all_ = np.sum(np.sin(x) * x[:, :1], 1), np.cos(np.sin(x[3, 3]) + x)
+    t = st.tensor(x)
+    np.testing.assert_allclose(st.compile(lambda x: (st.sin(x) * x[:, :1]).sum(1))(t).numpy(), rows)
+    np.testing.assert_allclose(st.compile(lambda x: st.cos(st.sin(x[3, 3]) + x))(t).numpy(), all_, rtol=1e-13)
+
+
+def test_the_angle_nearest_to_a_multiple_of_a_quadrant_keeps_its_digits() -> None:
+    """Its distance is known from the continued fraction of pi: Muller, "Elementary Functions", table 11.1."""
+    x = np.ldexp(np.array([6381956970095103.0]), 797)
+    assert evaluated(math.cos, x).tolist() == [-4.68716592425462761112e-19]
+    assert evaluated(math.sin, x).tolist() == [1.0]
+
+
+def test_the_digits_of_two_over_pi_are_those_of_machins_formula() -> None:
+    one = 1 << 1400
+
+    def arctangent_of_one_over(n: int) -> int:
+        total, term, k = 0, one // n, 0
+        while term:
+            total, term, k = total + (-1) ** k * (term // (2 * k + 1)), term // (n * n), k + 1
+        return total
+
+    pi = 4 * (4 * arctangent_of_one_over(5) - arctangent_of_one_over(239))
+    assert (2 * one << 1209) // pi == far_angles._DIGITS
 
 
 COST = {  # operations of the expression in float32, bitcasts included: inner loops of softmax, GELU, dropout

@@ -16,6 +16,7 @@ from stratal.base.target import PLAIN, Instructions
 from stratal.base.vendor import NOT_TRANSPOSED, ROW_MAJOR, TRANSPOSED, symbol
 from stratal.codegen.placing import Scope
 from stratal.codegen.scalar import mangled, vector_of
+from stratal.codegen.seldom import WEIGHTS
 from stratal.codegen.streaming import LINE_BYTES, Streaming
 from stratal.codegen.types import memory_type, register_type
 from stratal.loops import index
@@ -62,7 +63,7 @@ class KernelEmitter(Streaming):
             + "\n".join(lines)
             + "\n}\n"
         )
-        return text + "\n" + "\n".join(sorted(self.scalars.declared)) + "\n"
+        return "\n".join((text, *self.functions.values(), *sorted(self.scalars.declared))) + "\n"
 
     def _prologue(self) -> None:
         buffers = self._frame_field(0)
@@ -390,4 +391,4 @@ def kernel_to_llvm(
     emitter.masks = masks
     text = emitter.emit(streams)
     del emitter.scalars  # which emits through it: all that it knows would wait for Python's cycle collector
-    return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n!1 = !{{i32 1}}\n"
+    return f"{text}\nattributes #0 = {{ {attributes} }}\n!0 = !{{}}\n!1 = !{{i32 1}}\n{WEIGHTS}\n"

@@ -9,16 +9,17 @@ from stratal.base.dtypes import DType, int32, int64
 from stratal.base.errors import VerifyError
 from stratal.codegen.placing import NEVER, Form, Info, Place, lane_count
 from stratal.codegen.scalar import mangled, splat, vector_of
-from stratal.codegen.turning import Turning
+from stratal.codegen.seldom import Seldom
 from stratal.codegen.types import immediate, memory_type, register_type
 from stratal.loops import index
 from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
+from stratal.loops.math.rare import RARE
 from stratal.loops.rebuild import substitute
 
 _ALGEBRA: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
 
 
-class Values(Turning):
+class Values(Seldom):
     """Emits values, addresses and loads."""
 
     # -- values ----------------------------------------------------------------------------------------------
@@ -74,6 +75,8 @@ class Values(Turning):
         args = [self._operand(a, info.vector, mask, self._form(e, a)) for a in e.args]
         self.target = self._home(info)[0]
         lanes = self.lanes if info.vector else 0
+        if e.fn in RARE:
+            return self._rarely(e, args, lanes)
         value_arg = e.args[1] if e.fn in ("select", "pick8") else e.args[0]
         dtype = self._form(e, value_arg)
         if e.fn == "cast" and dtype is int32 and e.dtype is int32:
@@ -478,11 +481,6 @@ class Values(Turning):
                 )
             slot.append(constant)
         return tuple(slot)
-
-    def _any(self, mask: str) -> str:
-        return self.scalars.intrinsic(
-            f"llvm.vector.reduce.or.v{self.lanes}i1", "i1", [(vector_of("i1", self.lanes), mask)]
-        )
 
 
 def _numbers(start: int, count: int) -> str:

@@ -18,6 +18,7 @@ from stratal.base.lowered import Lowered
 from stratal.loops.compute import Compute, LoopBody
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
+from stratal.loops.math.rare import RARE, rare
 from stratal.loops.stmt import Fail, Fetch, For, Kernel, ProductCall, Seq, Stmt, Store
 
 Array = np.ndarray[Any, Any]
@@ -83,6 +84,8 @@ def _step(expr: Expr, scope: _Scope) -> Array:
     if isinstance(expr, Const):
         return constant(expr)
     if isinstance(expr, Call):
+        if expr.fn in RARE:
+            return _rarely(expr, *(scope.memo[a] for a in expr.args))
         return apply(expr.fn, [scope.memo[a] for a in expr.args], expr.dtype)
     if isinstance(expr, Load):
         return _loaded(expr, scope)
@@ -94,6 +97,19 @@ def _step(expr: Expr, scope: _Scope) -> Array:
         value = _value(expr.value, scope.with_lanes(expr.var))
         return _tree(expr, np.broadcast_to(value, np.broadcast_shapes(value.shape, (expr.var.extent,))))
     raise VerifyError("interpreter: a loop variable has no value", got=str(expr))
+
+
+def _rarely(expr: Call, x: Array, usual: Array) -> Array:
+    """Return the usual result, and the defined one where it is another."""
+    definition = rare(expr.fn, expr.dtype)
+    x, usual = np.broadcast_arrays(x, usual)
+    (needed,) = evaluate([definition.condition], {definition.x: x}, {})
+    if not np.any(needed):
+        return usual
+    (found,) = evaluate([definition.value], {definition.x: x[needed]}, {})
+    result = usual.copy()
+    result[needed] = found
+    return result
 
 
 def constant(expr: Const) -> Array:

@@ -1,6 +1,7 @@
 """Scalar mathematics: functions from expressions to expressions of `loops.expr.FUNCTIONS` alone.
 
-Operands are float32 or float64 unless the name says integer. Everything is branch-free, so it vectorises.
+Operands are float32 or float64 unless the name says integer. All is branch-free, so that it vectorises, but
+what hardly any operand needs (`rare`).
 Accuracy is measured by `tests/test_math_ulp.py`.
 """
 

@@ -1,13 +1,13 @@
 """sin, cos, tan and their inverses.
 
 The argument is reduced by multiples of pi/2 in three parts (two for float32, which reduces in float64): with
-fma each step is exact or rounds once, so the reduction holds to the last place for |x| < 2^47. Beyond that
-they return NaN rather than noise.
+fma each step is exact or rounds once, so the reduction holds to the last place for |x| < 2^47. Larger ones
+are reduced by as many bits of 2/pi as they need (`far_angles`), in functions that are hardly ever called.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from stratal.base.dtypes import float32, float64, uint32, uint64
 from stratal.loops.expr import Expr, call, cast, const
@@ -35,6 +35,7 @@ from stratal.loops.math.arith import (
     to_bits,
     with_sign,
 )
+from stratal.loops.math.far_angles import Angle, far_angle
 
 # (sin(r)/r - 1)/r^2 and (cos(r) - 1 + r^2/2)/r^4 in r^2, |r| <= pi/4 (Remez, rounded as in `exponential`)
 _SIN32: Final = (-0.16666653752326965, 0.008332106284797192, -0.00019507882825564593)  # 2^-27.8
@@ -77,37 +78,29 @@ _PI: Final = 3.141592653589793
 _LIMIT: Final = 2.0**47
 
 
-class _Angle(NamedTuple):
-    """|x| = quadrant*pi/2 + r + low; the low two bits of `quadrant` (uint32) count."""
-
-    r: Expr
-    low: Expr
-    quadrant: Expr
-
-
-def _reduce(x: Expr) -> _Angle:
-    a = cast(absolute(x), float64)
+def _near_angle(x: Expr) -> Angle:
+    """Return a reduced angle that is not negative, below the limit."""
+    a = cast(x, float64)
     magic = like(1.5 * 2.0**52, a)
     shifted = fma(a, like(_TWO_OVER_PI, a), magic)
     k = neg(sub(shifted, magic))
     first = fma(k, like(_HALF_PI[0], a), a)  # exact: a multiple of 2^-53 below 1
     r = fma(k, like(_HALF_PI[1], a), first)
     quadrant = cast(call("bitcast", shifted, dtype=uint64), uint32)
-    inside = lt(a, like(_LIMIT, a))
     if x.dtype is float32:
-        return _Angle(cast(select(inside, r, like(NAN, a)), float32), like(0.0, x), quadrant)
+        return Angle(cast(r, float32), like(0.0, x), quadrant)
     low = fma(k, like(_HALF_PI[2], a), fma(k, like(_HALF_PI[1], a), sub(first, r)))
-    return _Angle(select(inside, r, like(NAN, a)), low, quadrant)
+    return Angle(r, low, quadrant)
 
 
-def _sine(angle: _Angle) -> Expr:
+def _sine(angle: Angle) -> Expr:
     r, z = angle.r, mul(angle.r, angle.r)
     if r.dtype is float32:
         return fma(mul(r, z), polynomial(z, _SIN32), r)
     return add(r, fma(mul(r, z), polynomial(z, _SIN64), angle.low))
 
 
-def _cosine(angle: _Angle) -> Expr:
+def _cosine(angle: Angle) -> Expr:
     r, one = angle.r, like(1.0, angle.r)
     z, half = mul(r, r), like(-0.5, r)
     if r.dtype is float32:
@@ -129,27 +122,58 @@ def _signed(value: Expr, quadrant: Expr) -> Expr:
     return from_bits(call("xor", bits, top))
 
 
-def sin(x: Expr) -> Expr:
-    """Return the sine; NaN for |x| >= 2^47."""
-    angle = _reduce(x)
+def _sine_of(angle: Angle) -> Expr:
     value = select(_bit(angle.quadrant, 1), _cosine(angle), _sine(angle))
-    return flip_sign(_signed(value, angle.quadrant), sign_bit(x))
+    return _signed(value, angle.quadrant)
 
 
-def cos(x: Expr) -> Expr:
-    """Return the cosine; NaN for |x| >= 2^47."""
-    angle = _reduce(x)
+def _cosine_of(angle: Angle) -> Expr:
     value = select(_bit(angle.quadrant, 1), _sine(angle), _cosine(angle))
     return _signed(value, add(angle.quadrant, const(1, uint32)))
 
 
-def tan(x: Expr) -> Expr:
-    """Return the tangent; NaN for |x| >= 2^47. Both precisions divide in float64."""
-    angle = _reduce(cast(x, float64))
+def _tangent_of(angle: Angle) -> Expr:
     s, c = _sine(angle), _cosine(angle)
     odd = _bit(angle.quadrant, 1)
-    value = div(select(odd, neg(c), s), select(odd, s, c))
-    return flip_sign(cast(value, x.dtype), sign_bit(x))
+    return div(select(odd, neg(c), s), select(odd, s, c))
+
+
+def sin(x: Expr) -> Expr:
+    """Return the sine."""
+    a = absolute(x)
+    return flip_sign(call("far_sin", a, _sine_of(_near_angle(a))), sign_bit(x))
+
+
+def cos(x: Expr) -> Expr:
+    """Return the cosine."""
+    a = absolute(x)
+    return call("far_cos", a, _cosine_of(_near_angle(a)))
+
+
+def tan(x: Expr) -> Expr:
+    """Return the tangent. Both precisions divide in float64."""
+    a = cast(absolute(x), float64)
+    return flip_sign(cast(call("far_tan", a, _tangent_of(_near_angle(a))), x.dtype), sign_bit(x))
+
+
+def is_far(a: Expr) -> Expr:
+    """Return whether an angle that is not negative is too large for the reduction above."""
+    return call("ge", a, like(_LIMIT, a))
+
+
+def far_sin(a: Expr) -> Expr:
+    """Return the sine of such an angle."""
+    return _sine_of(far_angle(a))
+
+
+def far_cos(a: Expr) -> Expr:
+    """Return the cosine of such an angle."""
+    return _cosine_of(far_angle(a))
+
+
+def far_tan(a: Expr) -> Expr:
+    """Return the tangent of such an angle."""
+    return _tangent_of(far_angle(a))
 
 
 def _half_pi_minus(p: Expr, turns: int = 1) -> Expr:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, record
+from stratal.graph.op import record
 from stratal.loops import math
 from stratal.loops.expr import Expr
 from stratal.ops.families import Elementwise
@@ -21,17 +21,9 @@ class Trigonometric(Elementwise):
     kinds = "fc"
 
 
-class Circular(Trigonometric):
-    """A periodic function; NaN for real |x| >= 2**47, where the native argument reduction ends."""
-
-    def numpy(self, *arrays: Array) -> Array:
-        x, value = arrays[0], super().numpy(*arrays)
-        return value if x.dtype.kind == "c" else np.where(abs(x) < 2.0**47, value, np.nan)
-
-
 @record
-class Sin(Circular):
-    """The sine of x radians; NaN for real |x| >= 2**47."""
+class Sin(Trigonometric):
+    """The sine of x radians."""
 
     ulp = 2.0
     ufunc = np.sin
@@ -44,8 +36,8 @@ class Sin(Circular):
 
 
 @record
-class Cos(Circular):
-    """The cosine of x radians; NaN for real |x| >= 2**47."""
+class Cos(Trigonometric):
+    """The cosine of x radians."""
 
     ulp = 2.0
     ufunc = np.cos
@@ -58,8 +50,8 @@ class Cos(Circular):
 
 
 @record
-class Tan(Circular):
-    """The tangent of x radians; NaN for real |x| >= 2**47."""
+class Tan(Trigonometric):
+    """The tangent of x radians."""
 
     ulp = 2.5
     domain = (-1.2, 1.2)
