@@ -12,6 +12,7 @@ ROWS = {
     "A9": "forward, backward and update equal a hand-written loop to the bit",
     "A10": "logistic regression: NumPy and imperative agree",
     "A11": "models grad-check at a small size and learn 32 samples by heart",
+    "A13": "networks over trees and graphs of different sizes: eager and captured runs agree",
     "A14": "SGD, Adagrad and Adam follow their formulas; state bytes",
     "B2": "modules, parameters and an imperative forward",
     "B3": "errors name the user's line; a debugger works in eager mode",

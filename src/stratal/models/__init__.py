@@ -50,6 +50,24 @@ FAMILIES = (
         "Devlin et al. 2019, BERT: pre-training of deep bidirectional transformers",
         "Hugging Face's transformers",
     ),
+    Family(
+        "graphs.convolution",
+        "GATConv GCNConv SAGEConv",
+        "Kipf and Welling 2017; Hamilton et al. 2017; Velickovic et al. 2018",
+        "PyTorch Geometric",
+    ),
+    Family(
+        "graphs.networks",
+        "GAT GCN GraphSAGE",
+        "Kipf and Welling 2017; Hamilton et al. 2017; Velickovic et al. 2018",
+        "PyTorch Geometric",
+    ),
+    Family(
+        "graphs.tree_lstm",
+        "ChildSumTreeLSTM Levels Tree TreeLSTM levels_of",
+        "Tai, Socher and Manning 2015, Improved semantic representations from tree-structured LSTMs",
+        "the usual PyTorch form: ioux, iouh, fx, fh",
+    ),
 )
 
 __getattr__, __dir__ = lazy_names(__name__, {family.module: family.names for family in FAMILIES})

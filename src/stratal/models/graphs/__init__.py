@@ -1,0 +1,1 @@
+"""Networks over graphs, given by their edges, and over trees."""
