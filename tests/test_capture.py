@@ -120,7 +120,7 @@ def test_a_changed_signature_captures_again_and_says_why():
     f(x, True, 3)
     assert f.captures == 4
     assert f.reasons[0] == "first call"
-    assert f.reasons[1] == "argument 0 changed from f32[3] to f32[4]"
+    assert f.reasons[1] == "argument 'x' changed from f32[3] to f32[4]"
     assert f(x, flag=False).tolist() == [1, 1, 1]
     assert f.captures == 4
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
 import stratal as st
 from stratal import nn, optim
+from stratal.tensor.recaptures import RecompileWarning
 
 F = nn.functional
 
@@ -131,7 +134,8 @@ class _Tagger(nn.Module):
         return self.head(self.norm(h.transpose(1, 2)).transpose(1, 2))
 
 
-def _losses(dynamic, steps):
+def _losses(dynamic, steps, most=12):
+    """Return the losses of a training loop over batches of up to `most` sequences of up to `most` words."""
     st.manual_seed(0)
     model = _Tagger()
     optimizer = optim.SGD(model.parameters(), 0.1)
@@ -147,7 +151,7 @@ def _losses(dynamic, steps):
     rng = np.random.default_rng(0)
     found = []
     for _ in range(steps):
-        words = rng.integers(0, 30, rng.integers(2, 12, 2))
+        words = rng.integers(0, 30, rng.integers((1, 2) if most > 12 else 2, most, 2))
         found.append(float(step(words, (words * 7 + 3) % 30)))
     return np.array(found), step, model
 
@@ -166,3 +170,31 @@ def test_a_size_that_has_a_program_of_its_own_keeps_it():
     f = calls(normalised, [(64, 4), (10, 4), (64, 4), (10, 4)])
     assert f.captures == 2
     assert f(st.ones(64, 4)).shape == (64, 4) and not f.graph.inputs[0].op.label.startswith("arg0_0")
+
+
+def test_an_argument_that_keeps_changing_is_named_in_a_warning():
+    @st.compile
+    def scaled(x, times):
+        return x * times
+
+    x = st.ones(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in range(16):
+            scaled(x, n)
+    with pytest.warns(RecompileWarning, match=r"captured 17 times, since argument 'times' keeps") as caught:
+        scaled(x, 16)
+    assert len(str(caught[0].message).splitlines()) == 4 and "argument 'times' changed from 15 to 16" in str(
+        caught[0].message
+    )
+    assert caught[0].filename == __file__
+    assert scaled.captures == len(scaled.reasons) == 17
+
+
+@pytest.mark.slow
+def test_five_hundred_batches_of_forty_sizes_by_forty_lengths_take_at_most_twelve_programs():
+    got, step, _ = _losses(None, 500, 41)
+    want, each, _ = _losses(False, 40, 41)
+    assert step.captures <= 12 < each.captures
+    np.testing.assert_allclose(got[:40], want, 1e-4)
+    assert np.mean(got[-20:]) < 0.5 * got[0]

@@ -23,8 +23,13 @@ from stratal.tensor.tensor import wrap
 from stratal.tensor.trace import Trace
 
 F = nn.functional
-SYMBOLS = {name: Sym.named(name, 1, high) for name, high in (("b", 6), ("t", 7))}
-AT = ({"b": 3, "t": 5}, {"b": 6, "t": 7}, {"b": 1, "t": 1})
+SYMBOLS = {name: Sym.named(name, 1, high) for name, high in (("b", 6), ("t", 7), ("l", 20), ("m", 24))}
+AT = (
+    {"b": 3, "t": 5, "l": 17, "m": 19},
+    {"b": 6, "t": 7, "l": 20, "m": 24},
+    {"b": 1, "t": 1, "l": 1, "m": 2},
+)
+Q, K = ("float32", ("b", "l", 8)), ("float32", ("b", "m", 8))
 X, Y, V = ("float32", ("b", "t", 8)), ("int64", ("b", "t")), ("float32", ("b", 8))
 
 st.manual_seed(0)
@@ -57,6 +62,9 @@ CASES = {
     "merged the other way": (lambda x: x.transpose(0, 1).reshape(-1, 8), X),
     "axes in each other's place": (lambda x: x.reshape(x.shape[1], x.shape[0], 8) * 2, X),
     "heads": (heads, X),
+    "dropout": (lambda x: F.dropout(x, 0.4), X),
+    "normal numbers": (lambda x: x + st.randn_like(x), X),
+    "dropped channels": (lambda x: F.dropout1d(x, 0.4) * 2, X),
     "attention": (lambda x: F.scaled_dot_product_attention(*[heads(x)] * 3, is_causal=True), X),
     "multi-head attention": (lambda x: MHA(x, x, x)[0], X),
     "encoder layer": (ENCODER, X),
@@ -69,6 +77,17 @@ CASES = {
     "the first": (lambda x: x[0], X),
     "backwards": (lambda x: x[:, ::-1], X),
     "numbers": (lambda x: st.arange(x.shape[1]), X),
+    "attention by blocks": (lambda q, k: F.scaled_dot_product_attention(q, k, k), Q, K),
+    "causal attention by blocks": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), Q),
+    "masked attention by blocks": (
+        lambda q, k: F.scaled_dot_product_attention(q, k, k, (k.sum(-1) > -4)[:, None]), Q, K,
+    ),
+    "gradient of attention by blocks": (
+        st.grad(lambda q, k: (F.scaled_dot_product_attention(q, k, k) ** 2).sum(), (0, 1)), Q, K,
+    ),
+    "gradient of causal attention by blocks": (
+        st.grad(lambda q: (F.scaled_dot_product_attention(q, q, q, is_causal=True) ** 2).sum()), Q,
+    ),
     "positions": (lambda y: TABLE(y) + TABLE.weight[: y.shape[1]], Y),
     "divided by a size": (lambda x: x.sum() / x.shape[0], X),
     "a size in arithmetic": (lambda x: x * (0.5 / x.shape[1]) + (x.shape[0] + x.shape[1]), X),

@@ -23,7 +23,8 @@ from stratal.tensor.alike import UNLIKE, Alike
 from stratal.tensor.dynamic import Sizes, Symbolic
 from stratal.tensor.guards import Guard
 from stratal.tensor.handles import TRACKED
-from stratal.tensor.recording import HASHED, Recording
+from stratal.tensor.recaptures import Reasons
+from stratal.tensor.recording import HASHED, Recording, labels
 from stratal.tensor.replay import (
     Entry,
     run,
@@ -59,7 +60,7 @@ class Compiled:
         self._varying: dict[str, bool] = {}  # names of frozen floats seen to vary: False where that failed
         self._bound: weakref.WeakKeyDictionary[Any, Compiled] = weakref.WeakKeyDictionary()
         self.captures = 0
-        self.reasons: list[str] = []
+        self.reasons = Reasons()
 
     # -- looking at it ---------------------------------------------------------------------------------------
     def _shown(self) -> Entry:
@@ -127,8 +128,8 @@ class Compiled:
             sizes = None
             if entry is None:
                 sizes = self._family(key)
-                if sizes is not None and sizes.moving:
-                    entry, reason = self._find(_with_types(key, sizes.symbolic(_types(key)).types))
+                if sizes is not None:
+                    entry, reason = self._find_sized(key, sizes, reason)
             if entry is None:
                 grad, precision = MODE.grad, MODE.autocast
                 try:
@@ -181,6 +182,14 @@ class Compiled:
             reason = reason or failure
         return None, reason
 
+    def _find_sized(self, key: Any, sizes: Sizes, reason: str) -> tuple[Entry | None, str]:
+        """Return a capture whose sizes have room for a call, or why there is none."""
+        for symbolic in sizes.fitting(_types(key)):
+            entry, reason = self._find(_with_types(key, symbolic.types))
+            if entry is not None:
+                return entry, ""
+        return None, reason
+
     def _novelty(self, key: Any) -> str:
         """Return which argument differs from the signature nearest to a new one."""
         for old in reversed(list(self._entries)):
@@ -188,7 +197,8 @@ class Compiled:
                 continue
             for k, (a, b) in enumerate(zip(old[3], key[3], strict=True)):
                 if a != b:
-                    return f"argument {k} changed from {_part(a)} to {_part(b)}"
+                    label = labels(self._function, key[0], key[3], key[1])[k]
+                    return f"argument {label!r} changed from {_part(a)} to {_part(b)}"
             if old[2] != key[2]:
                 grad, precision = key[2]
                 return f"gradients are {'on' if grad else 'off'}, autocast is {precision or 'off'}"
@@ -209,7 +219,7 @@ class Compiled:
                 sizes.note(_types(plain))
                 key, entry = self._trace_sized(plain, leaves, structure, has_kwargs, sizes)
             self.captures += 1
-            self.reasons.append(reason)
+            self.reasons.add(self._name, reason)
             entries = self._entries.setdefault(key, [])
             entries[:] = [e for e in entries if not e.once]
             entries.insert(0, entry)
@@ -257,11 +267,10 @@ class Compiled:
             if not symbolic:
                 break
             key = _with_types(plain, symbolic.types)
-            entry, _reason = self._find(key)
-            if entry is not None:
-                return key, entry
             try:
-                return self._trace(key, leaves, structure, has_kwargs, symbolic)
+                made = self._trace(key, leaves, structure, has_kwargs, symbolic)
+                sizes.keep(symbolic)
+                return made
             except UndecidedError as error:
                 sizes.learn(error, symbolic.names, symbolic.values)
             except Exception:  # Python may need an int in a hundred ways; the same call without symbols tells

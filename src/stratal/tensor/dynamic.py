@@ -5,6 +5,9 @@ An axis is symbolic from the second size on that a call brings (`dynamic=None`),
 with c the least capacity there is that is not `_WASTE` times too large, or a new one; so the number of
 programs grows with the logarithm of the sizes. What a function asks of a size that its bounds do not answer
 narrows them, or makes the axis a fixed one: then each of its sizes is captured, as all are with `False`.
+
+A call takes the program with the least capacity that its sizes fit, whatever was learned since it was made.
+One that is more than `_WASTE` times too large is taken only once there are `_FEW`.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ _ANY = (1, 1 << 30)
 _LEAST = 16  # capacity
 _WASTE = 3
 _MANY = 3
+_FEW = 8
 _MOST_SEEN = 64
 
 
@@ -35,11 +39,22 @@ class Sizes:
         self._cuts: dict[Axis, set[int]] = {}  # of a symbol by its first axis: where new bounds begin
         self._capacities: dict[Axis, set[int]] = {}
         self._made: dict[Axis, int] = {}  # how many capacities there ever were
+        self._programs: list[Symbolic] = []
 
-    @property
-    def moving(self) -> bool:
-        """Whether any axis has a symbol."""
-        return bool(self._moving - self._fixed)
+    # -- programs --------------------------------------------------------------------------------------------
+    def keep(self, symbolic: Symbolic) -> None:
+        """Take note of arguments there is a program for."""
+        self._programs = [*(p for p in self._programs[-_MOST_SEEN:] if p.types != symbolic.types), symbolic]
+
+    def fitting(self, types: dict[int, TensorType]) -> list[Symbolic]:
+        """Return the arguments there are programs for that hold these sizes, the smallest first."""
+        found = []
+        for symbolic in self._programs:
+            room = symbolic.room(types)
+            if room is not None:
+                found.append((room, len(found), symbolic))
+        wasteful = float("inf") if len(self._programs) >= _FEW else _WASTE
+        return [symbolic for room, _, symbolic in sorted(found) if room <= wasteful]
 
     # -- learning --------------------------------------------------------------------------------------------
     def note(self, types: dict[int, TensorType]) -> None:
@@ -131,6 +146,24 @@ class Symbolic:
 
     def __bool__(self) -> bool:
         return bool(self.types)
+
+    def room(self, types: dict[int, TensorType]) -> float | None:
+        """Return how many times as large as needed the most generous capacity is (`_LEAST` is no more than
+        needed); None where sizes do not fit.
+        """
+        values: dict[Dim, int] = {}
+        largest = 1.0
+        for k, symbolic in self.types.items():
+            for size, n in zip(symbolic.shape, types[k].ints, strict=True):
+                if not isinstance(size, Sym):
+                    if size != n:
+                        return None
+                    continue
+                low, high = size.range()
+                if not low <= n <= high or values.setdefault(size, n) != n:
+                    return None
+                largest = max(largest, high / max(n, _LEAST / _WASTE))
+        return largest
 
 
 def needs_sizes(symbolic: Symbolic | None, why: str) -> UndecidedError:

@@ -59,7 +59,7 @@ class Recording:
         self.has_kwargs = has_kwargs
         self.float_arguments = {k for k, part in enumerate(key[3]) if part is float}
         self.trace = Trace(self.name)
-        self.labels = _labels(self.function, structure, leaves, has_kwargs)
+        self.labels = labels(self.function, structure, leaves, has_kwargs)
         self.scalars: dict[Node, FromFloat] = {}
         self.placeholders: dict[Node, int] = {}
         self.floats_used: list[str] = []
@@ -252,7 +252,7 @@ def _node_in(made: Tensor) -> Node:
     return made._node
 
 
-def _labels(function: Any, structure: tree.Structure, leaves: list[Any], has_kwargs: bool) -> list[str]:
+def labels(function: Any, structure: tree.Structure, leaves: Sequence[Any], has_kwargs: bool) -> list[str]:
     """Return a name for each leaf of the arguments: `x`, `batch.0`."""
     try:
         names = [p for p in inspect.signature(function).parameters if p != "self"]
@@ -260,11 +260,11 @@ def _labels(function: Any, structure: tree.Structure, leaves: list[Any], has_kwa
         names = []
     numbered = tree.unflatten(structure, range(len(leaves)))
     args, kwargs = numbered if has_kwargs else (numbered, {})
-    labels = [""] * len(leaves)
+    found = [""] * len(leaves)
     heads = [(names[k] if k < len(names) else f"arg{k}", a) for k, a in enumerate(args)] + list(
         kwargs.items()
     )
     for head, part in heads:
         for path, index in tree.paths(part):
-            labels[index] = tree.path_name((head, *path))
-    return labels
+            found[index] = tree.path_name((head, *path))
+    return found

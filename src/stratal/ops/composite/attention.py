@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from stratal.base.dims import Shape, as_int, known_equal
+from stratal.base.dims import Shape, as_int, known_equal, upper_bound
 from stratal.base.dtypes import float32
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.builder import Builder
@@ -88,7 +88,7 @@ def _by_blocks(query: Node, key: Node, value: Node, mask: Node | None) -> bool:
         return False
     if any(t.ndim != query.aval.ndim or t.ndim < 2 for t in types):
         return False
-    if any(not isinstance(n, int) for t in types for n in t.shape) or 0 in value.shape:
+    if not isinstance(query.shape[-1], int) or not isinstance(value.shape[-1], int) or 0 in value.shape:
         return False
     heads = query.shape[:-2]
     return (
@@ -96,7 +96,7 @@ def _by_blocks(query: Node, key: Node, value: Node, mask: Node | None) -> bool:
         and value.shape[:-2] == heads
         and query.shape[-1] == key.shape[-1]
         and key.shape[-2] == value.shape[-2]
-        and min(as_int(query.shape[-2]), as_int(key.shape[-2])) >= FEWEST
+        and min(upper_bound(query.shape[-2]), upper_bound(key.shape[-2])) >= FEWEST
         and (mask is None or (mask.dtype.is_bool and mask.aval.ndim <= query.aval.ndim))
     )
 

@@ -18,28 +18,34 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.index import flatten
 from stratal.loops.philox import philox_bits, random_bits
-from stratal.ops.families import over_rows
+from stratal.ops.families import with_axis
 
 
 @record
 class RandomBits(Op):
     """Random uint32 or uint64 of `shape` from a uint64 key: Philox4x32-10 at each element's row-major index.
 
-    Of keys [k...] it gives [k..., *shape]: what each of them gives alone. The same key and index give the
-    same bits on every machine, for every tiling and number of threads.
+    Of keys [k...] it gives [k..., *shape]: what each of them gives alone. A second operand, int64[*shape],
+    has other indices for the elements. The same key and index give the same bits on every machine, for every
+    tiling and number of threads.
     See: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
     """
 
     shape: Shape
     dtype: DType = uint32
     name = "random_bits"
-    arity = 1
     dim_attributes = ("shape",)
     not_differentiable = "random bits do not depend smoothly on their key"
+
+    def check_arity(self, count: int) -> None:
+        if count not in (1, 2):
+            raise ShapeError("random_bits: takes keys and perhaps indices", got=f"{count} operands")
 
     def infer(self, *types: TensorType) -> TensorType:
         if types[0].dtype is not uint64:
             raise DTypeError("random_bits: a key is uint64", got=str(types[0]))
+        if len(types) > 1 and types[1] != TensorType(int64, self.shape):
+            raise ShapeError("random_bits: takes one int64 index per element", got=str(types[1]))
         if self.dtype not in (uint32, uint64):
             raise DTypeError("random_bits: gives uint32 or uint64", got=str(self.dtype))
         if any(isinstance(n, int) and n < 0 for n in self.shape):
@@ -48,19 +54,21 @@ class RandomBits(Op):
 
     def ref(self, *arrays: Array) -> Array:
         shape = tuple(map(as_int, self.shape))
-        indices = np.arange(as_int(product(shape)), dtype=np.int64)
+        indices = arrays[1].ravel() if len(arrays) > 1 else np.arange(as_int(product(shape)), dtype=np.int64)
         bits = [philox_bits(int(key), indices, self.dtype) for key in arrays[0].ravel()]
         return np.asarray(bits, self.dtype.np).reshape((*arrays[0].shape, *shape))
 
     def lower(self, *types: TensorType) -> Lowered:
-        (keys,) = arguments(*types)
+        keys, *indices = arguments(*types)
         out = fresh_axes(self.infer(*types).ints)
-        which, place = out[: len(keys.shape)], out[len(keys.shape) :]
-        element = flatten(tuple(place), tuple(v.extent for v in place))
-        return Compute((keys,), out, self.dtype, random_bits(keys[tuple(which)], element, self.dtype))
+        which, place = tuple(out[: len(keys.shape)]), tuple(out[len(keys.shape) :])
+        element = indices[0][place] if indices else flatten(place, tuple(v.extent for v in place))
+        return Compute((keys, *indices), out, self.dtype, random_bits(keys[which], element, self.dtype))
 
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node | None:
+        if any(mapped[1:]):
+            return None
+        return b.op(self.name, *with_axis(b, size, mapped[:1], inputs[:1]), *inputs[1:], **self.attributes)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -73,9 +81,17 @@ class RandomBits(Op):
             for keys in ((3,), (2, 4), (0,)):
                 types = (TensorType(uint64, keys),)
                 yield Sample(cls((5, 2), dtype), types, draw=drawn(*keys), smooth=False)
+            indexed = (TensorType(uint64, (2,)), TensorType(int64, (3, 4)))
+            yield Sample(cls((3, 4), dtype), indexed, draw=_anywhere, smooth=False)
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
         yield Reject(cls((2,)), (TensorType(int64),), "key")
         yield Reject(cls((2,), float32), (TensorType(uint64),), "uint32 or uint64")
         yield Reject(cls((-2,)), (TensorType(uint64),), "negative")
+        yield Reject(cls((2,)), (TensorType(uint64), TensorType(int64, (3,))), "one int64 index")
+
+
+def _anywhere(rng: np.random.Generator) -> list[Array]:
+    """Return two keys, and indices beyond 32 bits."""
+    return [rng.integers(0, 1 << 64, 2, np.uint64), rng.integers(0, 1 << 40, (3, 4))]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from string import ascii_letters
 
-from stratal.base.dims import upper_bound
+from stratal.base.dims import Sym, known_equal, upper_bound
+from stratal.base.dtypes import bool_
 from stratal.base.errors import ShapeError
-from stratal.graph.node import Node
+from stratal.base.types import TensorType
+from stratal.graph.node import Node, items
 from stratal.ops.linear.contract import parse_spec
 from stratal.ops.linear.window import lowest
 from stratal.optimize.sized.table import rule
@@ -31,6 +34,40 @@ def contract(s: Sizes, node: Node, x: Sized, y: Sized) -> Sized:
     left, right, out = ("".join(names[c] for c in letters) for letters in (spec.left, spec.right, spec.out))
     attributes = op.attributes | {"spec": f"{left},{right}->{out}"}
     return Sized(s.b.op("contract", *summed, **attributes), tuple(held[c] for c in spec.out))
+
+
+@rule("attention")
+def attention(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
+    """Keys that do not count are hidden, and zero, so that nothing comes of them but zeros."""
+    q, k, v, *mask = (s.held(x, plain(old.aval)) for x, old in zip(operands, node.inputs, strict=True))
+    last = len(q.axes) - 2
+    zeroed = [s.masked(x, [last], 0) for x in (k, v)]
+    made = s.b.op("attention", q.node, *zeroed, *_hidden(s, node, q, k, mask), **node.op.attributes)
+    return [Sized(n, plain(old.aval)) for n, old in zip(items(made), items(node), strict=True)]
+
+
+@rule("attention_grad")
+def attention_grad(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
+    """Queries that do not count are zero too, with all that is known of their rows."""
+    held = [s.held(x, plain(old.aval)) for x, old in zip(operands, node.inputs, strict=True)]
+    last = len(held[0].axes) - 2
+    zeroed = [s.masked(x, [last], 0) for x in held[:6]]
+    hidden = _hidden(s, node, held[0], held[1], held[6:])
+    made = s.b.op("attention_grad", *zeroed, *hidden, **node.op.attributes)
+    return [Sized(n, plain(old.aval)) for n, old in zip(items(made), items(node), strict=True)]
+
+
+def _hidden(s: Sizes, node: Node, q: Sized, k: Sized, mask: Sequence[Sized]) -> list[Node]:
+    """Return the mask of attention without keys that do not count; none where causality hides them."""
+    last = len(q.axes) - 1
+    keys = k.axes[last - 1]
+    causal: bool = node.op.causal  # type: ignore[attr-defined]
+    if not isinstance(keys[0], Sym) or (causal and known_equal(q.axes[last - 1][0], keys[0])):
+        return [m.node for m in mask]
+    shape = capacities((*q.flat[:last], *keys))
+    inside = s.inside(Sized(s.b.full(TensorType(bool_, shape), True), (*q.axes[:last], keys)), [last])
+    assert inside is not None
+    return [s.b.op("and", mask[0].node, inside) if mask else inside]
 
 
 def _spatial(s: Sizes, x: Sized, first: int, fill: object) -> Sized:

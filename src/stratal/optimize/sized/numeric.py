@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stratal.base.dims import Sym, product
-from stratal.base.dtypes import DType
+from stratal.base.dtypes import DType, int64
+from stratal.base.types import TensorType
 from stratal.graph.node import Node
 from stratal.graph.op import REGISTRY
 from stratal.ops.families import Elementwise
@@ -76,6 +77,26 @@ def iota(s: Sizes, node: Node) -> Sized:
     axes = tuple((n,) for n in node.aval.shape)
     shape = tuple(map(_room, node.aval.shape))
     return Sized(s.b.iota(shape=shape, axis=op.axis, dtype=op.dtype), axes)  # type: ignore[attr-defined]
+
+
+@rule("random_bits")
+def random_bits(s: Sizes, node: Node, keys: Sized, *indices: Sized) -> Sized:
+    """Every element that counts draws at the index it has among those that count."""
+    b, shape = s.b, node.op.shape  # type: ignore[attr-defined]
+    axes = tuple((n,) for n in shape)
+    room = tuple(map(_room, shape))
+    if not all(len(f) == 1 for f in keys.axes):
+        keys = s.held(keys, [(product(f),) for f in keys.axes])
+    if indices:
+        place = s.held(indices[0], axes).node
+    else:
+        place = b.full(TensorType(int64, room), 0)
+        for k in range(len(shape)):
+            index = b.iota(shape=room, axis=k, dtype=int64)
+            stride = b.broadcast(s.count(product(shape[k + 1 :])), shape=room, axes=())
+            place = b.add(place, b.mul(index, stride))
+    made = b.op("random_bits", keys.node, place, shape=room, dtype=node.op.dtype)  # type: ignore[attr-defined]
+    return Sized(made, (*keys.axes, *axes))
 
 
 def _room(size: object) -> int:
