@@ -28,9 +28,11 @@ format: ## Sort imports and apply the safe fixes of the linter
 bench: ## Measure against every peer that is installed (long); BENCH_FLAGS='--only mlp --rounds 3' for less
 	$(PYTHON) -m benchmarks run --suite train,forward,kernels $(BENCH_FLAGS)
 
-docs: ## Renew what the documentation shows of the code, run its examples and the tour
+docs: ## Renew what the documentation shows of the code, run its examples and the tour, build the site (build/site)
 	$(PYTHON) tests/doc_examples.py
-	$(PYTHON) -m pytest -q tests/test_docs.py tests/test_readme.py tests/test_tour.py
+	$(PYTHON) tests/doc_pages.py
+	$(PYTHON) docs/tour.py > /dev/null
+	$(PYTHON) -m mkdocs build --strict
 
 rows: ## Run the tests that show a row of the mission and print the table
 	$(PYTHON) -m pytest -q --rows

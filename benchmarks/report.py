@@ -68,6 +68,7 @@ def _opening(about: Row, busy: str) -> str:
 How long Stratal takes beside what people use today: each system in a process of its own, at its best
 settings, taking turns, float32 unless said otherwise. Measured on {about["date"]}; measure again with
 
+<!-- not run: takes an hour, and other systems -->
 ```sh
 python -m benchmarks {about["command"]}
 python -m benchmarks report rows.json

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from accelerator import BLOCKS, LOCAL, TILED, declare_accelerator
 
 import stratal.ops  # noqa: F401  fills the registry
 from stratal import te
-from stratal.base import settings
+from stratal.base import native, settings
 from stratal.base.dtypes import float32
+from stratal.base.target import TARGETS
 from stratal.base.types import TensorType
+from stratal.codegen.module import kernel_module
 from stratal.compiler import decided, link
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, graph_to_text
@@ -28,6 +31,7 @@ from stratal.graph.op import REGISTRY
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Var, call, const
 from stratal.loops.stmt import For, Kernel, Seq, Store, kernel_to_text, stmt_to_text
+from stratal.plan import record
 from stratal.plan.commands import program_to_text
 from stratal.plan.host import current_target
 from stratal.schedule.primitives import Schedule
@@ -81,6 +85,27 @@ def kernel_text() -> str:
 
 def command_text() -> str:
     return _decided()[1]
+
+
+def llvm_text() -> str:
+    """Return the first kernel as LLVM text, without the declarations around the function."""
+    target = TARGETS["avx512"]
+    with settings.using(target="avx512", threads=2):
+        (first, *_) = decided(example(), target).draft.kernels.values()
+    text = kernel_module(first.kernel, target).replace(first.kernel.name, "k0")
+    return text[text.index("define") : text.index("\n}") + 2]
+
+
+def native_records() -> str:
+    """Return what the layout of the records says of them."""
+    lines = (inspect.getdoc(native) or "").split("\n")
+    first = next(k for k, line in enumerate(lines) if "Record " in line)
+    return textwrap.dedent("\n".join(lines[first : first + 9]))
+
+
+def plan_shape() -> str:
+    """Return what a plan holds, as the module says it."""
+    return textwrap.dedent((inspect.getdoc(record) or "").split("\n\n")[1])
 
 
 # -- schedules ------------------------------------------------------------------------------------------
@@ -146,7 +171,7 @@ def sum_record() -> str:
 # -- pages ----------------------------------------------------------------------------------------------
 def blocks() -> list[tuple[Path, str, str]]:
     """Return every printed block of the documentation: page, function, text."""
-    pages = sorted(DOCS.glob("*.md"))
+    pages = sorted(DOCS.rglob("*.md"))
     return [(p, m[1], m[3]) for p in pages for m in BLOCK.finditer(p.read_text(encoding="utf-8"))]
 
 
@@ -158,7 +183,7 @@ def printed(name: str) -> str:
 
 
 def renew() -> None:
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         new = BLOCK.sub(lambda m: f"<!-- printed by {m[1]} -->\n```{m[2]}\n{printed(m[1])}```\n", text)
         if new != text:

@@ -90,6 +90,7 @@ def test_host_calls_are_explained_with_their_reason() -> None:
 def test_one_kernel_shows_its_expression_schedule_and_loops() -> None:
     program = compiled(dense())
     text = program.explain(kernel=1)
+    assert program.explain(1) == text
     for part in ("expression", "buffers", "schedule", "loops\nkernel k_"):
         assert part in text
     assert "dot[b<6](a0[a, b], a1[b, c])" in text

@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
     else:
         functions = importlib.import_module("stratal.tensor.functions")
         if name not in functions.FUNCTIONS:
-            raise AttributeError(f"module 'stratal' has no attribute {name!r}")
+            raise importlib.import_module("stratal.base.elsewhere").no_attribute("stratal", name)
         value = functions.FUNCTIONS[name]
     globals()[name] = value
     return value

@@ -107,7 +107,7 @@ class Program:
         """What a run does: kernels, memory and cost; made when first asked for."""
         return make_plan(self.graph, self.draft, self.executable, self.made)
 
-    def explain(self, about: str = "", **options: Any) -> Text:
+    def explain(self, about: str | int = "", **options: Any) -> Text:
         """Say why it is what it is: see `plan.explain` for topics and options."""
         return explain(self, about, **options)
 

@@ -36,7 +36,7 @@ def save(
 
     Raises: FormatError, FileWriteError.
     """
-    state = dict(model) if isinstance(model, Mapping) else model.state_dict(keep_vars=True)
+    state = _state_of(model)
     arrays = {name: np.asarray(_detached(value)) for name, value in state.items()}
     graph = None
     if inputs is not None:
@@ -49,6 +49,26 @@ def save(
             graph = graph_of(model, examples, state)
     saved = None if optimizer is None else optimizer.state_dict()
     write_model(path, ModelFile(graph, arrays, saved, options or {}))
+
+
+def _state_of(model: Any) -> dict[str, Any]:
+    """Return the tensors of a module or of a state dict by name, or say why they are none."""
+    if not isinstance(model, Mapping):
+        if not hasattr(model, "state_dict"):
+            raise FormatError(
+                "save: a module or its state dict",
+                got=type(model).__name__,
+                hint="save(net, path, optimizer=opt)",
+            )
+        return dict(model.state_dict(keep_vars=True))
+    for name, value in model.items():
+        if not isinstance(name, str) or isinstance(value, Mapping | list | tuple | str):
+            raise FormatError(
+                "save: a state dict maps names to tensors",
+                got=f"{name!r}: {type(value).__name__}",
+                hint="save(net, path, optimizer=opt, options={'epoch': 3}) keeps all a training run needs",
+            )
+    return dict(model)
 
 
 def load(path: str | Path) -> SavedModel:

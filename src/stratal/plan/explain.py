@@ -1,7 +1,7 @@
 """Why a program is what it is: decisions by subject, one kernel in depth, memory over time, the graph.
 
 explain()              what takes longest; kernels, what they compute and why; memory; layouts; host calls
-explain(kernel=3)      its expression, schedule steps and loops; llvm=True, assembly=True for what follows
+explain(3)             kernel 3: expression, schedule steps and loops; llvm=True, assembly=True for the rest
 explain("memory")      the arena as a map of offsets over time
 explain("graph")       the graph with the user's lines
 explain("decisions")   every decision, in the order it was made
@@ -72,16 +72,17 @@ class Text(str):
 
 def explain(
     program: Explained,
-    about: str = "",
+    about: str | int = "",
     *,
     kernel: int | None = None,
     llvm: bool = False,
     assembly: bool = False,
 ) -> Text:
-    """Explain a program, a topic of it, or one kernel by its number in the plan.
+    """Explain a program, a topic of it, or one kernel by its number in the plan (also `kernel=3`).
 
     Raises: AttributeValueError for a topic or a kernel there is not.
     """
+    kernel = about if isinstance(about, int) else kernel
     if kernel is not None:
         return Text(explain_kernel(program, kernel, llvm=llvm, assembly=assembly))
     if about == "memory":

@@ -1,0 +1,30 @@
+"""What mkdocs is told while it builds the site: pages, pictures and styles made from the code."""
+
+from __future__ import annotations
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pygments.formatters import HtmlFormatter
+from reference import pages
+
+REFERENCE = pages()
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the generated pages at the end of the navigation."""
+    config.nav.append({"Reference": [{title: f"reference/{title}.md"} for title in REFERENCE]})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated files to those of docs/."""
+    for title, text in REFERENCE.items():
+        files.append(File.generated(config, f"reference/{title}.md", content=text))
+    files.append(File.generated(config, "code.css", content=code_styles()))
+    return files
+
+
+def code_styles() -> str:
+    """Return the colours of code on light and on dark paper."""
+    light, dark = (HtmlFormatter(style=s).get_style_defs(".highlight") for s in ("friendly", "github-dark"))
+    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
