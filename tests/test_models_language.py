@@ -10,7 +10,9 @@ import pytest
 from model_checks import check_gradients, overfit
 
 import stratal as st
-from stratal import models, optim
+from stratal import models, nn, optim
+
+F = nn.functional
 
 VOCAB = 11
 GPT2 = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
@@ -47,6 +49,14 @@ def padded(count: int, length: int = 7) -> Any:
     return np.arange(length) < np.random.default_rng(5).integers(3, length + 1, (count, 1))
 
 
+def frames(count: int) -> Any:
+    return np.random.default_rng(6).standard_normal((count, 3, 2, 5, 4)).astype(np.float32)
+
+
+def log_loss(log_probs: Any, y: Any) -> Any:
+    return F.nll_loss(log_probs.reshape((-1, log_probs.shape[-1])), y.reshape((-1,)))
+
+
 class Case(NamedTuple):
     build: Callable[[], Any]
     loss: Callable[..., Any]
@@ -71,8 +81,45 @@ CASES = {
         lambda n: (texts(n), padded(n), kinds(n)),
     ),
 }
+CASES |= {
+    f"words, {kind}": Case(
+        lambda kind=kind: models.RNNModel(kind, VOCAB, 12, 12, 1, dropout=0.0, tie_weights=kind == "LSTM"),
+        lambda m, ids: log_loss(m(ids[:-1])[0], ids[1:]),
+        lambda n: (texts(n).T,),
+    )
+    for kind in ("LSTM", "GRU")
+}
+CASES |= {
+    "seq2seq": Case(
+        lambda: models.Seq2Seq(VOCAB, VOCAB, 12, dropout_p=0.0),
+        lambda m, ids, mask, target: log_loss(m(ids, target, source_mask=mask).log_probs, target),
+        lambda n: (texts(n), padded(n), texts(n)[:, ::-1].copy()),
+    ),
+    "transformer": Case(
+        lambda: models.Seq2SeqTransformer(1, 1, 12, 2, VOCAB, VOCAB, 16, dropout=0.0),
+        lambda m, ids, target: F.cross_entropy(
+            m(ids, target[:-1], tgt_mask=m._causal(6)).reshape((-1, VOCAB)), target[1:].reshape((-1,))
+        ),
+        lambda n: (texts(n).T, texts(n)[:, ::-1].T.copy()),
+    ),
+    "frames": Case(
+        lambda: models.CNNLSTM(3, 2, (4, 6), 8),
+        lambda m, x, y: F.cross_entropy(m(x), y),
+        lambda n: (frames(n), kinds(n)),
+    ),
+}
 # Texts drawn at random start with a token nobody can foresee, so the least loss of a decoder is not 0.
-LEAST = {"gpt2": 0.45, "llama": 0.45, "bert, masked tokens": 0.3, "bert, classes": 0.05}
+LEAST = {
+    "gpt2": 0.45,
+    "llama": 0.45,
+    "bert, masked tokens": 0.3,
+    "bert, classes": 0.05,
+    "seq2seq": 0.3,
+    "transformer": 0.3,
+    "frames": 0.05,
+    "words, LSTM": 0.6,
+    "words, GRU": 0.6,
+}
 
 
 @pytest.mark.row("A11")
@@ -80,7 +127,8 @@ LEAST = {"gpt2": 0.45, "llama": 0.45, "bert, masked tokens": 0.3, "bert, classes
 def test_gradients_of_a_model_are_those_of_its_loss(name: str) -> None:
     st.manual_seed(0)
     case = CASES[name]
-    check_gradients(case.build(), case.loss, *case.data(3))
+    data = (x.astype(np.float64) if x.dtype.kind == "f" else x for x in case.data(3))
+    check_gradients(case.build(), case.loss, *data)
 
 
 @pytest.mark.row("A11")
@@ -94,9 +142,6 @@ def test_a_model_learns_32_samples_by_heart(name: str) -> None:
     assert last < LEAST[name] < first
 
 
-DECODERS = {"gpt2": gpt2, "llama": llama}
-
-
 def spread(model: Any) -> Any:
     """Return a model in evaluation mode with weights wide enough for its logits to differ."""
     st.manual_seed(1)
@@ -104,6 +149,45 @@ def spread(model: Any) -> Any:
         if parameter.ndim > 1:
             st.nn.init.normal_(parameter, std=0.5)
     return model.eval()
+
+
+def translator() -> Any:
+    return models.Seq2SeqTransformer(1, 1, 12, 2, VOCAB, VOCAB, 16)
+
+
+def test_a_transformer_decodes_the_likeliest_token_after_those_before() -> None:
+    model, source = spread(translator()), st.tensor(texts(3, 6).T)
+    found = np.asarray(model.greedy_decode(source, 9, start_symbol=1))
+    assert found.shape == (9, 3) and model._following.captures == 1
+    logits = model(source, st.tensor(found), tgt_mask=model._causal(9)).detach()
+    np.testing.assert_array_equal(np.asarray(logits)[:-1].argmax(2), found[1:])
+    end = int(found[4, 0])
+    short = np.asarray(model.greedy_decode(source, 9, 1, end_symbol=end))
+    for column, whole in zip(short.T, found.T, strict=True):
+        k = list(whole[1:]).index(end) + 1 if end in whole[1:] else 8
+        np.testing.assert_array_equal(column[: k + 1], whole[: len(column)][: k + 1])
+        assert (column[k + 1 :] == end).all()
+
+
+def test_a_decoder_that_chooses_follows_its_own_choices() -> None:
+    model, source = spread(models.Seq2Seq(VOCAB, VOCAB, 12)), st.tensor(texts(4, 6))
+    free = model(source, length=7)
+    chosen = free.log_probs.argmax(-1)
+    led = model(source, chosen)
+    np.testing.assert_allclose(led.log_probs.detach(), free.log_probs.detach(), 1e-4, 1e-5)
+    np.testing.assert_allclose(free.attentions.detach().sum(-1), np.ones((4, 7)), 1e-5)
+
+
+def test_what_a_source_is_padded_with_is_not_read() -> None:
+    model, source = spread(models.Seq2Seq(VOCAB, VOCAB, 12)), texts(2, 6)
+    outputs, hidden = model.encoder(st.tensor(source))
+    mask = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)
+    whole = model.decoder(outputs, hidden, length=3, mask=st.tensor(mask))
+    cut = model.decoder(outputs[:1, :4], hidden[:, :1], length=3)
+    np.testing.assert_allclose(whole.log_probs.detach()[0], cut.log_probs.detach()[0], 1e-5, 1e-6)
+
+
+DECODERS = {"gpt2": gpt2, "llama": llama}
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -120,14 +204,10 @@ def test_earlier_keys_and_values_replace_earlier_tokens(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_generation_with_a_cache_is_that_without_in_two_programs(name: str) -> None:
     model, prompts = spread(DECODERS[name]()), texts(2, 5)
-    found = model.generate(prompts, max_new_tokens=40)
-    ids = prompts
-    run = st.compile(lambda ids: model(ids).logits.argmax(-1), dynamic=False)
-    padding = np.zeros((2, 40), np.int64)
-    for k in range(5, 45):  # tokens behind a place do not change what stands there
-        following = np.asarray(run(st.tensor(np.concatenate([ids, padding[:, k - 5 :]], 1))))[:, k - 1 : k]
-        ids = np.concatenate([ids, following], axis=1)
-    np.testing.assert_array_equal(found, ids)
+    found = np.asarray(model.generate(prompts, max_new_tokens=40))
+    np.testing.assert_array_equal(found[:, :5], prompts)
+    logits = model(st.tensor(found)).logits.detach()
+    np.testing.assert_array_equal(np.asarray(logits)[:, 4:-1].argmax(2), found[:, 5:])
     assert model._last_logits.captures == 2
     np.testing.assert_array_equal(model.generate(prompts[:, :3], max_new_tokens=9)[:, :3], prompts[:, :3])
     assert model._last_logits.captures == 2  # another length, the same two
@@ -198,6 +278,19 @@ REFUSED = {
     "a prompt of no tokens": (lambda: gpt2().generate(ids[:, :0]), "at least one token"),
     "a prompt padded behind": (lambda: gpt2().generate(ids, ids * 0), "pad prompts"),
     "more tokens than positions": (lambda: gpt2().generate(ids, max_new_tokens=60), "position for every"),
+    "tied weights of two widths": (
+        lambda: models.RNNModel("LSTM", 5, 4, 6, 1, tie_weights=True), "tied weights need",
+    ),
+    "an unknown kind": (lambda: models.RNNModel("SRU", 5, 4, 6, 1), "rnn_type is one of"),
+    "a target and a length": (
+        lambda: models.Seq2Seq(5, 5, 4)(st.tensor(ids % 5), st.tensor(ids % 5), 3), "either a target or",
+    ),
+    "no step of a decoder": (
+        lambda: translator().greedy_decode(st.tensor(ids.T), 0, 1), "max_len is at least 1",
+    ),
+    "an image for frames": (lambda: models.CNNLSTM(3)(st.zeros(2, 3, 8, 8)), "takes frames"),
+    "frames too small": (lambda: models.CNNLSTM(3)(st.zeros(1, 2, 3, 8, 7)), "at least 8"),
+    "no convolution": (lambda: models.CNNLSTM(3, channels=()), "at least one convolution"),
     "no token wanted": (lambda: gpt2().generate(ids, max_new_tokens=0), "at least 1"),
     "no temperature": (lambda: gpt2().generate(ids, do_sample=True, temperature=0.0), "positive"),
     "none of the likeliest": (lambda: gpt2().generate(ids, do_sample=True, top_k=0), "top_k at least 1"),

@@ -33,6 +33,30 @@ FAMILIES = (
         "torchvision",
     ),
     Family(
+        "vision.cnn_lstm",
+        "CNNLSTM",
+        "Donahue et al. 2015, Long-term recurrent convolutional networks for visual recognition",
+        "its own: convs, lstm, fc",
+    ),
+    Family(
+        "language.word_rnn",
+        "RNNModel",
+        "Zaremba et al. 2014, Recurrent neural network regularization",
+        "PyTorch's example word_language_model",
+    ),
+    Family(
+        "language.seq2seq",
+        "AttnDecoderRNN BahdanauAttention EncoderRNN Seq2Seq",
+        "Bahdanau et al. 2015, Neural machine translation by jointly learning to align and translate",
+        "PyTorch's tutorial on sequence to sequence networks with attention",
+    ),
+    Family(
+        "language.transformer",
+        "Seq2SeqTransformer",
+        "Vaswani et al. 2017, Attention is all you need",
+        "PyTorch's tutorial on translation with nn.Transformer",
+    ),
+    Family(
         "language.gpt2",
         "GPT2Config GPT2LMHeadModel GPT2Model",
         "Radford et al. 2019, Language models are unsupervised multitask learners",
