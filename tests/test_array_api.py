@@ -312,6 +312,13 @@ def test_edges_the_standard_names():
     same(st.round(st.tensor([1.5 - 0.4j])), [2 - 0j])
     same(st.any(st.tensor([0j, 1j])), True)
     same(st.all(st.tensor([0j, 1j])), False)
+    inf, nan = np.inf, np.nan
+    parts = [(0, 0), (-0.0, 0), (inf, 0), (-inf, inf), (inf, nan), (nan, 0), (800, 0)]
+    got = st.expm1(st.tensor([complex(*p) for p in parts], dtype=st.complex128)).numpy()
+    same(got.real, [0, 0, inf, -1, inf, nan, inf])
+    same(got.imag, [0, 0, 0, 0, nan, 0, 0])
+    assert not np.signbit(got.real[:2]).any()
+    same(st.expm1(st.tensor([3e-20 - 4e-20j], dtype=st.complex128)), [3e-20 - 4e-20j])
     for kind in (IndexError, ValueError):
         with pytest.raises(kind, match="axis"):
             st.expand_dims(st.ones(2), axis=2)

@@ -185,6 +185,16 @@ CALLS = {
     "topk": (lambda lib, x: lib.topk(x, 3, dim=1), A),
     "topk of many": (lambda lib, x: lib.topk(x, 4, largest=False), RNG.permutation(1000).astype(np.float64)),
     "topk of rows": (lambda lib, x: lib.topk(x, 2, dim=0), RNG.permutation(400).reshape(100, 4)),
+    "softmax of a number": (lambda lib, x: (lib.softmax(x, -1), lib.log_softmax(x, 0)), np.array(3.0)),
+    "softmax of nothing": (lambda lib, x: (lib.softmax(x, 1), lib.log_softmax(x, 0)), np.zeros((3, 0))),
+    "logsumexp of nothing": (
+        lambda lib, x: (lib.logsumexp(x, 1), lib.logsumexp(x, (0, 1), keepdim=True), lib.logsumexp(x, 0)),
+        np.zeros((3, 0))),
+    "logsumexp of a number": (
+        lambda lib, x: (lib.logsumexp(x, 0), lib.logsumexp(x, -1, keepdim=True)), np.array(3.0)),
+    "logsumexp": (
+        lambda lib, x: (lib.logsumexp(x, (0, 2)), lib.logsumexp(x, 1, keepdim=True)), 300 * C),
+    "logsumexp of infinities": (lambda lib, x: lib.logsumexp(x, 0), EDGES[[4, 5]]),
     "threshold": (lambda lib, x: lib.threshold(x, 0.1, 20.0), A),
     "softplus": (lambda lib, x: (lib.nn.functional if lib is torch else lib).softplus(x), A),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, call, default_float
-from stratal.tensor.elementwise import FUNCTIONS, cast, composite, where
+from stratal.tensor.elementwise import FUNCTIONS, cast, composite
 from stratal.tensor.naming import two_names
 from stratal.tensor.shapes import as_axes, expand_dims, flip, pad_constant, ravel, reshape
 from stratal.tensor.tensor import Tensor
@@ -243,14 +243,17 @@ def count_nonzero(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tenso
 
 @two_names
 def logsumexp(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) over axes, without overflow on the way."""
+    """Return log(sum(exp(x))) over axes, without overflow on the way; of nothing, -inf.
+
+    A tensor without axes counts as one of a single axis, as for softmax.
+    """
     t = as_tensor(x, "logsumexp")
     t = cast(t, default_float(t.dtype))
-    axes = as_axes("logsumexp", axis, t.ndim)
-    high = amax(t, axis=axes, keepdims=True).detach()
-    high = where(FUNCTIONS["isfinite"](high), high, 0.0)
-    total = FUNCTIONS["log"](sum(FUNCTIONS["exp"](t - high), axis=axes, keepdims=True)) + high
-    return total if keepdims else reshape(total, [n for k, n in enumerate(t.shape) if k not in axes])
+    rows = reshape(t, (1,)) if t.ndim == 0 else t
+    axes = as_axes("logsumexp", axis, rows.ndim)
+    total = composite("logsumexp", rows, axes=axes)
+    kept = [1 if k in axes else n for k, n in enumerate(t.shape) if keepdims or k not in axes]
+    return reshape(total, kept)
 
 
 @two_names
@@ -275,19 +278,22 @@ def norm(x: Any, /, p: Any = 2, axis: Axis = None, keepdims: bool = False) -> Te
 
 @two_names
 def softmax(x: Any, /, axis: int = -1, *, dtype: Any = None) -> Tensor:
-    """Return exp(x) over its sum along an axis."""
-    return composite("softmax", _as(x, dtype), axis=axis)  # type: ignore[no-any-return]
+    """Return exp(x) over its sum along an axis. A tensor without axes counts as one of a single axis."""
+    return _along("softmax", x, axis, dtype)
 
 
 @two_names
 def log_softmax(x: Any, /, axis: int = -1, *, dtype: Any = None) -> Tensor:
     """Return the logarithm of the softmax along an axis."""
-    return composite("log_softmax", _as(x, dtype), axis=axis)  # type: ignore[no-any-return]
+    return _along("log_softmax", x, axis, dtype)
 
 
-def _as(x: Any, dtype: Any) -> Tensor:
-    t = as_tensor(x, "softmax")
-    return t if dtype is None else cast(t, dtype)
+def _along(name: str, x: Any, axis: int, dtype: Any) -> Tensor:
+    t = as_tensor(x, name)
+    t = t if dtype is None else cast(t, dtype)
+    if t.ndim:
+        return composite(name, t, axis=axis)  # type: ignore[no-any-return]
+    return reshape(composite(name, reshape(t, (1,)), axis=axis), ())
 
 
 # -- running -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import ValuesIndices, argmax
 from stratal.tensor.reductions import any as any_of
-from stratal.tensor.shapes import narrow, ravel, reshape
+from stratal.tensor.shapes import ravel, reshape
 from stratal.tensor.tensor import Tensor, fresh
 
 
@@ -31,7 +31,7 @@ def sort(
     dim: int | None = None,
 ) -> Any:  # fmt: skip
     """Return the elements along an axis in order; called with `dim`, positionally or as a method, also where
-    they stood. Equal elements always keep their order.
+    they stood. Equal elements always keep their order. NaN counts as the greatest.
     """
     t = as_tensor(x, "sort")
     at = args[0] if args else dim
@@ -51,12 +51,15 @@ def sort_method(self: Tensor, dim: int = -1, descending: bool = False, stable: b
 
 @two_names
 def argsort(x: Any, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """Return the indices that put the elements along an axis in order."""
+    """Return the indices that put the elements along an axis in order; NaN counts as the greatest."""
     return _sorted("argsort", as_tensor(x, "argsort"), axis, descending).indices
 
 
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
-    """Return the k greatest (or least) elements along an axis, in order, and where they stood."""
+    """Return the k greatest (or least) elements along an axis, in order, and where they stood.
+
+    NaN counts as the greatest.
+    """
     t = as_tensor(x, "topk")
     a = check_axis("topk", dim, t.ndim)
     if not 0 <= k <= t.shape[a]:
@@ -64,9 +67,11 @@ def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = Tru
     return first("topk", t, a, k, largest)
 
 
-def first(name: str, t: Tensor, axis: int, count: int, descending: bool = False) -> ValuesIndices:
-    """Return the first elements along an axis in order, and where they stood."""
-    op = REGISTRY["top"](check_axis(name, axis, t.ndim), count, descending)  # type: ignore[call-arg]
+def first(
+    name: str, t: Tensor, axis: int, count: int, descending: bool = False, start: int = 0
+) -> ValuesIndices:
+    """Return elements `start` to `count` of the order along an axis, and where they stood."""
+    op = REGISTRY["top"](check_axis(name, axis, t.ndim), count, descending, start)  # type: ignore[call-arg]
     return ValuesIndices(*apply(op, t))
 
 
@@ -78,7 +83,7 @@ def median(x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     if flat.shape[a] == 0:
         raise AttributeValueError("median: there is no median of nothing", got=str(t.type))
     middle = (flat.shape[a] - 1) // 2
-    found = [narrow(part, a, middle, 1) for part in first("median", flat, a, middle + 1)]
+    found = [*first("median", flat, a, middle + 1, start=middle)]
     if t.dtype.is_float:  # NaN is last in order, and is the median where there is one
         wrong = any_of(flat != flat, a, True)
         found = [where(wrong, math.nan, found[0]), where(wrong, argmax(flat, a, True), found[1])]

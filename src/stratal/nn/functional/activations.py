@@ -10,6 +10,8 @@ from stratal.tensor.arguments import check_axis
 from stratal.tensor.creation import arange
 from stratal.tensor.elementwise import FUNCTIONS, cast, composite, where
 from stratal.tensor.reductions import argmax
+from stratal.tensor.reductions import log_softmax as log_softmax_along
+from stratal.tensor.reductions import softmax as softmax_along
 from stratal.tensor.shapes import broadcast_to, split
 from stratal.tensor.tensor import Tensor
 
@@ -187,9 +189,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 # -- softmax -------------------------------------------------------------------------------------------------
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """Return exp(x) normalised to sum to one along `dim`."""
-    x = input if dtype is None else cast(input, dtype)
-    result: Tensor = composite("softmax", x, axis=_axis(x, dim))
-    return result
+    return softmax_along(input, _axis(input, dim), dtype=dtype)
 
 
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
@@ -199,9 +199,7 @@ def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """Return the logarithm of softmax along `dim`, computed stably."""
-    x = input if dtype is None else cast(input, dtype)
-    result: Tensor = composite("log_softmax", x, axis=_axis(x, dim))
-    return result
+    return log_softmax_along(input, _axis(input, dim), dtype=dtype)
 
 
 def gumbel_softmax(
@@ -226,6 +224,7 @@ def _axis(x: Tensor, dim: int | None) -> int:
     """Return the axis in [0, ndim); without one, PyTorch's choice: 0 for 0, 1 or 3 axes, else 1."""
     if dim is None:
         return 0 if x.ndim in (0, 1, 3) else 1
-    if not -x.ndim <= dim < x.ndim:
+    ndim = max(x.ndim, 1)
+    if not -ndim <= dim < ndim:
         raise AttributeValueError("softmax: dim out of range", got=f"{dim} of {x.ndim} dimensions")
-    return dim % x.ndim
+    return dim % ndim

@@ -145,6 +145,15 @@ class Expm1(Power):
     ulp = 2.0
     ufunc = np.expm1
 
+    def numpy(self, *arrays: Array) -> Array:
+        """Return NumPy's result, and where that is not finite or not signed as the array API asks, exp's."""
+        x, value = arrays[0], super().numpy(*arrays)
+        if x.dtype.kind != "c":
+            return value
+        value = np.where(np.isfinite(value), value, np.exp(x) - 1)
+        value.real += 0.0  # of -0 + 0j the standard wants 0 + 0j
+        return value
+
     def scalar(self, *args: Expr) -> Expr:
         return math.expm1(*args)
 

@@ -17,12 +17,12 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.ops.families import check_kind, over_rows
 from stratal.ops.indexing import family
-from stratal.ops.indexing.packed import order_of, reversing
+from stratal.ops.indexing.packed import order_of
 
 
 @record
 class Sort(Op):
-    """The elements along `axis` in order and the int64 indices they came from; stable both ways, NaN last."""
+    """The elements along `axis` in order and the int64 indices they came from; stable, NaN greatest."""
 
     axis: int
     descending: bool = False
@@ -82,7 +82,7 @@ class Sort(Op):
 
 @record
 class SortValues(Op):
-    """The elements along `axis` in order, without where they came from: NaN last both ways."""
+    """The elements along `axis` in order, without where they came from: NaN is the greatest."""
 
     axis: int
     descending: bool = False
@@ -97,11 +97,9 @@ class SortValues(Op):
 
     def ref(self, *arrays: Array) -> Array:
         x = arrays[0]
-        key = reversing(x) if self.descending else x
-        if x.dtype.kind not in "iubf":  # floats NumPy knows no order of
-            key = key.astype(np.float32)
+        key = x if x.dtype.kind in "iubf" else x.astype(np.float32)  # floats NumPy knows no order of
         found = np.sort(key, axis=self.axis)
-        return np.asarray(reversing(found) if self.descending else found).astype(x.dtype, copy=False)
+        return (np.flip(found, self.axis) if self.descending else found).astype(x.dtype, copy=False)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
@@ -132,11 +130,12 @@ class SortValues(Op):
 
 @record
 class Top(Op):
-    """The first `count` elements along `axis` in order and the int64 indices they came from, as of `sort`."""
+    """Elements `start` to `count` in order along `axis`, and the int64 indices they came from."""
 
     axis: int
     count: int
     descending: bool = True
+    start: int = 0
     arity = 1
     not_lowered = Sort.not_lowered
 
@@ -145,13 +144,15 @@ class Top(Op):
         check_kind(self.name, whole.dtype, "buif")
         family.check_axis(self.name, whole, self.axis)
         size = whole.shape[self.axis]
-        if self.count < 0 or (isinstance(size, int) and self.count > size):
-            raise AttributeValueError("top: the count exceeds the axis", got=f"{self.count} of {whole}")
-        found = whole.with_shape((*whole.shape[: self.axis], self.count, *whole.shape[self.axis + 1 :]))
+        if not 0 <= self.start <= self.count or (isinstance(size, int) and self.count > size):
+            got = f"{self.start} to {self.count} of {whole}"
+            raise AttributeValueError("top: the count exceeds the axis", got=got)
+        number = self.count - self.start
+        found = whole.with_shape((*whole.shape[: self.axis], number, *whole.shape[self.axis + 1 :]))
         return TupleType((found, found.with_dtype(int64)))
 
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        order = order_of(arrays[0], self.axis, self.descending, self.count)
+        order = order_of(arrays[0], self.axis, self.descending, self.start, self.count)
         return np.take_along_axis(arrays[0], order, axis=self.axis), order
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
@@ -163,7 +164,7 @@ class Top(Op):
     def cost(self, *types: TensorType) -> Cost:
         """One comparison per element, and n log n per row of those it returns."""
         x, size = types[0], upper_bound(types[0].size)
-        kept = size * self.count / max(upper_bound(x.shape[self.axis]), 1)
+        kept = size * (self.count - self.start) / max(upper_bound(x.shape[self.axis]), 1)
         return Cost(
             size + kept * math.log2(max(self.count, 2)), float(x.nbytes), kept * (x.dtype.itemsize + 8)
         )
@@ -174,14 +175,16 @@ class Top(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for dtype in (float32, float64, int64, uint8, bfloat16):
-            for shape, axis, count in (
-                ((80,), 0, 5), ((4, 50), 1, 3), ((9, 3), 0, 9), ((2, 3, 4), 1, 2), ((3, 0), 0, 2),
+            for shape, axis, start, count in (
+                ((80,), 0, 0, 5), ((4, 50), 1, 0, 3), ((9, 3), 0, 0, 9), ((2, 3, 4), 1, 0, 2),
+                ((3, 0), 0, 0, 2), ((2, 40), 1, 0, 1), ((3, 9), 1, 4, 5), ((9, 3), 0, 3, 6),
             ):  # fmt: skip
                 for descending in (False, True):
-                    yield Sample(cls(axis, count, descending), (TensorType(dtype, shape),))
+                    yield Sample(cls(axis, count, descending, start), (TensorType(dtype, shape),))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
         yield Reject(cls(2, 1), (TensorType(float32, (2, 3)),), "axis")
         yield Reject(cls(0, 3), (TensorType(float32, (2, 3)),), "exceeds")
+        yield Reject(cls(0, 1, start=2), (TensorType(float32, (2, 3)),), "exceeds")
         yield Reject(cls(0, 1), (TensorType(complex64, (2, 3)),), "takes")

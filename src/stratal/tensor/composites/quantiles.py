@@ -144,7 +144,7 @@ def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> ValuesIn
         if as_tensor(x).ndim == 0
         else [1 if d == a else n for d, n in enumerate(t.shape) if keepdims or d != a]
     )
-    return ValuesIndices(*(reshape(narrow(part, a, k - 1, 1), shape) for part in first("kthvalue", t, a, k)))
+    return ValuesIndices(*(reshape(part, shape) for part in first("kthvalue", t, a, k, start=k - 1)))
 
 
 @two_names
