@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 ROWS = {
+    "A1": "one entry point; image, text, audio, tabular, graph and video examples train",
+    "A12": "a convolutional network in ten lines learns what its long form learns",
     "A2": "a graph of ops and tensors; np.asarray copies nothing",
     "A3": "only the ancestors of a fetched value run",
     "A4": "reverse autodiff, adjoints of a fan-out summed",

@@ -20,9 +20,9 @@ def test_the_ten_line_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "range(10)" in example
     names: dict[str, Any] = {}
     exec(compile(example.replace("range(10)", "range(2)"), str(README), "exec"), names)
-    assert names["loss"].item() < 1.5
+    assert names["right"] > 250
     printed = capsys.readouterr().out
-    assert printed.startswith("0 ")
+    assert printed.startswith(f"{names['right']} of 359")
     assert "1 native call" in printed
 
 
