@@ -184,7 +184,8 @@ def main(arguments: Sequence[str]) -> int:
         Path(arguments[1]).write_text(json.dumps(report), encoding="utf-8")
         return 0
     failed = [fault for page in [Path(a) for a in arguments] or pages() for fault in renew(page)]
-    print(*failed, sep="\n", file=sys.stderr)
+    for fault in failed:
+        print(fault, file=sys.stderr)
     return 1 if failed else 0
 
 
