@@ -77,6 +77,7 @@ def __getattr__(name: str) -> Any:
         wanted = _RENAMED.get(name, name)
         importlib.import_module("stratal.tensor.functions")
         value = getattr(importlib.import_module(_HOMES[wanted]), wanted)
+        value = importlib.import_module("stratal.tensor.explained").explained(value)
     else:
         functions = importlib.import_module("stratal.tensor.functions")
         if name not in functions.FUNCTIONS:

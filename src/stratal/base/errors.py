@@ -39,14 +39,19 @@ class StratalError(Exception):
         return self
 
     def __str__(self) -> str:
-        lines = [self.rule]
+        lines = [_one_line(self.rule)]
         if self.got:
-            lines.append(f"  got:   {self.got}")
+            lines.append(f"  got:   {_one_line(self.got)}")
         if self.where:
             lines.append(f"  where: {', '.join(map(str, self.where[:4]))}")
         if self.hint:
             lines.append(f"  hint:  {self.hint}")
         return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    """Return a text on one line: what was met may be a tensor, printed row by row."""
+    return text if "\n" not in text else " ".join(text.split())
 
 
 class ShapeError(StratalError, ValueError):

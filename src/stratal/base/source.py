@@ -13,9 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+import numpy as np
+
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 EXAMPLES = f"{PACKAGE}/cli/examples/"  # programs as a user would write them: their lines are the user's
-_INSIDE = (f"{PACKAGE}/", "<frozen ", contextlib.__file__, functools.__file__)  # never the user's own code
+_NUMPY = f"{Path(np.__file__).parent}/"  # asks tensors, on behalf of the user, what they are
+# Never the user's own code.
+_INSIDE = (f"{PACKAGE}/", _NUMPY, "<frozen ", contextlib.__file__, functools.__file__)
 _SCOPE: ContextVar[tuple[str, ...]] = ContextVar("stratal_scope", default=())
 
 

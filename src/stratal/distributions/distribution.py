@@ -10,6 +10,7 @@ from stratal.base.errors import AttributeValueError, StratalError
 from stratal.tensor import random
 from stratal.tensor.build import as_tensor
 from stratal.tensor.elementwise import maximum, sqrt
+from stratal.tensor.explained import explain_methods
 from stratal.tensor.shapes import broadcast_to
 from stratal.tensor.state import MODE, no_grad
 from stratal.tensor.tensor import Tensor
@@ -42,6 +43,10 @@ class Distribution:
     support: ClassVar[Rule] = REAL
     has_rsample: ClassVar[bool] = False
     event_shape: tuple[int, ...] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls, "__init__", "log_prob", "cdf", "icdf", "rsample", "sample", "entropy", "expand")
 
     def __init__(self, validate_args: bool | None = None, **given: Any) -> None:
         self.validate_args = validate_args is not False

@@ -24,8 +24,11 @@ from stratal.fft.transforms import (
     rfft2,
     rfftn,
 )
+from stratal.tensor.explained import explain_all
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft",
     "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip
+
+explain_all(globals())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.errors import StratalError, VerifyError
+from stratal.base.errors import ShapeError, StratalError, VerifyError
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Item, Node
@@ -67,6 +67,11 @@ def _evaluate(node: Node, values: dict[Node, Value]) -> Value:
         return _checked(node, apply(node.op, *operands))  # type: ignore[arg-type]
     except StratalError as error:
         raise error.at(node.where) from None
+    except (MemoryError, ValueError) as error:
+        if not isinstance(error, MemoryError) and "too big" not in str(error):
+            raise
+        rule = f"{node.op.name}: the result does not fit into memory"
+        raise ShapeError(rule, got=str(node.type), where=node.where) from error
 
 
 def _arrays(nodes: Iterable[Node], values: dict[Node, Value]) -> Iterable[Array]:

@@ -13,7 +13,7 @@ from stratal.base.errors import LinAlgError
 from stratal.linalg.factor import cholesky, eig, eigh, eigvals, eigvalsh, lu, lu_factor, qr, svd, svdvals
 from stratal.linalg.functions import det, matrix_exp, matrix_power, slogdet
 from stratal.linalg.norms import cond, matrix_norm, norm, vector_norm
-from stratal.linalg.products import householder_product, multi_dot, vander
+from stratal.linalg.products import diagonal, householder_product, multi_dot, trace, vander
 from stratal.linalg.rank import lstsq, matrix_rank, pinv
 from stratal.linalg.solve import (
     cholesky_inverse,
@@ -26,7 +26,8 @@ from stratal.linalg.solve import (
     tensorsolve,
 )
 from stratal.tensor.composites.matrices import cross
-from stratal.tensor.linear import diagonal, matmul, outer, tensordot, trace, vecdot
+from stratal.tensor.explained import explain_all
+from stratal.tensor.linear import matmul, outer, tensordot, vecdot
 from stratal.tensor.shapes import matrix_transpose
 
 __all__ = [
@@ -36,3 +37,5 @@ __all__ = [
     "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
     "tensordot", "tensorinv", "tensorsolve", "trace", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+explain_all(globals())

@@ -21,7 +21,7 @@ def _eliminated(name: str, x: Any) -> tuple[Tensor, Tensor]:
     packed, order = run("lu", square(name, x))
     wrong = expand_dims(order, axis=-1) > expand_dims(order, axis=-2)
     pairs = sum(triu(cast(wrong, order.dtype), 1), axis=(-2, -1))
-    return diagonal(packed), cast(1 - 2 * (pairs % 2), packed.dtype)
+    return diagonal(packed, 0, -2, -1), cast(1 - 2 * (pairs % 2), packed.dtype)
 
 
 def det(x: Any, /) -> Tensor:

@@ -130,7 +130,7 @@ def cond(x: Any, /, p: Any = None) -> Tensor:
 
 def _cond_by_inverse(t: Tensor, p: Any) -> Tensor:
     packed, _ = run("lu", t.detach())
-    singular = any(diagonal(packed) == 0, axis=-1)
+    singular = any(diagonal(packed, 0, -2, -1) == 0, axis=-1)
     regular = where(reshape(singular, (*singular.shape, 1, 1)), identity(t), t)
     result: Tensor = where(singular, math.inf, matrix_norm(t, p) * matrix_norm(inv(regular), p))
     return result

@@ -9,11 +9,12 @@ from stratal.base.dims import known_equal
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.linalg.operands import adjoint, matrix
 from stratal.linalg.solve import solve_triangular
+from stratal.tensor import linear
 from stratal.tensor.build import as_tensor
 from stratal.tensor.creation import eye, tril, triu
 from stratal.tensor.elementwise import cast
 from stratal.tensor.linear import matmul
-from stratal.tensor.reductions import cumprod
+from stratal.tensor.reductions import cumprod, sum
 from stratal.tensor.shapes import broadcast_to, concat, expand_dims, narrow, reshape
 from stratal.tensor.tensor import Tensor
 
@@ -92,3 +93,14 @@ def vander(x: Any, /, N: int | None = None) -> Tensor:
     one = cast(broadcast_to(as_tensor(1), (*t.shape, min(count, 1))), t.dtype)
     factors = broadcast_to(expand_dims(t, axis=-1), (*t.shape, max(count - 1, 0)))
     return cumprod(concat([one, factors], axis=-1), axis=-1, dtype=t.dtype)
+
+
+def diagonal(x: Any, /, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Return diagonals of the last two axes, as an axis at the end; `st.diagonal` takes the first two."""
+    return linear.diagonal(x, offset, dim1, dim2)
+
+
+def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+    """Return the sums along the diagonals of the last two axes; `st.trace` takes the first two."""
+    result: Tensor = sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+    return result

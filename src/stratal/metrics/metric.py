@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.tensor.explained import explain_methods
 
 Array = np.ndarray[Any, Any]
 
@@ -17,6 +18,10 @@ class Metric:
     A subclass gives `start`, the sums before the first batch by name, and `batch`, what one batch adds.
     Calling a metric updates it and returns the value of that batch alone.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls, "__init__", "batch")
 
     def __init__(self) -> None:
         self.reset()

@@ -11,6 +11,7 @@ from stratal.nn.convert import convert
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
 from stratal.tensor.capture import note_mutation
+from stratal.tensor.explained import explain_methods
 from stratal.tensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
@@ -38,6 +39,10 @@ class Module:
 
     training: bool
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls, "__init__", "forward")
+
     def __init__(self) -> None:
         fields: dict[str, Any] = {
             "training": True,
@@ -58,7 +63,8 @@ class Module:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the result. Every subclass defines it."""
         raise StratalError(
-            f"{type(self).__name__}: has no forward", hint="define forward(self, ...) in the class"
+            f"{type(self).__name__}: has no forward", got=f"a call of {len(args)} arguments",
+            hint="define forward(self, ...) in the class",
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -448,3 +454,6 @@ def _join(prefix: str, name: str) -> str:
 def _indent(text: str) -> str:
     first, *rest = text.split("\n")
     return "\n".join([first, *("  " + line for line in rest)])
+
+
+explain_methods(Module, "load_state_dict", "to", "register_parameter", "register_buffer")

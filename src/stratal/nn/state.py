@@ -32,7 +32,9 @@ class LoadResult(NamedTuple):
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:
-    """Return a NumPy array of a tensor of any library; one whose dtype NumPy lacks comes as float32."""
+    """Return a NumPy array of a tensor of any library; one whose dtype NumPy lacks comes as float32, what is
+    no tensor at all as an array of objects.
+    """
     if isinstance(value, Tensor):
         return np.asarray(value.detach())
     detach = getattr(value, "detach", None)
@@ -40,7 +42,9 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value)
     except TypeError:
-        return np.asarray(value.float())
+        return np.asarray(value.float() if hasattr(value, "float") else None)
+    except ValueError:  # nested lists of unequal lengths
+        return np.asarray(None)
 
 
 def load_into(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, owner: str) -> LoadResult:
@@ -56,7 +60,8 @@ def load_into(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool,
         for name, array in arrays.items()
         if tuple(array.shape) != tuple(own[name].shape)
     ]
-    problems = [f"shape {text}" for text in misshapen]
+    problems = [f"{name}: no array of numbers" for name in arrays if arrays[name].dtype.kind in "OSUmM"]
+    problems += [f"shape {text}" for text in misshapen]
     if strict:
         problems += [f"missing {name}" for name in missing] + [f"unexpected {name}" for name in unexpected]
     if problems:

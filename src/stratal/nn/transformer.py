@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.attention import MultiheadAttention
@@ -151,6 +151,13 @@ class TransformerDecoderLayer(Module):
         return x
 
 
+def copies(layer: Module, count: int) -> list[Module]:
+    """Return deep copies of a layer, each with its own weights. Raises: DTypeError for what is no module."""
+    if not isinstance(layer, Module):
+        raise DTypeError("Transformer: a stack is made of a layer", got=type(layer).__name__)
+    return [copy.deepcopy(layer) for _ in range(count)]
+
+
 class TransformerEncoder(Module):
     """A stack of encoder layers, each a deep copy of the first with its own weights, and a final norm.
 
@@ -167,7 +174,7 @@ class TransformerEncoder(Module):
         mask_check: bool = True,
     ) -> None:
         super().__init__()
-        self.layers = ModuleList([copy.deepcopy(encoder_layer) for _ in range(num_layers)])
+        self.layers = ModuleList(copies(encoder_layer, num_layers))
         self.num_layers, self.norm = num_layers, norm
 
     def forward(
@@ -187,7 +194,7 @@ class TransformerDecoder(Module):
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
-        self.layers = ModuleList([copy.deepcopy(decoder_layer) for _ in range(num_layers)])
+        self.layers = ModuleList(copies(decoder_layer, num_layers))
         self.num_layers, self.norm = num_layers, norm
 
     def forward(

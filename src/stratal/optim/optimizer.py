@@ -17,6 +17,7 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.optim.group import ParamGroup
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.creation import full
+from stratal.tensor.explained import explain_methods
 from stratal.tensor.lazy import end_step
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor
@@ -44,6 +45,10 @@ class Optimizer:
     nonnegative: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "eps", "momentum")
     counts_steps: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls, "__init__", "step")
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -68,7 +73,8 @@ class Optimizer:
         entries = [params] if isinstance(params, Tensor) else list(params)
         if not entries:
             raise AttributeValueError(
-                f"{type(self).__name__}: got no parameters", hint="does the module register its parameters?"
+                f"{type(self).__name__}: got no parameters", got="nothing to update",
+                hint="does the module register its parameters?"
             )
         if not isinstance(entries[0], Mapping):
             entries = [{"params": entries}]
@@ -264,12 +270,18 @@ class Optimizer:
             )  # fmt: skip
         index_of = [k for g in saved_groups for k in g["params"]]
         saved = {p: state_dict["state"].get(k, {}) for k, p in zip(index_of, self._all_params(), strict=True)}
-        for p, entries in saved.items():
-            for name, value in entries.items():
-                shape = tuple(self.slot_shape(name, p.shape))
-                if name != "step" and value is not None and tuple(value.shape) != shape:
-                    raise ShapeError(f"{type(self).__name__}: {name} in the state dict has another shape",
-                                     got=f"{list(value.shape)} for {list(shape)}")  # fmt: skip
+        wrong = [
+            f"{name} of parameter {k}: {list(value.shape)} for {list(shape)}"
+            for k, (p, entries) in enumerate(saved.items())
+            for name, value in entries.items()
+            if name != "step" and value is not None
+            and tuple(value.shape) != (shape := tuple(self.slot_shape(name, p.shape)))
+        ]  # fmt: skip
+        if wrong:
+            raise ShapeError(
+                f"{type(self).__name__}: the state dict has other shapes", got="; ".join(wrong),
+                hint="it is of an optimizer of other parameters",
+            )  # fmt: skip
         for group, found in zip(self.param_groups, saved_groups, strict=True):
             group.update({k: v for k, v in _without_params(found).items() if k in group or k == "initial_lr"})
             self._prepare(group)
@@ -327,3 +339,6 @@ def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _array(value: Any) -> Any:
     return value if isinstance(value, Tensor) else np.asarray(value)
+
+
+explain_methods(Optimizer, "step", "load_state_dict", "add_param_group")

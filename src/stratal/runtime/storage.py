@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType
 from stratal.base.weak import note
 
@@ -29,7 +30,10 @@ def aligned_empty(nbytes: int) -> Array:
     NumPy asks for large pages from 4 MB on; one counts only if it lies within the array as a whole.
     """
     alignment = LARGE_PAGE if nbytes >= LARGE_PAGE else ALIGNMENT
-    raw = np.empty(nbytes + alignment, np.uint8)
+    try:
+        raw = np.empty(nbytes + alignment, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise ShapeError("memory: the values asked for do not fit into it", got=f"{nbytes} bytes") from error
     start = -raw.ctypes.data % alignment
     return raw[start : start + nbytes]
 

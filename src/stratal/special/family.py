@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,5 +37,8 @@ def _function(module: str, name: str, op: str) -> Callable[..., Tensor]:
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = module
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in "xyz"[: record.arity]]
+    )
     function.__doc__ = f"Return of each element: {(record.__doc__ or '').strip()}"
     return function

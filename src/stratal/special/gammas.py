@@ -22,10 +22,16 @@ gamma, lgamma, digamma = _functions["gamma"], _functions["lgamma"], _functions["
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
+_MOST_DERIVATIVES = 170  # 171! is more than float64 holds
+
+
 def polygamma(n: int, x: Any) -> Tensor:
     """Return the n-th derivative of `digamma`."""
-    if not hasattr(n, "__index__") or int(n) < 0:
-        raise AttributeValueError("polygamma: n is a number of derivatives", got=repr(n))
+    if not hasattr(n, "__index__") or not 0 <= int(n) <= _MOST_DERIVATIVES:
+        raise AttributeValueError(
+            f"polygamma: n is a number of derivatives from 0 to {_MOST_DERIVATIVES}", got=repr(n),
+            hint="beyond that its factors leave the range of float64",
+        )  # fmt: skip
     (t,) = floats("polygamma", x)
     if int(n) == 0:
         return digamma(t)
@@ -33,10 +39,15 @@ def polygamma(n: int, x: Any) -> Tensor:
     return result
 
 
+_MOST_DIMENSIONS = 1000  # each is a term of the program
+
+
 def multigammaln(x: Any, p: int) -> Tensor:
     """Return the logarithm of the multivariate gamma function of dimension p; x exceeds (p - 1)/2."""
-    if not hasattr(p, "__index__") or int(p) < 1:
-        raise AttributeValueError("multigammaln: the dimension is a positive number", got=repr(p))
+    if not hasattr(p, "__index__") or not 1 <= int(p) <= _MOST_DIMENSIONS:
+        raise AttributeValueError(
+            f"multigammaln: the dimension is a positive number up to {_MOST_DIMENSIONS}", got=repr(p)
+        )
     (t,) = floats("multigammaln", x)
     result = lgamma(t) + p * (p - 1) / 4 * math.log(math.pi)
     for k in range(1, int(p)):

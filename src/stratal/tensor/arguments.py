@@ -24,3 +24,10 @@ def check_device(device: Any) -> None:
         raise StratalError(
             "device: only the CPU is here", got=str(device), hint='leave device out, or pass "cpu"'
         )
+
+
+def check_function(name: str, function: Any) -> None:
+    """Refuse what cannot be called, before it is called somewhere inside. Raises: DTypeError."""
+    if not callable(function):
+        raise DTypeError(f"{name}: takes a function", got=f"{type(function).__name__} {function!r}"[:80],
+                         hint="something that can be called on tensors: def, lambda, a module")  # fmt: skip

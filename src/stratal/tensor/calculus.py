@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stratal.base.dims import upper_bound
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import as_tensor, broadcast_shapes, default_float
@@ -37,7 +38,7 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
     ends = [None if e is None else _slice_of(t, a, e) for e in (prepend, append)]
     parts = [e for e in (ends[0], t, ends[1]) if e is not None]
     t = concat(parts, axis=a) if len(parts) > 1 else fresh(t)
-    for _ in range(n):
+    for _ in range(min(n, upper_bound(t.shape[a]))):  # after as many nothing is left
         later, earlier = _pairs(t, a)
         t = FUNCTIONS["not_equal" if t.dtype.is_bool else "subtract"](later, earlier)
     return t

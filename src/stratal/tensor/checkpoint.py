@@ -9,6 +9,7 @@ from typing import Any
 from stratal.base.errors import CaptureError
 from stratal.graph.node import Input, make
 from stratal.ops.control.checkpoint import Checkpoint
+from stratal.tensor.arguments import check_function
 from stratal.tensor.build import where_now
 from stratal.tensor.handles import look
 from stratal.tensor.regions import Operands, captured, closed, finished, trace_bodies
@@ -25,6 +26,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: Any = No
     PyTorch's, and says nothing here. Raises: CaptureError for a function with effects (`st.host_call`).
     Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
     """
+    check_function("checkpoint", function)
     if args or kwargs:
         return _run_twice(function, args, kwargs)
 

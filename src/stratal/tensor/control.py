@@ -248,7 +248,9 @@ def _length(rows: list[Tensor], length: Any, max_length: int | None) -> tuple[Di
         raise ShapeError("scan: xs must share their leading axis", got=", ".join(str(t.type) for t in rows))
     bound = sizes.pop() if sizes else max_length if runtime is not None or length is None else length
     if bound is None:
-        raise AttributeValueError("scan: needs xs, a length, or max_length with a runtime length")
+        raise AttributeValueError(
+            "scan: needs xs, a length, or max_length with a runtime length", got="none of them"
+        )
     if runtime is None and length is not None and not known_equal(length, bound):
         raise ShapeError("scan: length and the leading axis of xs differ", got=f"{length} and {bound}")
     return bound if isinstance(bound, Sym) else int(bound), runtime

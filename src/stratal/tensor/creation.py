@@ -13,7 +13,7 @@ import numpy as np
 
 from stratal.base.dims import Dim, Sym, as_int
 from stratal.base.dtypes import DType, as_dtype, bool_, float32, int64
-from stratal.base.errors import AttributeValueError, DTypeError, StratalError
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.op import REGISTRY
@@ -190,6 +190,8 @@ def linspace(
     count = num if num is not None else steps
     if count is None or count < 0:
         raise AttributeValueError("linspace: needs a number of values", got=str(count))
+    if any(getattr(end, "ndim", 0) for end in (start, stop)):
+        raise ShapeError("linspace: start and stop are numbers", got=f"{start}, {stop}")
     target = as_dtype(dtype) if dtype is not None else float32
     return tensor(np.linspace(float(start), float(stop), count, endpoint=endpoint).astype(target.np))
 

@@ -286,6 +286,9 @@ def stop_gradient(x: Any, /) -> Tensor:
     return as_tensor(x, "stop_gradient").detach()
 
 
+_MOST_DECIMALS = 308  # floats have no digits beyond
+
+
 def round(x: Any, /, decimals: int = 0) -> Tensor:
     """Return each element rounded to so many decimals, ties to even; below 0 to tens, hundreds."""
     nearest = FUNCTIONS["round"]
@@ -295,6 +298,9 @@ def round(x: Any, /, decimals: int = 0) -> Tensor:
         return call("complex", *parts)  # type: ignore[no-any-return]
     if decimals == 0:
         return nearest(t)
+    if decimals > _MOST_DECIMALS:
+        return fresh(t)
+    decimals = decimals if decimals > -_MOST_DECIMALS else -_MOST_DECIMALS
     scale = int(10 ** (decimals if decimals > 0 else -decimals))
     if t.dtype.is_inexact:
         factor = float(scale)

@@ -22,6 +22,7 @@ from stratal.tensor import (
 from stratal.tensor import (
     tensor as cells,
 )
+from stratal.tensor.explained import explained
 
 _ALIASES: dict[str, Any] = {
     "around": elementwise.round,
@@ -56,11 +57,12 @@ _ALIASES: dict[str, Any] = {
 _MODULES = (
     calculus, creation, elementwise, indexing, linear, parts, reductions, selection, sets, shapes, sorting,
 )  # fmt: skip
-FUNCTIONS: dict[str, Any] = (
+_ALL: dict[str, Any] = (
     {name: getattr(module, name) for module in _MODULES for name in module.__all__}
     | composites.FUNCTIONS
     | _ALIASES
 )
+FUNCTIONS: dict[str, Any] = {name: explained(function) for name, function in _ALL.items()}
 
 
 def __getattr__(name: str) -> Any:

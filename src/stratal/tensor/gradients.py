@@ -20,6 +20,7 @@ from stratal.graph.graph import substitute
 from stratal.graph.node import Node, constant, graph_input, topological
 from stratal.tensor import values
 from stratal.tensor.alive import LEAVES, LIVE
+from stratal.tensor.arguments import check_function
 from stratal.tensor.build import as_tensor, where_now
 from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, USED_UP, look, node_of, rebind, track_of
 from stratal.tensor.state import MODE, enable_grad, tracing
@@ -252,6 +253,7 @@ def value_and_grad(
     Arguments may be containers of tensors; the gradient then is one too. With `has_aux` the function returns
     (value, anything else), and so does the first result.
     """
+    check_function("value_and_grad", function)
     name = "value_and_grad"
 
     @functools.wraps(function)
@@ -281,6 +283,7 @@ def grad(function: Callable[..., Any], argnums: Any = 0, has_aux: bool = False) 
     """Return a function that returns the gradient of a scalar function; with `has_aux` also what else it
     returned.
     """
+    check_function("grad", function)
     both = value_and_grad(function, argnums, has_aux)
 
     @functools.wraps(function)

@@ -9,6 +9,7 @@ from typing import Any
 from stratal.base import tree
 from stratal.base.dims import as_int
 from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.tensor.arguments import check_function
 from stratal.tensor.build import as_tensor
 from stratal.tensor.creation import eye, zeros
 from stratal.tensor.gradients import linearize, split_arguments, vjp
@@ -34,6 +35,7 @@ def jacrev(
     `jacfwd` is cheaper where there are fewer arguments. With `has_aux` the function returns (result, anything
     else), and so does the Jacobian.
     """
+    check_function("jacrev", function)
 
     @functools.wraps(function)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -70,6 +72,7 @@ def jacfwd(
     Shapes and containers as of `jacrev`. Cost: one tangent per element of the arguments; `jacrev` is cheaper
     where results are fewer.
     """
+    check_function("jacfwd", function)
 
     @functools.wraps(function)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -114,6 +117,7 @@ def hessian(function: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = 
 
     A result of shape [r...] gives [r..., a..., a...]; for containers as `jacrev`, twice.
     """
+    check_function("hessian", function)
     return jacfwd(jacrev(function, argnums, has_aux), argnums, has_aux)
 
 

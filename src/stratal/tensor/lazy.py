@@ -434,9 +434,9 @@ def _distribute(work: _Run, results: dict[Node, Storage], updates: dict[Node, tu
     state_of = {id(t): s for s, (_, t) in updates.items()}
     values_of = {n: values.pending(n) or n for n in work.orphans}
     taken: set[int] = set()
-    for tensor in work.tensors:
-        state = state_of.get(id(tensor))
-        _settle_in(tensor, results[_wanted(tensor) if state is None else state], taken)
+    wanted = [state_of.get(id(t)) or _wanted(t) for t in work.tensors]  # before leaves end, as they settle
+    for tensor, node in zip(work.tensors, wanted, strict=True):
+        _settle_in(tensor, results[node], taken)
     for node, value in values_of.items():
         values.finish(node, results[value])
     written = set(updates)

@@ -237,7 +237,7 @@ def _merge(t: Tensor, letters: str, c: str) -> tuple[Tensor, str]:
     return result, rest + c
 
 
-def diagonal(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return the elements whose two indices differ by `offset`, along a new last axis."""
     t = as_tensor(x, "diagonal")
     a, b = check_axis("diagonal", dim1, t.ndim), check_axis("diagonal", dim2, t.ndim)
@@ -257,7 +257,7 @@ def diagonal(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
-    """Return the sum along the diagonal of the last two axes."""
+    """Return the sum along the diagonal of the first two axes; `linalg.trace` takes the last two."""
     return sum(diagonal(x, offset), axis=-1, dtype=dtype)
 
 

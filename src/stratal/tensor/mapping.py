@@ -18,7 +18,7 @@ from stratal.graph.node import Node
 from stratal.ops.control.scan import INDEX
 from stratal.ops.families import moved_axis, repeated
 from stratal.tensor import values
-from stratal.tensor.arguments import check_axis
+from stratal.tensor.arguments import check_axis, check_function
 from stratal.tensor.build import as_tensor, call, where_now
 from stratal.tensor.handles import STOPPED, TRACKED, look, node_of, rebind
 from stratal.tensor.naming import two_names
@@ -84,6 +84,9 @@ def vmap(
     Raises: ShapeError for rows of different numbers and axes that fit no argument; CaptureError for a value
     asked by Python, and for an outer tensor that rows give different values.
     """
+    check_function("vmap", function)
+    if not (chunk_size is None or isinstance(chunk_size, int)):
+        raise DTypeError("vmap: chunk_size is an int", got=repr(chunk_size))
     if randomness not in ("error", "different", "same"):
         raise AttributeValueError("vmap: randomness is 'error', 'different' or 'same'", got=repr(randomness))
 

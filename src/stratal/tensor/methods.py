@@ -31,6 +31,7 @@ from stratal.tensor.at import At
 from stratal.tensor.build import Scalar, as_tensor, call, full
 from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
+from stratal.tensor.explained import explained
 from stratal.tensor.gradients import backward
 from stratal.tensor.handles import look, rebind
 from stratal.tensor.lazy import compute
@@ -393,7 +394,7 @@ def _install() -> None:
     methods.update(sort=sorting.sort_method)
     methods.update(_compute=compute, __repr__=show, backward=backward)
     for name, method in methods.items():
-        setattr(Tensor, name, method)
+        setattr(Tensor, name, method if name.startswith("_") else explained(method))
 
 
 def _nonzero(self: Tensor, as_tuple: bool) -> Any:

@@ -44,7 +44,8 @@ def _same_leaf(tensor: Tensor) -> Tensor:
     made = wrap(node, CONSTANT)
     if made._storage is not None and made._trace is None:
         made._node = node
-        share(tensor)
+        if tensor._storage is not None:  # else it takes what the node holds when it is asked for
+            share(tensor)
     return made
 
 

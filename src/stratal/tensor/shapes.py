@@ -206,7 +206,7 @@ def concat(arrays: Sequence[Any], /, *args: int | None, axis: int | None = 0) ->
         (axis,) = args
     given = [as_tensor(a, "concat") for a in arrays]
     if not given:
-        raise ShapeError("concat: needs at least one array")
+        raise ShapeError("concat: needs at least one array", got="none")
     if axis is None:
         given, axis = [ravel(t) for t in given], 0
     dtype = common_dtype("concat", given)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.names import lazy_names
-from stratal.nn.arguments import explained
 from stratal.tensor.autocast import full_precision
+from stratal.tensor.explained import explained
 
 _NAMES = {
     "activations": "celu elu gelu glu gumbel_softmax hardshrink hardsigmoid hardswish hardtanh "

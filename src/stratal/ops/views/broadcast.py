@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.dims import Dim, Shape, known_equal
+from stratal.base.dims import Dim, Shape, known_equal, product, upper_bound
 from stratal.base.dtypes import bool_, float32, float64
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -18,6 +18,9 @@ from stratal.loops.compute import Compute, arguments
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import index_const
 from stratal.ops.families import Movement, over_rows
+
+MOST_ELEMENTS = 1 << 40  # a view of more would be looped over for hours; sizes come from mistakes
+MOST_AXES = 64  # NumPy's limit
 
 
 @record
@@ -45,6 +48,13 @@ class Broadcast(Movement):
                 raise ShapeError(
                     "broadcast: a size is neither 1 nor the target's", got=f"{x} to {self.shape}"
                 )
+        elements = upper_bound(product(n for n in self.shape if n != 0))
+        if elements >= MOST_ELEMENTS or len(self.shape) > MOST_AXES:
+            raise ShapeError(
+                "broadcast: more elements, or more axes, than any run holds",
+                got=f"{x} to {list(self.shape)}",
+                hint=f"below 2^40 elements and {MOST_AXES} axes",
+            )
         return x.with_shape(self.shape)
 
     def ref(self, *arrays: Array) -> Array:

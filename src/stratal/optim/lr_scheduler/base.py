@@ -7,12 +7,15 @@ from typing import Any, ClassVar, TypeVar
 
 from stratal.base.errors import AttributeValueError
 from stratal.optim.optimizer import Optimizer
+from stratal.tensor.explained import explain_methods
 
 T = TypeVar("T")
 
 
 def per_group(name: str, optimizer: Optimizer, given: T | Sequence[T]) -> list[T]:
     """Return one value for each group, from one for all or from as many as there are groups."""
+    if not isinstance(optimizer, Optimizer):
+        raise AttributeValueError(f"{name}: needs an Optimizer", got=type(optimizer).__name__)
     count = len(optimizer.param_groups)
     if not isinstance(given, (list, tuple)):
         return [given] * count  # type: ignore[list-item]
@@ -31,6 +34,10 @@ class LRScheduler:
     """
 
     _not_saved: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls, "__init__", "step")
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -101,3 +108,6 @@ class LRScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the values of a state dict; the optimizer's rates come with the optimizer's own."""
         self.__dict__.update(state_dict)
+
+
+explain_methods(LRScheduler, "step", "load_state_dict")

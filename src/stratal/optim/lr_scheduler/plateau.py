@@ -9,6 +9,7 @@ from typing import Any
 from stratal.base.errors import AttributeValueError
 from stratal.optim.lr_scheduler.base import per_group
 from stratal.optim.optimizer import Optimizer
+from stratal.tensor.explained import explain_methods
 
 
 class ReduceLROnPlateau:
@@ -83,3 +84,6 @@ class ReduceLROnPlateau:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the values of a state dict."""
         self.__dict__.update(state_dict)
+
+
+explain_methods(ReduceLROnPlateau, "__init__", "step")

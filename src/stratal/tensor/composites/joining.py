@@ -62,7 +62,7 @@ atleast_3d = _at_least("atleast_3d", 3)
 def _given(name: str, arrays: Sequence[Any]) -> list[Tensor]:
     given = [as_tensor(a, name) for a in arrays]
     if not given:
-        raise ShapeError(f"{name}: needs at least one array")
+        raise ShapeError(f"{name}: needs at least one array", got="none")
     return given
 
 
@@ -128,6 +128,9 @@ def combinations(x: Any, r: int = 2, with_replacement: bool = False) -> Tensor:
 
 
 # -- splitting -----------------------------------------------------------------------------------------------
+_MOST_PIECES = 1 << 16  # each is a tensor
+
+
 @two_names
 def tensor_split(x: Any, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """Return pieces along an axis: so many, the first ones maybe larger by one, or cut at given places."""
@@ -138,8 +141,10 @@ def tensor_split(x: Any, indices_or_sections: Any, axis: int = 0) -> tuple[Tenso
         indices_or_sections = indices_or_sections.tolist()
     if hasattr(indices_or_sections, "__index__"):
         pieces = int(indices_or_sections)
-        if pieces < 1:
-            raise AttributeValueError("tensor_split: needs at least one section", got=str(pieces))
+        if not 1 <= pieces <= _MOST_PIECES:
+            raise AttributeValueError(
+                f"tensor_split: needs at least one section, at most {_MOST_PIECES}", got=str(pieces)
+            )
         small, larger = divmod(n, pieces)
         cuts = [k * small + min(k, larger) for k in range(pieces + 1)]
     else:

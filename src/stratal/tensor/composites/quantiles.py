@@ -124,7 +124,7 @@ def nanmedian(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any
     middle = FUNCTIONS["maximum"](numbers - 1, 0) // 2
     found = [take_along_axis(part, middle, axis=a) for part in (values, indices)]
     if axis is None:
-        return reshape(found[0], ())
+        return reshape(found[0], (1,) * t.ndim if keepdims else ())
     shape = [n for k, n in enumerate(flat.shape) if k != a] if t.ndim else []
     return ValuesIndices(*(part if keepdims and t.ndim else reshape(part, shape) for part in found))
 
