@@ -64,44 +64,6 @@ class Normal(_LocationScale):
         return self.scale * self.scale
 
 
-class LogNormal(_LocationScale):
-    """The exponential of a normal variable of mean `loc` and deviation `scale`."""
-
-    support = POSITIVE
-
-    def _log(self) -> Normal:
-        return Normal(self.loc, self.scale, validate_args=False)
-
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return exp(self._log().rsample(sample_shape))
-
-    def log_prob(self, value: Any) -> Tensor:
-        x = log(self._asked(value))
-        return self._log().log_prob(x) - x
-
-    def cdf(self, value: Any) -> Tensor:
-        return self._log().cdf(log(self._asked(value)))
-
-    def icdf(self, value: Any) -> Tensor:
-        return exp(self._log().icdf(value))
-
-    def entropy(self) -> Tensor:
-        return self._log().entropy() + self.loc
-
-    @property
-    def mean(self) -> Tensor:
-        return exp(self.loc + self.scale * self.scale / 2)
-
-    @property
-    def mode(self) -> Tensor:
-        return exp(self.loc - self.scale * self.scale)
-
-    @property
-    def variance(self) -> Tensor:
-        square = self.scale * self.scale
-        return expm1(square) * exp(2 * self.loc + square)
-
-
 class Laplace(_LocationScale):
     """exp(-|x - loc| / scale) / (2 scale)."""
 
@@ -213,6 +175,43 @@ class HalfNormal(Distribution):
     @property
     def variance(self) -> Tensor:
         return self.scale * self.scale * (1 - 2 / math.pi)
+
+
+class HalfCauchy(Distribution):
+    """The absolute value of a Cauchy variable about 0; without mean and variance (infinite)."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"scale": POSITIVE}
+    support = NONNEGATIVE
+    has_rsample = True
+    scale: Tensor
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, scale=scale)
+
+    def log_prob(self, value: Any) -> Tensor:
+        z = self._asked(value) / self.scale
+        return where(z >= 0, math.log(2 / math.pi) - log(self.scale) - log1p(z * z), -math.inf)
+
+    def cdf(self, value: Any) -> Tensor:
+        return 2 / math.pi * atan(self._asked(value) / self.scale)
+
+    def icdf(self, value: Any) -> Tensor:
+        return self.scale * tan(math.pi / 2 * value)
+
+    def entropy(self) -> Tensor:
+        return math.log(2 * math.pi) + log(self.scale)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.scale * math.inf
+
+    @property
+    def mode(self) -> Tensor:
+        return self.scale * 0.0
+
+    @property
+    def variance(self) -> Tensor:
+        return self.scale * math.inf
 
 
 class Exponential(Distribution):

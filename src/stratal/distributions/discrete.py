@@ -8,6 +8,9 @@ from stratal.base.errors import AttributeValueError
 from stratal.distributions.distribution import BIT, COUNT, NONNEGATIVE, REAL, UNIT, Distribution, Rule
 from stratal.special import logsumexp, xlogy
 from stratal.tensor import random
+from stratal.tensor.build import broadcast_shapes
+from stratal.tensor.composites.arithmetic import softplus
+from stratal.tensor.creation import arange
 from stratal.tensor.elementwise import exp, floor, log, log1p, maximum, minimum, sigmoid, where
 from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.shapes import broadcast_to
@@ -17,12 +20,8 @@ from stratal.tensor.tensor import Tensor
 _EDGE = 1.1920929e-07  # PyTorch's clamp of probabilities before their logarithms: float32's epsilon
 
 
-def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + exp(x))."""
-    return maximum(x, 0.0) + log1p(exp(-abs(x)))
-
-
-def _one_of(name: str, probs: Any, logits: Any) -> dict[str, Any]:
+def one_of(name: str, probs: Any, logits: Any) -> dict[str, Any]:
+    """Return the one parameter of the two that is given. Raises: AttributeValueError."""
     if (probs is None) == (logits is None):
         raise AttributeValueError(
             f"{name}: takes probs or logits", got="both" if probs is not None else "neither"
@@ -30,13 +29,15 @@ def _one_of(name: str, probs: Any, logits: Any) -> dict[str, Any]:
     return {"logits": logits} if probs is None else {"probs": probs}
 
 
-class _Odds(Distribution):
+class Odds(Distribution):
     """A distribution of one probability, given as itself or as the logarithm of its odds."""
 
     parameters: ClassVar[dict[str, Rule]] = {"probs": UNIT, "logits": REAL}
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        super().__init__(validate_args, **_one_of(type(self).__name__, probs, logits))
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None, **others: Any
+    ) -> None:
+        super().__init__(validate_args, **others, **one_of(type(self).__name__, probs, logits))
         if probs is None:
             self.probs: Tensor = sigmoid(self.logits)
         else:
@@ -44,7 +45,7 @@ class _Odds(Distribution):
             self.logits: Tensor = log(safe) - log1p(-safe)
 
 
-class Bernoulli(_Odds):
+class Bernoulli(Odds):
     """1 with probability `probs`, else 0."""
 
     support = BIT
@@ -60,6 +61,9 @@ class Bernoulli(_Odds):
     def entropy(self) -> Tensor:
         return softplus(self.logits) - self.probs * self.logits
 
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        return self._enumerated(arange(2, dtype=self.dtype), expand)
+
     @property
     def mean(self) -> Tensor:
         return self.probs
@@ -74,7 +78,7 @@ class Bernoulli(_Odds):
         return self.probs * (1 - self.probs)
 
 
-class Geometric(_Odds):
+class Geometric(Odds):
     """How many tries of probability `probs` fail before one succeeds."""
 
     parameters: ClassVar[dict[str, Rule]] = {
@@ -113,25 +117,21 @@ class Categorical(Distribution):
     """One of as many classes as the last axis of `probs` (weights, divided by their sum) or `logits` has."""
 
     parameters: ClassVar[dict[str, Rule]] = {"probs": NONNEGATIVE, "logits": REAL}
+    own_axes: ClassVar[dict[str, int]] = {"probs": 1, "logits": 1}
     support = COUNT
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        super().__init__(validate_args, **_one_of(type(self).__name__, probs, logits))
-        if not self.batch_shape:
-            raise AttributeValueError(f"{type(self).__name__}: needs an axis of classes", got="a scalar")
-        *batch, self.num_events = self.batch_shape
-        self.batch_shape = tuple(batch)
+        super().__init__(validate_args, **one_of(type(self).__name__, probs, logits))
         if probs is None:
             self.logits: Tensor = self.logits - logsumexp(self.logits, axis=-1, keepdims=True)
             self.probs: Tensor = exp(self.logits)
         else:
             self.probs = self.probs / self.probs.sum(axis=-1, keepdims=True)
             self.logits = log(minimum(maximum(self.probs, _EDGE), 1 - _EDGE))
+        self.num_events = int(self.probs.shape[-1])
 
     def _index(self, sample_shape: Any) -> Tensor:
-        drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
-        wide = broadcast_to(self.logits, (*drawn, *self.batch_shape, self.num_events))
-        return random.categorical(wide)
+        return random.categorical(self._wide(self.logits, sample_shape))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         with no_grad():
@@ -140,12 +140,15 @@ class Categorical(Distribution):
     def log_prob(self, value: Any) -> Tensor:
         x = self._asked(value).astype("int64")
         self._check("value", x, (f"below {self.num_events}", lambda v: v < self.num_events))
-        shape = (x + 0 * self.logits[..., 0].astype("int64")).shape
+        shape = broadcast_shapes("log_prob", x.shape, self.batch_shape)
         wide = broadcast_to(self.logits, (*shape, self.num_events))
         return take_along_axis(wide, broadcast_to(x, shape)[..., None], axis=-1)[..., 0]
 
     def entropy(self) -> Tensor:
         return -(self.probs * maximum(self.logits, -3.4e38)).sum(axis=-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        return self._enumerated(arange(self.num_events), expand)
 
     @property
     def mean(self) -> Tensor:
@@ -159,6 +162,49 @@ class Categorical(Distribution):
     def mode(self) -> Tensor:
         return self.probs.argmax(axis=-1)
 
-    def expand(self, batch_shape: Any) -> Distribution:
-        wide = broadcast_to(self.logits, (*batch_shape, self.num_events))
-        return type(self)(logits=wide, validate_args=False)
+
+class OneHotCategorical(Categorical):
+    """A class as a row of zeros with a 1 at its place: the event has the axis of classes."""
+
+    support = (
+        "0 but for one 1 along the last axis",
+        lambda x: ((x == 0) | (x == 1)).all(axis=-1) & (x.sum(axis=-1) == 1),
+    )
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(probs, logits, validate_args)
+        self.event_shape = (self.num_events,)
+
+    def _marked(self, classes: Tensor) -> Tensor:
+        return (classes[..., None] == arange(self.num_events)).astype(self.dtype)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return self._marked(super().sample(sample_shape))
+
+    def log_prob(self, value: Any) -> Tensor:
+        x = self._asked(value)
+        return where(x > 0, self.logits, 0.0).sum(axis=-1)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        return self._marked(super().enumerate_support(expand))
+
+    @property
+    def mean(self) -> Tensor:
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        return self.probs * (1 - self.probs)
+
+    @property
+    def mode(self) -> Tensor:
+        return self._marked(super().mode)
+
+
+class OneHotCategoricalStraightThrough(OneHotCategorical):
+    """As OneHotCategorical; the derivative of draws is that of the probabilities (Bengio et al., 2013)."""
+
+    has_rsample = True
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.sample(sample_shape) + (self.probs - self.probs.detach())

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from stratal.base.dtypes import float32
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.tensor import random
-from stratal.tensor.build import as_tensor
-from stratal.tensor.elementwise import maximum, sqrt
+from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, default_float
+from stratal.tensor.elementwise import exp, maximum, sqrt
 from stratal.tensor.explained import explain_methods
 from stratal.tensor.shapes import broadcast_to
 from stratal.tensor.state import MODE, no_grad
@@ -23,6 +22,10 @@ NONNEGATIVE: Rule = ("at least 0", lambda x: x >= 0)
 UNIT: Rule = ("in [0, 1]", lambda x: (x >= 0) & (x <= 1))
 BIT: Rule = ("0 or 1", lambda x: (x == 0) | (x == 1))
 COUNT: Rule = ("a whole number from 0 up", lambda x: (x >= 0) & (x % 1 == 0))
+SIMPLEX: Rule = (
+    "at least 0 with sum 1 along the last axis",
+    lambda x: (x >= 0).all(axis=-1) & (abs(x.sum(axis=-1) - 1) < 1e-6),
+)
 
 _TINY = 1.2e-38  # the smallest normal float32: draws that are inverted never meet the ends of their range
 
@@ -36,10 +39,12 @@ class Distribution:
 
     A subclass gives `parameters` (names and what must hold of each), `support`, and of the methods below
     those that exist. `validate_args` checks parameters, and what `log_prob` and `cdf` are asked about; inside
-    compiled functions, where no value is known, nothing is checked.
+    compiled functions, where no value is known, nothing is checked. `own_axes` says of a parameter how many
+    of its last axes one distribution has, none if it is not there.
     """
 
     parameters: ClassVar[dict[str, Rule]] = {}
+    own_axes: ClassVar[dict[str, int]] = {}
     support: ClassVar[Rule] = REAL
     has_rsample: ClassVar[bool] = False
     event_shape: tuple[int, ...] = ()
@@ -50,14 +55,23 @@ class Distribution:
 
     def __init__(self, validate_args: bool | None = None, **given: Any) -> None:
         self.validate_args = validate_args is not False
-        tensors = {name: as_tensor(value, type(self).__name__) for name, value in given.items()}
-        total: Any = sum(tensors.values())  # its type is that of all parameters together
-        dtype = total.dtype if total.dtype.is_float else float32
+        who = type(self).__name__
+        tensors = {name: as_tensor(value, who) for name, value in given.items()}
+        dtype = default_float(common_dtype(who, list(tensors.values())))
+        batches, own = [], {}
         for name, value in tensors.items():
+            cut = value.ndim - self.own_axes.get(name, 0)
+            if cut < 0:
+                raise AttributeValueError(
+                    f"{who}: {name} has at least {self.own_axes[name]} axes", got=str(value.type)
+                )
+            batches.append(value.shape[:cut])
+            own[name] = value.shape[cut:]
             self._check(name, value, self.parameters[name])
-            setattr(self, name, broadcast_to(value.astype(dtype), total.shape))
+        self.batch_shape: tuple[int, ...] = tuple(broadcast_shapes(who, *batches))  # type: ignore[arg-type]
+        for name, value in tensors.items():
+            setattr(self, name, broadcast_to(value.astype(dtype), (*self.batch_shape, *own[name])))
         self.dtype, self._given = dtype, tuple(given)
-        self.batch_shape: tuple[int, ...] = tuple(total.shape)
 
     def _check(self, name: str, value: Tensor, rule: Rule) -> None:
         words, holds = rule
@@ -84,6 +98,11 @@ class Distribution:
     def _extended(self, sample_shape: Any) -> tuple[int, ...]:
         drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
         return (*drawn, *self.batch_shape, *self.event_shape)
+
+    def _wide(self, parameter: Tensor, sample_shape: Any) -> Tensor:
+        """Return a parameter once per draw."""
+        drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        return broadcast_to(parameter, (*drawn, *parameter.shape))
 
     def _uniform(self, sample_shape: Any) -> Tensor:
         """Return floats uniform in (0, 1)."""
@@ -115,6 +134,19 @@ class Distribution:
         """Return the entropy in nats."""
         return self._missing("entropy")
 
+    def perplexity(self) -> Tensor:
+        """Return the exponential of the entropy."""
+        return exp(self.entropy())
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Return all values along a new axis in front, of one distribution each, or one for all."""
+        return self._missing("finite support")
+
+    def _enumerated(self, values: Tensor, expand: bool) -> Tensor:
+        """Return a row of values along a new axis in front of the batch."""
+        values = values.reshape((-1, *(1,) * len(self.batch_shape)))
+        return broadcast_to(values, (values.shape[0], *self.batch_shape)) if expand else values
+
     # -- moments -------------------------------------------------------------------------------------------
     @property
     def mean(self) -> Tensor:
@@ -135,5 +167,8 @@ class Distribution:
     def expand(self, batch_shape: Any) -> Distribution:
         """Return the same distribution for a larger batch, to which the present one broadcasts."""
         shape = tuple(batch_shape)
-        wide = {name: broadcast_to(getattr(self, name), shape) for name in self._given}
+        wide = {
+            name: broadcast_to(value, shape + value.shape[value.ndim - self.own_axes.get(name, 0) :])
+            for name, value in ((name, getattr(self, name)) for name in self._given)
+        }
         return type(self)(**wide, validate_args=False)

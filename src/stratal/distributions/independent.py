@@ -28,6 +28,7 @@ class Independent(Distribution):
                 got=f"{count} of {list(base.batch_shape)}",
             )
         self.base_dist, self.reinterpreted_batch_ndims = base, count
+        self.validate_args, self.dtype = base.validate_args, base.dtype
         self.has_rsample = base.has_rsample  # type: ignore[misc]  # as its base
         cut = len(base.batch_shape) - count
         self.batch_shape, self.event_shape = base.batch_shape[:cut], base.batch_shape[cut:] + base.event_shape

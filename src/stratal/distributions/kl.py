@@ -6,72 +6,232 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from stratal.distributions.continuous import Exponential, HalfNormal, Laplace, LogNormal, Normal, Uniform
-from stratal.distributions.discrete import Bernoulli, Categorical, Geometric, softplus
+from stratal.distributions.continuous import Cauchy, Exponential, Gumbel, HalfNormal, Laplace, Normal, Uniform
+from stratal.distributions.counts import Binomial, Poisson
+from stratal.distributions.discrete import Bernoulli, Categorical, Geometric, OneHotCategorical
 from stratal.distributions.distribution import Distribution, NotGivenError
+from stratal.distributions.gammas import Beta, Dirichlet, Gamma
 from stratal.distributions.independent import Independent
+from stratal.distributions.multivariate import MultivariateNormal
+from stratal.distributions.transformed import LogNormal, Pareto, TransformedDistribution
+from stratal.linalg import solve_triangular
+from stratal.special import betaln, digamma, erf, lgamma, xlogy
+from stratal.tensor.composites.arithmetic import softplus
 from stratal.tensor.elementwise import exp, log, log1p, where
 from stratal.tensor.tensor import Tensor
 
+_EULER = 0.5772156649015329
+Divergence = Callable[[Any, Any], Tensor]
+DIVERGENCES: dict[tuple[type[Distribution], type[Distribution]], Divergence] = {}
 
+
+def register_kl(p: type[Distribution], q: type[Distribution]) -> Callable[[Divergence], Divergence]:
+    """Return a decorator for a function of (p, q) that gives the divergence of such a pair."""
+
+    def register(function: Divergence) -> Divergence:
+        DIVERGENCES[p, q] = function
+        return function
+
+    return register
+
+
+def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
+    """Return the divergence of `q` from `p`, the mean of log(p/q) under p, for each element of the batch."""
+    for first in type(p).__mro__:
+        for second in type(q).__mro__:
+            if (first, second) in DIVERGENCES:
+                return DIVERGENCES[first, second](p, q)
+    known = sorted(b.__name__ for a, b in DIVERGENCES if issubclass(type(p), a))
+    raise NotGivenError(
+        "kl_divergence: no closed form", got=f"{type(p).__name__}, {type(q).__name__}",
+        hint=f"from {type(p).__name__} to {', '.join(known)}" if known else "register_kl adds one",
+    )  # fmt: skip
+
+
+def _missing(p: Distribution, q: Distribution) -> NotGivenError:
+    return NotGivenError("kl_divergence: no closed form", got=f"{p}, {q}")
+
+
+# -- of wrapped distributions --------------------------------------------------------------------------------
+@register_kl(Independent, Independent)
+def _independent(p: Any, q: Any) -> Tensor:
+    if p.event_shape != q.event_shape or p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        raise _missing(p, q)
+    return p.sum_events(kl_divergence(p.base_dist, q.base_dist))
+
+
+@register_kl(TransformedDistribution, TransformedDistribution)
+def _transformed(p: Any, q: Any) -> Tensor:
+    """The same map of both changes nothing."""
+    if p.transforms != q.transforms or p.event_shape != q.event_shape:
+        raise _missing(p, q)
+    return kl_divergence(p.base_dist, q.base_dist)
+
+
+# -- of one family -------------------------------------------------------------------------------------------
+@register_kl(LogNormal, LogNormal)
+@register_kl(Normal, Normal)
 def _normal(p: Any, q: Any) -> Tensor:
     ratio = (p.scale / q.scale) ** 2
     return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ** 2 - 1 - log(ratio))
 
 
+@register_kl(HalfNormal, HalfNormal)
 def _half_normal(p: Any, q: Any) -> Tensor:
     ratio = (p.scale / q.scale) ** 2
     return 0.5 * (ratio - 1 - log(ratio))
 
 
+@register_kl(Laplace, Laplace)
 def _laplace(p: Any, q: Any) -> Tensor:
     apart = abs(p.loc - q.loc)
     shared = (p.scale * exp(-apart / p.scale) + apart) / q.scale
     return shared - log(p.scale / q.scale) - 1
 
 
+@register_kl(Cauchy, Cauchy)
+def _cauchy(p: Any, q: Any) -> Tensor:
+    """See: Chyzak and Nielsen, 2019."""
+    return log(((p.scale + q.scale) ** 2 + (p.loc - q.loc) ** 2) / (4 * p.scale * q.scale))
+
+
+@register_kl(Gumbel, Gumbel)
+def _gumbel(p: Any, q: Any) -> Tensor:
+    ratio = p.scale / q.scale
+    off = (q.loc - p.loc) / q.scale
+    tail = exp(off + lgamma(1 + ratio)) - (1 + _EULER)
+    return -log(ratio) - off + ratio * _EULER + tail
+
+
+@register_kl(Exponential, Exponential)
 def _exponential(p: Any, q: Any) -> Tensor:
     ratio = q.rate / p.rate
     return ratio - 1 - log(ratio)
 
 
+@register_kl(Pareto, Pareto)
+def _pareto(p: Any, q: Any) -> Tensor:
+    ratio = q.alpha / p.alpha
+    found = q.alpha * log(p.scale / q.scale) - log(ratio) + ratio - 1
+    return where(p.scale < q.scale, math.inf, found)
+
+
+@register_kl(Uniform, Uniform)
 def _uniform(p: Any, q: Any) -> Tensor:
     inside = (q.low <= p.low) & (q.high >= p.high)
     return where(inside, log((q.high - q.low) / (p.high - p.low)), math.inf)
 
 
+@register_kl(Gamma, Gamma)
+def _gamma(p: Any, q: Any) -> Tensor:
+    a, b = p.concentration, q.concentration
+    found = b * log(p.rate / q.rate) + lgamma(b) - lgamma(a) + (a - b) * digamma(a)
+    return found + (q.rate - p.rate) * (a / p.rate)
+
+
+@register_kl(Beta, Beta)
+def _beta(p: Any, q: Any) -> Tensor:
+    a, b, c, d = p.concentration1, p.concentration0, q.concentration1, q.concentration0
+    found = betaln(c, d) - betaln(a, b) + (a - c) * digamma(a) + (b - d) * digamma(b)
+    return found + (c + d - a - b) * digamma(a + b)
+
+
+@register_kl(Dirichlet, Dirichlet)
+def _dirichlet(p: Any, q: Any) -> Tensor:
+    a, b = p.concentration, q.concentration
+    means = digamma(a) - digamma(a.sum(axis=-1, keepdims=True))
+    return q.log_normalizer() - p.log_normalizer() + ((a - b) * means).sum(axis=-1)
+
+
+@register_kl(MultivariateNormal, MultivariateNormal)
+def _multivariate_normal(p: Any, q: Any) -> Tensor:
+    spread = solve_triangular(q.scale_tril, p.scale_tril, upper=False)
+    off = solve_triangular(q.scale_tril, (q.loc - p.loc)[..., None], upper=False)
+    square = (spread * spread).sum(axis=(-2, -1)) + (off * off).sum(axis=(-2, -1))
+    return q.half_log_det() - p.half_log_det() + 0.5 * (square - p.event_shape[0])
+
+
+@register_kl(Bernoulli, Bernoulli)
 def _bernoulli(p: Any, q: Any) -> Tensor:
     return p.probs * (p.logits - q.logits) - softplus(p.logits) + softplus(q.logits)
 
 
+@register_kl(Binomial, Binomial)
+def _binomial(p: Any, q: Any) -> Tensor:
+    """Infinite where q takes fewer tries than p; where it takes more there is no closed form."""
+    if bool((q.total_count > p.total_count).any()):
+        raise _missing(p, q)
+    return where(p.total_count > q.total_count, math.inf, p.total_count * _bernoulli(p, q))
+
+
+@register_kl(Geometric, Geometric)
 def _geometric(p: Any, q: Any) -> Tensor:
     return -p.entropy() - log1p(-q.probs) / p.probs - q.logits
 
 
+@register_kl(Poisson, Poisson)
+def _poisson(p: Any, q: Any) -> Tensor:
+    return p.rate * (log(p.rate) - log(q.rate)) - (p.rate - q.rate)
+
+
+@register_kl(OneHotCategorical, OneHotCategorical)
+@register_kl(Categorical, Categorical)
 def _categorical(p: Any, q: Any) -> Tensor:
-    return (p.probs * (p.logits - q.logits)).sum(axis=-1)
+    found = where(p.probs == 0, 0.0, p.probs * (p.logits - q.logits))
+    return where((q.probs == 0) & (p.probs > 0), math.inf, found).sum(axis=-1)
 
 
-DIVERGENCES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
-    Bernoulli: _bernoulli,
-    Categorical: _categorical,
-    Exponential: _exponential,
-    Geometric: _geometric,
-    HalfNormal: _half_normal,
-    Laplace: _laplace,
-    LogNormal: _normal,
-    Normal: _normal,
-    Uniform: _uniform,
-}
+# -- of two families -----------------------------------------------------------------------------------------
+def _off(p: Any, q: Any) -> Tensor:
+    """Return the mean square of p's distance from q's mean, in q's deviations."""
+    return ((p.mean - q.loc) ** 2 + p.variance) / q.scale**2
 
 
-def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
-    """Return the divergence of `q` from `p`, both of one class, for each element of the batch."""
-    if isinstance(p, Independent) and isinstance(q, Independent) and p.event_shape == q.event_shape:
-        return p.sum_events(kl_divergence(p.base_dist, q.base_dist))
-    if type(p) is not type(q) or type(p) not in DIVERGENCES:
-        raise NotGivenError(
-            "kl_divergence: no closed form", got=f"{type(p).__name__}, {type(q).__name__}",
-            hint="for two of " + ", ".join(sorted(c.__name__ for c in DIVERGENCES)),
-        )  # fmt: skip
-    return DIVERGENCES[type(p)](p, q)
+def _to_normal(p: Any, q: Any) -> Tensor:
+    return -p.entropy() + 0.5 * math.log(2 * math.pi) + log(q.scale) + 0.5 * _off(p, q)
+
+
+def _to_exponential(p: Any, q: Any) -> Tensor:
+    return -p.entropy() - log(q.rate) + q.rate * p.mean
+
+
+def _infinite(p: Any, q: Any) -> Tensor:
+    return 0 * (p.mean + q.mean) + math.inf
+
+
+for _p in (Beta, Exponential, Gamma, Gumbel, Laplace, Uniform):
+    register_kl(_p, Normal)(_to_normal)
+for _p in (Beta, Gamma):
+    register_kl(_p, Exponential)(_to_exponential)
+for _p in (Exponential, Gamma, Gumbel, Laplace, Normal):  # they give weight to what q excludes
+    register_kl(_p, Uniform)(_infinite)
+    register_kl(_p, Beta)(_infinite)
+for _p in (Gumbel, Laplace, Normal):
+    register_kl(_p, Exponential)(_infinite)
+    register_kl(_p, Gamma)(_infinite)
+
+
+@register_kl(Exponential, Gamma)
+def _exponential_gamma(p: Any, q: Any) -> Tensor:
+    ratio = q.rate / p.rate
+    a = q.concentration
+    return ratio + lgamma(a) - a * log(ratio) + (a - 1) * _EULER - 1
+
+
+@register_kl(Normal, Laplace)
+def _normal_laplace(p: Any, q: Any) -> Tensor:
+    """The mean of |x - loc| under p is that of a folded normal variable."""
+    off = (p.loc - q.loc) / p.scale
+    folded = math.sqrt(2 / math.pi) * exp(-0.5 * off * off) + off * erf(off * math.sqrt(0.5))
+    return -p.entropy() + log(2 * q.scale) + p.scale / q.scale * folded
+
+
+@register_kl(Uniform, Beta)
+def _uniform_beta(p: Any, q: Any) -> Tensor:
+    """The means of log x and log(1 - x) under p, by the function x log x."""
+    width = p.high - p.low
+    above = (xlogy(p.high, p.high) - xlogy(p.low, p.low)) / width - 1
+    below = (xlogy(1 - p.low, 1 - p.low) - xlogy(1 - p.high, 1 - p.high)) / width - 1
+    a, b = q.concentration1, q.concentration0
+    found = -p.entropy() - (a - 1) * above - (b - 1) * below + betaln(a, b)
+    return where((p.low < 0) | (p.high > 1), math.inf, found)

@@ -1,0 +1,201 @@
+"""The normal distribution of vectors, and mixtures of distributions of one family."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any, ClassVar
+
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.distributions.discrete import Categorical
+from stratal.distributions.distribution import REAL, Distribution, Rule
+from stratal.linalg import cholesky, solve_triangular
+from stratal.special import log_softmax, logsumexp
+from stratal.tensor import random
+from stratal.tensor.build import as_tensor
+from stratal.tensor.creation import arange, eye, tril
+from stratal.tensor.elementwise import log
+from stratal.tensor.linear import diagonal, matmul
+from stratal.tensor.shapes import broadcast_to, flip
+from stratal.tensor.state import no_grad
+from stratal.tensor.tensor import Tensor
+
+LOWER: Rule = (
+    "lower triangular with a positive diagonal",
+    lambda x: (diagonal(x) > 0).all() & (x == tril(x)).all(),
+)
+SYMMETRIC: Rule = ("symmetric", lambda x: abs(x - x.mT) <= 1e-6 * (1 + abs(x)))
+
+
+class MultivariateNormal(Distribution):
+    """The normal distribution of vectors, by one of covariance, its inverse `precision`, or a factor.
+
+    `scale_tril` is a lower triangular L with L L^T the covariance.
+    """
+
+    parameters: ClassVar[dict[str, Rule]] = {
+        "loc": REAL, "covariance_matrix": SYMMETRIC, "precision_matrix": SYMMETRIC, "scale_tril": LOWER,
+    }  # fmt: skip
+    own_axes: ClassVar[dict[str, int]] = {
+        "loc": 1, "covariance_matrix": 2, "precision_matrix": 2, "scale_tril": 2,
+    }  # fmt: skip
+    has_rsample = True
+    loc: Tensor
+    scale_tril: Tensor
+
+    def __init__(
+        self,
+        loc: Any,
+        covariance_matrix: Any = None,
+        precision_matrix: Any = None,
+        scale_tril: Any = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        shapes = {
+            "covariance_matrix": covariance_matrix,
+            "precision_matrix": precision_matrix,
+            "scale_tril": scale_tril,
+        }
+        given = {name: value for name, value in shapes.items() if value is not None}
+        if len(given) != 1:
+            raise AttributeValueError(
+                "MultivariateNormal: takes one of covariance_matrix, precision_matrix, scale_tril",
+                got=", ".join(given) or "none",
+            )
+        ((name, value),) = given.items()
+        matrix, mean = as_tensor(value, "MultivariateNormal"), as_tensor(loc, "MultivariateNormal")
+        size = matrix.shape[-1] if matrix.ndim else 0
+        if matrix.ndim < 2 or matrix.shape[-2] != size or (mean.ndim and mean.shape[-1] not in (1, size)):
+            raise ShapeError(
+                f"MultivariateNormal: {name} must be square matrices of the size of loc",
+                got=f"{matrix.type}, loc {mean.type}",
+            )
+        mean = broadcast_to(mean, (*mean.shape[:-1], size)) if mean.ndim else mean
+        super().__init__(validate_args, loc=mean, **given)
+        self.event_shape = (int(size),)
+        if name == "covariance_matrix":
+            self.scale_tril = cholesky(self.covariance_matrix)
+        elif name == "precision_matrix":
+            # with J the exchange matrix and J P J = M M^T, the inverse of P is that of J M J on both sides
+            turned = cholesky(flip(self.precision_matrix, axis=(-2, -1)))
+            upper = flip(turned, axis=(-2, -1)).mT
+            self.scale_tril = solve_triangular(upper, eye(int(size), dtype=self.dtype), upper=False)
+
+    @cached_property
+    def covariance_matrix(self) -> Tensor:
+        return matmul(self.scale_tril, self.scale_tril.mT)
+
+    @cached_property
+    def precision_matrix(self) -> Tensor:
+        one = eye(self.event_shape[0], dtype=self.dtype)
+        inverse = solve_triangular(self.scale_tril, one, upper=False)
+        return matmul(inverse.mT, inverse)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        noise = random.standard_normal(self._extended(sample_shape), dtype=self.dtype)
+        return self.loc + matmul(self.scale_tril, noise[..., None])[..., 0]
+
+    def half_log_det(self) -> Tensor:
+        """Return half of the logarithm of the determinant of the covariance."""
+        return log(diagonal(self.scale_tril)).sum(axis=-1)
+
+    def log_prob(self, value: Any) -> Tensor:
+        off = self._asked(value) - self.loc
+        z = solve_triangular(self.scale_tril, off[..., None], upper=False)[..., 0]
+        return (
+            -0.5 * (self.event_shape[0] * math.log(2 * math.pi) + (z * z).sum(axis=-1)) - self.half_log_det()
+        )
+
+    def entropy(self) -> Tensor:
+        return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self.half_log_det()
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return (self.scale_tril * self.scale_tril).sum(axis=-1)
+
+    def expand(self, batch_shape: Any) -> Distribution:
+        shape, size = tuple(batch_shape), self.event_shape[0]
+        return MultivariateNormal(
+            broadcast_to(self.loc, (*shape, size)),
+            scale_tril=broadcast_to(self.scale_tril, (*shape, size, size)),
+            validate_args=False,
+        )
+
+
+class MixtureSameFamily(Distribution):
+    """One of the distributions along the last axis of the batch of `component_distribution`, drawn first."""
+
+    def __init__(
+        self,
+        mixture_distribution: Categorical,
+        component_distribution: Distribution,
+        validate_args: bool | None = None,
+    ) -> None:
+        mixture, parts = mixture_distribution, component_distribution
+        if not isinstance(mixture, Categorical) or mixture.event_shape:
+            raise AttributeValueError("MixtureSameFamily: is mixed by a Categorical", got=repr(mixture))
+        if not parts.batch_shape or parts.batch_shape[-1] != mixture.num_events:
+            raise ShapeError(
+                "MixtureSameFamily: the last axis of the batch of components must count the classes",
+                got=f"{list(parts.batch_shape)} for {mixture.num_events}",
+            )
+        self.validate_args = validate_args is not False
+        self.component_distribution, self.dtype = parts, parts.dtype
+        self.batch_shape, self.event_shape = parts.batch_shape[:-1], parts.event_shape
+        self.mixture_distribution: Any = mixture.expand(self.batch_shape)
+        self._events = len(parts.event_shape)
+
+    def __repr__(self) -> str:
+        return f"MixtureSameFamily({self.mixture_distribution}, {self.component_distribution})"
+
+    def _weighted(self, x: Tensor) -> Tensor:
+        """Return a sum over components, weighted by their probabilities."""
+        weights = self.mixture_distribution.probs.reshape(
+            (*self.component_distribution.batch_shape, *(1,) * self._events)
+        )
+        return (weights * x).sum(axis=-1 - self._events)
+
+    def _each(self, value: Any) -> Tensor:
+        x = as_tensor(value, "MixtureSameFamily")
+        return x.reshape((*x.shape[: x.ndim - self._events], 1, *x.shape[x.ndim - self._events :]))
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        with no_grad():
+            chosen = self.mixture_distribution.sample(sample_shape)
+            mark = chosen[..., None] == arange(self.mixture_distribution.num_events)
+            drawn = self.component_distribution.sample(sample_shape)
+            mark = mark.reshape((*mark.shape, *(1,) * self._events)).astype(drawn.dtype)
+            return (drawn * mark).sum(axis=-1 - self._events).detach()
+
+    def log_prob(self, value: Any) -> Tensor:
+        each = self.component_distribution.log_prob(self._each(value))
+        return logsumexp(each + log_softmax(self.mixture_distribution.logits, axis=-1), axis=-1)
+
+    def cdf(self, value: Any) -> Tensor:
+        return (self.component_distribution.cdf(self._each(value)) * self.mixture_distribution.probs).sum(
+            axis=-1
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        return self._weighted(self.component_distribution.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        parts = self.component_distribution
+        centre = self._weighted(parts.mean)
+        off = parts.mean - self._each(centre)
+        return self._weighted(parts.variance + off * off)
+
+    def expand(self, batch_shape: Any) -> Distribution:
+        count = self.component_distribution.batch_shape[-1]
+        wide = self.component_distribution.expand((*batch_shape, count))
+        return MixtureSameFamily(self.mixture_distribution.expand(batch_shape), wide)
