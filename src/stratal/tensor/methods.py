@@ -16,13 +16,17 @@ from stratal.base.dims import Sym
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.tensor import (
+    calculus,
     composites,
     creation,
     elementwise,
     indexing,
     linear,
+    parts,
+    random,
     reductions,
     selection,
+    sets,
     shapes,
     sorting,
 )
@@ -42,9 +46,8 @@ from stratal.tensor.tensor import tensor as make_tensor
 # -- the same function under its own name --------------------------------------------------------------------
 _PLAIN: dict[Any, tuple[str, ...]] = {
     elementwise: (
-        *FUNCTIONS, "clip", "hypot", "lerp", "log10", "logaddexp", "positive", "pow", "reciprocal", "relu",
-        "sinc",
-        "square",
+        *FUNCTIONS, "clip", "hypot", "lerp", "log10", "logaddexp", "nan_to_num", "positive", "pow",
+        "reciprocal", "relu", "sinc", "square",
     ),
     shapes: (
         "chunk", "expand", "flatten", "flip", "moveaxis", "narrow", "ravel", "repeat_interleave", "roll",
@@ -59,7 +62,12 @@ _PLAIN: dict[Any, tuple[str, ...]] = {
     linear: ("addmm", "bmm", "diagonal", "dot", "matmul", "mm", "mv", "outer", "trace"),
     indexing: (
         "gather", "index_add", "index_select", "masked_fill", "masked_select", "scatter", "scatter_add",
+        "take",
     ),
+    calculus: ("diff",),
+    creation: ("tril", "triu"),
+    parts: ("angle", "conj", "copysign", "nextafter", "signbit"),
+    sets: ("unique", "unique_consecutive"),
 }  # fmt: skip
 
 _OPERATORS = {
@@ -73,10 +81,14 @@ _COMPARISONS = {
     "ge": "greater_equal",
 }  # fmt: skip
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
-_IN_PLACE_UNARY = (
-    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "relu",
-    "round", "rsqrt", "sigmoid",
-    "sign", "sin", "sqrt", "square", "tanh", "trunc",
+_IN_PLACE = (
+    "abs", "absolute", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "copysign", "cos", "cosh", "cumprod", "cumsum",
+    "digamma", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "floor_divide", "fmod", "ge",
+    "gt", "hypot", "le", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "lt", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter",
+    "reciprocal", "relu", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt",
+    "square", "tan", "tanh", "tril", "triu", "trunc",
 )  # fmt: skip
 _CASTS = {
     "bool": "bool", "byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64",
@@ -271,6 +283,28 @@ def clip_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return update(self, elementwise.clip(self, min, max), "clamp_")
 
 
+def normal_(self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
+    """Give this tensor draws from the normal distribution, and return it."""
+    drawn = random.randn(self.shape, dtype=self.dtype, generator=generator)
+    return update(self, drawn * std + mean, "normal_")
+
+
+def uniform_(self: Tensor, from_: Any = 0.0, to: Any = 1.0, *, generator: Any = None) -> Tensor:
+    """Give this tensor draws from the uniform distribution on [from_, to), and return it."""
+    drawn = random.rand(self.shape, dtype=self.dtype, generator=generator)
+    return update(self, drawn * (to - from_) + from_, "uniform_")
+
+
+def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    """Give this tensor 1 with probability `p`, else 0, and return it."""
+    return update(self, random.rand(self.shape, generator=generator) < p, "bernoulli_")
+
+
+def where(self: Tensor, condition: Any, other: Any) -> Tensor:
+    """Return this tensor where the condition holds, else the other."""
+    return elementwise.where(condition, self, other)  # type: ignore[no-any-return]
+
+
 def new_tensor(self: Tensor, data: Any, dtype: Any = None) -> Tensor:
     """Return a tensor of data in the dtype of this one."""
     return make_tensor(data, dtype=dtype or self.dtype)
@@ -289,6 +323,11 @@ def new_ones(self: Tensor, *size: Any, dtype: Any = None) -> Tensor:
 def new_full(self: Tensor, size: Any, fill_value: Any, dtype: Any = None) -> Tensor:
     """Return a filled tensor in the dtype of this one."""
     return creation.full(size, fill_value, dtype=dtype or self.dtype)
+
+
+def new_empty(self: Tensor, *size: Any, dtype: Any = None) -> Tensor:
+    """Return a tensor in the dtype of this one, of any values (zeros)."""
+    return new_zeros(self, *size, dtype=dtype)
 
 
 def expand_as(self: Tensor, other: Tensor) -> Tensor:
@@ -313,6 +352,11 @@ def t(self: Tensor) -> Tensor:
 def _reversed(self: Tensor) -> Tensor:
     """The matrix with its axes exchanged (all of them, for more than two)."""
     return shapes.permute_dims(self, range(self.ndim)[::-1])
+
+
+def _adjoint(self: Tensor) -> Tensor:
+    """The matrix with its last two axes exchanged, conjugated."""
+    return parts.conj(shapes.matrix_transpose(self))
 
 
 def to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
@@ -340,9 +384,9 @@ def _contains(self: Tensor, value: Any) -> bool:
 
 
 _OWN = (
-    __array_namespace__, clone, contiguous, copy_, cpu, expand_as, fill_, is_complex, is_contiguous,
-    is_floating_point, new_full, new_ones, new_tensor, new_zeros, permute, register_hook, repeat, reshape, to,
-    to_device, type_as, unsqueeze, view, view_as, zero_,
+    __array_namespace__, bernoulli_, clone, contiguous, copy_, cpu, expand_as, fill_, is_complex,
+    is_contiguous, is_floating_point, new_empty, new_full, new_ones, new_tensor, new_zeros, normal_, permute,
+    register_hook, repeat, reshape, to, to_device, type_as, uniform_, unsqueeze, view, view_as, where, zero_,
 )  # fmt: skip
 
 
@@ -384,10 +428,13 @@ def _install() -> None:
         std=_spread(reductions.std),
         var=_spread(reductions.var), unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
         broadcast_to=shapes.broadcast_to, T=property(_reversed), mT=property(shapes.matrix_transpose),
+        H=property(_adjoint), mH=property(_adjoint), adjoint=_adjoint,
+        real=property(parts.real), imag=property(parts.imag), conjugate=parts.conj, copy=clone,
+        reshape_as=view_as, split_with_sizes=shapes.split, take_along_dim=indexing.take_along_axis,
+        searchsorted=sorting.searchsorted, multinomial=random.multinomial, bernoulli=random.bernoulli,
         at=property(At), __getitem__=indexing.getitem, __setitem__=indexing.setitem, __contains__=_contains,
     )  # fmt: skip
-    for name in _IN_PLACE_UNARY:
-        methods[f"{name}_"] = _in_place(f"{name}_", getattr(elementwise, name))
+    methods.update({f"{name}_": _in_place(f"{name}_", methods[name]) for name in _IN_PLACE})
     for name, dtype in _CASTS.items():
         methods[name] = functools.partialmethod(cast, as_dtype(dtype))
     methods.update({function.__name__: function for function in _OWN})
