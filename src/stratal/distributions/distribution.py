@@ -54,7 +54,7 @@ class Distribution:
         explain_methods(cls, "__init__", "log_prob", "cdf", "icdf", "rsample", "sample", "entropy", "expand")
 
     def __init__(self, validate_args: bool | None = None, **given: Any) -> None:
-        self.validate_args = validate_args is not False
+        self.validate_args, self._given = validate_args is not False, tuple(given)
         who = type(self).__name__
         tensors = {name: as_tensor(value, who) for name, value in given.items()}
         dtype = default_float(common_dtype(who, list(tensors.values())))
@@ -71,7 +71,7 @@ class Distribution:
         self.batch_shape: tuple[int, ...] = tuple(broadcast_shapes(who, *batches))  # type: ignore[arg-type]
         for name, value in tensors.items():
             setattr(self, name, broadcast_to(value.astype(dtype), (*self.batch_shape, *own[name])))
-        self.dtype, self._given = dtype, tuple(given)
+        self.dtype = dtype
 
     def _check(self, name: str, value: Tensor, rule: Rule) -> None:
         words, holds = rule
@@ -88,7 +88,7 @@ class Distribution:
         return x.astype(self.dtype)
 
     def __repr__(self) -> str:
-        names = ", ".join(f"{name}: {getattr(self, name).type}" for name in self._given)
+        names = ", ".join(f"{name}: {getattr(self, name).type}" for name in self._given if name in vars(self))
         return f"{type(self).__name__}({names})"
 
     def _missing(self, what: str) -> Any:

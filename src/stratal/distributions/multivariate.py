@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.distributions.discrete import Categorical
 from stratal.distributions.distribution import REAL, Distribution, Rule
-from stratal.linalg import cholesky, solve_triangular
+from stratal.linalg import cholesky, diagonal, solve_triangular
 from stratal.special import log_softmax, logsumexp
 from stratal.tensor import random
 from stratal.tensor.build import as_tensor
 from stratal.tensor.creation import arange, eye, tril
 from stratal.tensor.elementwise import log
-from stratal.tensor.linear import diagonal, matmul
+from stratal.tensor.linear import matmul
 from stratal.tensor.shapes import broadcast_to, flip
 from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
