@@ -13,12 +13,14 @@ import pytest
 from stratal.base import settings
 from stratal.base.errors import AttributeValueError, FormatError, ShapeError
 from stratal.data import (
+    ConcatDataset,
     DataLoader,
     Subset,
     TensorDataset,
     digits,
     digits_split,
     permutation,
+    random_split,
     stratified_split,
 )
 from stratal.data.digits import SPLIT
@@ -146,6 +148,30 @@ def test_any_data_set_with_a_length_and_elements_will_do() -> None:
     assert str(batch["y"].dtype) == "f32"
     (batch,) = DataLoader(Subset(Squares(), [4, 1]), 2)
     assert np.asarray(batch["y"]).tolist() == [2.0, 0.5]
+
+
+def test_data_sets_are_split_and_joined() -> None:
+    whole = rows(10)
+    parts = random_split(whole, [7, 3], seed=2)
+    assert [len(part) for part in parts] == [7, 3]
+    found = [int(part[k][0]) for part in parts for k in range(len(part))]
+    assert sorted(found) == sorted(int(whole[k][0]) for k in range(10))
+    assert [len(part) for part in random_split(whole, [0.55, 0.25, 0.2])] == [6, 2, 2]
+    joined = ConcatDataset(parts)
+    assert [int(joined[k][0]) for k in range(-10, 0)] == found
+    (batch,) = DataLoader(parts[0], 7)
+    assert np.asarray(batch[0])[0] == found[0]
+    lists = list(
+        DataLoader(joined, 4, collate_fn=lambda elements: len(elements), num_workers=2, pin_memory=True)
+    )
+    assert lists == [4, 4, 2]
+    with pytest.raises(IndexError):
+        joined[10]
+    for lengths in ([5, 4], [0.5, 0.4], [11, -1]):
+        with pytest.raises(AttributeValueError, match="add up"):
+            random_split(whole, lengths)
+    with pytest.raises(AttributeValueError, match="at least one"):
+        ConcatDataset([])
 
 
 def test_bad_data_and_batch_sizes_are_refused() -> None:

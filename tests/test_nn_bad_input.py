@@ -64,3 +64,9 @@ def test_an_argument_of_another_kind_is_named():
         F.dropout(tensor(3), "half")
     with pytest.raises(TypeError, match="unexpected keyword"):
         F.relu(tensor(3), slope=1)
+
+
+def test_an_array_where_a_tensor_is_asked_for_names_what_makes_one() -> None:
+    with pytest.raises(st.StratalError, match="is a tensor") as caught:
+        nn.Linear(3, 2)(np.ones((2, 3), np.float32))
+    assert "st.tensor(x)" in str(caught.value)

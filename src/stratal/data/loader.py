@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,10 +64,53 @@ class Subset:
         return self.dataset[int(self.positions[index])]
 
 
+class ConcatDataset:
+    """The elements of several data sets, one set after the other."""
+
+    def __init__(self, datasets: Iterable[Dataset]) -> None:
+        self.datasets = list(datasets)
+        self.ends = np.cumsum([len(d) for d in self.datasets], dtype=np.int64)
+        if not self.datasets:
+            raise AttributeValueError("ConcatDataset: takes at least one data set", got="none")
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, index: int, /) -> Any:
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"element {index} of {len(self)}")
+        part = int(np.searchsorted(self.ends, place, side="right"))
+        return self.datasets[part][place - (int(self.ends[part - 1]) if part else 0)]
+
+
+def random_split(dataset: Dataset, lengths: Sequence[float], seed: int | None = None) -> list[Subset]:
+    """Return subsets that share no element, drawn at random: by numbers of elements, or by shares of 1.
+
+    What shares leave over when they are rounded down goes to the first subsets, one element each.
+    Raises: AttributeValueError when the lengths are not those of the data set.
+    """
+    count = len(dataset)
+    sizes = [int(n) for n in lengths]
+    if abs(sum(lengths) - 1) < 1e-6 and max(lengths, default=0) <= 1 and count != 1:
+        sizes = [math.floor(count * share) for share in lengths]
+        for k in range(count - sum(sizes)):
+            sizes[k % len(sizes)] += 1
+    if sum(sizes) != count or min(sizes, default=0) < 0:
+        raise AttributeValueError(
+            "random_split: lengths add up to the elements of the data set, or are shares of 1",
+            got=f"{list(lengths)} for {count} elements",
+        )
+    order = permutation(count, settings.seed.value if seed is None else seed)
+    return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+
+
 class DataLoader:
     """Iterates over batches of tensors, once per epoch; each iteration is the next epoch.
 
     `shuffle` gives every epoch its own order: `seed` (by default the setting) and the epoch's number decide.
+    `collate_fn` makes a batch of the list of its elements, by default by stacking. `num_workers` and
+    `pin_memory` are there for scripts written for PyTorch: batches are made by the thread that asks for them.
     `state_dict` says where the loader stands, so that a resumed run sees the batches it would have seen.
     """
 
@@ -76,12 +120,16 @@ class DataLoader:
         batch_size: int = 1,
         shuffle: bool = False,
         *,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
         drop_last: bool = False,
         seed: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise AttributeValueError("DataLoader: a batch has at least one element", got=str(batch_size))
         self.dataset = dataset
+        self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.drop_last = drop_last
@@ -113,9 +161,13 @@ class DataLoader:
         return permutation(count, self.seed, epoch) if self.shuffle else np.arange(count)
 
     def _batch(self, positions: Array) -> Any:
-        if isinstance(self.dataset, TensorDataset):
-            return tuple(tensor(a[positions]) for a in self.dataset.arrays)
-        return tree.map(_stacked, *(self.dataset[int(p)] for p in positions))
+        source: Any = self.dataset
+        while isinstance(source, Subset):
+            source, positions = source.dataset, source.positions[positions]
+        if isinstance(source, TensorDataset) and self.collate_fn is None:
+            return tuple(tensor(a[positions]) for a in source.arrays)
+        rows = [source[int(p)] for p in positions]
+        return tree.map(_stacked, *rows) if self.collate_fn is None else self.collate_fn(rows)
 
     def state_dict(self) -> dict[str, int]:
         """Return where the loader stands: its seed, its epoch and how many of the epoch's batches are out."""

@@ -143,8 +143,11 @@ def _misfit(name: str, signature: inspect.Signature, given: Mapping[str, Any]) -
         known = [kind for kind in kinds if kind is not None]
         if len(known) == len(kinds) and not any(isinstance(value, kind.types) for kind in known):
             words = " or ".join(kind.words for kind in known)
+            array = "Tensor" in str(parameter.annotation) and hasattr(value, "__array__")
             return DTypeError(
-                f"{name}: {argument!r} is {words}", got=f"{type(value).__name__} {shown(value)}"
+                f"{name}: {argument!r} is {words}",
+                got=f"{type(value).__name__} {shown(value)}",
+                hint="st.tensor(x) makes a tensor of an array" if array else "",
             )
     return None
 
