@@ -33,6 +33,7 @@ bench: ## Measure against every peer that is installed (long); BENCH_FLAGS='--on
 docs: ## Renew what the documentation shows of the code, run its examples and the tour, build the site (build/site)
 	$(PYTHON) tests/doc_examples.py
 	$(PYTHON) tests/doc_pages.py
+	$(PYTHON) docs/generate/pictures.py
 	$(PYTHON) docs/tour.py > /dev/null
 	$(PYTHON) -m mkdocs build --strict
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -49,12 +51,12 @@ def test_an_entry_has_its_signature_its_docstring_and_its_place(reference: dict[
 def test_a_docstring_becomes_markdown() -> None:
     import docstrings
 
-    text = """Return x[i] * y_1, see `a*b`.
+    text = """Return x[i] * y_1 <- 2, see `a*b`.
 
     Shapes: [m, n]
     """
     assert docstrings.markdown(text.replace("    ", "")) == (
-        "Return x\\[i\\] \\* y\\_1, see `a*b`.\n\n**Shapes:** \\[m, n\\]"
+        "Return x\\[i\\] \\* y\\_1 &lt;- 2, see `a*b`.\n\n**Shapes:** \\[m, n\\]"
     )
     assert (
         docstrings.markdown("An example:\n    f(x)\n      .g()")
@@ -64,6 +66,30 @@ def test_a_docstring_becomes_markdown() -> None:
     def f(self, x: int, y="a", *, z: None = None) -> None: ...
 
     assert docstrings.signature("f", f) == "f(x: int, y='a', *, z=None)"
+
+
+def test_pictures_are_drawn_with_every_box_and_arrow_inside() -> None:
+    import pictures
+
+    boxes = {name: pictures.Box([name, "f32[2]"]) for name in "abcde"}
+    arrows = [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("e", "d")]
+    text = pictures.drawing(boxes, arrows)
+    root = ElementTree.fromstring(text)
+    width, height = map(float, root.attrib["viewBox"].split()[2:])
+    rects = [r.attrib for r in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert len(rects) == len(boxes) and text.count("marker-end") == len(arrows)
+    for r in rects:
+        assert float(r["x"]) >= 0 and float(r["x"]) + float(r["width"]) <= width + 1
+        assert float(r["y"]) >= 0 and float(r["y"]) + float(r["height"]) <= height + 1
+    rows: dict[str, list[dict[str, str]]] = {}
+    for r in rects:
+        rows.setdefault(r["y"], []).append(r)
+    for row in rows.values():
+        ends = sorted((float(r["x"]), float(r["x"]) + float(r["width"])) for r in row)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
+    for name, svg in pictures.pictures().items():
+        ElementTree.fromstring(svg)
+        assert (pictures.FOLDER / name).exists()
 
 
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any, Final
 LABELS: Final = ("Cost", "Dtype", "Example", "Raises", "Returns", "See", "Shapes", "Units")
 _LABEL: Final = re.compile(rf"^({'|'.join(LABELS)}): ")
 _CODE: Final = re.compile(r"(`[^`]*`)")
-_SPECIAL: Final = re.compile(r"([\\*_<>\[\]|])")
+_SPECIAL: Final = str.maketrans({c: f"\\{c}" for c in "\\*_[]>"} | {"<": "&lt;", "|": "&#124;"})
+WIDTH: Final = 88  # of a call that stands on one line
 PLAIN: Final = ("Any", "'Any'", "None", "'None'")  # annotations that tell a reader nothing
 
 
@@ -33,7 +34,7 @@ def _parts(block: str) -> Iterator[str]:
 def escaped(text: str) -> str:
     """Return text in which nothing but what stands between backticks means anything to Markdown."""
     parts = _CODE.split(text)
-    return "".join(p if p.startswith("`") else _SPECIAL.sub(r"\\\1", p) for p in parts)
+    return "".join(p if p.startswith("`") else p.translate(_SPECIAL) for p in parts)
 
 
 def summary(value: Any) -> str:
@@ -54,5 +55,23 @@ def signature(name: str, value: Any) -> str:
         if p.name != "self"
     ]
     result = inspect.Signature.empty if str(found.return_annotation) in PLAIN else found.return_annotation
-    text = str(found.replace(parameters=parameters, return_annotation=result))
-    return name + re.sub(r"(?<=[:>] )'([^']*)'", r"\1", text)
+    text = re.sub(
+        r"(?<=[:>] )'([^']*)'", r"\1", str(found.replace(parameters=parameters, return_annotation=result))
+    )
+    return _wrapped(name + text) if len(name + text) > WIDTH else name + text
+
+
+def _wrapped(call: str) -> str:
+    """Return a call with a line for each argument."""
+    parts, depth = [], 0
+    for letter in call:
+        depth += letter in "([{"
+        depth -= letter in ")]}"
+        if letter == "(" and depth == 1:
+            letter = "(\n    "
+        elif letter == ")" and depth == 0:
+            letter = ",\n)"
+        elif letter == "," and depth == 1:
+            letter = ",\n   "
+        parts.append(letter)
+    return "".join(parts)

@@ -23,6 +23,25 @@ INNER = (
     "compat.tf1",
 )
 TENSOR = "Tensor"
+SECTIONS = {  # of the functions of `stratal` itself, by the modules that define them
+    "Making tensors": "tensor tensor.tensor tensor.creation tensor.random",
+    "Element by element": "tensor.elementwise tensor.composites.arithmetic tensor.composites.complexes "
+    "tensor.parts special.gammas special.information",
+    "Reductions and statistics": "tensor.reductions tensor.composites.statistics tensor.composites.nans "
+    "tensor.composites.quantiles tensor.composites.running",
+    "Shapes, joining and splitting": "tensor.shapes tensor.composites.joining tensor.composites.padding",
+    "Indexing and writing": "tensor.indexing tensor.selection tensor.composites.writing",
+    "Sorting, sets and counting": "tensor.sorting tensor.sets tensor.composites.histograms",
+    "Products and matrices": "tensor.linear tensor.composites.matrices",
+    "Sequences and signals": "tensor.calculus tensor.composites.signals tensor.composites.windows fft.frames",
+    "Derivatives and other transformations": "tensor.gradients tensor.jacobians tensor.mapping tensor.custom "
+    "tensor.checkpoint",
+    "Control flow": "tensor.control tensor.associative",
+    "Compiling, modes": "tensor.capture tensor.state tensor.lazy tensor.autocast",
+    "Dtypes": "tensor.info",
+    "Files and measurements": "formats.saved inspect.profiler",
+    "More": "",
+}
 
 
 class Entry(NamedTuple):
@@ -64,20 +83,24 @@ def entries(module: ModuleType) -> list[Entry]:
 
 
 def functions() -> dict[str, list[Entry]]:
-    """Return the functions of `stratal` itself by the module that defines them."""
-    groups: dict[str, list[Entry]] = {}
+    """Return the functions of `stratal` itself by the section they belong to."""
+    section = {
+        f"stratal.{module}": title for title, modules in SECTIONS.items() for module in modules.split()
+    }
+    groups: dict[str, list[Entry]] = {title: [] for title in SECTIONS}
     for name in sorted({*FUNCTIONS, *st._HOMES} - {TENSOR}):
         value = FUNCTIONS.get(name) or getattr(st, name)
         if callable(value) and not name.startswith("_"):
-            groups.setdefault(value.__module__, []).append(Entry(name, value))
-    return dict(sorted(groups.items()))
+            groups[section.get(value.__module__, "More")].append(Entry(name, value))
+    return {title: found for title, found in groups.items() if found}
 
 
 def members(cls: type) -> list[Entry]:
-    """Return the public methods and properties a class has of its own."""
+    """Return the public methods and properties a class adds to those of its bases."""
+    inherited = {name for base in cls.__mro__[1:] for name in vars(base)}
     own = [
         Entry(name, inspect.getattr_static(cls, name))
-        for name in sorted(vars(cls))
+        for name in sorted({*vars(cls)} - inherited)
         if not name.startswith("_")
     ]
     return [e for e in own if callable(e.value) or isinstance(e.value, property | classmethod | staticmethod)]

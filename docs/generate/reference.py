@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -39,11 +38,8 @@ class Reference:
 
     def functions(self) -> str:
         lines = ["# stratal", "", "The functions of `stratal` itself, by what they do.", ""]
-        titles = {module.rpartition(".")[2].capitalize().replace("_", " "): module for module in functions()}
-        for title, module in sorted(titles.items()):
-            about = inspect.getdoc(sys.modules[module]) or ""
-            lines += [f"## {title}", "", escaped(about.split("\n\n")[0]), ""]
-            lines += self._entries("stratal", functions()[module], "###")
+        for title, found in functions().items():
+            lines += [f"## {title}", "", *self._entries("stratal", found, "###")]
         return "\n".join(lines)
 
     def namespace(self, name: str, module: Any) -> str:
@@ -85,15 +81,12 @@ def _described(e: Entry) -> Iterator[str]:
     if inspect.isclass(e.value):
         yield ""
         for m in members(e.value):
-            if not isinstance(m.value, property) and m.name not in _LAYER_PARTS and inspect.getdoc(m.value):
+            if not isinstance(m.value, property) and inspect.getdoc(m.value):
                 value = getattr(m.value, "__func__", m.value)
                 yield f"- `{signature(m.name, value)}`: {summary(m.value)}"
     if e.place:
         yield ""
         yield f"`{e.place}`{{ .place }}"
-
-
-_LAYER_PARTS = ("forward", "extra_repr", "reset_parameters", "update", "compute")
 
 
 def primitive_ops() -> str:
