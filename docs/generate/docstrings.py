@@ -63,15 +63,11 @@ def signature(name: str, value: Any) -> str:
 
 def _wrapped(call: str) -> str:
     """Return a call with a line for each argument."""
-    parts, depth = [], 0
-    for letter in call:
-        depth += letter in "([{"
-        depth -= letter in ")]}"
-        if letter == "(" and depth == 1:
-            letter = "(\n    "
-        elif letter == ")" and depth == 0:
-            letter = ",\n)"
-        elif letter == "," and depth == 1:
-            letter = ",\n   "
-        parts.append(letter)
-    return "".join(parts)
+    name, _, rest = call.partition("(")
+    parts, depth = [], 1
+    for place, letter in enumerate(rest):
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth == 0:
+            return f"{name}(\n    {''.join(parts)},\n{rest[place:]}"
+        parts.append(",\n   " if letter == "," and depth == 1 else letter)
+    return call

@@ -63,7 +63,7 @@ class Reference:
         for e in sorted(found, key=lambda e: (e.name != getattr(e.value, "__name__", ""), e.name.lower())):
             yield f"{heading} {escaped(e.name)} {{ #{home}.{e.name} }}"
             yield ""
-            first = self._seen.setdefault(id(e.value), f"{home}.md#{home}.{e.name}")
+            first = self._seen.setdefault(id(inspect.unwrap(e.value)), f"{home}.md#{home}.{e.name}")
             shown = first.rpartition("#")[2]
             if shown != f"{home}.{e.name}":
                 yield f"Another name of [`{shown}`]({first})."
