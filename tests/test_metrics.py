@@ -51,6 +51,29 @@ CASES = {
     "absolute": (M.MeanAbsoluteError, X, Y, 3.5 / 4),
     "r2": (M.R2Score, X, Y, 1 - 5.25 / np.sum((Y - Y.mean()) ** 2)),
     "mean": (M.MeanMetric, X, Y, np.average(X, weights=Y)),
+    "specificity": (_multi(M.Specificity, average=None), SEEN, TRUE, [4 / 5, 5 / 6, 4 / 5]),
+    "hamming": (_multi(M.HammingDistance), SEEN, TRUE, 1 - MACRO),
+    "ignored": (_multi(M.Accuracy, ignore_index=2), SEEN, TRUE, 3 / 5),
+    # chance agrees on 22 of 64, the classes on 5 of 8
+    "kappa": (_multi(M.CohenKappa), SEEN, TRUE, 1 - (3 / 8) / (42 / 64)),
+    "labels": (
+        lambda: M.Accuracy("multilabel", num_labels=2, average=None),
+        np.array([[1, 0], [0, 0], [1, 1], [0, 1]]), np.array([[1, 1], [0, 0], [0, 1], [1, 1]]), [2 / 4, 3 / 4]
+    ),
+    "exact": (
+        lambda: M.ExactMatch("multilabel", num_labels=2),
+        np.array([[1, 0], [0, 0], [1, 1], [0, 1]]), np.array([[1, 1], [0, 0], [0, 1], [1, 1]]), 1 / 4
+    ),
+    "percentage": (M.MeanAbsolutePercentageError, X, Y, (0.5 / 1.5 + 0 + 1 / 3 + 2 / 5) / 4),
+    "log": (M.MeanSquaredLogError, X, Y, np.mean(np.log((1 + X) / (1 + Y)) ** 2)),
+    # ranks 1 2 4 3 and 1 2 3 4
+    "spearman": (M.SpearmanCorrCoef, X, Y, 1 - 6 * 2 / (4 * 15)),
+    "pearson": (M.PearsonCorrCoef, X, Y, np.corrcoef(X, Y)[0, 1]),
+    "cosine": (M.CosineSimilarity, np.eye(4), np.ones((4, 4)), 2.0),
+    "perplexity": (
+        M.Perplexity, np.log([[0.5, 0.5], [0.25, 0.75], [0.5, 0.5], [0.2, 0.8]]), np.array([0, 0, 1, 1]),
+        (0.5 * 0.25 * 0.5 * 0.8) ** -0.25
+    ),
 }  # fmt: skip
 
 
@@ -82,6 +105,7 @@ def test_scores_of_classes_stand_for_the_greatest():
     [
         (lambda: M.Accuracy("multiclass"), "num_classes"),
         (lambda: M.Accuracy("multilabel"), "task is binary"),
+        (lambda: M.Accuracy("ordinal"), "task is binary"),
         (lambda: M.Precision("multiclass", num_classes=3, average="all"), "average is"),
         (lambda: M.Accuracy("multiclass", num_classes=3).update(SEEN, TRUE + 1), "target must be classes"),
         (lambda: M.Accuracy("multiclass", num_classes=3).update(SEEN[:3], TRUE), "do not fit"),
@@ -97,3 +121,135 @@ def test_a_wrong_use_is_refused_with_the_users_line(run, says):
     with pytest.raises(StratalError, match=says) as info:
         run()
     assert "test_metrics.py" in str(info.value)
+
+
+# -- against scikit-learn ------------------------------------------------------------------------------------
+RNG = np.random.default_rng(4)
+CLASSES, LOGITS = RNG.integers(0, 4, 200), RNG.normal(size=(200, 4))
+LABELS = RNG.integers(0, 2, (200, 3))
+CHANCES = np.clip(LABELS * 0.3 + RNG.random((200, 3)) * 0.7, 0, 1)
+BEST, MARKED = LOGITS.argmax(axis=1), (CHANCES > 0.5).astype(int)
+U, V = RNG.normal(size=(50, 3)), RNG.normal(size=(50, 3)) * [0.5, 2.0, 1.0]
+SHARES = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+AVERAGES = ("micro", "macro", "weighted", None)
+FOUR, THREE = {"task": "multiclass", "num_classes": 4}, {"task": "multilabel", "num_labels": 3}
+TASKS = ((FOUR, (LOGITS, CLASSES), (CLASSES, BEST)), (THREE, (CHANCES, LABELS), (LABELS, MARKED)))
+SKLEARN = {  # a function of ours, arguments, options, and scikit-learn's name and arguments
+    **{f"{f} {a} {task['task']}": (f, given, {**task, "average": a}, g, wanted, {"average": a, **more})
+       for f, g, more in (("precision", "precision_score", {}), ("recall", "recall_score", {}),
+                          ("f1_score", "f1_score", {}), ("fbeta_score", "fbeta_score", {"beta": 1.0}),
+                          ("jaccard_index", "jaccard_score", {}))
+       for a in AVERAGES for task, given, wanted in TASKS},
+    **{f"top {k}": ("accuracy", (LOGITS, CLASSES), {**FOUR, "top_k": k},
+                    "top_k_accuracy_score", (CLASSES, LOGITS), {"k": k, "labels": range(4)})
+       for k in (1, 2, 3)},
+    **{f"kappa {w}": ("cohen_kappa", (BEST, CLASSES), {**FOUR, "weights": w},
+                      "cohen_kappa_score", (CLASSES, BEST), {"weights": w})
+       for w in (None, "linear", "quadratic")},
+    **{f"auroc {a}": ("auroc", (SHARES, CLASSES), {**FOUR, "average": a},
+                      "roc_auc_score", (CLASSES, SHARES), {"average": a, "multi_class": "ovr"})
+       for a in ("macro", "weighted", None)},
+    **{f"{f} labels {a}": (f, (CHANCES, LABELS), {**THREE, "average": a},
+                           g, (LABELS, CHANCES), {"average": a})
+       for a in ("macro", "weighted", None)
+       for f, g in (("auroc", "roc_auc_score"), ("average_precision", "average_precision_score"))},
+    "matrices": ("confusion_matrix", (CHANCES, LABELS), THREE,
+                 "multilabel_confusion_matrix", (LABELS, MARKED), {}),
+    "matthews": ("matthews_corrcoef", (BEST, CLASSES), FOUR,
+                 "matthews_corrcoef", (CLASSES, BEST), {}),
+    "exact": ("exact_match", (CHANCES, LABELS), THREE,
+              "accuracy_score", (LABELS, MARKED), {}),
+    **{f"{f} {m}": (f, (U, V), {"multioutput": m}, g, (V, U), {"multioutput": m})
+       for f, g in (("r2_score", "r2_score"), ("explained_variance", "explained_variance_score"))
+       for m in ("raw_values", "uniform_average", "variance_weighted")},
+    "curve": ("precision_recall_curve", (CHANCES[:, 0], LABELS[:, 0]), {},
+              "precision_recall_curve", (LABELS[:, 0], CHANCES[:, 0]), {}),
+    "roc": ("roc", (CHANCES[:, 0], LABELS[:, 0]), {},
+            "roc_curve", (LABELS[:, 0], CHANCES[:, 0]), {"drop_intermediate": False}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SKLEARN)
+def test_functions_of_one_batch_are_scikit_learns(name):
+    theirs = pytest.importorskip("sklearn.metrics")
+    function, given, options, other, wanted, more = SKLEARN[name]
+    got = getattr(M.functional, function)(*map(st.tensor, given), **options)
+    want = getattr(theirs, other)(*wanted, **more)
+    for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
+        np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-15)
+
+
+def test_correlations_are_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    x, y = np.round(U[:, 0], 1), np.round(U[:, 1] + U[:, 0], 1)  # with ties
+    np.testing.assert_allclose(M.functional.pearson_corrcoef(x, y), stats.pearsonr(x, y).statistic)
+    np.testing.assert_allclose(M.functional.spearman_corrcoef(x, y), stats.spearmanr(x, y).statistic)
+    each = M.functional.spearman_corrcoef(U, V)
+    np.testing.assert_allclose(each, [stats.spearmanr(a, b).statistic for a, b in zip(U.T, V.T, strict=True)])
+
+
+# -- text ----------------------------------------------------------------------------------------------------
+def test_bleu_counts_runs_of_words():
+    preds = ["the cat is on the mat"]
+    target = [["there is a cat on the mat", "a cat is on the mat"]]
+    # runs found of 1 to 4 words: 5 of 6, 4 of 5, 3 of 4, 2 of 3; as long as the nearest reference
+    want = (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25
+    assert math.isclose(M.functional.bleu_score(preds, target), want)
+    assert math.isclose(M.functional.bleu_score(preds, target, n_gram=2), (5 / 6 * 4 / 5) ** 0.5)
+    smooth = (5 / 6 * 5 / 6 * 4 / 5 * 3 / 4) ** 0.25
+    assert math.isclose(M.functional.bleu_score(preds, target, smooth=True), smooth)
+    short = M.functional.bleu_score(["the cat"], [["the cat is here"]], n_gram=2)
+    assert math.isclose(short, math.exp(1 - 4 / 2))
+    assert M.functional.bleu_score(["a dog"], target) == 0.0
+    whole = M.BLEUScore()
+    for p, t in (("a b c d e", ["a b c d e f"]), (preds[0], target[0])):
+        whole.update([p], [t])
+    both = M.functional.bleu_score(["a b c d e", *preds], [["a b c d e f"], *target])
+    assert math.isclose(whole.compute(), both)
+
+
+def test_errors_of_words_and_characters_are_edits():
+    preds, target = (
+        ["this is the prediction", "there is an other sample"],
+        ["this is the reference", "there is another one"],
+    )
+    assert M.functional.word_error_rate(preds, target) == 4 / 8
+    assert M.functional.char_error_rate(["kitten"], ["sitting"]) == 3 / 7
+
+
+def test_perplexity_leaves_out_what_is_ignored_and_holds_for_large_logits():
+    logits = np.array([[[1e4, 0.0], [0.0, 0.0]]])
+    found = M.functional.perplexity(st.tensor(logits), st.tensor([[0, -100]]), ignore_index=-100)
+    assert found == 1.0
+
+
+def test_functions_show_the_options_of_their_classes():
+    import inspect
+
+    shown = inspect.signature(M.functional.accuracy)
+    assert list(shown.parameters)[:3] == ["preds", "target", "task"] and "top_k" in shown.parameters
+    assert "correct predictions" in M.functional.accuracy.__doc__
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (lambda: M.Accuracy("multiclass", num_classes=3, top_k=4), "top_k counts classes"),
+        (lambda: M.Accuracy("binary", top_k=2), "top_k counts classes"),
+        (lambda: M.functional.accuracy(CHANCES, LABELS, "multilabel", num_labels=4), "do not fit"),
+        (lambda: M.functional.cohen_kappa(BEST, CLASSES, "multilabel", num_labels=3), "binary or multiclass"),
+        (lambda: M.functional.auroc(LOGITS, CLASSES, "multiclass", num_classes=3), "classes from 0 to 2"),
+        (lambda: M.functional.auroc(LOGITS, CLASSES, "multiclass"), "num_classes"),
+        (lambda: M.functional.r2_score(U, V, multioutput="sum"), "multioutput is"),
+        (lambda: M.functional.pearson_corrcoef(LOGITS[None], LOGITS[None]), "outputs"),
+        (lambda: M.functional.cosine_similarity(X, Y), "takes rows"),
+        (lambda: M.functional.perplexity(LOGITS, CLASSES + 1), "words from 0 to 3"),
+        (lambda: M.functional.perplexity(LOGITS, CLASSES[:4]), "takes logits"),
+        (lambda: M.functional.bleu_score(["a"], [["a"], ["b"]]), "as many predictions"),
+        (lambda: M.functional.bleu_score([3], [["a"]]), "takes strings"),
+        (lambda: M.BLEUScore(2, weights=[1.0]), "a weight for each length"),
+    ],
+)
+def test_a_wrong_use_of_the_later_metrics_is_refused(run, says):
+    with pytest.raises(StratalError, match=says):
+        run()

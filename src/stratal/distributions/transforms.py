@@ -31,6 +31,7 @@ from stratal.tensor.elementwise import (
     tanh,
     where,
 )
+from stratal.tensor.explained import explain_methods
 from stratal.tensor.reductions import cumprod, softmax
 from stratal.tensor.shapes import concat
 from stratal.tensor.tensor import Tensor
@@ -53,6 +54,10 @@ class Transform:
     domain_event_dim: int = 0
     codomain_event_dim: int = 0
     sign: Any = 1  # of the derivative, where the map is monotone; 0 where it is not
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls, "__init__", "forward", "inverse", "log_abs_det_jacobian")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the image of a point."""

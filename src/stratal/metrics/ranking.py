@@ -1,4 +1,4 @@
-"""Metrics of binary scores over all thresholds. They keep every score and target they have seen."""
+"""Metrics of scores over all thresholds. They keep every score and target they have seen."""
 
 from __future__ import annotations
 
@@ -6,46 +6,122 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.errors import AttributeValueError
-from stratal.metrics.metric import Array, Metric, pair
+from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.metrics.classification import TASKS
+from stratal.metrics.metric import Array, Metric, pair, ratio
 
 
-class _Ranking(Metric):
+class Ranking(Metric):
+    """A number of a curve per class, against all others, or per label; averaged over them.
+
+    `task` "binary" takes scores and bits of one shape; "multiclass" scores [N, classes] and classes [N];
+    "multilabel" scores and bits [N, labels]. `average` "macro" is the plain mean over the classes whose curve
+    exists, "weighted" weights by how often they are true, None gives one value per class.
+    """
+
+    def __init__(
+        self,
+        task: str = "binary",
+        *,
+        num_classes: int | None = None,
+        num_labels: int | None = None,
+        average: str | None = "macro",
+    ) -> None:
+        columns = {"binary": 1, "multiclass": num_classes, "multilabel": num_labels}.get(task)
+        if task not in TASKS or not columns:
+            raise AttributeValueError(
+                f"{type(self).__name__}: task is binary, multiclass (num_classes) or multilabel (num_labels)",
+                got=f"{task!r}, num_classes={num_classes}, num_labels={num_labels}",
+            )
+        if average not in ("macro", "weighted", "none", None):
+            raise AttributeValueError(
+                f"{type(self).__name__}: average is macro, weighted or None", got=repr(average)
+            )
+        self.task, self.columns, self.average = task, int(columns), None if average == "none" else average
+        super().__init__()
+
     def start(self) -> dict[str, Any]:
         return {"preds": (), "target": ()}
 
     def batch(self, preds: Any, target: Any) -> dict[str, Any]:
-        p, t = pair(type(self).__name__, preds, target)
+        who = type(self).__name__
+        if self.task == "multiclass":
+            classes = np.asarray(target)
+            if classes.dtype.kind not in "iu" or np.any((classes < 0) | (classes >= self.columns)):
+                raise AttributeValueError(f"{who}: target must be classes from 0 to {self.columns - 1}")
+            target = classes[..., None] == np.arange(self.columns)
+        p, t = pair(who, preds, target)
+        if self.task != "binary" and (p.ndim != 2 or p.shape[1] != self.columns):
+            raise ShapeError(f"{who}: takes scores [N, {self.columns}]", got=str(list(p.shape)))
         if not np.all((t == 0) | (t == 1)) or np.any(np.isnan(p)):
-            raise AttributeValueError(f"{type(self).__name__}: target must be 0 or 1, preds not NaN")
-        return {"preds": (p.ravel(),), "target": (t.ravel(),)}
+            raise AttributeValueError(f"{who}: target must be 0 or 1, preds not NaN")
+        return {"preds": (p.reshape(-1, self.columns),), "target": (t.reshape(-1, self.columns),)}
 
-    def curve(self, state: dict[str, Any]) -> tuple[Array, Array]:
-        """Return how many true and false ones score at least each distinct score, greatest first."""
-        p, t = (np.concatenate(state[name]) for name in ("preds", "target"))
-        order = np.argsort(-p, kind="stable")
-        p, t = p[order], t[order]
-        last = np.append(np.flatnonzero(np.diff(p)), p.size - 1) if p.size else np.zeros(0, np.int64)
-        return np.cumsum(t)[last], np.cumsum(1 - t)[last]
-
-
-class AUROC(_Ranking):
-    """The probability that a true one scores above a false one, a tie counts half; NaN without both kinds."""
+    def one(self, hits: Array, misses: Array) -> float:
+        """Return the number of one curve; NaN where there is none."""
+        raise NotImplementedError
 
     def value(self, state: dict[str, Any]) -> Any:
-        hits, misses = self.curve(state)
+        p, t = (np.concatenate(state[name]) for name in ("preds", "target"))
+        each = np.array([self.one(*curve(p[:, k], t[:, k])[:2]) for k in range(self.columns)])
+        if self.task == "binary":
+            return float(each[0])
+        if self.average is None:
+            return each
+        weights = (t.sum(0) if self.average == "weighted" else np.ones(self.columns)) * ~np.isnan(each)
+        found = ratio((np.nan_to_num(each) * weights).sum(), weights.sum())
+        return float(found) if weights.sum() else float("nan")
+
+
+def curve(scores: Array, bits: Array) -> tuple[Array, Array, Array]:
+    """Return how many true and false ones score at least each distinct score, greatest first, and those."""
+    order = np.argsort(-scores, kind="stable")
+    p, t = scores[order], bits[order]
+    last = np.append(np.flatnonzero(np.diff(p)), p.size - 1) if p.size else np.zeros(0, np.int64)
+    return np.cumsum(t)[last], np.cumsum(1 - t)[last], p[last]
+
+
+class AUROC(Ranking):
+    """The probability that a true one scores above a false one, a tie counts half; NaN without both kinds."""
+
+    def one(self, hits: Array, misses: Array) -> float:
         if not hits.size or not hits[-1] or not misses[-1]:
             return float("nan")
         y, x = np.append(0, hits) / hits[-1], np.append(0, misses) / misses[-1]
         return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum())
 
 
-class AveragePrecision(_Ranking):
+class AveragePrecision(Ranking):
     """The mean of precision over recall, one step per distinct score; NaN where no target is 1."""
 
-    def value(self, state: dict[str, Any]) -> Any:
-        hits, misses = self.curve(state)
+    def one(self, hits: Array, misses: Array) -> float:
         if not hits.size or not hits[-1]:
             return float("nan")
         steps = np.diff(np.append(0, hits)) / hits[-1]
         return float((steps * hits / (hits + misses)).sum())
+
+
+class ROC(Ranking):
+    """The curve of true over false alarms of a binary task: (false rates, true rates, thresholds)."""
+
+    def __init__(self) -> None:
+        super().__init__("binary")
+
+    def value(self, state: dict[str, Any]) -> Any:
+        p, t = (np.concatenate(state[name])[:, 0] for name in ("preds", "target"))
+        hits, misses, scores = curve(p, t)
+        hits, misses = np.append(0, hits), np.append(0, misses)
+        return ratio(misses, misses[-1]), ratio(hits, hits[-1]), np.append(np.inf, scores)
+
+
+class PrecisionRecallCurve(Ranking):
+    """Precision and recall of a binary task at each threshold, least first, and at last 1 and 0."""
+
+    def __init__(self) -> None:
+        super().__init__("binary")
+
+    def value(self, state: dict[str, Any]) -> Any:
+        p, t = (np.concatenate(state[name])[:, 0] for name in ("preds", "target"))
+        hits, misses, scores = curve(p, t)
+        recall = ratio(hits, hits[-1] if hits.size else 0)
+        return np.append(ratio(hits, hits + misses)[::-1], 1), np.append(recall[::-1], 0), scores[::-1]
