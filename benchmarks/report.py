@@ -12,7 +12,12 @@ from benchmarks.tasks import SUITES, TASKS
 
 Row = dict[str, Any]
 PAGE, PLOT = "performance.md", "performance.svg"
-TITLES = {"train": "Training steps", "forward": "Forward only", "kernels": "Kernels"}
+TITLES = {
+    "train": "Training steps",
+    "mixed": "Training steps in mixed precision",
+    "forward": "Forward only",
+    "kernels": "Kernels",
+}
 
 
 def write(rows_file: Path, docs: Path) -> Path:

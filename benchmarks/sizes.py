@@ -81,11 +81,11 @@ CASES: dict[str, Case] = {
 
 
 def workload(name: str) -> Workload:
-    """Return a training workload of the tables or of another size."""
-    if name not in CASES:
-        return WORKLOADS[name]
-    case = CASES[name]
+    """Return a training workload of the tables, in whatever precision, or of another size."""
     base = WORKLOADS[name.partition("+")[0]]
+    if name not in CASES:
+        return base
+    case = CASES[name]
     return replace(base, name=name, build=case.build, data=case.data, rest=case.rest)
 
 

@@ -22,6 +22,7 @@ class Task:
     table: str | None = None  # its geometric mean is what the table's gate is about
     cold_gate_s: float | None = None  # of the first call with an empty cache
     peers: tuple[str, ...] | None = None  # only these; None: all that take its suite
+    autocast: str | None = None  # the dtype of products in mixed precision, in every system
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from benchmarks import layers, models
 from benchmarks.functions import CHAIN, FUNCTIONS
@@ -16,7 +17,7 @@ from benchmarks.structure import num_parameters, state
 from benchmarks.task import Table, Task
 from benchmarks.work import F32, Work, attention, convolution, dense, sweep, training
 
-SUITES = ("train", "forward", "kernels")
+SUITES = ("train", "mixed", "forward", "kernels")
 
 
 def _parameters(name: str) -> int:
@@ -42,6 +43,24 @@ TRAINING = (
          training(layers.gcn(20_000, 200_000), _parameters("gcn"), 2, 20_000 * 129 * 4 + 200_000 * 12),
          0.30, 0.15),
 )  # fmt: skip
+
+
+# -- mixed precision -------------------------------------------------------------------------------
+def _mixed(task: Task, gate: float, tolerance: float = 1e-2) -> Task:
+    """Return a training step with products in bfloat16 and weights in float32."""
+    work = replace(task.work, operations={"bfloat16": task.work.operations[F32]})
+    return replace(
+        task, name=f"{task.name}+bf16", suite="mixed", title=f"{task.title}: bfloat16 products", work=work,
+        gate=gate, aim=None, tolerance=tolerance, cold_gate_s=None, peers=_MIXED_PEERS, autocast="bfloat16",
+    )  # fmt: skip
+
+
+_MIXED_PEERS = ("torch", "torch_compile")
+MIXED = tuple(
+    _mixed(task, 0.85, 5e-2 if task.name == "resnet18" else 1e-2)
+    for task in TRAINING
+    if task.name in ("mlp128", "resnet18", "lstm", "gpt")
+)
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -133,7 +152,7 @@ KERNELS = (
     _gemm("bf16_gemm_1024", "GEMM 1024^3, bfloat16", 1024, 1024, 1024, "bfloat16"),
 )  # fmt: skip
 
-TASKS: dict[str, Task] = {task.name: task for task in (*TRAINING, *FORWARD, *KERNELS)}
+TASKS: dict[str, Task] = {task.name: task for task in (*TRAINING, *MIXED, *FORWARD, *KERNELS)}
 
 
 def of_suites(suites: list[str]) -> list[Task]:

@@ -391,6 +391,39 @@ def test_operands_of_16_bits_are_widened_once_not_for_every_product() -> None:
     assert {b.dtype for b in main.reads} == {float32}
 
 
+@needs_pairs
+def test_operands_rounded_where_they_are_read_run_over_words_too(words_only: None) -> None:
+    rng = np.random.default_rng(8)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((33, 70), (41, 70)))
+
+    @stratal.compile
+    def product(x: Any, w: Any) -> Any:
+        return x.astype(stratal.bfloat16) @ w.astype(stratal.bfloat16).T
+
+    found = product(stratal.tensor(x), stratal.tensor(w)).astype(stratal.float32).numpy()
+    wide = [v.astype(bfloat16.np).astype(np.float64) for v in (x, w)]
+    np.testing.assert_allclose(found, wide[0] @ wide[1].T, rtol=2.0**-8, atol=1e-4)
+    assert "words" in {k.tactic for k in product.program.draft.kernels.values()}
+
+
+@needs_pairs
+def test_words_made_of_the_weights_of_a_recurrence_cost_nothing() -> None:
+    """They are the same in every turn: packed before the first."""
+    w = stratal.tensor(np.random.default_rng(9).standard_normal((1024, 256)).astype(np.float32) / 16)
+
+    @stratal.compile
+    def last(h: Any) -> Any:
+        def turn(h: Any, _: Any) -> Any:
+            with stratal.autocast():
+                gates = F.linear(h, w)
+            return stratal.tanh(gates[:, :256].astype(stratal.float32)), None
+
+        return stratal.scan(turn, h, stratal.zeros(64))[0]
+
+    last(stratal.ones(32, 256))
+    assert "words" in {k.tactic for k in last.program.draft.kernels.values()}
+
+
 def test_a_model_in_bfloat16_trains_like_float32_with_float32_master_weights() -> None:
     """Weights and activations of the model are bfloat16; the optimiser updates float32 weights."""
     rng = np.random.default_rng(4)

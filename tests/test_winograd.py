@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import stratal as tensors
 from stratal.base import settings
 from stratal.base.artifact import Copy, Launch, flat
-from stratal.base.dtypes import float32, float64
+from stratal.base.dtypes import DType, bfloat16, float16, float32, float64
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.compiler import Program, compile_graph
@@ -183,6 +183,22 @@ def test_any_shape_agrees_with_the_reference(
     low = max(1, 3 - 2 * padding)
     with settings.cache_dir(None), pytest.MonkeyPatch.context() as patch:
         assert not faults(patch, (n, c, max(height, low), max(width, low)), k, padding, way, m)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize("way", WAYS)
+def test_operands_of_16_bits_sum_in_float32_and_round_once(
+    monkeypatch: pytest.MonkeyPatch, way: str, dtype: DType
+) -> None:
+    graph = convolution((2, 19, 7, 9), 35, 1, dtype, follow=False, held=way == "by kept filters")
+    values = arrays(graph)
+    with monkeypatch.context() as patch:
+        patch.setattr(select, "candidates", only(way, 4))
+        program, (got,) = run(graph, values)
+    assert "winograd" in tactics(program)
+    want = np.asarray(graph.outputs[0].op.ref(*(v.astype(np.float64) for v in values[:2])))
+    half_a_place = {bfloat16: 2.0**-8, float16: 2.0**-11}[dtype] * np.abs(want)
+    assert np.all(np.abs(got.astype(np.float64) - want) <= half_a_place + BOUND[4] * np.abs(want).max())
 
 
 def test_the_error_is_a_small_multiple_of_a_direct_sum() -> None:

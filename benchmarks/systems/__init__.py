@@ -20,6 +20,9 @@ KEEP_FREED = {
 }
 
 
+TRAINED = ("train", "mixed")  # suites of training steps
+
+
 class Job(NamedTuple):
     """A task in one system: `call` returns when the result is there; `outputs` gives it as arrays."""
 
@@ -41,8 +44,8 @@ class System:
     caches: bool  # keeps what it compiled on disk, if told where
     environment: Mapping[str, str] = field(default_factory=dict)
     image_variants: tuple[str, ...] = ("",)  # the faster one is measured
-    variant_suites: tuple[str, ...] = ("train", "forward", "kernels")  # where variants differ
-    suites: tuple[str, ...] = ("train", "forward", "kernels")
+    variant_suites: tuple[str, ...] = ("train", "mixed", "forward", "kernels")  # where variants differ
+    suites: tuple[str, ...] = ("train", "mixed", "forward", "kernels")
     slow_to_compile: bool = False  # a cold first call is measured once and kept with the cache
     needs_export: bool = False  # runs a model file that PyTorch writes
 

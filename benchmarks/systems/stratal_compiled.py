@@ -17,14 +17,14 @@ from benchmarks.functions import FUNCTIONS, TORCH_STYLE, Function
 from benchmarks.inference import INFERENCE
 from benchmarks.sizes import workload as workload_named
 from benchmarks.structure import draw
-from benchmarks.systems import Job
+from benchmarks.systems import TRAINED, Job
 from benchmarks.task import Task
 from stratal import nn, optim
 
 
 def build(task: Task, variant: str, model_file: Path) -> Job:
     """Return the task as a compiled function."""
-    if task.suite == "train":
+    if task.suite in TRAINED:
         return _training(task)
     return _inference(task) if task.name in INFERENCE else function_job(FUNCTIONS[task.name], variant)
 
@@ -69,7 +69,8 @@ def _training(task: Task) -> Job:
 
     @st.compile
     def step(x: Any, y: Any, *rest: Any) -> Any:
-        loss = workload.loss(nn, model, x, y, *rest)
+        with st.autocast(dtype=task.autocast, enabled=task.autocast is not None):
+            loss = workload.loss(nn, model, x, y, *rest)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

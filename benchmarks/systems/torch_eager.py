@@ -17,7 +17,7 @@ from benchmarks.functions import FUNCTIONS, TORCH_STYLE, Function
 from benchmarks.inference import INFERENCE, norms_of
 from benchmarks.sizes import workload as workload_named
 from benchmarks.structure import draw
-from benchmarks.systems import Job
+from benchmarks.systems import TRAINED, Job
 from benchmarks.task import Task
 
 Compile = Callable[[Any], Any]
@@ -27,7 +27,7 @@ torch.set_float32_matmul_precision("highest")
 
 def build(task: Task, variant: str, model_file: Path, *, compiled: Compile = lambda f: f) -> Job:
     """Return the task; `compiled` wraps what a compiler can take over."""
-    if task.suite == "train":
+    if task.suite in TRAINED:
         return _training(task, variant, compiled)
     if task.name in INFERENCE:
         model, inputs = inference(task.name, variant)
@@ -92,9 +92,11 @@ def _training(task: Task, variant: str, compiled: Compile) -> Job:
     rng = np.random.default_rng(0)
     data = [tensor(array, variant) for array in (*workload.data(rng), *workload.rest(rng))]
     loss_of = compiled(lambda *tensors: workload.loss(torch.nn, model, *tensors))
+    short = getattr(torch, task.autocast) if task.autocast else None
 
     def step() -> float:
-        loss = loss_of(*data)
+        with torch.autocast("cpu", dtype=short, enabled=short is not None):
+            loss = loss_of(*data)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

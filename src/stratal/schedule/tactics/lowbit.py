@@ -24,6 +24,7 @@ from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.compute import Combiner
 from stratal.loops.expr import Buffer, Call, Expr, Load, Var, call, const, guard, lanes
+from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
@@ -122,11 +123,13 @@ def _reads_words(p: Product, n: int, k: Var, kind: Kind) -> bool:
     is_a = n == p.roles.a
     if not _repeats(p, n, (p.m if is_a else p.roles.vector,)):
         return True
+    found = _short(p.terms[n], kind)
+    if not isinstance(found, Load):
+        return False
     if is_a and p.step(n, k) == 1 and k.extent % kind.group == 0:
         return True
     contiguous = is_a or (kind is HALVES and p.step(n, p.roles.vector) == 1 and p.step(n, k) != 1)
-    found = _short(p.terms[n], kind)
-    return contiguous and found is not None and _along(found, k) is not None
+    return contiguous and _along(found, k) is not None
 
 
 def _along(found: Load, k: Var) -> int | None:
@@ -140,9 +143,9 @@ def _along(found: Load, k: Var) -> int | None:
     return axis if even and not index.depends(start, k) else None
 
 
-def _short(term: Expr, kind: Kind) -> Load | None:
-    """Return the access of a short number that is widened once; nothing else keeps its value."""
-    if isinstance(term, Call) and term.fn == "cast" and isinstance(term.args[0], Load):
+def _short(term: Expr, kind: Kind) -> Expr | None:
+    """Return the short number that a term widens: one that is read, or rounded where it is read."""
+    if isinstance(term, Call) and term.fn == "cast" and isinstance(strip_cast(term), Load):
         found = term.args[0]
         return found if found.dtype in kind.elements else None
     return None
@@ -196,7 +199,7 @@ class WordProduct(Product):
         across = self.step(b, self.roles.vector) != 1
         self._whole = k.extent % kind.group == 0
         words = [self._word(n, k) for n in (0, 1)]
-        lies = near[0] and self._whole  # A is read where it lies
+        lies = near[0] and self._whole and isinstance(self._element(a), Load)  # A is read where it lies
         images = {
             n: self._copy_image(n, k)
             for n, v in ((a, self.m), (b, self.roles.vector))
@@ -210,8 +213,8 @@ class WordProduct(Product):
         self.terms[b] = images[b] if b in images else self._pack_panels(words[b], shifted, across)
         self.shift = self._row_sums() if shifted else None
 
-    def _element(self, n: int) -> Load:
-        """Return the access of an operand's short number."""
+    def _element(self, n: int) -> Expr:
+        """Return an operand's short number."""
         found = _short(self.terms[n], self.kind)
         assert found is not None
         return found
@@ -267,12 +270,13 @@ class WordProduct(Product):
         if not self._whole:
             s.peel(last)
         distribute(s, taken, _work(copy, taken))
-        self._add(copy, s, near)
+        self._add(self.roles.a, copy, s, near)
         return copy[tuple(loops)]
 
     def _copy_image(self, n: int, k: Var) -> Expr:
         """Copy an operand whose windows overlap as it lies, with the reduction `k` in words."""
         found = self._element(n)
+        assert isinstance(found, Load)
         buffer, axis = found.buffer, _along(found, k)
         assert axis is not None
         group = Var("g", buffer.shape[axis] // k.extent)
@@ -301,7 +305,7 @@ class WordProduct(Product):
         if not self._whole:
             s.peel(many if last is self.word else self.word)
         distribute(s, taken, _work(copy, taken))
-        self._add(copy, s, near=True)
+        self._add(n, copy, s, near=True)
         return copy[tuple(at)]
 
     def _pack_panels(self, word: Expr, shifted: bool, across: bool) -> Expr:
@@ -334,7 +338,7 @@ class WordProduct(Product):
         if not self._whole:
             s.peel(last)
         distribute(s, taken, _work(copy, taken))
-        self._add(copy, s, not across)
+        self._add(self.roles.b, copy, s, not across)
         return copy[(*outer, index.floordiv(v, width), *inner, index.mod(v, width))]
 
     def _read_at_once(self, width: int) -> int:
@@ -370,7 +374,8 @@ class WordProduct(Product):
             s.peel(many)
         distribute(s, taken, 0.25 * self.depth)
         self.packs.append(Pack(sums, s.body, tuple(s.steps), (acc,), "sums"))
-        self.prepared.append((BYTES.group * sums.size * self.depth, SUM_CYCLES))
+        if not self.held[self.roles.a]:
+            self.prepared.append((BYTES.group * sums.size * self.depth, SUM_CYCLES))
         return sums[tuple(taken)]
 
     def _loops(self, word: Expr) -> tuple[list[Var], list[Var]]:
@@ -378,9 +383,10 @@ class WordProduct(Product):
         outer = [v for v in self.roles.outer if index.depends(word, v)]
         return outer, [v for v in self.roles.reduce if index.depends(word, v)]
 
-    def _add(self, copy: Buffer, s: Schedule, near: bool) -> None:
+    def _add(self, n: int, copy: Buffer, s: Schedule, near: bool) -> None:
         self.packs.append(Pack(copy, s.body, tuple(s.steps)))
-        self.prepared.append((copy.dtype.itemsize * copy.size, PACK_CYCLES[not near]))
+        if not self.held[n]:
+            self.prepared.append((copy.dtype.itemsize * copy.size, PACK_CYCLES[not near]))
 
 
 def _work(copy: Buffer, taken: Sequence[Var]) -> float:

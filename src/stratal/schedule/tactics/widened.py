@@ -124,5 +124,6 @@ class WidenedProduct(Product):
         taken = around or [many]
         distribute(s, taken, max(1.0, 2.0 * copy.size / math.prod(v.extent for v in taken)))
         self.packs.append(Pack(copy, s.body, tuple(s.steps)))
-        self.copy_cycles += copy.size * COPY_CYCLES
+        if not self.held[k]:
+            self.copy_cycles += copy.size * COPY_CYCLES
         return copy[at]

@@ -40,6 +40,7 @@ from stratal.schedule.tactics.winograd_stages import (
     Sizes,
     Stages,
     apart,
+    beside_words,
     clamped,
     divisor,
     is_contiguous,
@@ -141,7 +142,7 @@ def _candidate(x: GroupExpressions, g: Geometry, algorithm: str, extent: int) ->
     products = 2.0 * g.places * g.tiles * g.sizes.channels * g.sizes.filters
     by_rows = algorithm == TILES and whole_rows(x, g, extent)
     estimate = seconds(g, extent, filters_held(x)) + _apart(x, g, by_rows=by_rows)
-    return Candidate(algorithm, estimate, make, parameters, products)
+    return Candidate(algorithm, beside_words(x.group.members[0], estimate), make, parameters, products)
 
 
 # -- blocks of tiles ---------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def phases(stages: Stages) -> list[Pack]:
 
     def element(channel: Expr, x: Expr, p: Expr, q: Expr) -> Expr:
         row, column = index.add(index.mul(y, s.stride), p), index.add(index.mul(x, s.stride), q)
-        found = stages.x.at(image, (n, channel, row, column))
+        found = stages.read(image, (n, channel, row, column))
         return guard(fits(row, height, column, width), found, ZERO)
 
     def arm(edge: bool) -> Stmt:

@@ -10,7 +10,8 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Const, Expr, Guard, Load, Var, call, const, guard, loads
+from stratal.loops.expr import Buffer, Const, Expr, Guard, Load, Var, call, cast, const, guard, loads
+from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
@@ -26,6 +27,7 @@ MOST_PHASES: Final = 64  # channels, phases counted, of a convolution with strid
 LINE: Final = 16  # elements of a cache line
 PADDING: Final = LINE  # between rows of a workspace: places a power of two apart would share cache sets
 ZERO: Final = const(0, float32)
+OF_SHORT: Final = 0.7  # of its estimate is what Winograd's took where products over words took all of theirs
 
 
 class Sizes(NamedTuple):
@@ -45,10 +47,10 @@ class Sizes(NamedTuple):
 
 
 def is_plain(anchor: Node, *, strides: bool = False) -> bool:
-    """Return whether a node is a two-dimensional convolution in float32 without padding, groups, dilation,
-    and, unless asked for, strides.
+    """Return whether a node is a two-dimensional convolution that sums in float32, without padding, groups,
+    dilation, and, unless asked for, strides.
     """
-    if anchor.op.name != "conv" or len(anchor.shape) != 4 or anchor.dtype is not float32:
+    if anchor.op.name != "conv" or len(anchor.shape) != 4 or anchor.dtype.compute is not float32:
         return False
     given = anchor.op.attributes
     ones = (*given["rhs_dilation"], *given["lhs_dilation"], given["groups"])
@@ -133,9 +135,13 @@ class Stages:
         self.phases: Buffer | None = None  # what tiles of the input are read from instead of the image
 
     # -- operands and results --------------------------------------------------------------------------------
+    def read(self, operand: Node, where: tuple[Expr, ...]) -> Expr:
+        """Return an element of an operand, in float32."""
+        return _widened(self.x.at(operand, where))
+
     def results(self, total: Expr, where: tuple[Expr, ...]) -> Stmt:
         """Return the stores of what the group computes from one sum."""
-        return stores(self.x, total, where)
+        return stores(self.x, cast(total, self.anchor.dtype), where)
 
     def in_place(self) -> list[tuple[Buffer, Buffer]]:
         """Return what the epilogue may overwrite: values it alone reads, each element where it is written."""
@@ -167,7 +173,7 @@ class Stages:
         if phases is not None:
             return Image(lambda c, row, column: phases[n, row, column, c], always, phases.shape[1:3])
         return Image(
-            lambda c, row, column: self.x.at(self.anchor.inputs[0], (n, c, row, column)),
+            lambda c, row, column: self.read(self.anchor.inputs[0], (n, c, row, column)),
             lambda c: index.less(c, s.channels),
             (s.height + s.taps - 1, s.width + s.taps - 1),
         )
@@ -182,7 +188,7 @@ class Stages:
         row, column = index.add(index.add(y, s.taps - 1), i), index.add(index.add(x, s.taps - 1), j)
         channel = Var("l", s.channels)
         value = self._image(n).at(channel, row, column)
-        found = unguarded(value)
+        found = strip_cast(unguarded(value))
         if not isinstance(found, Load) or found.buffer.nbytes <= g.target.l2_bytes:
             return None
         if index.stride_of(index.offset(found), channel) != 1:
@@ -221,7 +227,7 @@ class Stages:
 
         def read(a: int, j: Var) -> Expr:
             row, column = (index.add(index.mul(i, s.stride), p) for i, p in ((a, phase[1]), (j, phase[2])))
-            value = self.x.at(weights, (k, phase[0], row, column))
+            value = self.read(weights, (k, phase[0], row, column))
             exists = fits(row, weights.aval.ints[2], column, weights.aval.ints[3])
             exists = index.both(index.both(index.less(k, s.filters), index.less(c, s.channels)), exists)
             return guard(exists, value, ZERO)
@@ -310,6 +316,11 @@ def unphased(c: Expr, channels: int, stride: int) -> tuple[Expr, Expr, Expr]:
     """Return the channel, and the row and column of its phase, of one of all channels of all phases."""
     row, column, channel = index.unflatten(c, (stride, stride, channels))
     return channel, row, column
+
+
+def beside_words(anchor: Node, seconds: float) -> float:
+    """Return an estimate that compares with those of products over words, which 16-bit operands have."""
+    return seconds if anchor.dtype is float32 else OF_SHORT * seconds
 
 
 def apart(x: GroupExpressions) -> bool:
@@ -402,7 +413,14 @@ def condition(value: Expr) -> Expr:
     found: Expr = const(True, bool_)
     while isinstance(value, Guard):
         found, value = index.both(found, value.condition), value.value
-    return found if isinstance(value, Load) else const(False, bool_)
+    return found if isinstance(strip_cast(value), Load) else const(False, bool_)
+
+
+def _widened(value: Expr) -> Expr:
+    """Return a value in float32, of a choice both sides."""
+    if isinstance(value, Guard):
+        return guard(value.condition, _widened(value.value), _widened(value.otherwise))
+    return value if value.dtype is float32 else cast(value, float32)
 
 
 def is_contiguous(x: GroupExpressions, value: Node, axis: int) -> bool:

@@ -38,6 +38,7 @@ from stratal.schedule.tactics.winograd_stages import (
     Image,
     Sizes,
     Stages,
+    beside_words,
     clamped,
     divisor,
     fits,
@@ -69,6 +70,7 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
         g = Geometry(found, m, target, tile)
         cut = Cut(g)
         seconds = cut.cycles(_gathers(x, g)) / (target.ghz * 1e9) + cut.moving()
+        seconds = beside_words(x.group.members[0], seconds)
         parameters = (("m", m), ("parts", cut.parts), ("tiles", cut.block))
         operations = 2.0 * g.places * g.tiles * found.channels * found.filters
         yield Candidate(WEIGHTS, seconds, partial(gradient, cut=cut), parameters, operations)
@@ -205,10 +207,10 @@ def _summing(stages: Stages, cut: Cut, chunk: Var, tiles: Buffer, turned: Buffer
         return n, (row, column)
 
     def value(c: Expr, row: Expr, column: Expr) -> Expr:
-        return stages.x.at(x, (index.add(c0, c), image(t)[0], row, column))
+        return stages.read(x, (index.add(c0, c), image(t)[0], row, column))
 
     def change(k: Expr, row: Expr, column: Expr) -> Expr:
-        return stages.x.at(dy, (index.add(first, k), image(u)[0], row, column))
+        return stages.read(dy, (index.add(first, k), image(u)[0], row, column))
 
     def has_channel(c: Expr) -> Expr:
         return index.less(index.add(c0, c), s.channels)
