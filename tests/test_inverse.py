@@ -71,6 +71,10 @@ def test_what_nobody_reads_goes_nowhere(case: str) -> None:
 NOT_INVERTIBLE: dict[str, tuple[tuple[Expr, ...], tuple[int, ...], tuple[Var, ...]]] = {
     "an axis that is not read": ((X,), (7,), (X, K)),
     "every second element": ((index.mul(X, 2),), (14,), (X,)),
+    "a diagonal": ((X, X), (7, 7), (X,)),
+    "a diagonal beside the middle": ((X, index.add(X, 1)), (7, 8), (X,)),
+    "one of several rows": ((index.as_expr(1), X), (3, 7), (X,)),
+    "an axis and its quotient": ((index.floordiv(Y, 3), Y), (2, 6), (Y,)),
     "windows that overlap": ((index.add(X, K),), (11,), (X, K)),
     "a remainder without its quotient": ((index.mod(Y, 3),), (3,), (Y,)),
     "a remainder in an axis that is longer": ((index.floordiv(Y, 3), index.mod(Y, 3)), (2, 4), (Y,)),

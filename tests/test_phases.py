@@ -109,3 +109,21 @@ def test_images_with_channels_last_are_written_once(
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
     last = [k.tactic for k in compiled.program.draft.kernels.values()][-1]
     assert groups > 1 or last in ("contract", "dots")  # filters of groups do not lie as those of images do
+
+
+PARTS = {
+    "diagonal": lambda np_or_st, y: np_or_st.diagonal(y),
+    "beside the diagonal": lambda np_or_st, y: np_or_st.diagonal(y, 1),
+    "every third": lambda np_or_st, y: y.reshape(-1)[1::3],
+    "a row": lambda np_or_st, y: y[1],
+    "a column": lambda np_or_st, y: y[:, 0],
+    "every second": lambda np_or_st, y: y[::2, 1::2],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_a_product_is_that_part(part):
+    for size, depth in ((2, 2), (4, 2), (17, 5), (33, 40)):
+        a = np.random.default_rng(size).standard_normal((size, depth)).astype(np.float32)
+        got = st.compile(lambda x: PARTS[part](st, x @ x.T))(st.tensor(a))
+        np.testing.assert_allclose(got, PARTS[part](np, a @ a.T), rtol=1e-4, atol=1e-5)

@@ -19,21 +19,23 @@ Digits = dict[Expr, Expr]
 def inverse(indices: Sequence[Expr], axes: Sequence[Var], there: Sequence[Expr]) -> tuple[Expr, ...] | None:
     """Return the place in `axes` that reads the position `there`; None where it is not found.
 
-    Positions that nobody reads give places outside the axes.
+    Positions that nobody reads give places outside the axes. So every digit decides a place, and once only:
+    a diagonal, which reads the positions whose digits are equal, has no inverse.
     """
     digits: Digits = {}
     for number, value in zip(indices, there, strict=True):
         found = _digits(number, value)
-        if found is None:
+        if found is None or not digits.keys().isdisjoint(found):
             return None
         digits |= found
     places = []
+    left = set(digits)
     for v in axes:
-        place = index.as_expr(0) if v.extent == 1 and v not in digits else _value(v, digits)
+        place = index.as_expr(0) if v.extent == 1 and v not in digits else _value(v, digits, left)
         if place is None:
             return None
         places.append(place)
-    return tuple(places)
+    return None if left else tuple(places)
 
 
 def _digits(number: Expr, value: Expr) -> Digits | None:
@@ -42,7 +44,7 @@ def _digits(number: Expr, value: Expr) -> Digits | None:
     digits: Digits = {}
     scales = sorted(((scale, atom) for atom, scale in terms.items()), key=lambda t: t[0])
     if not scales:
-        return digits
+        return digits if index.bounds(value) == (constant, constant) else None
     least = constant + sum(scale * index.bounds(atom)[0] for scale, atom in scales)
     rest, scale = index.sub(value, least), 1
     for k, (step, atom) in enumerate(scales):
@@ -60,13 +62,15 @@ def _digits(number: Expr, value: Expr) -> Digits | None:
     return digits
 
 
-def _value(number: Expr, digits: Digits) -> Expr | None:
-    """Return the value of an axis, or of its quotient, from its digits."""
+def _value(number: Expr, digits: Digits, left: set[Expr]) -> Expr | None:
+    """Return the value of an axis, or of its quotient, from its digits, which are taken from those `left`."""
     if number in digits:
+        left.discard(number)
         return digits[number]
     for remainder, size, shift in _remainders(number, digits):
-        quotient = _value(index.floordiv(index.add(number, shift), size), digits)
+        quotient = _value(index.floordiv(index.add(number, shift), size), digits, left)
         if quotient is not None:
+            left.discard(remainder)
             return index.sub(index.add(index.mul(quotient, size), digits[remainder]), shift)
     return None
 
