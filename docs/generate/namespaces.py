@@ -24,9 +24,9 @@ INNER = (
 )
 TENSOR = "Tensor"
 SECTIONS = {  # of the functions of `stratal` itself, by the modules that define them
-    "Making tensors": "tensor tensor.tensor tensor.creation tensor.random",
+    "Making tensors": "tensor tensor.tensor tensor.methods tensor.creation tensor.random",
     "Element by element": "tensor.elementwise tensor.composites.arithmetic tensor.composites.complexes "
-    "tensor.parts special.gammas special.information",
+    "tensor.parts special.gammas special.incomplete special.information",
     "Reductions and statistics": "tensor.reductions tensor.composites.statistics tensor.composites.nans "
     "tensor.composites.quantiles tensor.composites.running",
     "Shapes, joining and splitting": "tensor.shapes tensor.composites.joining tensor.composites.padding",

@@ -16,7 +16,7 @@ from namespaces import TENSOR, Entry, entries, functions, members, namespaces
 
 import stratal as st
 from stratal import cli
-from stratal.base import settings
+from stratal.base import errors, settings
 from stratal.cli.ops import describe, primitives
 from stratal.tensor.functions import FUNCTIONS
 
@@ -27,7 +27,9 @@ def pages() -> dict[str, str]:
     made = {"stratal": reference.functions(), TENSOR: reference.tensor()}
     for name, module in namespaces():
         made[name] = reference.namespace(name, module)
-    return made | {"Primitives": primitive_ops(), "Settings": all_settings(), "Commands": commands()}
+    return made | {
+        "Errors": all_errors(), "Primitives": primitive_ops(), "Settings": all_settings(), "Commands": commands(),
+    }  # fmt: skip
 
 
 class Reference:
@@ -87,6 +89,17 @@ def _described(e: Entry) -> Iterator[str]:
     if e.place:
         yield ""
         yield f"`{e.place}`{{ .place }}"
+
+
+def all_errors() -> str:
+    """Return the table of exceptions, each with the classes of Python that catch it, too."""
+    lines = ["# Errors", "", markdown(inspect.getdoc(errors) or ""), ""]
+    lines += ["| error | is also | meaning |", "|---|---|---|"]
+    for name, cls in sorted(vars(errors).items()):
+        if inspect.isclass(cls) and issubclass(cls, errors.StratalError):
+            also = ", ".join(f"`{b.__name__}`" for b in cls.__bases__ if b is not errors.StratalError)
+            lines.append(f"| `{name}` | {also} | {summary(cls)} |")
+    return "\n".join(lines)
 
 
 def primitive_ops() -> str:

@@ -6,6 +6,7 @@ Names are loaded when first used, so that importing the package costs next to no
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -81,7 +82,9 @@ def __getattr__(name: str) -> Any:
     else:
         functions = importlib.import_module("stratal.tensor.functions")
         if name not in functions.FUNCTIONS:
-            raise importlib.import_module("stratal.base.elsewhere").no_attribute("stratal", name)
+            from stratal.base.elsewhere import no_attribute
+
+            raise no_attribute(sys.modules[__name__], "module 'stratal'", name)
         value = functions.FUNCTIONS[name]
     globals()[name] = value
     return value

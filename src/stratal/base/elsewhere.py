@@ -1,13 +1,13 @@
-"""Names people know from other libraries that `stratal` does not have, and what it has instead."""
+"""Names people know from other libraries that are not here, and what there is instead."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 _INSTEAD: Final = {
     "autograd": "st.grad, st.vjp and st.jvp of functions; st.custom_vjp for a derivative of your own",
-    "cuda mps xpu device": 'only the CPU is here; device="cpu" is taken wherever PyTorch takes a device',
-    "jit script trace": "st.compile",
+    "cuda mps xpu device pin_memory": 'only the CPU is here; device="cpu" is taken, too',
+    "jit script": "st.compile",
     "lax": "st.cond, st.switch, st.scan, st.while_loop, st.fori_loop and st.map",
     "numpy": "the functions are in stratal itself",
     "utils": "st.data for loaders, st.nn.utils for modules; st.checkpoint is a function",
@@ -16,13 +16,21 @@ _INSTEAD: Final = {
     "is_tensor": "isinstance(x, st.Tensor)",
     "FloatTensor DoubleTensor LongTensor IntTensor BoolTensor": "st.tensor(data, dtype=...)",
     "keras layers Model": "st.nn has the layers, and training is a loop",
+    "DataParallel parallel": "one program runs on all cores by itself",
+    "stride as_strided storage data_ptr share_memory_": "a value has no memory of its own; x.numpy() has",
+    "block_until_ready": "x.numpy() waits; st.inspect.Timer measures",
+    "default_rng": "keys: st.random.key(0), st.random.split, st.randn(3, key=key)",
 }
 _BY_NAME: Final = {name: instead for names, instead in _INSTEAD.items() for name in names.split()}
 
 
-def no_attribute(module: str, name: str) -> AttributeError:
-    """Return the error for a name that a module does not have."""
-    instead = _BY_NAME.get(name)
-    return AttributeError(
-        f"module {module!r} has no attribute {name!r}" + (f"; there is instead: {instead}" if instead else "")
-    )
+def instead_of(name: str) -> str:
+    """Return what there is instead of a name, or nothing."""
+    return _BY_NAME.get(name, "")
+
+
+def no_attribute(owner: Any, shown: str, name: str) -> AttributeError:
+    """Return the error for a name that something does not have; Python adds names that are like it."""
+    hint = instead_of(name)
+    text = f"{shown} has no attribute {name!r}" + (f"\n  hint:  {hint}" if hint else "")
+    return AttributeError(text, name=name, obj=owner)

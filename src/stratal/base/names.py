@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from stratal.base.elsewhere import no_attribute
+
 
 def lazy_names(
     package: str,
@@ -28,7 +30,7 @@ def lazy_names(
         elif name in homes:
             value = offer(getattr(importlib.import_module(f"{package}.{homes[name]}"), name))
         else:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise no_attribute(sys.modules[package], f"module {package!r}", name)
         setattr(sys.modules[package], name, value)
         return value
 

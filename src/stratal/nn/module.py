@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
+from stratal.base.elsewhere import instead_of
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.nn import hooks
 from stratal.nn.convert import convert
@@ -113,7 +114,7 @@ class Module:
                 return tables[table][name]
         if name in tables.get("_computed", ()):
             return tables["_computed"][name](self)
-        raise ModuleAttributeError(f"{type(self).__name__}: has no attribute {name!r}")
+        raise ModuleAttributeError(f"{type(self).__name__}: has no attribute {name!r}", hint=instead_of(name))
 
     def __delattr__(self, name: str) -> None:
         if any(name in table for table in self._tables()):

@@ -14,6 +14,7 @@ import numpy as np
 
 from stratal.base.dims import as_int
 from stratal.base.dtypes import DType, as_dtype
+from stratal.base.elsewhere import no_attribute
 from stratal.base.errors import (
     AttributeValueError,
     CaptureError,
@@ -145,6 +146,11 @@ class Tensor:
         def __rlshift__(self, other: Any) -> Tensor: ...
         def __rshift__(self, other: Any) -> Tensor: ...
         def __rrshift__(self, other: Any) -> Tensor: ...
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, "Tensor", name)
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         source = data if isinstance(data, Tensor) else tensor(data, dtype=dtype)
