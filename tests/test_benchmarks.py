@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
 
-from benchmarks import compare, compare_sizes, compare_tuned, show, sizes, structure
+from benchmarks import compare, compare_sizes, compare_tuned, generation, show, sizes, structure, structures
 from benchmarks.__main__ import listing, main
 from benchmarks.inference import INFERENCE, folded, norms_of
 from benchmarks.models import WORKLOADS
@@ -223,3 +223,19 @@ def test_an_unknown_task_to_tune_is_refused_by_name(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["tuned", "--only", "conv_65"])
     assert "unknown task 'conv_65'" in capsys.readouterr().err
+
+
+@pytest.mark.row("A13")
+@pytest.mark.parametrize("name", structures.MODELS)
+def test_shapes_are_trained_on_with_the_same_losses_eagerly_and_captured(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    structures.measure(name, 2, 1)  # compares them
+    assert "ms an example eagerly" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", generation.CLASSES)
+def test_texts_are_hugging_faces(name: str) -> None:
+    pytest.importorskip("transformers")
+    assert generation.measure(name, layers=1, width=128, tokens=3, rounds=1, threads=1)["stratal"] > 0

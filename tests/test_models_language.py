@@ -197,6 +197,8 @@ def test_earlier_keys_and_values_replace_earlier_tokens(name: str) -> None:
     past = model(st.tensor(ids[:, :4]), use_cache=True).keys_values
     rest = model(st.tensor(ids[:, 4:]), past=past).logits.detach()
     np.testing.assert_allclose(rest, np.asarray(whole)[:, 4:], 1e-4, 1e-5)
+    last = model(st.tensor(ids), logits_to_keep=2).logits.detach()
+    np.testing.assert_allclose(last, np.asarray(whole)[:, -2:], 1e-4, 1e-5)
     one = model(st.tensor(ids[:, 4:5]), past=past).logits.detach()
     np.testing.assert_allclose(one, np.asarray(whole)[:, 4:5], 1e-4, 1e-5)
 
@@ -274,6 +276,10 @@ REFUSED = {
     ),
     "groups that do not divide": (
         lambda: models.LlamaConfig(num_attention_heads=4, num_key_value_heads=3), "divides",
+    ),
+    "heads that do not divide": (
+        lambda: models.BertModel(models.BertConfig(**{**BERT, "num_attention_heads": 3}))(st.tensor(ids)),
+        "heads divides the features",
     ),
     "a prompt of no tokens": (lambda: gpt2().generate(ids[:, :0]), "at least one token"),
     "a prompt padded behind": (lambda: gpt2().generate(ids, ids * 0), "pad prompts"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratal import nn
 from stratal.models.graphs.edges import (
     aggregate,
     checked_aggregation,
@@ -15,10 +16,6 @@ from stratal.models.graphs.edges import (
     weights_with_loops,
     with_loops,
 )
-from stratal.nn import functional as F
-from stratal.nn import init
-from stratal.nn.linear import Linear
-from stratal.nn.module import Module
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import ones, zeros
 from stratal.tensor.elementwise import cast, where
@@ -26,8 +23,10 @@ from stratal.tensor.functions import FUNCTIONS
 from stratal.tensor.indexing import index_add, take
 from stratal.tensor.tensor import Tensor
 
+F = nn.functional
 
-class GCNConv(Module):
+
+class GCNConv(nn.Module):
     """x' = D^-1/2 (A + I) D^-1/2 x W + b, D being the sums of the weights that arrive at each node.
 
     `improved` gives loops the weight 2 (in PyTorch Geometric only where edges have weights). A loop that is
@@ -48,8 +47,8 @@ class GCNConv(Module):
         self.in_channels, self.out_channels, self.improved = in_channels, out_channels, improved
         self.add_self_loops, self.normalize = add_self_loops, normalize
         self.register_parameter("bias", empty_parameter((out_channels,)) if bias else None)
-        self.lin = Linear(in_channels, out_channels, bias=False)
-        init.xavier_uniform_(self.lin.weight)
+        self.lin = nn.Linear(in_channels, out_channels, bias=False)
+        nn.init.xavier_uniform_(self.lin.weight)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         source, target = checked_graph("GCNConv", x, self.in_channels, edge_index)
@@ -70,7 +69,7 @@ class GCNConv(Module):
         return f"{self.in_channels}, {self.out_channels}"
 
 
-class SAGEConv(Module):
+class SAGEConv(nn.Module):
     """x' = aggregate(x of what arrives) W_l + b + x W_r, scaled to length 1 with `normalize`.
 
     `aggr` is "mean", "sum" or "max". See: Hamilton et al. 2017, algorithm 1.
@@ -89,8 +88,8 @@ class SAGEConv(Module):
         super().__init__()
         self.in_channels, self.out_channels, self.normalize = in_channels, out_channels, normalize
         self.aggr = checked_aggregation("SAGEConv", aggr)
-        self.lin_l = Linear(in_channels, out_channels, bias)
-        self.lin_r = Linear(in_channels, out_channels, bias=False) if root_weight else None
+        self.lin_l = nn.Linear(in_channels, out_channels, bias)
+        self.lin_r = nn.Linear(in_channels, out_channels, bias=False) if root_weight else None
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         source, target = checked_graph("SAGEConv", x, self.in_channels, edge_index)
@@ -103,7 +102,7 @@ class SAGEConv(Module):
         return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr}"
 
 
-class GATConv(Module):
+class GATConv(nn.Module):
     """x' = sum of the x W that arrive, weighted by attention: softmax(leaky_relu(a_src x_j W + a_dst x_i W)).
 
     Heads stand side by side, or with `concat=False` their mean is taken. `dropout` leaves out edges in
@@ -130,9 +129,9 @@ class GATConv(Module):
         self.att_dst = empty_parameter((1, heads, out_channels))
         width = heads * out_channels if concat else out_channels
         self.register_parameter("bias", empty_parameter((width,)) if bias else None)
-        self.lin = Linear(in_channels, heads * out_channels, bias=False)
+        self.lin = nn.Linear(in_channels, heads * out_channels, bias=False)
         for weight in (self.lin.weight, self.att_src, self.att_dst):
-            init.xavier_uniform_(weight)
+            nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         source, target = checked_graph("GATConv", x, self.in_channels, edge_index)

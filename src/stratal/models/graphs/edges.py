@@ -65,7 +65,7 @@ def softmax_of_arriving(scores: Tensor, target: Tensor, nodes: Any) -> Tensor:
     floor = zeros((nodes, scores.shape[1]), dtype=scores.dtype)
     highest = scatter_reduce(floor, 0, where_to, scores.detach(), "amax", include_self=False)
     powers = FUNCTIONS["exp"](scores - take(highest, target, axis=0))
-    return powers / take(index_add(floor, 0, target, powers), target, axis=0)  # type: ignore[no-any-return]
+    return powers / take(index_add(floor, 0, target, powers), target, axis=0)
 
 
 def checked_aggregation(name: str, kind: str) -> str:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratal import nn
 from stratal.base.errors import AttributeValueError
 from stratal.models.graphs.convolution import GATConv, GCNConv, SAGEConv
-from stratal.nn import functional as F
-from stratal.nn.containers import ModuleList
-from stratal.nn.module import Module
 from stratal.tensor.tensor import Tensor
+
+F = nn.functional
 
 _FUNCTIONS = {"relu": F.relu, "elu": F.elu, "leaky_relu": F.leaky_relu, "tanh": F.tanh, "gelu": F.gelu}
 
 
-class _Stack(Module):
+class _Stack(nn.Module):
     """`num_layers` layers; all but the last are followed by `act` and dropout.
 
     Shapes: x [N, in_channels], edge_index [2, E] -> [N, out_channels], or [N, hidden_channels] without.
@@ -46,11 +46,11 @@ class _Stack(Module):
         self.out_channels = hidden_channels if out_channels is None else out_channels
         widths = [in_channels, *[hidden_channels] * (num_layers - 1), self.out_channels]
         last = num_layers - 1 if out_channels is not None else None
-        self.convs = ModuleList(
+        self.convs = nn.ModuleList(
             [self._layer(widths[k], widths[k + 1], k == last, options) for k in range(num_layers)]
         )
 
-    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> Module:
+    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
         """Return a layer; `last` is the one that leads to `out_channels`."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class _Stack(Module):
 class GCN(_Stack):
     """Graph convolutions; `edge_weight` [E] weights the edges. See: Kipf and Welling 2017."""
 
-    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> Module:
+    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
         return GCNConv(n_in, n_out, **options)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
@@ -80,7 +80,7 @@ class GCN(_Stack):
 class GraphSAGE(_Stack):
     """Layers that add to each node what its neighbours are on average. See: Hamilton et al. 2017."""
 
-    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> Module:
+    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
         return SAGEConv(n_in, n_out, **options)
 
 
@@ -89,7 +89,7 @@ class GAT(_Stack):
     2018.
     """
 
-    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> Module:
+    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
         heads = options.get("heads", 1)
         concat = options.get("concat", True) and not last  # the mean of the heads leads to out_channels
         if concat and n_out % heads:

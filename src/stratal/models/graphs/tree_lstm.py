@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stratal import nn
 from stratal.base.errors import ShapeError
-from stratal.nn import functional as F
-from stratal.nn.embedding import Embedding
-from stratal.nn.linear import Linear
-from stratal.nn.module import Module
 from stratal.tensor.control import scan
 from stratal.tensor.creation import zeros
 from stratal.tensor.indexing import index_add, take
 from stratal.tensor.shapes import concat
 from stratal.tensor.tensor import Tensor, tensor
+
+F = nn.functional
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def levels_of(trees: Sequence[Tree]) -> Levels:
     return Levels(table(tokens, 0), table(owners, width), tensor(np.arange(len(trees))))
 
 
-class ChildSumTreeLSTM(Module):
+class ChildSumTreeLSTM(nn.Module):
     """The cell: inputs x [N, in_dim] and states of children to states h, c [N, mem_dim].
 
     State dicts are those of the usual PyTorch form: ioux, iouh, fx, fh.
@@ -76,8 +75,8 @@ class ChildSumTreeLSTM(Module):
     def __init__(self, in_dim: int, mem_dim: int) -> None:
         super().__init__()
         self.in_dim, self.mem_dim = in_dim, mem_dim
-        self.ioux, self.iouh = Linear(in_dim, 3 * mem_dim), Linear(mem_dim, 3 * mem_dim)
-        self.fx, self.fh = Linear(in_dim, mem_dim), Linear(mem_dim, mem_dim)
+        self.ioux, self.iouh = nn.Linear(in_dim, 3 * mem_dim), nn.Linear(mem_dim, 3 * mem_dim)
+        self.fx, self.fh = nn.Linear(in_dim, mem_dim), nn.Linear(mem_dim, mem_dim)
 
     def forward(
         self, iou: Tensor, f: Tensor, child_h: Tensor, child_c: Tensor, owner: Tensor
@@ -105,7 +104,7 @@ def _thirds(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x[:, :width], x[:, width : 2 * width], x[:, 2 * width :]
 
 
-class TreeLSTM(Module):
+class TreeLSTM(nn.Module):
     """Classes of trees of tokens, by the state of their root.
 
     Shapes: a Tree -> [num_classes]; Levels of R trees -> [R, num_classes].
@@ -113,14 +112,14 @@ class TreeLSTM(Module):
 
     def __init__(self, vocab_size: int, in_dim: int, mem_dim: int, num_classes: int) -> None:
         super().__init__()
-        self.emb = Embedding(vocab_size, in_dim)
+        self.emb = nn.Embedding(vocab_size, in_dim)
         self.childsumtreelstm = ChildSumTreeLSTM(in_dim, mem_dim)
-        self.out = Linear(mem_dim, num_classes)
+        self.out = nn.Linear(mem_dim, num_classes)
 
     def forward(self, trees: Tree | Levels) -> Tensor:
         if isinstance(trees, Tree):
-            return self.out(self.node(trees)[0])[0]  # type: ignore[no-any-return]
-        return self.out(self.levels(trees))  # type: ignore[no-any-return]
+            return self.out(self.node(trees)[0])[0]
+        return self.out(self.levels(trees))
 
     def node(self, tree: Tree) -> tuple[Tensor, Tensor]:
         """Return the states h and c of a tree's root, [1, mem_dim]; its children's come first."""
@@ -129,9 +128,9 @@ class TreeLSTM(Module):
         iou, f = cell.gates(self.emb(tensor([tree.token])))
         if not states:
             none = zeros((0, cell.mem_dim), dtype=iou.dtype)
-            return cell(iou, f, none, none, tensor(np.zeros(0, np.int64)))  # type: ignore[no-any-return]
+            return cell(iou, f, none, none, tensor(np.zeros(0, np.int64)))
         h, c = (concat(parts) for parts in zip(*states, strict=True))
-        return cell(iou, f, h, c, tensor(np.zeros(len(states), np.int64)))  # type: ignore[no-any-return]
+        return cell(iou, f, h, c, tensor(np.zeros(len(states), np.int64)))
 
     def levels(self, trees: Levels) -> Tensor:
         """Return the states h of the roots, [R, mem_dim]."""

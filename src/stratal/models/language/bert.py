@@ -9,21 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from stratal import nn
 from stratal.base.errors import ShapeError
 from stratal.models.language.decoder import checked_tokens, split_heads
 from stratal.models.language.sharing import share_weight
-from stratal.nn import functional as F
-from stratal.nn import init
-from stratal.nn.containers import ModuleList
-from stratal.nn.dropout import Dropout
-from stratal.nn.embedding import Embedding
-from stratal.nn.linear import Linear
-from stratal.nn.module import Module
-from stratal.nn.normalization import LayerNorm
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import arange, zeros_like
 from stratal.tensor.elementwise import cast
 from stratal.tensor.tensor import Tensor
+
+F = nn.functional
 
 
 @dataclass(frozen=True)
@@ -60,15 +55,15 @@ class HeadOutput(NamedTuple):
     logits: Tensor
 
 
-class _Embeddings(Module):
+class _Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         d = config.hidden_size
-        self.word_embeddings = Embedding(config.vocab_size, d, config.pad_token_id)
-        self.position_embeddings = Embedding(config.max_position_embeddings, d)
-        self.token_type_embeddings = Embedding(config.type_vocab_size, d)
-        self.LayerNorm = LayerNorm(d, config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.word_embeddings = nn.Embedding(config.vocab_size, d, config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, d)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, d)
+        self.LayerNorm = nn.LayerNorm(d, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, ids: Tensor, kinds: Tensor, positions: Tensor) -> Tensor:
         x = (
@@ -76,15 +71,15 @@ class _Embeddings(Module):
             + self.token_type_embeddings(kinds)
             + self.position_embeddings(positions)
         )
-        return self.dropout(self.LayerNorm(x))  # type: ignore[no-any-return]
+        return self.dropout(self.LayerNorm(x))
 
 
-class _SelfAttention(Module):
+class _SelfAttention(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         d = config.hidden_size
         self.num_heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
-        self.query, self.key, self.value = Linear(d, d), Linear(d, d), Linear(d, d)
+        self.query, self.key, self.value = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         q, k, v = (split_heads(project(x), self.num_heads) for project in (self.query, self.key, self.value))
@@ -93,39 +88,39 @@ class _SelfAttention(Module):
         return out.permute(0, 2, 1, 3).reshape(x.shape)
 
 
-class _Joined(Module):
+class _Joined(nn.Module):
     """A linear layer whose result is added to what came before, then normalised."""
 
     def __init__(self, inner: int, config: BertConfig) -> None:
         super().__init__()
-        self.dense = Linear(inner, config.hidden_size)
-        self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dense = nn.Linear(inner, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
-        return self.LayerNorm(self.dropout(self.dense(x)) + before)  # type: ignore[no-any-return]
+        return self.LayerNorm(self.dropout(self.dense(x)) + before)
 
 
-class _Attention(Module):
+class _Attention(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.self = _SelfAttention(config)
         self.output = _Joined(config.hidden_size, config)
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
-        return self.output(self.self(x, visible), x)  # type: ignore[no-any-return]
+        return self.output(self.self(x, visible), x)
 
 
-class _Widened(Module):
+class _Widened(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.intermediate_size)
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(self.dense(x))
 
 
-class _Layer(Module):
+class _Layer(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.attention = _Attention(config)
@@ -134,13 +129,13 @@ class _Layer(Module):
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         x = self.attention(x, visible)
-        return self.output(self.intermediate(x), x)  # type: ignore[no-any-return]
+        return self.output(self.intermediate(x), x)
 
 
-class _Encoder(Module):
+class _Encoder(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.layer = ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
+        self.layer = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         for layer in self.layer:
@@ -148,16 +143,16 @@ class _Encoder(Module):
         return x
 
 
-class _Pooler(Module):
+class _Pooler(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dense(x[:, 0]).tanh()  # type: ignore[no-any-return]
+        return self.dense(x[:, 0]).tanh()
 
 
-class BertModel(Module):
+class BertModel(nn.Module):
     """The encoder. `attention_mask` [N, L] says which tokens count, `token_type_ids` to which text each
     belongs.
 
@@ -199,49 +194,49 @@ def _visible(attention_mask: Tensor, n: Any, length: Any) -> Tensor:
     return (counts | ~counts.any(axis=1, keepdims=True)).reshape((n, 1, 1, length))
 
 
-def _draw(model: Module, config: BertConfig) -> None:
+def _draw(model: nn.Module, config: BertConfig) -> None:
     """Draw weights from N(0, initializer_range); biases are 0, and so is the vector of padding."""
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:
-            init.normal_(parameter, std=config.initializer_range)
+            nn.init.normal_(parameter, std=config.initializer_range)
             if name.endswith("word_embeddings.weight") and config.pad_token_id is not None:
-                init.zero_row_(parameter, config.pad_token_id)
+                nn.init.zero_row_(parameter, config.pad_token_id)
         elif name.endswith("bias"):
-            init.zeros_(parameter)
+            nn.init.zeros_(parameter)
 
 
-class _Transform(Module):
+class _Transform(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.LayerNorm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.LayerNorm(F.gelu(self.dense(x)))  # type: ignore[no-any-return]
+        return self.LayerNorm(F.gelu(self.dense(x)))
 
 
-class _Predictions(Module):
+class _Predictions(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.bias = empty_parameter((config.vocab_size,))
         self.transform = _Transform(config)
-        self.decoder = Linear(config.hidden_size, config.vocab_size)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         share_weight(self, "decoder.bias", "bias")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.decoder(self.transform(x))  # type: ignore[no-any-return]
+        return self.decoder(self.transform(x))
 
 
-class _MaskedHead(Module):
+class _MaskedHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.predictions = _Predictions(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.predictions(x)  # type: ignore[no-any-return]
+        return self.predictions(x)
 
 
-class BertForMaskedLM(Module):
+class BertForMaskedLM(nn.Module):
     """BERT with logits for the token at every place; labels of -100 do not count. Returns: HeadOutput."""
 
     def __init__(self, config: BertConfig) -> None:
@@ -270,15 +265,15 @@ class BertForMaskedLM(Module):
         )
 
 
-class BertForSequenceClassification(Module):
+class BertForSequenceClassification(nn.Module):
     """BERT with logits for the classes of whole texts [N, num_labels]. Returns: HeadOutput."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
         self.bert = BertModel(config)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-        self.classifier = Linear(config.hidden_size, config.num_labels)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         _draw(self, config)
 
     def forward(

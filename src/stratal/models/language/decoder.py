@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from stratal import nn
 from stratal.base.errors import ShapeError
-from stratal.nn import functional as F
 from stratal.tensor.creation import arange
 from stratal.tensor.elementwise import cast
 from stratal.tensor.shapes import broadcast_to, concat
 from stratal.tensor.tensor import Tensor
+
+F = nn.functional
 
 
 class CausalOutput(NamedTuple):
@@ -77,10 +79,22 @@ def attend(
     causal = visible is None and past is None
     if past is not None:
         key, value = concat([past[0], key], axis=2), concat([past[1], value], axis=2)
-    if key.shape[1] != heads:
-        key, value = (_repeated(x, heads // key.shape[1]) for x in (key, value))
+    groups = heads // key.shape[1]
+    if groups > 1 and causal:
+        key, value = _repeated(key, groups), _repeated(value, groups)
+    elif groups > 1:  # a group as more queries of one head: no key is copied
+        query = query.reshape((n, heads // groups, groups * length, width))
+        visible = None if visible is None else _tiled(visible, groups)
     out = F.scaled_dot_product_attention(query, key, value, visible, dropout, causal)
-    return out.permute(0, 2, 1, 3).reshape((n, length, heads * width))
+    out = out.reshape((n, heads, length, width)).permute(0, 2, 1, 3)
+    return out.reshape((n, length, heads * width))
+
+
+def _tiled(visible: Tensor, times: int) -> Tensor:
+    """Return a mask [N, 1, L, S] for the same queries several times, [N, 1, times * L, S]."""
+    n, _, length, keys = visible.shape
+    wide = broadcast_to(visible.reshape((n, 1, 1, length, keys)), (n, 1, times, length, keys))
+    return wide.reshape((n, 1, times * length, keys))
 
 
 def _repeated(x: Tensor, times: int) -> Tensor:
@@ -91,8 +105,10 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Return [N, heads, L, D] of [N, L, heads * D]."""
+    """Return [N, heads, L, D] of [N, L, heads * D]. Raises: ShapeError unless heads divide the features."""
     n, length, width = x.shape
+    if int(width) % heads:
+        raise ShapeError("attention: the number of heads divides the features", got=f"{heads} for {width}")
     return x.reshape((n, length, heads, width // heads)).permute(0, 2, 1, 3)
 
 

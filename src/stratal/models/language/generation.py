@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from stratal import nn
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.nn import functional as F
-from stratal.nn.module import Module
 from stratal.tensor.capture import compile
 from stratal.tensor.creation import from_dlpack
 from stratal.tensor.elementwise import where
@@ -21,6 +20,8 @@ from stratal.tensor.random import multinomial
 from stratal.tensor.sorting import topk
 from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor, tensor
+
+F = nn.functional
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +52,7 @@ class KeyValueCache:
         self.length = end
 
 
-class Generates(Module):
+class Generates(nn.Module):
     """A decoder that continues texts; `forward` is as of GPT2LMHeadModel."""
 
     @property
@@ -64,8 +65,10 @@ class Generates(Module):
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, past: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return logits [N, vocab] after the last token, and keys and values of the tokens."""
-        _, logits, keys_values = self(input_ids, attention_mask, position_ids, past, use_cache=True)
-        return logits[:, -1], keys_values
+        _, logits, keys_values = self(
+            input_ids, attention_mask, position_ids, past, use_cache=True, logits_to_keep=1
+        )
+        return logits[:, 0], keys_values
 
     def generate(
         self,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
+from stratal import nn
 from stratal.models.language.decoder import (
     CausalOutput,
     attend,
@@ -20,18 +20,12 @@ from stratal.models.language.decoder import (
 )
 from stratal.models.language.generation import Generates
 from stratal.models.language.sharing import share_weight
-from stratal.nn import functional as F
-from stratal.nn import init
-from stratal.nn.containers import ModuleList
-from stratal.nn.dropout import Dropout
-from stratal.nn.embedding import Embedding
-from stratal.nn.linear import Linear
-from stratal.nn.module import Module
-from stratal.nn.normalization import LayerNorm
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import arange
 from stratal.tensor.shapes import stack
 from stratal.tensor.tensor import Tensor
+
+F = nn.functional
 
 
 @dataclass(frozen=True)
@@ -52,14 +46,14 @@ class GPT2Config:
     tie_word_embeddings: bool = True
 
 
-class Conv1D(Module):
+class Conv1D(nn.Module):
     """y = x @ weight + bias: a linear layer whose weight is stored [in, out]."""
 
     def __init__(self, nf: int, nx: int) -> None:
         super().__init__()
         self.nf, self.nx = nf, nx
         self.weight, self.bias = empty_parameter((nx, nf)), empty_parameter((nf,))
-        init.normal_(self.weight, std=0.02)
+        nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.weight + self.bias
@@ -68,13 +62,13 @@ class Conv1D(Module):
         return f"nf={self.nf}, nx={self.nx}"
 
 
-class _Attention(Module):
+class _Attention(nn.Module):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.num_heads, self.dropout = config.n_head, config.attn_pdrop
         self.c_attn = Conv1D(3 * config.n_embd, config.n_embd)
         self.c_proj = Conv1D(config.n_embd, config.n_embd)
-        self.resid_dropout = Dropout(config.resid_pdrop)
+        self.resid_dropout = nn.Dropout(config.resid_pdrop)
 
     def forward(self, x: Tensor, visible: Tensor | None, past: Tensor | None) -> tuple[Tensor, Tensor]:
         width = int(x.shape[-1])
@@ -84,22 +78,22 @@ class _Attention(Module):
         return self.resid_dropout(self.c_proj(out)), stack([k, v])
 
 
-class _MLP(Module):
+class _MLP(nn.Module):
     def __init__(self, inner: int, config: GPT2Config) -> None:
         super().__init__()
         self.c_fc, self.c_proj = Conv1D(inner, config.n_embd), Conv1D(config.n_embd, inner)
-        self.dropout = Dropout(config.resid_pdrop)
+        self.dropout = nn.Dropout(config.resid_pdrop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))  # type: ignore[no-any-return]
+        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), approximate="tanh")))
 
 
-class _Block(Module):
+class _Block(nn.Module):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.ln_1 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.attn = _Attention(config)
-        self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.mlp = _MLP(config.n_inner or 4 * config.n_embd, config)
 
     def forward(self, x: Tensor, visible: Tensor | None, past: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -108,17 +102,17 @@ class _Block(Module):
         return x + self.mlp(self.ln_2(x)), keys_values
 
 
-class GPT2Model(Module):
+class GPT2Model(nn.Module):
     """The decoder without its head. Shapes: input_ids [N, L] -> [N, L, n_embd], and keys and values."""
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
-        self.wte = Embedding(config.vocab_size, config.n_embd)
-        self.wpe = Embedding(config.n_positions, config.n_embd)
-        self.drop = Dropout(config.embd_pdrop)
-        self.h = ModuleList([_Block(config) for _ in range(config.n_layer)])
-        self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.n_positions, config.n_embd)
+        self.drop = nn.Dropout(config.embd_pdrop)
+        self.h = nn.ModuleList([_Block(config) for _ in range(config.n_layer)])
+        self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -127,7 +121,7 @@ class GPT2Model(Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 narrower = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj.weight") else 1.0
-                init.normal_(parameter, std=std / narrower)
+                nn.init.normal_(parameter, std=std / narrower)
 
     def forward(
         self,
@@ -151,18 +145,19 @@ class GPT2LMHeadModel(Generates):
     """GPT-2 with logits for the next token at every place.
 
     `attention_mask` [N, P + L] says which earlier and new tokens count, `position_ids` where the new ones
-    stand, `past` gives earlier keys and values. Returns: CausalOutput.
+    stand, `past` gives earlier keys and values. Logits are those of the last `logits_to_keep` tokens, 0 being
+    all. Returns: CausalOutput.
     """
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
         self.transformer = GPT2Model(config)
-        self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             share_weight(self, "lm_head.weight", "transformer.wte.weight")
         else:
-            init.normal_(self.lm_head.weight, std=config.initializer_range)
+            nn.init.normal_(self.lm_head.weight, std=config.initializer_range)
 
     @property
     def max_length(self) -> int:
@@ -176,7 +171,8 @@ class GPT2LMHeadModel(Generates):
         past: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool = False,
+        logits_to_keep: int = 0,
     ) -> CausalOutput:
         hidden, keys_values = self.transformer(input_ids, attention_mask, position_ids, past)
-        logits: Any = self.lm_head(hidden)
+        logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
         return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)

@@ -7,8 +7,8 @@ for groups Ainslie et al. 2023, for rotations Su et al. 2021, for SwiGLU Shazeer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from stratal import nn
 from stratal.base.errors import AttributeValueError
 from stratal.models.language.decoder import (
     CausalOutput,
@@ -21,16 +21,11 @@ from stratal.models.language.decoder import (
 )
 from stratal.models.language.generation import Generates
 from stratal.models.language.sharing import share_weight
-from stratal.nn import functional as F
-from stratal.nn import init
-from stratal.nn.containers import ModuleList
-from stratal.nn.embedding import Embedding
-from stratal.nn.linear import Linear
-from stratal.nn.module import Module
-from stratal.nn.normalization import RMSNorm
 from stratal.tensor.creation import arange
 from stratal.tensor.shapes import stack
 from stratal.tensor.tensor import Tensor
+
+F = nn.functional
 
 
 @dataclass(frozen=True)
@@ -71,15 +66,15 @@ class LlamaConfig:
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
 
-class _Attention(Module):
+class _Attention(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
         d, bias, width = config.hidden_size, config.attention_bias, config.head_width
-        self.q_proj = Linear(d, config.num_attention_heads * width, bias)
-        self.k_proj = Linear(d, config.key_value_heads * width, bias)
-        self.v_proj = Linear(d, config.key_value_heads * width, bias)
-        self.o_proj = Linear(config.num_attention_heads * width, d, bias)
+        self.q_proj = nn.Linear(d, config.num_attention_heads * width, bias)
+        self.k_proj = nn.Linear(d, config.key_value_heads * width, bias)
+        self.v_proj = nn.Linear(d, config.key_value_heads * width, bias)
+        self.o_proj = nn.Linear(config.num_attention_heads * width, d, bias)
 
     def forward(
         self, x: Tensor, positions: Tensor, visible: Tensor | None, past: Tensor | None
@@ -92,23 +87,23 @@ class _Attention(Module):
         return self.o_proj(out), stack([k, v])
 
 
-class _MLP(Module):
+class _MLP(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         d, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj, self.up_proj = Linear(d, inner, bias), Linear(d, inner, bias)
-        self.down_proj = Linear(inner, d, bias)
+        self.gate_proj, self.up_proj = nn.Linear(d, inner, bias), nn.Linear(d, inner, bias)
+        self.down_proj = nn.Linear(inner, d, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class _Layer(Module):
+class _Layer(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.self_attn, self.mlp = _Attention(config), _MLP(config)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
         self, x: Tensor, positions: Tensor, visible: Tensor | None, past: Tensor | None
@@ -118,18 +113,18 @@ class _Layer(Module):
         return x + self.mlp(self.post_attention_layernorm(x)), keys_values
 
 
-class LlamaModel(Module):
+class LlamaModel(nn.Module):
     """The decoder without its head. Shapes: input_ids [N, L] -> [N, L, hidden_size], and keys and values."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         for parameter in self.parameters():
             if parameter.ndim > 1:
-                init.normal_(parameter, std=config.initializer_range)
+                nn.init.normal_(parameter, std=config.initializer_range)
 
     def forward(
         self,
@@ -157,11 +152,11 @@ class LlamaForCausalLM(Generates):
         super().__init__()
         self.config = config
         self.model = LlamaModel(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             share_weight(self, "lm_head.weight", "model.embed_tokens.weight")
         else:
-            init.normal_(self.lm_head.weight, std=config.initializer_range)
+            nn.init.normal_(self.lm_head.weight, std=config.initializer_range)
 
     @property
     def max_length(self) -> int:
@@ -175,7 +170,8 @@ class LlamaForCausalLM(Generates):
         past: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool = False,
+        logits_to_keep: int = 0,
     ) -> CausalOutput:
         hidden, keys_values = self.model(input_ids, attention_mask, position_ids, past)
-        logits: Any = self.lm_head(hidden)
+        logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
         return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)

@@ -41,7 +41,7 @@ class EncoderRNN(nn.Module):
         self.dropout = nn.Dropout(dropout_p)
 
     def forward(self, input: Tensor) -> tuple[Tensor, Tensor]:
-        return self.gru(self.dropout(self.embedding(input)))  # type: ignore[no-any-return]
+        return self.gru(self.dropout(self.embedding(input)))
 
 
 class BahdanauAttention(nn.Module):
@@ -145,4 +145,4 @@ class Seq2Seq(nn.Module):
         source_mask: Tensor | None = None,
     ) -> Decoded:
         outputs, hidden = self.encoder(source)
-        return self.decoder(outputs, hidden, target, length, source_mask)  # type: ignore[no-any-return]
+        return self.decoder(outputs, hidden, target, length, source_mask)

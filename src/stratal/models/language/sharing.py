@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from stratal import nn
 from stratal.base.errors import AttributeValueError
-from stratal.nn.module import Module
 from stratal.nn.state import as_array
 
 
-def share_weight(model: Module, name: str, source: str) -> None:
+def share_weight(model: nn.Module, name: str, source: str) -> None:
     """Let the parameter `name` of a model be its parameter `source`.
 
     State dicts hold it under both names; one that is loaded may lack `name`, as files that store each weight
@@ -20,7 +20,7 @@ def share_weight(model: Module, name: str, source: str) -> None:
     owner, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(owner), leaf, model.get_parameter(source))
 
-    def complete(module: Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    def complete(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         one, other = prefix + source, prefix + name
         if one in state and not np.array_equal(
             as_array(state.setdefault(other, state[one])), as_array(state[one])

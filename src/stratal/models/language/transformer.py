@@ -29,7 +29,7 @@ class TokenEmbedding(nn.Module):
         self.emb_size = emb_size
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.embedding(tokens) * math.sqrt(self.emb_size)  # type: ignore[no-any-return]
+        return self.embedding(tokens) * math.sqrt(self.emb_size)
 
 
 class Seq2SeqTransformer(nn.Module):
@@ -71,16 +71,16 @@ class Seq2SeqTransformer(nn.Module):
     ) -> Tensor:
         source, target = self._embedded(self.src_tok_emb, src), self._embedded(self.tgt_tok_emb, trg)
         padding = (src_padding_mask, tgt_padding_mask, memory_key_padding_mask)
-        return self.generator(self.transformer(source, target, src_mask, tgt_mask, None, *padding))  # type: ignore[no-any-return]
+        return self.generator(self.transformer(source, target, src_mask, tgt_mask, None, *padding))
 
     def _embedded(self, table: nn.Module, tokens: Tensor) -> Tensor:
-        return self.positional_encoding(table(tokens))  # type: ignore[no-any-return]
+        return self.positional_encoding(table(tokens))
 
     def encode(
         self, src: Tensor, src_mask: Tensor | None = None, src_padding_mask: Tensor | None = None
     ) -> Tensor:
         """Return the encoder's output [S, N, emb_size], the memory of `decode`."""
-        return self.transformer.encoder(self._embedded(self.src_tok_emb, src), src_mask, src_padding_mask)  # type: ignore[no-any-return]
+        return self.transformer.encoder(self._embedded(self.src_tok_emb, src), src_mask, src_padding_mask)
 
     def decode(
         self,
@@ -90,7 +90,7 @@ class Seq2SeqTransformer(nn.Module):
         memory_key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """Return the decoder's output [T, N, emb_size], which `generator` maps to logits."""
-        return self.transformer.decoder(  # type: ignore[no-any-return]
+        return self.transformer.decoder(
             self._embedded(self.tgt_tok_emb, tgt), memory, tgt_mask,
             memory_key_padding_mask=memory_key_padding_mask,
         )  # fmt: skip

@@ -53,4 +53,4 @@ class CNNLSTM(nn.Module):
         for conv in self.convs:
             x = F.max_pool2d(F.relu(conv(x)), 2)
         outputs, _ = self.lstm(x.mean((2, 3)).reshape((n, steps, -1)))
-        return self.fc(self.dropout(outputs[:, -1]))  # type: ignore[no-any-return]
+        return self.fc(self.dropout(outputs[:, -1]))
