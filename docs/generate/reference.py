@@ -27,9 +27,11 @@ def pages() -> dict[str, str]:
     made = {"stratal": reference.functions(), TENSOR: reference.tensor()}
     for name, module in namespaces():
         made[name] = reference.namespace(name, module)
-    return made | {
-        "Errors": all_errors(), "Primitives": primitive_ops(), "Settings": all_settings(), "Commands": commands(),
-    }  # fmt: skip
+    made["Errors"] = all_errors()
+    made["Primitives"] = primitive_ops()
+    made["Settings"] = all_settings()
+    made["Commands"] = commands()
+    return made
 
 
 class Reference:
