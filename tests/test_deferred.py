@@ -607,3 +607,26 @@ def test_eager_code_beside_a_graph_stays_eager():
     eager = st.ones(3) * 2.0
     np.testing.assert_array_equal(eager.numpy(), [2, 2, 2])
     assert type(eager) is st.Tensor and type(y) is sd.Deferred
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_statistics_of_open_sizes_are_those_of_numpy(size):
+    x = sd.placeholder(sd.float32, (None, 4))
+    with sd.get_default_graph():
+        fetches = [
+            st.average(x, axis=0),
+            st.average(x, returned=True)[1],
+            st.cov(x, rowvar=False),
+            st.corrcoef(x),
+            st.corrcoef(x, rowvar=False),
+        ]
+    a = _rows(size, 4)
+    want = [
+        np.average(a, axis=0),
+        np.float32(a.size),
+        np.cov(a, rowvar=False),
+        np.corrcoef(a),
+        np.corrcoef(a, rowvar=False),
+    ]
+    for ours, theirs in zip(sd.Session().run(fetches, {x: a}), want, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

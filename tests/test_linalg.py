@@ -403,3 +403,28 @@ def test_a_gradient_is_zero_at_the_origin_of_a_norm():
     x = st.zeros((2, 3)).requires_grad_()
     (linalg.vector_norm(x) + linalg.matrix_norm(x) + linalg.norm(x, 3, axis=1).sum()).backward()
     np.testing.assert_array_equal(x.grad.numpy(), np.zeros((2, 3)))
+
+
+SINGULAR = {
+    "rank 1 of 2": [[1.0, 2], [2, 4]],
+    "rank 2": [[1.0, 2, 3], [4, 5, 6], [7, 8, 9]],
+    "rank 2, of zeros": [[0.0, 0, 0], [0, 3, 1], [0, 2, 1]],
+    "rank 1 of 3": [[1.0, 2, 3], [2, 4, 6], [3, 6, 9]],
+    "0 of 1": [[0.0]],
+    "0 of 2": [[0.0, 0], [0, 0]],
+    "complex": [[1j, 2], [-2, 4j]],
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_the_gradient_of_a_determinant_is_its_cofactors_of_singular_matrices_too(name):
+    a = np.array(SINGULAR[name])
+    n = len(a)
+    rest = [[np.delete(np.delete(a, i, 0), j, 1) for j in range(n)] for i in range(n)]
+    cofactors = [[(-1) ** (i + j) * np.linalg.det(rest[i][j]) for j in range(n)] for i in range(n)]
+    x = st.tensor(a, requires_grad=True)
+    value = linalg.det(st.stack([x, x + 1]))[0]
+    close(value, 0)
+    (value if a.dtype == F64 else st.real(value)).backward()
+    close(x.grad, np.conj(cofactors))
+    close(st.jvp(linalg.det, [a], [np.ones_like(a)])[1], np.sum(cofactors))

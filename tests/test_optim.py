@@ -521,6 +521,7 @@ def test_clipping_scales_gradients_by_their_joint_norm():
     nn.utils.clip_grad_value_([a, b], 0.5)
     np.testing.assert_allclose(np.concatenate([a.grad, b.grad]), [0.5, 0, 0.5], rtol=1e-5)
     assert math.isclose(float(nn.utils.clip_grad_norm_([a, b], 1.0, norm_type=math.inf)), 0.5, rel_tol=1e-6)
+    assert float(nn.utils.clip_grad_norm_([nn.Parameter(np.zeros(2, np.float32))], 1.0)) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from stratal.tensor.shapes import expand_dims
 from stratal.tensor.tensor import Tensor
 
 
-def _eliminated(name: str, x: Any) -> tuple[Tensor, Tensor]:
+def _eliminated(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the diagonal of U, and the sign of the order of rows: -1 where pairs out of order are odd."""
-    packed, order = run("lu", square(name, x))
+    packed, order = run("lu", x)
     wrong = expand_dims(order, axis=-1) > expand_dims(order, axis=-2)
     pairs = sum(triu(cast(wrong, order.dtype), 1), axis=(-2, -1))
     return diagonal(packed, 0, -2, -1), cast(1 - 2 * (pairs % 2), packed.dtype)
@@ -27,10 +27,10 @@ def _eliminated(name: str, x: Any) -> tuple[Tensor, Tensor]:
 def det(x: Any, /) -> Tensor:
     """Return the determinant of square matrices, by LU: [..., n, n] -> [...].
 
-    Of a singular matrix it is 0, and its gradient, which divides by pivots, is a LinAlgError.
+    Its gradient, the cofactors, exists for singular matrices too (second derivatives do not: a LinAlgError).
     """
-    pivots, sign = _eliminated("det", x)
-    return prod(pivots, axis=-1) * sign
+    result: Tensor = run("det", square("det", x))
+    return result
 
 
 def slogdet(x: Any, /) -> SlogdetResult:
@@ -38,7 +38,7 @@ def slogdet(x: Any, /) -> SlogdetResult:
 
     Shapes: [..., n, n] -> [...], twice; the logarithm is real. Of a singular matrix they are 0 and -inf.
     """
-    pivots, sign = _eliminated("slogdet", x)
+    pivots, sign = _eliminated(square("slogdet", x))
     size = FUNCTIONS["abs"](pivots)
     if pivots.dtype.is_complex:
         direction = pivots / cast(where(size == 0, 1.0, size), pivots.dtype)

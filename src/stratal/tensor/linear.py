@@ -12,7 +12,7 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, common_dtype
-from stratal.tensor.elementwise import FUNCTIONS, cast
+from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import sum
 from stratal.tensor.shapes import as_axes, permute_dims, reshape, slice_op
@@ -246,6 +246,9 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     rest = [k for k in range(t.ndim) if k not in (a, b)]
     t = permute_dims(t, [*rest, a, b])
     rows, columns = t.shape[-2:]
+    if not isinstance(rows, int) and not offset and known_equal(rows, columns):  # no step of n + 1 is known
+        at = [apply(REGISTRY["iota"](t.shape, t.ndim - k, int64)) for k in (2, 1)]  # type: ignore[call-arg]
+        return sum(where(at[0] == at[1], t, 0), axis=-1, dtype=t.dtype)
     start = max(0, offset) if offset >= 0 else -offset * columns
     length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     flat = reshape(t, [*t.shape[:-2], rows * columns])

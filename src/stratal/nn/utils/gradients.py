@@ -59,15 +59,11 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scale all gradients by one factor so that their joint norm is at most `max_norm`; return the norm
-    before.
+    before, which is 0 where no parameter has a gradient.
     """
     if norm_type <= 0:
         raise AttributeValueError("clip_grad_norm_: norm_type must be positive", got=str(norm_type))
     params = _with_grad(parameters)
-    if not params:
-        raise AttributeValueError(
-            "clip_grad_norm_: no parameter has a gradient", hint="call backward() first"
-        )
     total = get_total_norm([p.grad for p in params], norm_type, error_if_nonfinite)
     clip_grads_with_norm_(params, max_norm, total)
     return total

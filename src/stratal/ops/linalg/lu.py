@@ -40,7 +40,7 @@ class LU(family.OnMatrices):
             return [None]
         head, below, right = _split(b, packed)
         d_head, d_below, d_right = _split(b, ct[0])
-        low, up = matrices.adjoint(b, _unit_lower(b, head)), matrices.adjoint(b, matrices.upper(b, head))
+        low, up = matrices.adjoint(b, unit_lower(b, head)), matrices.adjoint(b, matrices.upper(b, head))
         d_low, d_up = matrices.strictly_lower(b, d_head), matrices.upper(b, d_head)
         if right is not None and d_right is not None:  # U2 = L^-1 A2
             d_right = matrices.solved(b, low, d_right, lower=False)
@@ -52,7 +52,7 @@ class LU(family.OnMatrices):
         inner = b.add(matrices.strictly_lower(b, by_low), matrices.upper(b, by_up))
         outer = matrices.divided(b, matrices.solved(b, low, inner, lower=False), up, lower=True)
         back = b.item(b.sort(order, axis=order.aval.ndim - 1), 1)
-        return [_reordered(b, _join(b, outer, d_below, d_right), back)]
+        return [reordered(b, _join(b, outer, d_below, d_right), back)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
         """Of square A, with M = L^-1 dA U^-1: dL = L tril(M, -1), dU = triu(M) U."""
@@ -60,8 +60,8 @@ class LU(family.OnMatrices):
         if tangents[0] is None:
             return [None, None]
         head, below, right = _split(b, packed)
-        d_head, d_below, d_right = _split(b, _reordered(b, tangents[0], order))
-        low, up = _unit_lower(b, head), matrices.upper(b, head)
+        d_head, d_below, d_right = _split(b, reordered(b, tangents[0], order))
+        low, up = unit_lower(b, head), matrices.upper(b, head)
         inner = matrices.divided(b, matrices.solved(b, low, d_head, lower=True), up, lower=False)
         d_low = matrices.times(b, low, matrices.strictly_lower(b, inner))
         d_up = matrices.times(b, matrices.upper(b, inner), up)
@@ -117,12 +117,12 @@ def _join(b: Builder, head: Node, below: Node | None, right: Node | None) -> Nod
     return head if len(parts) == 1 else b.op("concatenate", *parts, axis=axis)
 
 
-def _unit_lower(b: Builder, packed: Node) -> Node:
+def unit_lower(b: Builder, packed: Node) -> Node:
     """Return L, its ones written out."""
     return matrices.on_diagonal(b, matrices.strictly_lower(b, packed), b.like(packed, 1))
 
 
-def _reordered(b: Builder, x: Node, order: Node) -> Node:
+def reordered(b: Builder, x: Node, order: Node) -> Node:
     """Return the rows of each matrix in the order given for it."""
     index = matrices.as_column(b, order, x.shape)
     return b.op("gather_along", x, index, axis=x.aval.ndim - 2)

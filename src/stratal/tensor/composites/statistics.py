@@ -78,8 +78,7 @@ def average(
     t = as_tensor(x, "average")
     if weights is None:
         result = mean(t, axis, keepdims)
-        count = full(result.shape, float(t.numel() // max(result.numel(), 1)), dtype=result.dtype)
-        return (result, count) if returned else result
+        return (result, sum(full(t.shape, 1.0, dtype=result.dtype), axis, keepdims)) if returned else result
     w = as_tensor(weights, "average")
     if w.shape != t.shape:
         if w.ndim != 1 or axis is None or isinstance(axis, (tuple, list)):
@@ -114,12 +113,11 @@ def cov(
         raise ShapeError("cov: takes a matrix of observations", got=str(t.type))
     wide = atleast_2d(cast(t, default_float(t.dtype)))
     rows = wide if rowvar or t.ndim < 2 else matrix_transpose(wide)
-    n = rows.shape[1]
     less = correction if ddof is None else ddof
     weights = _weights(rows, fweights, aweights)
     if weights is None:
         centered = rows - mean(rows, axis=1, keepdims=True)
-        left: Any = max(n - less, 0) or math.nan
+        left = _left(rows, less)
         scaled = centered
     else:
         total = sum(weights)
@@ -131,6 +129,15 @@ def cov(
     other = call("conj", centered) if rows.dtype.is_complex else centered
     result: Tensor = matmul(scaled, matrix_transpose(other)) / left
     return reshape(result, ()) if result.numel() == 1 else result
+
+
+def _left(rows: Tensor, less: float) -> Any:
+    """Return the number of observations less some, NaN where none is left; a tensor where a run decides."""
+    n = rows.shape[1]
+    if isinstance(n, int):
+        return max(n - less, 0) or math.nan
+    left = cast(call("count", rows, axes=(1,)), rows.dtype) - less
+    return where(left > 0, left, math.nan)
 
 
 def _weights(rows: Tensor, fweights: Any, aweights: Any) -> Tensor | None:
