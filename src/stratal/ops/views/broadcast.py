@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.dims import Dim, Shape, known_equal, product, upper_bound
+from stratal.base.dims import Dim, Shape, known_equal
 from stratal.base.dtypes import bool_, float32, float64
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
@@ -48,7 +49,7 @@ class Broadcast(Movement):
                 raise ShapeError(
                     "broadcast: a size is neither 1 nor the target's", got=f"{x} to {self.shape}"
                 )
-        elements = upper_bound(product(n for n in self.shape if n != 0))
+        elements = math.prod(n for n in self.shape if isinstance(n, int) and n)  # a symbol may be small
         if elements >= MOST_ELEMENTS or len(self.shape) > MOST_AXES:
             raise ShapeError(
                 "broadcast: more elements, or more axes, than any run holds",
