@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ from model_checks import check_gradients, overfit
 
 import stratal as st
 from stratal import models, nn, optim
+from stratal.formats import save_tensors
 
 F = nn.functional
 
@@ -308,3 +311,57 @@ def test_what_makes_no_sense_is_refused(name: str) -> None:
     run, rule = REFUSED[name]
     with pytest.raises(st.StratalError, match=rule):
         run()
+
+
+def written(folder: Any, model: Any, **options: Any) -> Any:
+    """Write a folder as Hugging Face does."""
+    save_tensors(folder / "model.safetensors", model.state_dict())
+    config = {**dataclasses.asdict(model.config), "model_type": "?", "use_cache": True, **options}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_model_comes_from_a_folder_with_its_configuration(tmp_path: Any) -> None:
+    saved = llama(rope_theta=50.0)
+    found = models.LlamaForCausalLM.from_pretrained(written(tmp_path, saved), attention_dropout=0.25)
+    assert found.config == dataclasses.replace(saved.config, attention_dropout=0.25) and not found.training
+    newer = {"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}}
+    assert models.LlamaForCausalLM.from_pretrained(written(tmp_path, saved, **newer)).config.rope_theta == 7.0
+    for name, value in saved.state_dict().items():
+        np.testing.assert_array_equal(found.state_dict()[name], value)
+
+
+def test_the_first_files_of_gpt2_are_read() -> None:
+    saved, found = gpt2(), gpt2()
+    state = {
+        k.removeprefix("transformer."): v for k, v in saved.state_dict().items() if k != "lm_head.weight"
+    }
+    found.load_state_dict({**state, "h.0.attn.bias": np.ones((1, 1, 64, 64), bool)})
+    for name, value in saved.state_dict().items():
+        np.testing.assert_array_equal(found.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling is None"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type is 'default'"),
+        ({"hidden_act": "relu"}, "hidden_act is 'silu'"),
+        ({"hidden_size": 20}, "does not fit"),
+    ],
+    ids=str,
+)
+def test_a_model_that_would_compute_something_else_is_refused(options: Any, rule: str, tmp_path: Any) -> None:
+    with pytest.raises(st.StratalError, match=rule):
+        models.LlamaForCausalLM.from_pretrained(written(tmp_path, llama(), **options))
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Any) -> None:
+    for content in (None, "[1]", "{"):
+        if content is not None:
+            (tmp_path / "config.json").write_text(content)
+        with pytest.raises(st.StratalError, match="from_pretrained"):
+            models.BertModel.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
+    with pytest.raises(st.StratalError, match=r"model\.safetensors"):
+        models.BertModel.from_pretrained(tmp_path)

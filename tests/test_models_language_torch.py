@@ -102,3 +102,25 @@ def test_bert_reads_kinds_of_tokens_and_their_places() -> None:
         expected = theirs(**{k: torch.tensor(v.copy()) for k, v in data.items()})
     for a, b in zip(found, expected.to_tuple(), strict=True):
         assert_close(a.detach(), b)
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("name", TWINS)
+def test_a_folder_that_hugging_face_wrote_is_read(name: str, parts: bool, tmp_path: Any) -> None:
+    _, theirs = twins(name)
+    theirs.float().save_pretrained(tmp_path, max_shard_size="6KB" if parts else "5GB")
+    assert (tmp_path / "model.safetensors.index.json").exists() == parts
+    ours = getattr(models, name).from_pretrained(tmp_path)
+    assert not ours.training
+    for key, value in theirs.state_dict().items():
+        np.testing.assert_array_equal(ours.state_dict()[key], value.numpy(), err_msg=key)
+    with torch.no_grad():
+        expected = theirs(torch.tensor(texts(2, 5))).logits
+    assert_close(ours(st.tensor(texts(2, 5))).logits.detach(), expected.numpy())
+
+
+def test_weights_of_half_the_width_are_read() -> None:
+    ours, theirs = twins("GPT2LMHeadModel")
+    ours.float().load_state_dict(theirs.bfloat16().state_dict())
+    for key, value in theirs.float().state_dict().items():
+        np.testing.assert_array_equal(ours.state_dict()[key], value.numpy(), err_msg=key)

@@ -7,11 +7,12 @@ Names, arguments and state dicts are those of Hugging Face's `BertModel`, `BertF
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from stratal import nn
 from stratal.base.errors import ShapeError
 from stratal.models.language.decoder import checked_tokens, split_heads
+from stratal.models.language.pretrained import Pretrained
 from stratal.models.language.sharing import share_weight
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import arange, zeros_like
@@ -39,6 +40,13 @@ class BertConfig:
     pad_token_id: int | None = 0
     tie_word_embeddings: bool = True
     num_labels: int = 2
+
+    ONLY: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "hidden_act": ("gelu",),
+        "position_embedding_type": ("absolute",),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+    }
 
 
 class EncoderOutput(NamedTuple):
@@ -152,12 +160,14 @@ class _Pooler(nn.Module):
         return self.dense(x[:, 0]).tanh()
 
 
-class BertModel(nn.Module):
+class BertModel(Pretrained):
     """The encoder. `attention_mask` [N, L] says which tokens count, `token_type_ids` to which text each
     belongs.
 
     Shapes: input_ids [N, L] -> EncoderOutput.
     """
+
+    config_class = BertConfig
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__()
@@ -236,8 +246,10 @@ class _MaskedHead(nn.Module):
         return self.predictions(x)
 
 
-class BertForMaskedLM(nn.Module):
+class BertForMaskedLM(Pretrained):
     """BERT with logits for the token at every place; labels of -100 do not count. Returns: HeadOutput."""
+
+    config_class = BertConfig
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -265,8 +277,10 @@ class BertForMaskedLM(nn.Module):
         )
 
 
-class BertForSequenceClassification(nn.Module):
+class BertForSequenceClassification(Pretrained):
     """BERT with logits for the classes of whole texts [N, num_labels]. Returns: HeadOutput."""
+
+    config_class = BertConfig
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ import numpy as np
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.models.language.pretrained import Pretrained
 from stratal.tensor.capture import compile
 from stratal.tensor.creation import from_dlpack
 from stratal.tensor.elementwise import where
@@ -52,7 +53,7 @@ class KeyValueCache:
         self.length = end
 
 
-class Generates(nn.Module):
+class Generates(Pretrained):
     """A decoder that continues texts; `forward` is as of GPT2LMHeadModel."""
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from stratal import nn
 from stratal.models.language.decoder import (
@@ -44,6 +45,13 @@ class GPT2Config:
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True
+
+    ONLY: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+    }
 
 
 class Conv1D(nn.Module):
@@ -149,10 +157,13 @@ class GPT2LMHeadModel(Generates):
     all. Returns: CausalOutput.
     """
 
+    config_class = GPT2Config
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
         self.transformer = GPT2Model(config)
+        self.register_load_state_dict_pre_hook(_newer_names)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             share_weight(self, "lm_head.weight", "transformer.wte.weight")
@@ -176,3 +187,13 @@ class GPT2LMHeadModel(Generates):
         hidden, keys_values = self.transformer(input_ids, attention_mask, position_ids, past)
         logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
         return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)
+
+
+def _newer_names(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Rename what the first files of GPT-2 hold: no head, and causal masks among the weights."""
+    mine = [name for name in state if name.startswith(prefix)]
+    for name in mine:
+        if name.endswith((".attn.bias", ".attn.masked_bias")):
+            del state[name]
+        elif prefix + "wte.weight" in mine:
+            state[f"{prefix}transformer.{name.removeprefix(prefix)}"] = state.pop(name)

@@ -7,6 +7,7 @@ for groups Ainslie et al. 2023, for rotations Su et al. 2021, for SwiGLU Shazeer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
@@ -47,6 +48,12 @@ class LlamaConfig:
     mlp_bias: bool = False
     initializer_range: float = 0.02
     tie_word_embeddings: bool = False
+
+    ONLY: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "hidden_act": ("silu",),
+        "rope_scaling": (None,),
+        "rope_type": ("default",),
+    }
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.key_value_heads:
@@ -147,6 +154,8 @@ class LlamaModel(nn.Module):
 
 class LlamaForCausalLM(Generates):
     """Llama with logits for the next token at every place; arguments and result are as of GPT2LMHeadModel."""
+
+    config_class = LlamaConfig
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
