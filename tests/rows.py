@@ -11,6 +11,7 @@ ROWS = {
     "A5": "the gradient is a graph; dead adjoints vanish",
     "A6": "check_grad, applied to every registered op",
     "A7": "gradients grow linearly where symbolic ones explode",
+    "A8": "every public name counted, tested, equal to its twin in other libraries",
     "A9": "forward, backward and update equal a hand-written loop to the bit",
     "A10": "logistic regression: NumPy and imperative agree",
     "A11": "models grad-check at a small size and learn 32 samples by heart",

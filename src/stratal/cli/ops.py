@@ -1,8 +1,9 @@
-"""`stratal ops`: the primitives, read off their records."""
+"""`stratal ops`: the primitives, read off their records; with `--surface` every public name."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 from pathlib import Path
 from typing import Any, Final
@@ -40,10 +41,14 @@ def describe(cls: type[Op]) -> dict[str, Any]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser, "the list")
+    what = "list every public name instead: what a call is made of, and the test that covers it"
+    parser.add_argument("--surface", action="store_true", help=what)
     parser.add_argument("names", nargs="*", metavar="NAME", help="show only ops whose name contains NAME")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.surface:
+        return importlib.import_module("stratal.cli.surface").run(args)  # type: ignore[no-any-return]
     rows = [describe(cls) for cls in primitives()]
     if args.names:
         rows = [row for row in rows if any(name in row["name"] for name in args.names)]

@@ -95,6 +95,7 @@ MATH: dict[str, Maker] = {
     "einsum": lambda d: call("ij,jk->ik", d.x(), d.x()),
     "empty": lambda d: call((d.r, d.r)),
     "expand": lambda d: call(d.row(), d.r, d.r),
+    "expand_dims": lambda d: call(d.x(), 0),
     "eye": lambda d: call(d.r),
     "fill_diagonal": lambda d: call(d.x(), 2.0),
     "float_power": lambda d: call(d.positive(), d.x()),
@@ -127,6 +128,7 @@ MATH: dict[str, Maker] = {
     "lerp": lambda d: call(d.x(), d.x(), 0.3),
     "linspace": lambda d: call(0.0, 1.0, d.n),
     "logcumsumexp": lambda d: call(d.x(), 1),
+    **dict.fromkeys(("log_softmax", "logsumexp", "softmax"), lambda d: call(d.x(), 1)),
     "logspace": lambda d: call(0.0, 2.0, d.n),
     "masked_fill": lambda d: call(d.x(), d.mask(), 2.0),
     "masked_scatter": lambda d: call(d.x(), d.mask(), d.x()),
@@ -188,7 +190,12 @@ MATH: dict[str, Maker] = {
     "view_as_complex": lambda d: call(d.x(d.n // 2, 2)),
     "vsplit": lambda d: call(d.x(4 * (d.r // 4), d.r), 4),
     "vstack": lambda d: call([d.x(), d.x()]),
+    "unfold": lambda d: call(d.x(), 1, 4, 2),
     "where": lambda d: call(d.mask(), d.x(), d.x()),
+    **dict.fromkeys(
+        ("bartlett", "blackman", "hamming", "hanning", "bartlett_window", "blackman_window", "hamming_window",
+         "hann_window", "kaiser_window"), lambda d: call(d.n)),
+    "kaiser": lambda d: call(d.n, 12.0),
     "zeros": lambda d: call((d.r, d.r)),
 }  # fmt: skip
 
@@ -198,6 +205,7 @@ SPECIAL: dict[str, Maker] = {
     **dict.fromkeys(("binom", "comb", "perm"), lambda d: call(d.between(5, 9), d.between(1, 4))),
     **dict.fromkeys(("gammainc", "gammaincc"), lambda d: call(d.positive(), d.positive())),
     **dict.fromkeys(("kl_div", "rel_entr", "xlogy", "xlog1py"), lambda d: call(d.positive(), d.positive())),
+    **dict.fromkeys(("log_softmax", "logsumexp", "softmax"), lambda d: call(d.x(), 1)),
     "multigammaln": lambda d: call(d.between(3, 9), 2),
     "polygamma": lambda d: call(2, d.positive()),
     "zeta": lambda d: call(d.between(1.5, 5), d.positive()),
@@ -220,10 +228,10 @@ LINALG: dict[str, Maker] = {
     "outer": MATH["outer"],
     "solve": lambda d: call(d.stack(), d.column()),
     "solve_triangular": lambda d: call(d.triangular(), d.column(), upper=False),
-    "tensordot": MATH["tensordot"],
+    "tensordot": lambda d: call(d.x(), d.x(), axes=1),
     "tensorinv": lambda d: call(np.eye(4, dtype=d.dtype).reshape(4, 2, 2), ind=1),
     "tensorsolve": lambda d: call(np.eye(4, dtype=d.dtype).reshape(2, 2, 4), d.x(2, 2)),
-    "vander": lambda d: call(d.between(-1, 1, d.r), 8),
+    "vander": lambda d: call(d.between(-1, 1, d.r), N=8),
 }  # fmt: skip
 
 
