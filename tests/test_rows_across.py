@@ -91,3 +91,13 @@ def test_a_result_may_take_the_place_of_the_rows_it_is_made_of() -> None:
         want /= want.sum(-1, keepdims=True)
     np.testing.assert_allclose(x.numpy(), want, rtol=2e-6)
     assert "rows across" in str(step.explain(kernel=1)) and "writes over" in str(step.explain(kernel=1))
+
+
+def test_a_row_of_one_element_that_is_kept_is_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratal.compiler.simplify", lambda graph: graph)  # which leaves no such rows
+
+    def pooled(x: Tensor) -> tuple[Tensor, Tensor]:
+        sides = st.cat([x, st.exp(x)], dim=1)
+        return sides, F.avg_pool2d(sides, 1, 1)
+
+    assert "rows" in tactics_of(pooled, np.random.default_rng(0).standard_normal((2, 24, 4, 4)))

@@ -21,10 +21,40 @@ class Family(NamedTuple):
 
 FAMILIES = (
     Family(
+        "vision.alexnet",
+        "AlexNet alexnet",
+        "Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks",
+        "torchvision",
+    ),
+    Family(
+        "vision.bn_inception",
+        "BNInception bn_inception",
+        "Ioffe and Szegedy 2015, Batch normalization",
+        "Cadene's pretrained-models.pytorch, from Caffe",
+    ),
+    Family(
+        "vision.cnn_lstm",
+        "CNNLSTM",
+        "Donahue et al. 2015, Long-term recurrent convolutional networks for visual recognition",
+        "its own: convs, lstm, fc",
+    ),
+    Family(
+        "vision.googlenet",
+        "GoogLeNet GoogLeNetOutputs googlenet",
+        "Szegedy et al. 2014, Going deeper with convolutions",
+        "torchvision",
+    ),
+    Family(
         "vision.lenet",
         "LeNet",
         "LeCun et al. 1998, Gradient-based learning applied to document recognition",
         "PyTorch's tutorial on neural networks",
+    ),
+    Family(
+        "vision.mobilenetv2",
+        "MobileNetV2 mobilenet_v2",
+        "Sandler et al. 2018, MobileNetV2: inverted residuals and linear bottlenecks",
+        "torchvision",
     ),
     Family(
         "vision.resnet",
@@ -33,10 +63,28 @@ FAMILIES = (
         "torchvision",
     ),
     Family(
-        "vision.cnn_lstm",
-        "CNNLSTM",
-        "Donahue et al. 2015, Long-term recurrent convolutional networks for visual recognition",
-        "its own: convs, lstm, fc",
+        "vision.unet",
+        "UNet",
+        "Ronneberger et al. 2015, U-Net: convolutional networks for biomedical image segmentation",
+        "milesial's Pytorch-UNet",
+    ),
+    Family(
+        "vision.vae",
+        "VAE vae_loss",
+        "Kingma and Welling 2013, Auto-encoding variational Bayes",
+        "PyTorch's example vae",
+    ),
+    Family(
+        "vision.vgg",
+        "VGG vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn",
+        "Simonyan and Zisserman 2014, Very deep convolutional networks for large-scale image recognition",
+        "torchvision",
+    ),
+    Family(
+        "vision.vision_transformer",
+        "VisionTransformer vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14",
+        "Dosovitskiy et al. 2020, An image is worth 16x16 words",
+        "torchvision",
     ),
     Family(
         "language.word_rnn",
@@ -94,4 +142,6 @@ FAMILIES = (
     ),
 )
 
-__getattr__, __dir__ = lazy_names(__name__, {family.module: family.names for family in FAMILIES})
+__getattr__, __dir__ = lazy_names(
+    __name__, {family.module: family.names for family in FAMILIES}, ("graphs", "language", "vision")
+)

@@ -18,6 +18,7 @@ B23 = TensorType(bool_, (2, 3))
 F32, F34 = TensorType(float32, (3, 2)), TensorType(float32, (3, 4))
 IDEMPOTENT = ("reduce_max", "reduce_min", "any", "all")
 REDUCTIONS = ("sum", "prod", *IDEMPOTENT)
+GEOMETRY = ("window", "strides", "dilation", "padding")
 CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin")
 
 
@@ -31,10 +32,15 @@ def _reshaped(b: Builder, m: Match) -> Node:
     return m.x if not m.axes else b.reshape(m.x, shape=m.type.shape)  # type: ignore[no-any-return]
 
 
-def _started(b: Builder, m: Match) -> Node:
+def _started(b: Builder, x: Node) -> Node:
     """A sum starts at 0, and 0 + -0.0 is 0: the addition stays, but there is nothing to reduce."""
-    small = _reshaped(b, m)
-    return b.add(small, b.like(small, 0)) if m.x.dtype.is_inexact else small
+    return b.add(x, b.like(x, 0)) if x.dtype.is_inexact else x
+
+
+def _windows_of_one(m: Match) -> bool:
+    """Return whether every element is a window, and there are no others."""
+    ones = {*m.window, *m.strides} == {1} and {p for pair in m.padding for p in pair} == {0}
+    return ones and concrete(m.x.aval)
 
 
 def _of_broadcast(name: str, b: Builder, m: Match) -> Node | None:
@@ -79,7 +85,7 @@ def _reduction_rules(name: str) -> list[Rule]:
         Rule(
             f"{name}_over_units",
             reduce(x, axes=Attr("axes")),
-            _started if name == "sum" else _reshaped,
+            (lambda b, m: _started(b, _reshaped(b, m))) if name == "sum" else _reshaped,
             when=_over_units,
             examples=({"x": t, "axes": (1,)}, {"x": t, "axes": ()}),
         ),
@@ -261,6 +267,16 @@ CONTRACTIONS = (
 REDUCE = (
     *(rule for name in REDUCTIONS for rule in _reduction_rules(name)),
     *CONTRACTIONS,
+    Rule(
+        "windows_of_one",
+        P.window_reduce(x, **{name: Attr(name) for name in (*GEOMETRY, "kind")}),
+        lambda b, m: _started(b, m.x) if m.kind == "sum" else m.x,
+        when=_windows_of_one,
+        examples=tuple(
+            {"x": F23, "kind": kind, "padding": ((0, 0),) * 2} | dict.fromkeys(GEOMETRY[:3], (1, 1))
+            for kind in ("sum", "max")
+        ),
+    ),
     *(
         Rule(
             f"{name}_of_one",

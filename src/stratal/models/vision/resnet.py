@@ -10,7 +10,7 @@ from typing import Any
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
-from stratal.models.vision.layers import Norm, scaled, start_convolutions
+from stratal.models.vision.layers import Layer, scaled, start_convolutions
 from stratal.models.weights import Weights, loaded
 from stratal.tensor.tensor import Tensor
 
@@ -40,7 +40,7 @@ class BasicBlock(nn.Module):
         groups: int = 1,
         base_width: int = 64,
         dilation: int = 1,
-        norm_layer: Norm | None = None,
+        norm_layer: Layer | None = None,
     ) -> None:
         super().__init__()
         if (groups, base_width, dilation) != (1, 64, 1):
@@ -81,7 +81,7 @@ class Bottleneck(nn.Module):
         groups: int = 1,
         base_width: int = 64,
         dilation: int = 1,
-        norm_layer: Norm | None = None,
+        norm_layer: Layer | None = None,
     ) -> None:
         super().__init__()
         norm = norm_layer or nn.BatchNorm2d
@@ -119,7 +119,7 @@ class ResNet(nn.Module):
         groups: int = 1,
         width_per_group: int = 64,
         replace_stride_with_dilation: Sequence[bool] | None = None,
-        norm_layer: Norm | None = None,
+        norm_layer: Layer | None = None,
         *,
         width_mult: float = 1.0,
     ) -> None:
@@ -147,7 +147,7 @@ class ResNet(nn.Module):
             self._start_as_identity()
 
     def _stage(
-        self, block: Any, planes: int, count: int, stride: int, dilate: bool, norm: Norm
+        self, block: Any, planes: int, count: int, stride: int, dilate: bool, norm: Layer
     ) -> nn.Sequential:
         """Return `count` blocks, of which the first changes size and channels."""
         before, n_out = self.dilation, planes * block.expansion

@@ -208,14 +208,15 @@ class RowNest:
             after += [reduction.join, self._finish(m, reduction.totals[compute.result])]
         fetches = self._fetches([*expressions(sequence(*body, stores))], lane)
         body[:0] = [guard_leaves(f, inside) for f in fetches]
-        if kept:  # together and last: they may overwrite what the element is computed from
+        alone = self.size == 1  # an element that is no vector: all lanes would store to one place
+        if kept and not alone:  # together and last: they may overwrite what the element is computed from
             body.append(guard_leaves(stores, inside))
         loop = Schedule(For(outer, For(lane, sequence(*body), "vector")))
         if self.size % self.width:
             loop.peel(outer)
         x.local.update(kept)
         x.forget()
-        return sequence(*before, loop.body, *after)
+        return sequence(*before, loop.body, *([stores] if alone else []), *after)
 
     def _fetches(self, roots: Sequence[Expr], lane: Var) -> list[Fetch]:
         """Return what brings near, in time, the arrays that no cache holds and whose rows follow one another.
