@@ -234,7 +234,7 @@ class _Maker:
     def check(self, array: Array) -> None:
         if array.dtype.kind in "iub" or not array.size:
             return
-        values = np.abs(array.astype(np.float64))
+        values = np.abs(array) if array.dtype.kind == "c" else np.abs(array.astype(np.float64))
         limit = next((most for dtype, most in LARGE.items() if dtype.np == array.dtype), 1e3)
         if not np.all(values <= limit):
             raise _Skip
@@ -403,9 +403,9 @@ def _permute(m: _Maker) -> Node:
     return m.b.permute(x, perm=tuple(int(k) for k in m.rng.permutation(x.aval.ndim)))
 
 
-def _shuffle(m: _Maker) -> Node:
+def _shuffle(m: _Maker, x: Node | None = None) -> Node:
     """A permute-reshape chain: the view maps with floor division and remainder."""
-    x = m.pick(ANY, ndim=1, where=lambda n: n.aval.size > 1)
+    x = m.pick(ANY, ndim=1, where=lambda n: n.aval.size > 1) if x is None else x
     for _ in range(int(m.rng.integers(1, 4))):
         x = m.b.reshape(x, shape=_split(m, int(x.aval.size)))
         x = m.b.permute(x, perm=tuple(int(k) for k in m.rng.permutation(x.aval.ndim)))
@@ -423,8 +423,8 @@ def _broadcast(m: _Maker) -> Node:
     return m.b.broadcast(x, shape=tuple(shape), axes=tuple(axes))
 
 
-def _slice(m: _Maker) -> Node:
-    x = m.pick(ANY, ndim=1)
+def _slice(m: _Maker, x: Node | None = None) -> Node:
+    x = m.pick(ANY, ndim=1) if x is None else x
     bounds = [sorted(int(v) for v in m.rng.integers(0, n + 1, 2)) for n in x.shape]
     whole = [m.chance(0.4) or (a == c and m.chance(0.9)) for a, c in bounds]
     start = tuple(0 if w else a for w, (a, _) in zip(whole, bounds, strict=True))
@@ -533,6 +533,43 @@ def _contract(m: _Maker) -> Node:
     operands, spec = ((x, y), spec) if m.chance(0.5) else ((y, x), spec[::-1])
     product = m.b.contract(*operands, spec=f"{spec[0]},{spec[1]}->{''.join(out)}")
     return m.b.mul(product, m.b.like(product, 1 / np.sqrt(size[summed])))
+
+
+def _part_of_product(m: _Maker) -> Node:
+    """A product and views of it, which a kernel may store from the loops of the product."""
+    x = _contract(m)
+    if m.chance(0.5):
+        x = x.inputs[0]  # not scaled
+    for _ in range(int(m.rng.integers(1, 4))):
+        if x.aval.ndim and x.aval.size > 1:
+            x = m.one_of((_slice, _shuffle, _diagonal))(m, x)
+    return x
+
+
+def _diagonal(m: _Maker, x: Node) -> Node:
+    """Every so-manieth element, among others a diagonal."""
+    count = int(x.aval.size)
+    step = x.shape[-1] + int(m.one_of((1, 1, 1, 0, -1)))
+    start = int(m.one_of((0, 0, 1)))
+    flat = m.b.reshape(x, shape=(count,))
+    return m.b.slice(flat, start=(start,), stop=(count,), step=(max(int(step), 1),))
+
+
+def _complex(m: _Maker) -> Node:
+    """Arithmetic on complex numbers, back among the real ones."""
+    x = m.pick("f", where=lambda n: n.dtype in (float32, float64))
+    z = m.b.op("complex", x, m.like(x))
+    for _ in range(int(m.rng.integers(1, 4))):
+        name = m.one_of(("conj", "neg", "mul", "add", "sum", "permute"))
+        if name in ("mul", "add"):
+            z = m.b.op(name, z, m.b.op("complex", m.like(m.b.real(z)), m.b.imag(z)))
+        elif name == "sum":
+            z = m.b.sum(z, axes=tuple(range(z.aval.ndim))[:1])
+        elif name == "permute":
+            z = m.b.permute(z, perm=tuple(range(z.aval.ndim))[::-1])
+        else:
+            z = m.b.op(name, z)
+    return m.b.op(m.one_of(("real", "imag", "abs")), z)
 
 
 def _gather(m: _Maker) -> Node:
@@ -646,7 +683,15 @@ POINTWISE = [
 ]
 VIEWS = [(1.5, _reshape), (1.5, _permute), (2.0, _shuffle), (1.5, _broadcast), (1.5, _slice), (1.5, _pad),
          (0.7, _flip), (1.2, _concatenate)]  # fmt: skip
-SUMS = [(3.0, _reduce), (1.2, _normalised), (0.7, _along), (0.5, _cumulative), (1.5, _contract)]
+SUMS = [
+    (3.0, _reduce),
+    (1.2, _normalised),
+    (0.7, _along),
+    (0.5, _cumulative),
+    (1.5, _contract),
+    (1.0, _part_of_product),
+    (0.3, _complex),
+]
 INDEXING = [(0.6, _gather), (0.4, _scatter), (0.5, _dynamic), (0.8, _random), (0.2, _mark)]
 INNER_STEPS: list[tuple[float, Callable[..., Any]]] = [*POINTWISE, *VIEWS, *SUMS, *INDEXING]
 STEPS: list[tuple[float, Callable[..., Any]]] = [*INNER_STEPS, (1.2, _cond), (1.2, _scan)]

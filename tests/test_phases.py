@@ -118,6 +118,7 @@ PARTS = {
     "a row": lambda np_or_st, y: y[1],
     "a column": lambda np_or_st, y: y[:, 0],
     "every second": lambda np_or_st, y: y[::2, 1::2],
+    "an element": lambda np_or_st, y: y[0, 1],
 }
 
 
@@ -127,3 +128,14 @@ def test_a_part_of_a_product_is_that_part(part):
         a = np.random.default_rng(size).standard_normal((size, depth)).astype(np.float32)
         got = st.compile(lambda x: PARTS[part](st, x @ x.T))(st.tensor(a))
         np.testing.assert_allclose(got, PARTS[part](np, a @ a.T), rtol=1e-4, atol=1e-5)
+
+
+def test_a_product_with_a_number_that_becomes_a_vector():
+    def f(x, w):
+        return (st.floor(x).reshape(1) @ w).sum() + (x.reshape(1) @ w)[1]
+
+    w = np.array([[0.5, -2.0, 3.0]], np.float32)
+    got = st.compile(f)(st.tensor(np.float32(1.5)), st.tensor(w))
+    np.testing.assert_allclose(got, w.sum() + 1.5 * w[0, 1], rtol=1e-6)
+    scaled = st.compile(lambda x, w: st.einsum("a,na->n", x.reshape(1), w))
+    np.testing.assert_allclose(scaled(st.tensor(1.5), st.tensor(w.T)), 1.5 * w[0])

@@ -284,6 +284,8 @@ class Fusion(Grouping):
         read = {a.indices for a in inside if a.value is anchor}
         if len(read) != 1 or any(isinstance(e, Guard) for e in walk(compute.terms)):
             return False
+        if not compute.axes or not anchor.aval.ndim:
+            return False  # a single element has no neighbours
         (indices,) = read
         here, there = (
             Buffer("", v.dtype, v.aval.ints, strides(v.aval.ints, self.orders.get(v))) for v in (node, anchor)

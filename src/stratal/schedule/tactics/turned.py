@@ -68,7 +68,8 @@ def _may_turn(p: Product, k: int) -> bool:
         and p.step(1 - k, last) == 1 != p.step(k, last)
         and not any(map(p.narrow, (0, 1)))
         and p.panels(k)
-        and math.prod(v.extent for v in p.used(k, p.loops)) <= operand.buffer.size
+        and len(used := p.used(k, p.loops)) > 0  # a sum of one term may depend on no loop
+        and math.prod(v.extent for v in used) <= operand.buffer.size
     )
 
 
