@@ -47,7 +47,7 @@ class Reference:
         return "\n".join(lines)
 
     def namespace(self, name: str, module: Any) -> str:
-        lines = [f"# stratal.{name}", "", markdown(inspect.getdoc(module) or ""), ""]
+        lines = [f"# stratal.{name}", "", markdown(module.__doc__ or ""), ""]
         return "\n".join([*lines, *self._entries(name, entries(module), "##")])
 
     def tensor(self) -> str:

@@ -1,9 +1,9 @@
 """The tensor expression and schedule language: write a formula, schedule its loops, run it.
 
-A, B, k = te.placeholder((p, m)), te.placeholder((p, n)), te.reduce_axis(p)
-C = te.compute((m, n), lambda y, x: te.sum(A[k, y] * B[k, x], axis=k))
-s = te.schedule(C).split("x", 16).vectorize("xi").parallel("y")
-run = te.build(s)                                       print(s), s.loops, te.parse(str(s)), te.interpret
+    A, B, k = te.placeholder((p, m)), te.placeholder((p, n)), te.reduce_axis(p)
+    C = te.compute((m, n), lambda y, x: te.sum(A[k, y] * B[k, x], axis=k))
+    s = te.schedule(C).split("x", 16).vectorize("xi").parallel("y")
+    run = te.build(s)                                   print(s), s.loops, te.parse(str(s)), te.interpret
 """
 
 import stratal.schedule.language  # noqa: F401  fills the table of primitives
