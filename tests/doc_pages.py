@@ -8,6 +8,7 @@
     <!-- needs: MODULE ... -->     before a block that runs where those modules are installed
     <!-- run by: FILE -->          before a block that another test takes and runs
     <!-- printed by NAME -->       before a block that `doc_examples` writes
+    <!-- on: TARGET -->            before an output that other targets print otherwise
     <!-- setup
     ...                            code that runs and is not shown
     -->
@@ -32,7 +33,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ from stratal.base.errors import StratalError
 
 ROOT: Final = Path(__file__).parent.parent
 BLOCK: Final = re.compile(
-    r"(?:^<!-- (?P<mark>not run|needs|run by|printed by):? (?P<what>[^\n]*?) -->\n)?"
+    r"(?:^<!-- (?P<mark>not run|needs|run by|printed by|on):? (?P<what>[^\n]*?) -->\n)?"
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$"
     r"|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.DOTALL | re.MULTILINE,
@@ -61,12 +62,20 @@ class Block:
     what: str = ""
     shown: str | None = None
     place: tuple[int, int] = (0, 0)
+    target: str = ""
 
     @property
     def runs(self) -> bool:
         if self.mark == "needs":
             return all(importlib.util.find_spec(module) for module in self.what.split())
         return not self.mark and self.language in RUNS
+
+    def shows(self, printed: str) -> bool:
+        """Return whether the page shows what was printed, where it shows it for this machine."""
+        from stratal.plan.host import current_target
+
+        elsewhere = self.target and self.target != current_target().name
+        return self.shown is None or bool(elsewhere) or agrees(self.shown, printed)
 
 
 def pages() -> list[Path]:
@@ -82,10 +91,8 @@ def blocks(page: Path) -> list[Block]:
         if m["setup"] is not None:
             found.append(Block("python", m["setup"], line))
         elif m["language"] == "output":
-            last = found.pop()
-            found.append(
-                Block(last.language, last.text, last.line, last.mark, last.what, m["text"], m.span("text"))
-            )
+            target = m["what"] if m["mark"] == "on" else ""
+            found[-1] = replace(found[-1], shown=m["text"], place=m.span("text"), target=target)
         else:
             found.append(Block(m["language"], m["text"], line, m["mark"] or "", m["what"] or ""))
     return found
@@ -161,7 +168,7 @@ def faults(page: Path) -> Iterator[str]:
     for block, printed, fault in run(page):
         if fault:
             yield f"{name}:{block.line}: {fault}"
-        elif block.shown is not None and not agrees(block.shown, printed):
+        elif not block.shows(printed):
             yield f"{name}:{block.line}: the page shows\n{block.shown}\nand the code prints\n{printed}"
 
 
@@ -171,7 +178,7 @@ def renew(page: Path) -> list[str]:
     for block, printed, fault in reversed(run(page)):
         if fault:
             failed.append(f"{page}:{block.line}: {fault}")
-        elif block.shown is not None and not agrees(block.shown, printed):
+        elif not block.shows(printed):
             text = text[: block.place[0]] + printed + text[block.place[1] :]
     if text != page.read_text(encoding="utf-8"):
         page.write_text(text, encoding="utf-8")
