@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from stratal.base import settings
 from stratal.base.errors import StratalError
 
 ROOT: Final = Path(__file__).parent.parent
@@ -104,7 +105,7 @@ def run(page: Path) -> list[tuple[Block, str, str]]:
 
     names: dict[str, Any] = {"__name__": "__main__"}
     to_run, done, before = [b for b in blocks(page) if b.runs], list[tuple[Block, str, str]](), Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, settings.using(threads=2):  # estimates depend on them
         os.chdir(folder)
         st.manual_seed(0)
         try:
