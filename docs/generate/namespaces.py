@@ -13,15 +13,11 @@ import stratal as st
 from stratal.tensor.functions import FUNCTIONS
 
 PACKAGE = Path(st.__file__).parent
-INNER = (
-    "models",
-    "nn.functional",
-    "nn.init",
-    "nn.utils",
-    "optim.lr_scheduler",
-    "optim.swa_utils",
-    "compat.tf1",
-)
+INNER = (  # public modules inside of those that `stratal` offers itself
+    "compat.tf1", "compat.tf1.nn", "distributions.transforms", "metrics.functional", "nn.functional",
+    "nn.init", "nn.utils", "nn.utils.parametrizations", "nn.utils.parametrize", "nn.utils.rnn",
+    "optim.lr_scheduler", "optim.swa_utils",
+)  # fmt: skip
 TENSOR = "Tensor"
 SECTIONS = {  # of the functions of `stratal` itself, by the modules that define them
     "Making tensors": "tensor tensor.tensor tensor.methods tensor.creation tensor.random",
@@ -78,8 +74,19 @@ def entries(module: ModuleType) -> list[Entry]:
     """Return the functions and classes a namespace offers: those it lists, else those defined inside it."""
     listed = getattr(module, "__all__", None)
     found = (Entry(name, getattr(module, name)) for name in listed or dir(module) if not name.startswith("_"))
-    functions = [e for e in found if callable(e.value) and not inspect.ismodule(e.value)]
-    return [e for e in functions if listed or e.module.startswith(module.__name__)]
+    return [
+        e
+        for e in found
+        if callable(e.value)
+        and not inspect.ismodule(e.value)
+        and (listed or e.module.startswith(module.__name__))
+        and not _for_layers(e.value)
+    ]
+
+
+def _for_layers(value: Any) -> bool:
+    """Return whether this is a function of the rank first, which layers of one to three dimensions share."""
+    return inspect.isfunction(value) and next(iter(inspect.signature(value).parameters), "") == "dims"
 
 
 def functions() -> dict[str, list[Entry]]:
