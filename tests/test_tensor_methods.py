@@ -89,3 +89,17 @@ def test_tensors_are_given_random_numbers_in_place() -> None:
 def test_integers_hold_no_uniform_numbers() -> None:
     with pytest.raises(st.StratalError, match="gives floats"):
         st.ones(3, dtype=st.int32).uniform_(0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("home", "name"), [("nn.functional", "conv2d"), ("nn.functional", "pdist"), ("linalg", "det")]
+)
+def test_pytorch_finds_functions_of_layers_and_matrices_at_the_top_too(home: str, name: str) -> None:
+    place = st
+    for part in home.split("."):
+        place = getattr(place, part)
+    x = st.randn(1, 1, 4, 4) if name == "conv2d" else st.randn(4, 4)
+    given = (x, x[:, :, :2, :2]) if name == "conv2d" else (x,)
+    np.testing.assert_array_equal(getattr(st, name)(*given), getattr(place, name)(*given))
+    assert st.is_floating_point(st.clone(x))
+    assert not st.is_complex(x)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 _INSTEAD: Final = {
-    "autograd": "st.grad, st.vjp and st.jvp of functions; st.custom_vjp for a derivative of your own",
+    "autograd": "st.gradients(outputs, inputs) of tensors, st.grad of functions; st.custom_vjp for a "
+    "derivative of your own",
     "cuda mps xpu device pin_memory": 'only the CPU is here; device="cpu" is taken, too',
     "jit script": "st.compile",
     "lax": "st.cond, st.switch, st.scan, st.while_loop, st.fori_loop and st.map",
@@ -13,6 +14,8 @@ _INSTEAD: Final = {
     "utils": "st.data for loaders, st.nn.utils for modules; st.checkpoint is a function",
     "set_num_threads get_num_threads": "the setting threads: STRATAL_THREADS=2",
     "set_default_dtype get_default_dtype": "dtype= where tensors are made; net.double() converts a module",
+    "inverse pinverse logdet cholesky svd qr": "st.linalg has inv, pinv, slogdet, cholesky, svd and qr",
+    "layer_norm group_norm batch_norm dropout embedding": "st.nn.functional has it",
     "is_tensor": "isinstance(x, st.Tensor)",
     "FloatTensor DoubleTensor LongTensor IntTensor BoolTensor": "st.tensor(data, dtype=...)",
     "keras layers Model": "st.nn has the layers, and training is a loop",

@@ -118,7 +118,9 @@ def read_container(path: str | Path) -> dict[str, memoryview]:
     """Return the files of a container by name, every byte checked. Raises: FormatError."""
     place = Path(path)
     if not place.exists():
-        raise FormatError(f"load: there is no {place.name}", got=str(path))
+        raise FormatError(
+            f"load: there is no {place.name}", got=str(path), hint="st.save(net, path) writes one"
+        )
     if place.is_dir():
         manifest = read_whole(place / MANIFEST, _MANIFEST_LIMIT, follow=False)
         return {
