@@ -41,6 +41,9 @@ CASES = {
     "gamma": ((REAL,), 30, 0), "gammaln": ((REAL[REAL > -1e5],), 8, 8),
     "digamma": ((REAL,), 8, 8), "psi": ((POSITIVE,), 8, 1), "loggamma": ((POSITIVE[POSITIVE > 0],), 8, 8),
     "i0": ((REAL,), 16, 0), "i0e": ((REAL,), 16, 0), "i1": ((REAL,), 16, 1), "i1e": ((REAL,), 16, 1),
+    **{name: ((REAL[np.abs(REAL) < 1e9],), 20, 20) for name in ("j0", "j1")},
+    **dict.fromkeys(("y0", "y1"), ((POSITIVE[POSITIVE < 1000000000.0],), 20, 20)),
+    **dict.fromkeys(("k0", "k0e", "k1", "k1e"), ((REAL,), 20, 1)),
     "entr": ((REAL,), 4, 0), "expit": ((REAL,), 4, 0), "log_expit": ((REAL,), 4, 0), "logit": ((UNIT,), 8, 4),
     "exp2": ((np.clip(REAL, -1000, 1000),), 2, 0), "expm1": ((np.clip(REAL, -700, 700),), 3, 0),
     "log1p": ((REAL,), 3, 0), "factorial": ((COUNTS,), 20, 0),
@@ -117,10 +120,11 @@ M, P, Q = RNG.uniform(-2, 2, (2, 3)), RNG.uniform(0.1, 0.9, (2, 3)), RNG.uniform
 SMOOTH = {
     **{name: (getattr(special, name), M) for name in (
         "erf", "erfc", "erfcx", "ndtr", "log_ndtr", "expit", "log_expit", "i0", "i0e", "i1", "i1e",
-        "spherical_bessel_j0",
+        "j0", "j1", "spherical_bessel_j0",
         "sinc")},
     **{name: (getattr(special, name), P) for name in ("erfinv", "erfcinv", "ndtri", "entr", "logit")},
-    **{name: (getattr(special, name), Q) for name in ("gamma", "gammaln", "digamma", "factorial")},
+    **{name: (getattr(special, name), Q) for name in (
+        "gamma", "gammaln", "digamma", "factorial", "y0", "y1", "k0", "k0e", "k1", "k1e")},
     "polygamma": (lambda x: special.polygamma(2, x), Q),
     "multigammaln": (lambda x: special.multigammaln(x, 2), Q + 1),
     **{name: (getattr(special, name), P, Q)

@@ -38,16 +38,19 @@ GRADIENT_ATOL = 1e-8
 def ulp_distance(a: Array, b: Array) -> Array:
     """Return how many representable values lie between two float arrays; NaN equals NaN, -0.0 equals 0.0."""
     both_nan = np.isnan(a) & np.isnan(b)
-    distance = np.abs(_ordered(a) - _ordered(b))
+    first, second = _ordered(a), _ordered(b)
+    same = (first < 0) == (second < 0)  # then the difference is a int64, and exact where it is small
+    apart = np.abs(np.where(same, first - second, 0)).astype(np.float64)
+    distance = np.where(same, apart, np.abs(first.astype(np.float64) - second.astype(np.float64)))
     distance = np.where(np.isnan(a) != np.isnan(b), np.inf, distance)
     return np.asarray(np.where(both_nan, 0.0, distance))
 
 
 def _ordered(x: Array) -> Array:
-    """Return the position of each float among all floats of its dtype, as a float64."""
+    """Return the position of each float among all floats of its dtype, 0 for both zeros."""
     bits = x.view({2: np.int16, 4: np.int32, 8: np.int64}[x.dtype.itemsize]).astype(np.int64)
     low = -(2 ** (8 * x.dtype.itemsize - 1))
-    return np.where(bits < 0, (low - bits).astype(np.float64), bits.astype(np.float64))
+    return np.where(bits < 0, low - bits, bits)
 
 
 def allowed_ulps(op: Op, dtype: DType) -> float:

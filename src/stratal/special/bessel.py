@@ -8,9 +8,11 @@ from stratal.special.family import floats, from_records
 from stratal.tensor.elementwise import FUNCTIONS, where
 from stratal.tensor.tensor import Tensor
 
-_RECORDS = {
-    "i0": "i0", "i0e": "i0e", "i1": "i1", "i1e": "i1e", "modified_bessel_i0": "i0",
-    "modified_bessel_i1": "i1",
+_SCIPYS = ("i0", "i0e", "i1", "i1e", "j0", "j1", "k0", "k0e", "k1", "k1e", "y0", "y1")
+_RECORDS = {name: name for name in _SCIPYS} | {
+    "bessel_j0": "j0", "bessel_j1": "j1", "bessel_y0": "y0", "bessel_y1": "y1", "modified_bessel_i0": "i0",
+    "modified_bessel_i1": "i1", "modified_bessel_k0": "k0", "modified_bessel_k1": "k1",
+    "scaled_modified_bessel_k0": "k0e", "scaled_modified_bessel_k1": "k1e",
 }  # fmt: skip
 globals().update(from_records(__name__, _RECORDS))
 

@@ -1,12 +1,12 @@
 """Scalar mathematics: functions from expressions to expressions of `loops.expr.FUNCTIONS` alone.
 
-Operands are float32 or float64 unless the name says integer. All is branch-free, so that it vectorises, but
-what hardly any operand needs (`rare`).
+Operands are float32 or float64 unless the name says integer. Everything is branch-free, so it vectorises.
 Accuracy is measured by `tests/test_math_ulp.py`.
 """
 
 from stratal.loops.math.arith import copysign, signbit, sqrt
-from stratal.loops.math.bessel import i0, i0e, i1, i1e
+from stratal.loops.math.bessel import i0, i0e, i1, i1e, k0, k0e, k1, k1e
+from stratal.loops.math.bessel_jy import j0, j1, y0, y1
 from stratal.loops.math.division import (
     floor_divide,
     fmod,
@@ -65,6 +65,12 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "j0",
+    "j1",
+    "k0",
+    "k0e",
+    "k1",
+    "k1e",
     "lgamma",
     "log",
     "log1p",
@@ -86,4 +92,6 @@ __all__ = [
     "sqrt",
     "tan",
     "tanh",
+    "y0",
+    "y1",
 ]  # fmt: skip

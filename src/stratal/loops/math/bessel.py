@@ -1,17 +1,19 @@
-"""Modified Bessel functions of the first kind of orders 0 and 1, as they are and divided by exp(|x|).
+"""Modified Bessel functions of orders 0 and 1, as they are, and times exp(-|x|) or exp(x).
 
-Polynomials in x up to 8 and in 1/x beyond (Chebyshev interpolations in 60 digits). All compute in float64 and
-round once.
+Polynomials in x up to 8 (2 for K, where a logarithm is apart) and in 1/x beyond (Chebyshev interpolations in
+60 digits). All compute in float64 and round once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from stratal.loops.expr import Expr
 from stratal.loops.math.arith import (
     INF,
+    NAN,
     absolute,
     at_least,
     at_most,
@@ -22,12 +24,15 @@ from stratal.loops.math.arith import (
     like,
     lt,
     mul,
+    neg,
     polynomial,
     select,
     sqrt,
+    sub,
     with_sign,
 )
 from stratal.loops.math.exponential import exp
+from stratal.loops.math.logarithm import log
 
 # exp(-x) I0(x) in x/4 - 1, 0 <= x <= 8, degree 28: 2^-53.8
 _I0_NEAR: Final = (
@@ -69,6 +74,40 @@ _I1_FAR: Final = (
     4.763780078020254e-09, -1.5218214060680734e-09, -2.2624401109204446e-09, 5.870664618471487e-10,
     6.7727478454462e-10, -1.6283264322621244e-10, -9.491890392992048e-11, 2.2421768596847442e-11,
 )  # fmt: skip
+# K0(x) + log(x/2) I0(x) in x^2/2 - 1, 0 < x <= 2, degree 12: 2^-46.2
+_K0_NEAR: Final = (
+    -0.30362077291575545, 0.3404973210133806, 0.07177701034240512, 0.005053392643196092,
+    0.00018280555827901256, 4.054506619948951e-06, 6.093361934165666e-08, 6.623013294285161e-10,
+    5.452107597454735e-12, 3.5184166087692545e-14, 1.8282151310516728e-16, 7.814803107927666e-19,
+    2.7963848204832025e-21,
+)  # fmt: skip
+# x (K1(x) - log(x/2) I1(x)) in x^2/2 - 1, 0 < x <= 2, degree 12: 2^-54.0
+_K1_NEAR: Final = (
+    0.8850882877295894, -0.3322409552403131, -0.24383852886774365, -0.027854235219771848,
+    -0.0013831688466153067, -3.891869064369595e-05, -7.08113377018352e-07, -9.032127548326542e-09,
+    -8.532735136401994e-11, -6.213805758701212e-13, -3.5960194151005866e-15, -1.694031375872967e-17,
+    -6.622878173089246e-20,
+)  # fmt: skip
+# exp(x) K0(x) sqrt(x) in 4/x - 1, x >= 2, degree 26: 2^-56.2
+_K0_FAR: Final = (
+    1.2185953385133905, -0.03107146182488956, 0.0030328918102739684, -0.00047976905676177953,
+    9.95605474833179e-05, -2.473520469856151e-05, 7.002244501469854e-06, -2.1911758298158814e-06,
+    7.427907784929485e-07, -2.689222882101184e-07, 1.0289639495514684e-07, -4.126177693056258e-08,
+    1.7243919486226528e-08, -7.536587919571339e-09, 3.3817802903756824e-09, -1.3876925452165377e-09,
+    6.354560597694219e-10, -6.19955377160385e-10, 3.360195816719327e-10, 2.3064033964405703e-10,
+    -1.472844638563888e-10, -2.71854364299908e-10, 1.6222643666724992e-10, 1.1023898044608679e-10,
+    -6.667676805752231e-11, -2.8693049171860142e-11, 1.7088091602994506e-11,
+)  # fmt: skip
+# exp(x) K1(x) sqrt(x) in 4/x - 1, x >= 2, degree 26: 2^-55.4
+_K1_FAR: Final = (
+    1.363151890371342, 0.10334973775386527, -0.005566729880073119, 0.0007357241549033262,
+    -0.0001395902196312159, 3.28438657068089e-05, -8.96120614398344e-06, 2.73003931168027e-06,
+    -9.067203469612786e-07, 3.2299816462037967e-07, -1.219688795067239e-07, 4.837802386556985e-08,
+    -2.0031192903927542e-08, 8.680511006575475e-09, -3.86764387075988e-09, 1.5871116313418612e-09,
+    -7.237465098138615e-10, 6.857859248283152e-10, -3.6979880002823807e-10, -2.4610190645570503e-10,
+    1.5739303945667333e-10, 2.945269891421564e-10, -1.754037725101976e-10, -1.1908900034003334e-10,
+    7.1921009035841e-11, 3.109186281922316e-11, -1.848303606967482e-11,
+)  # fmt: skip
 
 
 def _scaled(a: Expr, near: Sequence[float], far: Sequence[float], odd: bool) -> Expr:
@@ -109,3 +148,53 @@ def i1(x: Expr) -> Expr:
     """Return the modified Bessel function of the first kind of order 1."""
     a = absolute(x)
     return with_sign(_unscaled(_scaled(a, _I1_NEAR, _I1_FAR, True), a), x)
+
+
+def _third(x: Expr, order: int, scaled: bool) -> Expr:
+    """Return K(x), or exp(x) K(x): infinite at 0, NaN below."""
+    near = at_most(x, 2.0)
+    place = fma(mul(near, near), like(0.5, x), like(-1.0, x))
+    tiny = lt(near, like(1e-300, x))  # half of which may underflow
+    half = log(mul(near, select(tiny, like(1.0, x), like(0.5, x))))
+    half = sub(half, select(tiny, like(math.log(2), x), like(0.0, x)))
+    other = mul(
+        _scaled(near, *((_I1_NEAR, _I1_FAR) if order else (_I0_NEAR, _I0_FAR)), bool(order)), exp(near)
+    )
+    if order:
+        small = fma(half, other, div(polynomial(place, _K1_NEAR), near))
+    else:
+        small = fma(neg(half), other, polynomial(place, _K0_NEAR))
+    inverse = div(like(1.0, x), at_least(x, 2.0))
+    series = polynomial(fma(inverse, like(4.0, x), like(-1.0, x)), _K1_FAR if order else _K0_FAR)
+    large = mul(series, sqrt(inverse))
+    if scaled:
+        small = mul(small, exp(near))
+    else:
+        large = mul(large, exp(neg(x)))
+    result = select(lt(x, like(2.0, x)), small, large)
+    pole = select(eq(x, like(0.0, x)), like(INF, x), like(NAN, x))
+    return select(lt(like(0.0, x), x), result, pole)
+
+
+@in_float64
+def k0(x: Expr) -> Expr:
+    """Return the modified Bessel function of the second kind of order 0."""
+    return _third(x, 0, False)
+
+
+@in_float64
+def k0e(x: Expr) -> Expr:
+    """Return exp(x) K0(x)."""
+    return _third(x, 0, True)
+
+
+@in_float64
+def k1(x: Expr) -> Expr:
+    """Return the modified Bessel function of the second kind of order 1."""
+    return _third(x, 1, False)
+
+
+@in_float64
+def k1e(x: Expr) -> Expr:
+    """Return exp(x) K1(x)."""
+    return _third(x, 1, True)
