@@ -27,7 +27,7 @@ from stratal.base.log import duration
 from stratal.base.source import SourceLine, user_line
 from stratal.inspect.intervals import Interval, median_interval
 from stratal.runtime.storage import Storage
-from stratal.tensor import lazy, programs
+from stratal.tensor import companions, lazy, programs
 from stratal.tensor.tensor import Tensor
 
 MOST_WARM_CALLS: Final = 24  # until a call compiles nothing
@@ -188,13 +188,13 @@ class Timer:
     def _call_checked(self) -> None:
         """Call once; refuse a result that is not there yet, and lazy work left behind."""
         self.callers = Counter()
-        waiting = len(lazy.waiting())
+        waiting = len(companions.waiting())
         with programs.watched(_Callers(self.callers)):
             result = self._function(*self._args, **self._kwargs)
             if self._wait is not None:
                 self._wait(result)
         late = _unfinished(result, waited=self._wait is not None)
-        left = max(len(lazy.waiting()) - waiting, 0)
+        left = max(len(companions.waiting()) - waiting, 0)
         if late or left:
             raise MeasurementError(
                 f"{self.label}: it returns before its work is done",
