@@ -59,7 +59,7 @@ class Reference:
             call = "" if isinstance(e.value, property) else "()"
             name = f"`{e.name}{call}`"
             link = f"[{name}](stratal.md#stratal.{e.name})" if e.name in FUNCTIONS else name
-            lines.append(f"| {link} | {summary(e.value)} |")
+            lines.append(f"| {link} | {summary(e.value) or summary(FUNCTIONS.get(e.name))} |")
         return "\n".join(lines)
 
     def _entries(self, home: str, found: Iterable[Entry], heading: str) -> Iterator[str]:

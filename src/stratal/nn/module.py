@@ -31,7 +31,7 @@ class Computed(Protocol):
 
 
 class Module:
-    """Base of every layer and model.
+    """Base of every layer and model. A subclass makes its parts in `__init__` and computes in `forward`.
 
     Attributes that are parameters, tensors registered as buffers, or modules are found by name.
 

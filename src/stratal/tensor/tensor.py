@@ -163,26 +163,32 @@ class Tensor:
     # -- what it is ------------------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of its axes."""
         return self.type.shape  # type: ignore[return-value]
 
     @property
     def dtype(self) -> DType:
+        """The type of its elements."""
         return self.type.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.type.shape)
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all elements."""
         return self.type.nbytes
 
     @property
     def itemsize(self) -> int:
+        """The bytes of one element."""
         return self.type.dtype.itemsize
 
     @property
     def device(self) -> str:
+        """Where it lies: on the CPU."""
         return "cpu"
 
     @property
