@@ -183,3 +183,18 @@ def test_a_step_with_draws_compiles_and_differs_from_run_to_run():
     st.manual_seed(0)
     assert float(step(a, p)) == first != second
     assert step.plan["calls"]["host"] == 0
+
+
+def test_draws_and_densities_keep_their_dtype_and_shapes_of_size_0():
+    for name in ("Gamma", "StudentT", "Weibull", "Pareto", "Poisson", "VonMises", "LogNormal", "Kumaraswamy"):
+        one = st.tensor(np.float16(1.0))
+        d = D.StudentT(one) if name == "StudentT" else D.Poisson(one) if name == "Poisson" else None
+        d = d or getattr(D, name)(one, one)
+        x = d.sample((2,))
+        assert x.dtype is st.float16 and d.log_prob(one).dtype is st.float16, name
+    empty = st.zeros(0, 3) + 1
+    assert D.Dirichlet(empty).sample((2,)).shape == (2, 0, 3) and D.Poisson(empty).sample(4).shape == (
+        4,
+        0,
+        3,
+    )

@@ -7,7 +7,16 @@ from typing import Any, ClassVar
 from stratal.base.errors import AttributeValueError
 from stratal.distributions import draws
 from stratal.distributions.discrete import Categorical, Odds
-from stratal.distributions.distribution import COUNT, NONNEGATIVE, POSITIVE, REAL, UNIT, Distribution, Rule
+from stratal.distributions.distribution import (
+    COUNT,
+    NONNEGATIVE,
+    POSITIVE,
+    REAL,
+    UNIT,
+    Distribution,
+    Rule,
+    sizes,
+)
 from stratal.special import lgamma, log_expit, xlogy
 from stratal.tensor.composites.arithmetic import softplus
 from stratal.tensor.creation import arange
@@ -153,9 +162,8 @@ class Multinomial(Categorical):
         self.total_count, self.event_shape = int(total_count), (self.num_events,)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
         with no_grad():
-            classes = self._index((self.total_count, *drawn))
+            classes = self._index((self.total_count, *sizes(sample_shape)))
             return (classes[..., None] == arange(self.num_events)).astype(self.dtype).sum(axis=0).detach()
 
     def log_prob(self, value: Any) -> Tensor:

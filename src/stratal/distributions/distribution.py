@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.tensor import random
-from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, default_float
+from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, default_float, normalise
 from stratal.tensor.elementwise import exp, maximum, sqrt
 from stratal.tensor.explained import explain_methods
 from stratal.tensor.shapes import broadcast_to
@@ -28,6 +28,14 @@ SIMPLEX: Rule = (
 )
 
 _TINY = 1.2e-38  # the smallest normal float32: draws that are inverted never meet the ends of their range
+
+
+def sizes(sample_shape: Any) -> tuple[int, ...]:
+    """Return the sizes of the axes of draws, given as a sequence or as one. Raises: AttributeValueError."""
+    found = tuple(sample_shape) if hasattr(sample_shape, "__iter__") else (sample_shape,)
+    if any(not hasattr(n, "__index__") for n in found):
+        raise AttributeValueError("sample_shape is a sequence of sizes", got=repr(sample_shape))
+    return found
 
 
 class NotGivenError(StratalError, NotImplementedError):
@@ -57,7 +65,9 @@ class Distribution:
         self.validate_args, self._given = validate_args is not False, tuple(given)
         who = type(self).__name__
         tensors = {name: as_tensor(value, who) for name, value in given.items()}
-        dtype = default_float(common_dtype(who, list(tensors.values())))
+        dtype = default_float(common_dtype(who, normalise(who, list(given.values()))))
+        if not dtype.is_float:
+            raise AttributeValueError(f"{who}: parameters are real numbers", got=str(dtype))
         batches, own = [], {}
         for name, value in tensors.items():
             cut = value.ndim - self.own_axes.get(name, 0)
@@ -96,13 +106,11 @@ class Distribution:
 
     # -- draws ---------------------------------------------------------------------------------------------
     def _extended(self, sample_shape: Any) -> tuple[int, ...]:
-        drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
-        return (*drawn, *self.batch_shape, *self.event_shape)
+        return (*sizes(sample_shape), *self.batch_shape, *self.event_shape)
 
     def _wide(self, parameter: Tensor, sample_shape: Any) -> Tensor:
         """Return a parameter once per draw."""
-        drawn = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
-        return broadcast_to(parameter, (*drawn, *parameter.shape))
+        return broadcast_to(parameter, (*sizes(sample_shape), *parameter.shape))
 
     def _uniform(self, sample_shape: Any) -> Tensor:
         """Return floats uniform in (0, 1)."""

@@ -18,6 +18,7 @@ from stratal.distributions.transforms import (
     sum_last,
 )
 from stratal.special import betaln, digamma, lgamma
+from stratal.tensor.build import as_tensor
 from stratal.tensor.elementwise import exp, expm1, log, where
 from stratal.tensor.shapes import broadcast_to
 from stratal.tensor.state import no_grad
@@ -87,8 +88,8 @@ class TransformedDistribution(Distribution):
         """Return what lies on the other side where the transforms fall."""
         if self._axes or (isinstance(self.transform.sign, int) and self.transform.sign == 0):
             return self._missing("cdf or icdf, for its transforms are not monotone")
-        side = self.transform.sign
-        return side * (probability - 0.5) + 0.5
+        falls = as_tensor(self.transform.sign) < 0
+        return where(falls, 1 - probability, probability)
 
     def cdf(self, value: Any) -> Tensor:
         return self._turned(self.base_dist.cdf(self.transform.inverse(self._asked(value))))

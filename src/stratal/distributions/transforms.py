@@ -32,6 +32,7 @@ from stratal.tensor.elementwise import (
     where,
 )
 from stratal.tensor.explained import explain_methods
+from stratal.tensor.info import finfo
 from stratal.tensor.reductions import cumprod, softmax
 from stratal.tensor.shapes import concat
 from stratal.tensor.tensor import Tensor
@@ -41,7 +42,6 @@ __all__ = [
     "LowerCholeskyTransform", "PowerTransform", "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform",
     "StickBreakingTransform", "TanhTransform", "Transform",
 ]  # fmt: skip
-_EDGE = 1.1920929e-07  # float32's epsilon: how far from 0 and 1 the logistic function stays
 
 
 class Transform:
@@ -106,6 +106,11 @@ def _same(mine: dict[str, Any], other: dict[str, Any]) -> bool:
     return mine.keys() == other.keys() and all(equal(v, other[k]) for k, v in mine.items())
 
 
+def _parameter(name: str, value: Any) -> Any:
+    """Return a tensor, or a number of Python's as it is: it takes the dtype of what it meets."""
+    return value if isinstance(value, (int, float)) else as_tensor(value, name)
+
+
 class _Inverse(Transform):
     """The other direction of a map."""
 
@@ -153,14 +158,20 @@ class ExpTransform(Transform):
         return x
 
 
+def _inside(y: Tensor) -> Tensor:
+    """Return numbers of (0, 1) kept off its ends, as far as their dtype tells them from these."""
+    limits = finfo(y.dtype)
+    return minimum(maximum(y, limits.tiny), 1 - limits.eps)
+
+
 class SigmoidTransform(Transform):
     """y = 1 / (1 + exp(-x)), kept off 0 and 1."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return minimum(maximum(sigmoid(x), 1.2e-38), 1 - _EDGE)
+        return _inside(sigmoid(x))
 
     def inverse(self, y: Tensor) -> Tensor:
-        inside = minimum(maximum(y, 1.2e-38), 1 - _EDGE)
+        inside = _inside(y)
         return log(inside) - log1p(-inside)
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
@@ -210,8 +221,8 @@ class PowerTransform(Transform):
     """y = x^exponent of positive numbers."""
 
     def __init__(self, exponent: Any) -> None:
-        self.exponent = as_tensor(exponent, "PowerTransform")
-        self.sign = sign(self.exponent)
+        self.exponent = _parameter("PowerTransform", exponent)
+        self.sign = sign(as_tensor(self.exponent))
 
     def forward(self, x: Tensor) -> Tensor:
         return pow(x, self.exponent)
@@ -227,9 +238,9 @@ class AffineTransform(Transform):
     """y = loc + scale x; the last `event_dim` axes are one event."""
 
     def __init__(self, loc: Any, scale: Any, event_dim: int = 0) -> None:
-        self.loc, self.scale = as_tensor(loc, "AffineTransform"), as_tensor(scale, "AffineTransform")
+        self.loc, self.scale = _parameter("AffineTransform", loc), _parameter("AffineTransform", scale)
         self.domain_event_dim = self.codomain_event_dim = event_dim
-        self.sign = sign(self.scale)
+        self.sign = sign(as_tensor(self.scale))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.loc + self.scale * x
@@ -238,7 +249,7 @@ class AffineTransform(Transform):
         return (y - self.loc) / self.scale
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        return sum_last(0 * x + log(abs(self.scale)), self.domain_event_dim)
+        return sum_last(log(abs(0 * x + self.scale)), self.domain_event_dim)
 
 
 # -- of vectors and matrices ---------------------------------------------------------------------------------
@@ -274,7 +285,7 @@ class StickBreakingTransform(Transform):
     def inverse(self, y: Tensor) -> Tensor:
         count = int(y.shape[-1]) - 1
         left = 1 - y[..., :-1].cumsum(axis=-1)
-        left = maximum(left, _EDGE * 1e-30 if y.dtype.bits == 64 else 1.2e-38)
+        left = maximum(left, finfo(y.dtype).tiny)
         return log(y[..., :-1]) - log(left) + log(float(count) - arange(count, dtype=y.dtype))
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
