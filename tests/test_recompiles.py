@@ -83,3 +83,13 @@ def test_programs_made_under_other_settings_are_other_programs() -> None:
     assert len(set(map(id, programs_made))) == 3
     assert [p.made.target.name for p in programs_made[1:3]] == ["haswell", "haswell"]
     assert [p.executable.threads for p in programs_made[:3]] == [1, 1, 2]
+
+
+def test_a_reason_names_what_differs_from_the_capture_that_is_most_alike() -> None:
+    scaled = st.compile(lambda x, t: x * t, dynamic=False)
+    for x, t in ((st.ones(64), 1.0), (st.ones(29), 1.0), (st.ones(64), 0.5)):
+        scaled(x, t)
+    assert scaled.reasons[1:] == [
+        "argument 'x' changed from f32[64] to f32[29]",
+        "argument 't' changed from 1.0 to 0.5",
+    ]

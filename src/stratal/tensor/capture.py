@@ -192,9 +192,9 @@ class Compiled:
 
     def _novelty(self, key: Any) -> str:
         """Return which argument differs from the signature nearest to a new one."""
-        for old in reversed(list(self._entries)):
-            if old[0] != key[0]:
-                continue
+        alike = [old for old in reversed(list(self._entries)) if old[0] == key[0]]
+        alike.sort(key=lambda old: sum(a != b for a, b in zip(old[3], key[3], strict=True)))
+        for old in alike:
             for k, (a, b) in enumerate(zip(old[3], key[3], strict=True)):
                 if a != b:
                     label = labels(self._function, key[0], key[3], key[1])[k]
