@@ -168,6 +168,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "other features": (lambda: models.GCN(3, 4, 2)(x, edges), r"\[nodes, 3\]"),
     "edges as rows": (lambda: models.GAT(WIDTH, 4, 2)(x, edges.T), r"integers \[2, E\]"),
     "edges as floats": (lambda: models.GraphSAGE(WIDTH, 4, 2)(x, edges.float()), r"integers \[2, E\]"),
+    "weights of other edges": (lambda: models.GCN(WIDTH, 4, 2)(x, edges, st.ones(5)), "for every edge"),
     "an unknown aggregation": (lambda: models.SAGEConv(3, 4, aggr="median"), "aggr is one of"),
     "an unknown function": (lambda: models.GCN(3, 4, 2, act="swoosh"), "act is None or one of"),
     "no layer": (lambda: models.GCN(3, 4, 0), "at least 1"),

@@ -300,10 +300,48 @@ REFUSED = {
     "an image for frames": (lambda: models.CNNLSTM(3)(st.zeros(2, 3, 8, 8)), "takes frames"),
     "frames too small": (lambda: models.CNNLSTM(3)(st.zeros(1, 2, 3, 8, 7)), "at least 8"),
     "no convolution": (lambda: models.CNNLSTM(3, channels=()), "at least one convolution"),
+    "a text longer than positions": (lambda: gpt2()(st.tensor(texts(1, 65))), "positions for 64 tokens"),
+    "a longer text of an encoder": (
+        lambda: models.BertModel(models.BertConfig(**BERT))(st.tensor(texts(1, 65))), "positions for 64",
+    ),
+    "earlier keys of another shape": (lambda: gpt2()(st.tensor(ids), past=st.zeros(3)), "past: takes keys"),
+    "half a token": (lambda: gpt2().generate(ids, max_new_tokens=2.5), "is an int"),
+    "half a token to end with": (lambda: gpt2().generate(ids, eos_token_id=2.5), "a token is an int"),
     "no token wanted": (lambda: gpt2().generate(ids, max_new_tokens=0), "at least 1"),
     "no temperature": (lambda: gpt2().generate(ids, do_sample=True, temperature=0.0), "positive"),
     "none of the likeliest": (lambda: gpt2().generate(ids, do_sample=True, top_k=0), "top_k at least 1"),
 }  # fmt: skip
+
+
+WITH_DROPOUT: dict[str, tuple[Callable[[], Any], str]] = {
+    "gpt2": (lambda: models.GPT2LMHeadModel(models.GPT2Config(**GPT2)), "gpt2"),
+    "llama": (lambda: llama(attention_dropout=0.2), "llama"),
+    "bert": (
+        lambda: models.BertForSequenceClassification(
+            models.BertConfig(**{**BERT, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
+        ),
+        "bert, classes",
+    ),
+    "words": (lambda: models.RNNModel("LSTM", VOCAB, 12, 12, 2), "words, LSTM"),
+    "seq2seq": (lambda: models.Seq2Seq(VOCAB, VOCAB, 12), "seq2seq"),
+    "transformer": (translator, "transformer"),
+    "frames": (lambda: models.CNNLSTM(3, 2, (4, 6), 8, 1, 0.5), "frames"),
+}
+
+
+@pytest.mark.parametrize("name", WITH_DROPOUT)
+def test_dropout_follows_the_seed_in_training_and_is_off_in_evaluation(name: str) -> None:
+    build, case = WITH_DROPOUT[name]
+    model, data = build(), [st.tensor(x) for x in CASES[case].data(4)]
+    run = st.compile(lambda *data: CASES[case].loss(model, *data))
+
+    def loss(seed: int) -> float:
+        st.manual_seed(seed)
+        return float(run(*data))
+
+    assert loss(1) == loss(1) != loss(2)
+    model.eval()
+    assert loss(1) == loss(2)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratal import nn
+from stratal.base.errors import ShapeError
 from stratal.models.graphs.edges import (
     aggregate,
     checked_aggregation,
@@ -53,6 +54,10 @@ class GCNConv(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         source, target = checked_graph("GCNConv", x, self.in_channels, edge_index)
         nodes = x.shape[0]
+        if edge_weight is not None and edge_weight.shape != source.shape:
+            raise ShapeError(
+                "GCNConv: there is a weight for every edge", got=f"{edge_weight.type} for {source.type}"
+            )
         weight = ones(source.shape[0], dtype=x.dtype) if edge_weight is None else cast(edge_weight, x.dtype)
         if self.normalize:
             if self.add_self_loops:

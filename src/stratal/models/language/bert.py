@@ -183,7 +183,8 @@ class BertModel(Pretrained):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
     ) -> EncoderOutput:
-        n, length = checked_tokens("Bert", input_ids).shape
+        most = self.config.max_position_embeddings if position_ids is None else None
+        n, length = checked_tokens("Bert", input_ids, most).shape
         kinds = zeros_like(input_ids) if token_type_ids is None else token_type_ids
         positions = arange(length).reshape((1, length)) if position_ids is None else position_ids
         x = self.embeddings(input_ids, kinds, positions)

@@ -30,14 +30,24 @@ class CausalOutput(NamedTuple):
 
 
 def past_length(past: Tensor | None) -> Any:
-    """Return how many keys there are from earlier calls."""
+    """Return how many keys there are from earlier calls. Raises: ShapeError unless `past` has six axes."""
+    if past is not None and past.ndim != 6:
+        raise ShapeError(
+            "past: takes keys and values [layers, 2, N, heads, P, D]", got=f"shape {list(past.shape)}"
+        )
     return 0 if past is None else past.shape[4]
 
 
-def checked_tokens(name: str, input_ids: Tensor) -> Tensor:
-    """Return tokens. Raises: ShapeError unless they are integers [N, L] of at least one token."""
+def checked_tokens(name: str, input_ids: Tensor, most: int | None = None, past: Any = 0) -> Tensor:
+    """Return tokens. Raises: ShapeError unless they are integers [N, L], at least one and with those before
+    `most` at most.
+    """
     if input_ids.ndim != 2 or not input_ids.dtype.is_integer or 0 in input_ids.shape:
         raise ShapeError(f"{name}: takes integers [N, L] with at least one token", got=str(input_ids.type))
+    if most is not None and input_ids.shape[1] + past > most:
+        raise ShapeError(
+            f"{name}: there are positions for {most} tokens", got=f"{past} and {input_ids.shape[1]} new ones"
+        )
     return input_ids
 
 
@@ -107,7 +117,7 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """Return [N, heads, L, D] of [N, L, heads * D]. Raises: ShapeError unless heads divide the features."""
     n, length, width = x.shape
-    if int(width) % heads:
+    if heads < 1 or int(width) % heads:
         raise ShapeError("attention: the number of heads divides the features", got=f"{heads} for {width}")
     return x.reshape((n, length, heads, width // heads)).permute(0, 2, 1, 3)
 

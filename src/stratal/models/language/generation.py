@@ -90,6 +90,7 @@ class Generates(Pretrained):
         have. Dropout is off only in `eval()`.
         """
         prompt, counts = self._prompt(input_ids, attention_mask, max_new_tokens)
+        _check_tokens(eos_token_id, pad_token_id)
         n, length = prompt.shape
         pick = _picker(do_sample, temperature, top_k)
         padding = -length % _PROMPT
@@ -130,12 +131,22 @@ class Generates(Pretrained):
                 hint="pad prompts of different lengths in front",
             )
         most = self.max_length
-        if max_new_tokens < 1 or (most is not None and ids.shape[1] + max_new_tokens > most):
+        if (
+            not isinstance(max_new_tokens, int)
+            or max_new_tokens < 1
+            or (most is not None and ids.shape[1] + max_new_tokens > most)
+        ):
             raise AttributeValueError(
-                "generate: max_new_tokens is at least 1, and there is a position for every token",
+                "generate: max_new_tokens is an int, at least 1, and there is a position for every token",
                 got=f"{ids.shape[1]} and {max_new_tokens} new tokens, {most} positions",
             )
         return ids.astype(np.int64), counts
+
+
+def _check_tokens(*tokens: Any) -> None:
+    for token in tokens:
+        if token is not None and not isinstance(token, (int, np.integer)):
+            raise AttributeValueError("generate: a token is an int", got=repr(token))
 
 
 def _picker(do_sample: bool, temperature: float, top_k: int | None) -> Any:

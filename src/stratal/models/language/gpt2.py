@@ -138,7 +138,9 @@ class GPT2Model(nn.Module):
         position_ids: Tensor | None = None,
         past: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        length, earlier = checked_tokens("GPT2", input_ids).shape[1], past_length(past)
+        earlier = past_length(past)
+        most = self.config.n_positions if position_ids is None else None
+        length = checked_tokens("GPT2", input_ids, most, earlier).shape[1]
         visible = visible_keys("GPT2", length, earlier, attention_mask)
         positions = arange(length) + earlier if position_ids is None else position_ids
         x = self.drop(self.wte(input_ids) + self.wpe(positions))

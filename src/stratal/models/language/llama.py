@@ -140,7 +140,7 @@ class LlamaModel(nn.Module):
         position_ids: Tensor | None = None,
         past: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        length, earlier = checked_tokens("Llama", input_ids).shape[1], past_length(past)
+        earlier, length = past_length(past), checked_tokens("Llama", input_ids).shape[1]
         visible = visible_keys("Llama", length, earlier, attention_mask)
         positions = arange(length).reshape((1, -1)) + earlier if position_ids is None else position_ids
         positions = positions.reshape((positions.shape[0], 1, length))  # the same for all heads
