@@ -344,6 +344,28 @@ def test_dropout_follows_the_seed_in_training_and_is_off_in_evaluation(name: str
     assert loss(1) == loss(2)
 
 
+LENGTHS_CHANGE: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] = {
+    "llama": (llama, lambda m, ids: m(ids).logits),
+    "bert": (
+        lambda: models.BertModel(models.BertConfig(**BERT)),
+        lambda m, ids: m(ids, ids != 3).last_hidden_state,
+    ),
+    "transformer": (translator, lambda m, ids: m(ids, ids, tgt_mask=m._causal(ids.shape[0]))),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS_CHANGE)
+def test_texts_of_other_lengths_need_no_program_each(name: str) -> None:
+    build, call = LENGTHS_CHANGE[name]
+    model = build().eval()
+    run = st.compile(lambda ids: call(model, ids))
+    with st.no_grad():
+        for size in ((2, 5), (3, 9), (5, 7), (4, 12), (1, 16)):
+            ids = texts(*size)
+            np.testing.assert_allclose(run(st.tensor(ids)), call(model, st.tensor(ids)), 1e-4, 1e-5)
+    assert run.captures == 2
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_makes_no_sense_is_refused(name: str) -> None:
     run, rule = REFUSED[name]

@@ -32,7 +32,7 @@ class SinusoidalPositions(Module):
                 got=f"shape {list(input.shape)}",
             )
         axis = 1 if self.batch_first and input.ndim == 3 else 0
-        length = int(input.shape[axis])
+        length = input.shape[axis]
         waves = F.sinusoidal_positions(length, self.d_model, self.base, offset=offset, dtype=input.dtype)
         if input.ndim == 3 and axis == 0:
             waves = waves.reshape((length, 1, self.d_model))

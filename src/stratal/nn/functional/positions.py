@@ -56,7 +56,7 @@ def rotary_embedding(
     _even("rotary_embedding", size)
     if size > width:
         raise AttributeValueError("rotary_embedding: dim is at most the features", got=f"{size} of {width}")
-    length = int(input.shape[-2])
+    length = input.shape[-2]
     where_at = arange(length) if positions is None else positions
     if isinstance(where_at, int) or (isinstance(where_at, Tensor) and where_at.ndim == 0):
         where_at = arange(length) + where_at
