@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stratal.base.dtypes import float32
-from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.optim.group import ParamGroup
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.creation import full
@@ -70,6 +70,11 @@ class Optimizer:
         self.param_groups: list[ParamGroup] = []
         self.state: dict[Tensor, State] = {}
         self._spare_counts: dict[Tensor, Tensor] = {}
+        if hasattr(params, "parameters"):
+            raise DTypeError(
+                f"{type(self).__name__}: takes parameters, not their module", got=type(params).__name__,
+                hint="pass net.parameters()",
+            )  # fmt: skip
         entries = [params] if isinstance(params, Tensor) else list(params)
         if not entries:
             raise AttributeValueError(

@@ -245,6 +245,16 @@ def split_arguments(
     return places, fill
 
 
+def _parted(name: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
+    """Return what a function returned as the value and the rest. Raises: ShapeError."""
+    if not has_aux:
+        return result, None
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise ShapeError(f"{name}: with has_aux the function must return (value, anything else)",
+                         got=type(result).__name__, hint="leave has_aux out, or return a pair")  # fmt: skip
+    return result[0], result[1]
+
+
 def value_and_grad(
     function: Callable[..., Any], argnums: Any = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -261,12 +271,12 @@ def value_and_grad(
         places, fill = split_arguments(name, argnums, args)
         point = _Point(name, [args[k] for k in places])
         result = point.run(lambda *chosen, **rest: function(*fill(chosen), **rest), kwargs)
-        value, aux = result if has_aux else (result, None)
+        value, aux = _parted(name, result, has_aux)
         if not isinstance(value, Tensor) or value.ndim or not value.dtype.is_float:
             got = str(value.type) if isinstance(value, Tensor) else type(value).__name__
-            raise ShapeError(
-                "grad: the function must return a real scalar", got=got, hint="sum it, or use st.vjp"
-            )
+            kept = "float(), item() and numpy() end the derivative: keep it a tensor"
+            hint = "sum it, or use st.vjp" if isinstance(value, Tensor) else kept
+            raise ShapeError("grad: the function must return a real scalar", got=got, hint=hint)
         b = Builder(where_now())
         root = node_of(value)
         found = autodiff.vjp([root], [b.like(root, 1)], point.nodes)
@@ -298,7 +308,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     """Return the value of a function and a function from a cotangent of it to cotangents of the arguments."""
     point = _Point("vjp", primals)
     result = point.run(function, {})
-    main, aux = result if has_aux else (result, None)
+    main, aux = _parted("vjp", result, has_aux)
     outputs, structure = _outputs("vjp", main)
     roots = [node_of(t) for t in outputs]
 
@@ -325,7 +335,7 @@ def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False
     """
     point = _Point("jvp", primals)
     result = point.run(function, {})
-    main, aux = result if has_aux else (result, None)
+    main, aux = _parted("linearize", result, has_aux)
     outputs, structure = _outputs("jvp", main)
     roots = [node_of(t) for t in outputs]
 
