@@ -18,6 +18,9 @@ _NAMES = {
     "distance": "CosineSimilarity PairwiseDistance",
     "dropout": "AlphaDropout Dropout Dropout1d Dropout2d Dropout3d FeatureAlphaDropout",
     "embedding": "Embedding EmbeddingBag",
+    "lazy": "LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d "
+    "LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d LazyInstanceNorm2d "
+    "LazyInstanceNorm3d LazyLinear UninitializedParameter",
     "linear": "Bilinear Identity Linear",
     "loss": "BCELoss BCEWithLogitsLoss CTCLoss CrossEntropyLoss GaussianNLLLoss HuberLoss KLDivLoss "
     "L1Loss MSELoss NLLLoss PoissonNLLLoss SigmoidFocalLoss SmoothL1Loss",

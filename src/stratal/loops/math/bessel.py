@@ -158,7 +158,7 @@ def _third(x: Expr, order: int, scaled: bool) -> Expr:
     half = log(mul(near, select(tiny, like(1.0, x), like(0.5, x))))
     half = sub(half, select(tiny, like(math.log(2), x), like(0.0, x)))
     other = mul(
-        _scaled(near, *((_I1_NEAR, _I1_FAR) if order else (_I0_NEAR, _I0_FAR)), bool(order)), exp(near)
+        _scaled(near, _I1_NEAR if order else _I0_NEAR, _I1_FAR if order else _I0_FAR, bool(order)), exp(near)
     )
     if order:
         small = fma(half, other, div(polynomial(place, _K1_NEAR), near))
