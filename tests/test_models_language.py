@@ -218,6 +218,14 @@ def test_generation_with_a_cache_is_that_without_in_two_programs(name: str) -> N
     assert model._last_logits.captures == 2  # another length, the same two
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_model_of_16_bits_keeps_what_it_saw_in_16_bits(dtype: str) -> None:
+    model, prompts = spread(gpt2()).to(dtype=dtype), texts(2, 5)
+    found = np.asarray(model.generate(prompts, max_new_tokens=3))
+    logits = model(st.tensor(found)).logits.detach().float()
+    np.testing.assert_array_equal(np.asarray(logits)[:, 4:-1].argmax(2), found[:, 5:])
+
+
 def test_padding_in_front_changes_nothing() -> None:
     model, prompt = spread(gpt2()), texts(1, 5)
     alone = np.asarray(model.generate(prompt, max_new_tokens=12))

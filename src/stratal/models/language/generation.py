@@ -15,7 +15,7 @@ from stratal import nn
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.models.language.pretrained import Pretrained
 from stratal.tensor.capture import compile
-from stratal.tensor.creation import from_dlpack
+from stratal.tensor.creation import zeros
 from stratal.tensor.elementwise import where
 from stratal.tensor.random import multinomial
 from stratal.tensor.sorting import topk
@@ -33,14 +33,14 @@ _CAPACITY = 64  # and those of caches
 class KeyValueCache:
     """Keys and values of the tokens so far, with room for `capacity` of them.
 
-    `tensor` [layers, 2, N, heads, capacity, D] shows memory that NumPy writes to, `counts` [N, capacity]
-    which places a token may look at.
+    `tensor` [layers, 2, N, heads, capacity, D] is written to through NumPy's view of its memory; `counts`
+    [N, capacity] says which places a token may look at.
     """
 
     def __init__(self, first: Tensor, counts: Array, capacity: int) -> None:
         layers, two, n, heads, _, width = first.shape
-        self._memory = np.zeros((layers, two, n, heads, capacity, width), first.dtype.np)
-        self.tensor = from_dlpack(self._memory)
+        self.tensor = zeros((layers, two, n, heads, capacity, width), dtype=first.dtype)
+        self._memory = np.asarray(self.tensor)
         self.counts = np.zeros((n, capacity), np.bool_)
         self.length = 0
         self.append(first, counts)
