@@ -194,6 +194,6 @@ class Multinomial(Categorical):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         return self._missing("list of its values")
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         wide = Categorical(logits=self.logits, validate_args=False).expand(batch_shape)
         return Multinomial(self.total_count, logits=wide.logits, validate_args=False)

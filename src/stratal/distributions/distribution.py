@@ -172,7 +172,7 @@ class Distribution:
     def stddev(self) -> Tensor:
         return sqrt(self.variance)
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         """Return the same distribution for a larger batch, to which the present one broadcasts."""
         shape = tuple(batch_shape)
         wide = {

@@ -65,7 +65,7 @@ class Independent(Distribution):
     def variance(self) -> Tensor:
         return self.base_dist.variance
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         count = self.reinterpreted_batch_ndims
         kept = self.base_dist.batch_shape[len(self.base_dist.batch_shape) - count :]
         return Independent(self.base_dist.expand((*batch_shape, *kept)), count)

@@ -199,6 +199,7 @@ def _infinite(p: Any, q: Any) -> Tensor:
     return 0 * (p.mean + q.mean) + math.inf
 
 
+_p: type[Distribution]
 for _p in (Beta, Exponential, Gamma, Gumbel, Laplace, Uniform):
     register_kl(_p, Normal)(_to_normal)
 for _p in (Beta, Gamma):

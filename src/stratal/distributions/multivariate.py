@@ -121,7 +121,7 @@ class MultivariateNormal(Distribution):
     def variance(self) -> Tensor:
         return (self.scale_tril * self.scale_tril).sum(axis=-1)
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         shape, size = tuple(batch_shape), self.event_shape[0]
         return MultivariateNormal(
             broadcast_to(self.loc, (*shape, size)),
@@ -195,7 +195,7 @@ class MixtureSameFamily(Distribution):
         off = parts.mean - self._each(centre)
         return self._weighted(parts.variance + off * off)
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         count = self.component_distribution.batch_shape[-1]
         wide = self.component_distribution.expand((*batch_shape, count))
         return MixtureSameFamily(self.mixture_distribution.expand(batch_shape), wide)

@@ -39,7 +39,7 @@ class LogitRelaxedBernoulli(Odds):
         off = self.logits - self._asked(value) * self.temperature
         return log(self.temperature) + off - 2 * softplus(off)
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         wide = Odds(logits=self.logits, validate_args=False).expand(batch_shape)
         return LogitRelaxedBernoulli(self.temperature, logits=wide.logits, validate_args=False)
 
@@ -71,7 +71,7 @@ class ExpRelaxedCategorical(Categorical):
         score = (score - logsumexp(score, axis=-1, keepdims=True)).sum(axis=-1)
         return score + lgamma(0 * self.temperature + count) + (count - 1) * log(self.temperature)
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         wide = Categorical(logits=self.logits, validate_args=False).expand(batch_shape)
         return ExpRelaxedCategorical(self.temperature, logits=wide.logits, validate_args=False)
 
@@ -81,6 +81,7 @@ class _Relaxed(TransformedDistribution):
 
     raw: ClassVar[Any]
     map: ClassVar[Any]
+    base_dist: Any
 
     def __init__(
         self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
@@ -99,7 +100,7 @@ class _Relaxed(TransformedDistribution):
     def probs(self) -> Tensor:
         return self.base_dist.probs
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         wide: Any = self.base_dist.expand(batch_shape)
         return type(self)(self.temperature, logits=wide.logits, validate_args=False)
 

@@ -60,7 +60,7 @@ class TransformedDistribution(Distribution):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base_dist}, {self.transforms})"
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         shape = self.transform.inverse_shape((*batch_shape, *self.event_shape))
         cut = len(shape) - len(self.base_dist.event_shape)
         return TransformedDistribution(
@@ -115,7 +115,7 @@ class _Named(TransformedDistribution):
     def __repr__(self) -> str:
         return Distribution.__repr__(self)
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         return Distribution.expand(self, batch_shape)
 
     def _unit(self) -> Distribution:
@@ -169,7 +169,7 @@ class LogisticNormal(_Named):
     def parts(self) -> tuple[Distribution, Any]:
         return Normal(self.loc, self.scale, validate_args=False), StickBreakingTransform()
 
-    def expand(self, batch_shape: Any) -> Distribution:
+    def expand(self, batch_shape: Any) -> Any:
         shape = (*batch_shape, self.loc.shape[-1])
         return LogisticNormal(
             broadcast_to(self.loc, shape), broadcast_to(self.scale, shape), validate_args=False

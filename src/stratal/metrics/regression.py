@@ -32,7 +32,7 @@ class MeanError(MeanMetric):
         """Return the error of each element."""
         raise NotImplementedError
 
-    def batch(self, preds: Any, target: Any) -> dict[str, Any]:
+    def batch(self, preds: Any, target: Any) -> dict[str, Any]:  # type: ignore[override]  # a pair for a value
         return super().batch(self.error(*pair(type(self).__name__, preds, target)))
 
 

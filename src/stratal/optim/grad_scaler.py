@@ -60,7 +60,7 @@ class GradScaler:
         leaves, structure = tree.flatten(outputs)
         return tree.unflatten(structure, [as_tensor(x, "GradScaler.scale") * self._scale for x in leaves])
 
-    @no_grad
+    @no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of an optimizer's parameters by the factor, once between two updates."""
         if not self._enabled:
@@ -73,7 +73,8 @@ class GradScaler:
         factor = 1.0 / self._scale
         finite: Tensor | None = None
         for p in _with_gradients(optimizer):
-            p.grad = (p.grad * factor).astype(p.grad.dtype)
+            grad: Any = p.grad  # it has one
+            p.grad = (grad * factor).astype(grad.dtype)
             whole = isfinite(p.grad).all()
             finite = whole if finite is None else finite & whole
         if finite is None:
@@ -82,7 +83,7 @@ class GradScaler:
             )
         self._overflows[id(optimizer)] = ~finite
 
-    @no_grad
+    @no_grad()
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale gradients where that is still to do, and step; what an infinite gradient would have moved
         stays as it was.
@@ -101,7 +102,7 @@ class GradScaler:
             cell.copy_(where(overflow, old, cell))
         return result
 
-    @no_grad
+    @no_grad()
     def update(self, new_scale: Any = None) -> None:
         """Adapt the factor to what the steps since the last call met, or set it."""
         if not self._enabled:

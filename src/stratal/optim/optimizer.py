@@ -75,7 +75,7 @@ class Optimizer:
                 f"{type(self).__name__}: takes parameters, not their module", got=type(params).__name__,
                 hint="pass net.parameters()",
             )  # fmt: skip
-        entries = [params] if isinstance(params, Tensor) else list(params)
+        entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
         if not entries:
             raise AttributeValueError(
                 f"{type(self).__name__}: got no parameters", got="nothing to update",
@@ -237,7 +237,8 @@ class Optimizer:
         state = self.state[p]
         dtype = self._work_dtype(p)
         work = state.get("master_param", p)
-        grad = p.grad if p.grad.dtype is dtype else p.grad.astype(dtype)
+        grad: Any = p.grad  # only those with a gradient are stepped
+        grad = grad if grad.dtype is dtype else grad.astype(dtype)
         if group.get("maximize"):
             grad = -grad
         cast = {name: value.astype(dtype) for name, value in scalars.items()}

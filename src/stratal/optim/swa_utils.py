@@ -87,7 +87,8 @@ class AveragedModel(Module):
 
     def update_parameters(self, model: Module) -> None:
         """Take the present values of `model` into the average."""
-        ours, theirs = list(self.module.parameters()), list(model.parameters())
+        ours: list[Tensor] = list(self.module.parameters())
+        theirs: list[Tensor] = list(model.parameters())
         buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
         if self.use_buffers:
             ours += [b for b, _ in buffers]

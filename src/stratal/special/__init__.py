@@ -7,6 +7,8 @@ others are kernels.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from stratal.special import bessel, gammas, incomplete, information, normal
 from stratal.special.bessel import *  # noqa: F403
 from stratal.special.gammas import *  # noqa: F403
@@ -18,3 +20,7 @@ from stratal.tensor.explained import explain_all
 _MODULES = (bessel, gammas, incomplete, information, normal)
 __all__ = sorted({name for module in _MODULES for name in module.__all__})
 explain_all(globals())
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Tell type checkers that functions made of one record exist."""

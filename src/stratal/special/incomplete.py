@@ -216,7 +216,8 @@ def _beta_below(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
     cut = minimum(maximum(log(x / y).detach(), 0.25 * reach), 0.75 * reach)[..., None]
     rest = reach[..., None] - cut
     near, far, near_weights, far_weights = map(as_tensor, _two_rules(_HALF))
-    fallen = exp(-_beta_fall(*(t[..., None] for t in (s, total, x, y)), cut * near + rest * far))
+    v = cut * near + rest * far
+    fallen = exp(-_beta_fall(s[..., None], total[..., None], x[..., None], y[..., None], v))
     part = (fallen * (cut * near_weights + rest * far_weights)).sum(axis=-1)
     return exp(_log_beta_density(a, b, x, y)) / a * (1.0 + x * (a + b) * part)  # type: ignore[no-any-return]
 

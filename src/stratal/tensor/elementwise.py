@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 
@@ -203,6 +203,10 @@ def _generate() -> dict[str, Callable[..., Tensor]]:
 
 FUNCTIONS = _generate()
 globals().update(FUNCTIONS)
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Tell type checkers that the names of the table exist."""
 
 
 def cast(x: Tensor, dtype: Any) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from stratal.base.errors import AttributeValueError
+from stratal.optim.group import ParamGroup
 from stratal.optim.lr_scheduler.base import LRScheduler, per_group
 from stratal.optim.optimizer import Optimizer
 
@@ -172,7 +173,8 @@ class OneCycleLR(_Cycling):
             self._cycle_momentum(base_momentum, max_momentum, last_epoch == -1)
         super().__init__(optimizer, last_epoch)
 
-    def _between(self, start: float, end: float, share: float) -> float:
+    def _between(self, group: ParamGroup, names: tuple[str, str], share: float) -> float:
+        start, end = group[names[0]], group[names[1]]
         if self.anneal_strategy == "linear":
             return (end - start) * share + start
         return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)
@@ -192,8 +194,8 @@ class OneCycleLR(_Cycling):
         groups = self.optimizer.param_groups
         if self.cycle_momentum:
             for group in groups:
-                self._write_momentum(group, self._between(*(group[name] for name in phase.momenta), share))
-        return [self._between(*(group[name] for name in phase.lrs), share) for group in groups]
+                self._write_momentum(group, self._between(group, phase.momenta, share))
+        return [self._between(group, phase.lrs, share) for group in groups]
 
 
 def _phases(rise: float, total: int, three: bool) -> list[_Phase]:
