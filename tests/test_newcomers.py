@@ -19,6 +19,8 @@ from stratal.base.errors import StratalError
         (lambda: st.ones(2).stride, "x.numpy"),
         (lambda: nn.Linear(2, 2).cuda, "only the CPU"),
         (lambda: nn.DataParallel, "all cores"),
+        (lambda: nn.Linear(2, 2).summary(), "print"),
+        (lambda: nn.Sequential().fit, "a loop over batches"),
     ],
 )
 def test_a_name_of_another_library_says_what_is_here(read, hint):
