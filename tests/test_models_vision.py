@@ -152,3 +152,32 @@ def test_arguments_that_make_no_network_are_refused(name: str) -> None:
     build, rule = REFUSED[name]
     with pytest.raises(st.StratalError, match=rule):
         build()
+
+
+VGG = {
+    11: (models.vgg11, models.vgg11_bn), 13: (models.vgg13, models.vgg13_bn),
+    16: (models.vgg16, models.vgg16_bn), 19: (models.vgg19, models.vgg19_bn),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", VGG)
+def test_the_name_of_a_vgg_counts_its_layers(depth: int) -> None:
+    for normed, build in enumerate(VGG[depth]):
+        parts = [type(m) for m in build(num_classes=4, width_mult=1 / 64).modules()]
+        assert parts.count(nn.Conv2d) + parts.count(nn.Linear) == depth
+        assert parts.count(nn.BatchNorm2d) == normed * parts.count(nn.Conv2d)
+
+
+LARGE = pytest.mark.slow  # gigabytes
+TRANSFORMERS = [  # torchvision's numbers
+    pytest.param(models.vit_b_16, 86_567_656, id="b_16"),
+    pytest.param(models.vit_b_32, 88_224_232, id="b_32"),
+    pytest.param(models.vit_l_16, 304_326_632, id="l_16", marks=LARGE),
+    pytest.param(models.vit_l_32, 306_535_400, id="l_32", marks=LARGE),
+    pytest.param(models.vit_h_14, 632_045_800, id="h_14", marks=LARGE),
+]
+
+
+@pytest.mark.parametrize(("build", "parameters"), TRANSFORMERS)
+def test_a_vision_transformer_has_the_published_number_of_parameters(build: Any, parameters: int) -> None:
+    assert sum(p.numel() for p in build().parameters()) == parameters
