@@ -262,3 +262,45 @@ def test_sparse_columns_and_draws_of_a_generator():
         )
         np.testing.assert_array_equal(first, second)
         assert first.any()
+
+
+@pytest.mark.parametrize("trivial", [True, False])
+@pytest.mark.parametrize("kind", ["matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5)])
+def test_an_orthogonal_weight_agrees_with_pytorch_and_stays_orthogonal(shape, kind, trivial):
+    torch = pytest.importorskip("torch")
+    rows, columns = shape
+    theirs, ours = torch.nn.Linear(columns, rows), nn.Linear(columns, rows)
+    start = np.linalg.qr(draw(max(shape), min(shape)))[0]
+    start = np.ascontiguousarray(start if rows >= columns else start.T)
+    theirs.weight.data = torch.tensor(start)
+    ours.weight = nn.Parameter(start)
+    wrap = {"orthogonal_map": kind, "use_trivialization": trivial}
+    if not trivial and kind != "householder":
+        with pytest.raises(st.StratalError, match="use_trivialization"):
+            nn.utils.parametrizations.orthogonal(ours, **wrap)
+        return
+    torch.nn.utils.parametrizations.orthogonal(theirs, **wrap)
+    nn.utils.parametrizations.orthogonal(ours, **wrap)
+    np.testing.assert_allclose(ours.weight.detach(), start, atol=2e-6)
+    state = theirs.state_dict()
+    assert {n: tuple(v.shape) for n, v in state.items()} == {
+        n: tuple(v.shape) for n, v in ours.state_dict().items()
+    }
+    moved = dict(state)
+    original = state["parametrizations.weight.original"]
+    step = torch.tensor(0.1 * draw(*original.shape))
+    moved["parametrizations.weight.original"] = original + step * (1 - torch.eye(rows, columns))
+    theirs.load_state_dict(moved)
+    ours.load_state_dict(moved)
+    x = draw(2, columns)
+    want = theirs(torch.tensor(x))
+    got = ours(st.tensor(x))
+    np.testing.assert_allclose(got.detach(), want.detach(), rtol=1e-4, atol=1e-5)
+    want.square().sum().backward()
+    (got * got).sum().backward()
+    gradient = theirs.parametrizations.weight.original.grad
+    np.testing.assert_allclose(ours.parametrizations.weight.original.grad, gradient, rtol=1e-3, atol=1e-4)
+    w = ours.weight.detach().numpy()
+    small = w @ w.T if rows <= columns else w.T @ w
+    np.testing.assert_allclose(small, np.eye(len(small)), atol=1e-5)

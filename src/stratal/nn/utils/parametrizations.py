@@ -1,4 +1,4 @@
-"""Parametrizations that PyTorch has too: weight norm and spectral norm."""
+"""Parametrizations that PyTorch has too: weight norm, spectral norm and orthogonal weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from stratal.nn.utils.norms import (
     unit,
     with_length,
 )
+from stratal.nn.utils.orthogonal import orthogonal
 from stratal.nn.utils.parametrize import register_parametrization
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.state import no_grad
@@ -86,3 +87,6 @@ def spectral_norm(
     at = (1 if getattr(module, "transposed", False) else 0) if dim is None else dim
     made = _SpectralNorm(getattr(module, name), n_power_iterations, at, eps)
     return register_parametrization(module, name, made, unsafe=True)
+
+
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
