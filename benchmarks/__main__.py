@@ -8,6 +8,7 @@ examples:
     python -m benchmarks random --against torch,jax      random products and convolutions: right, and how fast
     python -m benchmarks explorer                        the tuner's cost model against random draws
     python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
+    python -m benchmarks surface                         every public function beside NumPy and PyTorch
     python -m benchmarks vendor                          generated products beside those of NumPy's OpenBLAS
     python -m benchmarks list                            the tasks, with their work and their gates
     python -m benchmarks report rows.json                docs/performance.md with its plot
@@ -30,6 +31,7 @@ from benchmarks import (
     compare_explorers,
     compare_random,
     compare_sizes,
+    compare_surface,
     compare_tuned,
     compare_vendor,
     show,
@@ -53,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run | sizes | random | explorer | tuned | vendor | list | report"
+    kinds = "run | sizes | random | explorer | tuned | surface | vendor | list | report"
     commands = parser.add_subparsers(dest="command", metavar=kinds, required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -62,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     explorer.add_argument("--trials", type=int, default=32, metavar="N", help="of each (default: 32)")
     explorer.add_argument("--seed", type=int, default=0, metavar="N")
     _configure_tuned(commands.add_parser("tuned", help="schedules chosen by estimate beside tuned ones"))
+    _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
     commands.add_parser("vendor", help="generated products beside those of the vendor's library")
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
     report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
@@ -70,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
-        "tuned": run_tuned,
+        "tuned": run_tuned, "surface": run_surface,
         "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
@@ -146,6 +149,17 @@ def _configure_tuned(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=16, metavar="N", help="per kernel (default: 16)")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="per task (default: 60)")
     parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="what proposes candidates")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
+
+
+def _configure_surface(parser: argparse.ArgumentParser) -> None:
+    families = ", ".join(compare_surface.SPACES)
+    parser.add_argument("--only", default="", metavar="LIST", help="only names that contain one of these")
+    parser.add_argument("--families", default="", metavar="LIST", help=f"some of {families} (default: all)")
+    parser.add_argument("--cases", default=":", metavar="A:B", help="only these of the functions")
+    parser.add_argument("--sizes", default="1000,1000000", metavar="LIST", help="elements (default: both)")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads each (default: 2)")
+    parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="per function and system")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
 
 
@@ -241,6 +255,19 @@ def run_tuned(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
             _write(arguments.json, rows)
     print(compare_tuned.text(rows))
     return 0 if compare_tuned.met(rows) else 1
+
+
+def run_surface(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Time every public function; return 0 if all agree and few are three times slower than the best peer."""
+    _check_writable(parser, arguments.json)
+    first, _, last = arguments.cases.partition(":")
+    found = compare_surface.chosen(_names(arguments.only), _names(arguments.families))
+    found = found[int(first or 0) : int(last or len(found))]
+    sizes = [int(n) for n in _names(arguments.sizes)]
+    rows = compare_surface.measure(found, sizes, arguments.threads, arguments.seconds, say)
+    print(compare_surface.text(rows))
+    _write(arguments.json, rows)
+    return 0 if compare_surface.met(rows) else 1
 
 
 def run_vendor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:

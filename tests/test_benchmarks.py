@@ -12,7 +12,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
 
-from benchmarks import compare, compare_sizes, compare_tuned, generation, show, sizes, structure, structures
+from benchmarks import (
+    compare,
+    compare_sizes,
+    compare_surface,
+    compare_tuned,
+    generation,
+    show,
+    sizes,
+    structure,
+    structures,
+)
 from benchmarks.__main__ import listing, main
 from benchmarks.inference import INFERENCE, folded, norms_of
 from benchmarks.models import WORKLOADS
@@ -239,3 +249,25 @@ def test_shapes_are_trained_on_with_the_same_losses_eagerly_and_captured(
 def test_texts_are_hugging_faces(name: str) -> None:
     pytest.importorskip("transformers")
     assert generation.measure(name, layers=1, width=128, tokens=3, rounds=1, threads=1)["stratal"] > 0
+
+
+def test_functions_are_timed_beside_every_library_that_has_them_and_told_apart() -> None:
+    chosen = [e for e in compare_surface.chosen([], ["math"]) if e.name in ("exp", "reshape", "argsort")]
+    rows = compare_surface.measure(chosen, [100], 2, 0.001, lambda line: None)
+    assert {row["name"] for row in rows} == {"exp", "reshape", "argsort"}
+    assert all(row["ours"] > 0 and row["numpy"] > 0 and not row["differs"] for row in rows)
+    kinds = {row["name"]: compare_surface._class(row) for row in rows}
+    assert kinds == {
+        "exp": compare_surface.COMPILED, "reshape": "views in the peer",
+        "argsort": "on the host or made at once",
+    }  # fmt: skip
+    shown = compare_surface.text(rows)
+    assert "100 elements, compiled" in shown and "argsort: sort" in shown and "every result agrees" in shown
+
+
+def test_a_slow_function_counts_and_a_wrong_one_fails() -> None:
+    about = {"host": "", "at_once": False, "ops": 1, "differs": ""}
+    row = {"name": "f", "n": max(compare_surface.SIZES), **about}
+    rows = [row | {"ratio": ratio} for ratio in (1.0, 4.0)]
+    assert compare_surface.slow_share(rows) == 0.5 and not compare_surface.met(rows)
+    assert compare_surface.met(rows[:1]) and not compare_surface.met([rows[0] | {"differs": "shapes"}])

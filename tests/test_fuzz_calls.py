@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from fuzz_calls import fuzz
@@ -106,3 +108,22 @@ def test_a_diagonal_is_of_the_first_two_axes_and_in_linalg_of_the_last() -> None
 def test_more_differences_than_elements_leave_nothing(n: int) -> None:
     x = np.arange(6.0)
     assert np.array_equal(st.diff(st.tensor(x), n=n), np.diff(x, n=min(n, 9)))
+
+
+@pytest.mark.parametrize("rows", [1, 700])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_operands_joined_far_apart_are_read_where_they_are(rows: int, axis: int) -> None:
+    """Most lanes of a join are masked for all operands but one: their addresses lie far outside."""
+    x, y = (np.random.default_rng(k).standard_normal((rows, 333)).astype(np.float32) for k in range(2))
+    parts = [x, y, x[:, :333] * 2]
+    joined = st.concat([st.tensor(p) for p in parts], axis=axis)
+    assert np.array_equal(joined, np.concatenate(parts, axis=axis))
+    flat = st.concat([st.tensor(p) for p in parts], axis=None)
+    assert np.array_equal(flat, np.concatenate(parts, axis=None))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_pairs_are_the_combinations_in_order(again: bool) -> None:
+    choose = itertools.combinations_with_replacement if again else itertools.combinations
+    x = np.arange(7.0)
+    assert np.array_equal(st.combinations(st.tensor(x), 2, again), list(choose(x, 2)))

@@ -18,7 +18,7 @@ class StratalError(Exception):
     has no better hint, the class gives its own.
     """
 
-    advice: ClassVar[str] = ""
+    advice: ClassVar[str] = "help() on what is named above says what it takes"
 
     def __init__(
         self, rule: str, *, got: str = "", where: Iterable[SourceLine] = (), hint: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -250,3 +251,17 @@ def inputs(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Guard):
         return (e.condition, e.value, e.otherwise)
     return ()
+
+
+# Where no page is, a load under a mask without a lane takes the processor hundreds of cycles.
+STRAY_BYTES = 1 << 16
+
+
+def strays(buffer: Buffer, place: Place) -> bool:
+    """Return whether a place can lie far outside its buffer, as the other operands of a concatenation do."""
+    low = high = place.constant
+    for atom, factor in place.terms:
+        ends = [bound * factor for bound in index.bounds(atom)]
+        low, high = low + min(ends), high + max(ends)
+    far = STRAY_BYTES // buffer.dtype.itemsize
+    return low < -far or high >= math.prod(buffer.shape) + far

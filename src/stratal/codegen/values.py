@@ -7,7 +7,7 @@ from typing import Final
 
 from stratal.base.dtypes import DType, int32, int64
 from stratal.base.errors import VerifyError
-from stratal.codegen.placing import NEVER, Form, Info, Place, lane_count
+from stratal.codegen.placing import NEVER, Form, Info, Place, lane_count, strays
 from stratal.codegen.scalar import mangled, splat, vector_of
 from stratal.codegen.seldom import Seldom
 from stratal.codegen.types import immediate, memory_type, register_type
@@ -263,6 +263,8 @@ class Values(Seldom):
             self.target = self._home(info)[0]
             if mask is None:
                 return self._append(f"load {vector_of(memory, self.lanes)}, ptr {pointer}, align {size}")
+            if strays(buffer, place):
+                pointer = self._safe(pointer, self.pointers[buffer], mask)
             return self._masked_load("load", memory, f"ptr align {size} {pointer}", mask)
         if place.stride == -adjacent:
             return self._read_backwards(buffer, place, memory, info, mask)

@@ -57,6 +57,7 @@ MATH: dict[str, Maker] = {
     "addmv": lambda d: call(d.row(), d.x(), d.row()),
     "addr": lambda d: call(d.x(), d.row(), d.row()),
     "arange": lambda d: call(d.n),
+    "argsort": lambda d: call(d.x(), stable=True),
     "array_split": lambda d: call(d.x(), 4),
     "asarray": lambda d: call(d.x()),
     "astype": lambda d: call(d.x(), np.dtype("float64")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ def twins(entry: Entry, call: Call) -> Iterator[tuple[str, Callable[[], Any]]]:
     for space in SPACES.get(entry.family, ()):
         for name in (entry.name, *entry.aliases):
             if name not in OTHERS.get(space, ()) and (function := _function(space, name)) is not None:
-                theirs = call.mapped(_tensor) if space.startswith("torch") else call
-                yield space, lambda function=function, theirs=theirs: theirs.of(function)
+                theirs = call.mapped(_tensor if space.startswith("torch") else np.copy)
+                yield space, partial(theirs.of, function)
                 break
 
 
@@ -60,8 +61,7 @@ def _function(space: str, name: str) -> Callable[..., Any] | None:
 
 
 def _tensor(array: Array) -> Any:
-    torch = importlib.import_module("torch")
-    return torch.from_numpy(array.copy())
+    return importlib.import_module("torch").from_numpy(array.copy())  # near in no cache because of another
 
 
 def arrays(result: Any) -> list[Array]:

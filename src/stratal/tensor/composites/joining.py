@@ -122,6 +122,9 @@ def combinations(x: Any, r: int = 2, with_replacement: bool = False) -> Tensor:
     t = as_tensor(x, "combinations")
     if t.ndim != 1 or r < 0:
         raise ShapeError("combinations: takes a vector and a count", got=f"{t.type}, r={r}")
+    if r == 2:
+        rows, columns = np.triu_indices(t.shape[0], 0 if with_replacement else 1)
+        return take(t, tensor(np.stack([rows, columns], 1)), axis=0)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = np.array(list(choose(range(t.shape[0]), r)), np.int64).reshape(-1, max(r, 1))
     return take(t, tensor(places if r else np.empty(0, np.int64)), axis=0)
