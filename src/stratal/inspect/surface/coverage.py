@@ -42,7 +42,7 @@ def covering(entry: Entry, folder: Path = TESTS) -> list[str]:
     """Return the tests that call an entry, `file.py::function`; those of the fewest names come first.
 
     Parts of a model or distribution, and functions that layers apply, are covered by the tests of what they
-    are in; a metric by those of its function.
+    are in; a size of a model by those of its class; a metric by those of its function.
     """
     direct = _named(entry, folder)
     if compared(entry) and (folder / _TWINS.split("::")[0]).exists():
@@ -73,7 +73,11 @@ def _through(entry: Entry, folder: Path, seen: set[str]) -> list[str]:
 def _wholes(entry: Entry) -> list[Entry]:
     families = _WHOLES.get(entry.family, ())
     word = re.compile(rf"\b{entry.name}\b")
-    return [e for e in _listed(families) if e.name != entry.name and word.search(_source(e.value))]
+    found = [e for e in _listed(families) if e.name != entry.name and word.search(_source(e.value))]
+    if entry.family == "models" and inspect.isfunction(entry.value):
+        here = entry.value.__module__
+        found += [e for e in _listed(families) if inspect.isclass(e.value) and e.value.__module__ == here]
+    return found
 
 
 @lru_cache(maxsize=8)
