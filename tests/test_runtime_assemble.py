@@ -320,3 +320,12 @@ def test_the_driver_without_a_futex_runs_the_same_programs() -> None:
     executable = counting(300, threads=3).executable
     out = LoadedProgram(executable, sleepy).run([storage(np.zeros(64))])[0]
     np.testing.assert_array_equal(out.array, sum(range(300)))
+
+
+def test_a_worker_whose_reader_is_gone_ends_without_a_word():
+    command = [sys.executable, "-I", "-S", str(SCRIPT), str(Path(llvm.__file__).parents[2])]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as worker:
+        worker.stdout.close()
+        assert worker.stderr.read() == b""
+    assert worker.returncode == 0

@@ -159,4 +159,7 @@ def serve(jobs: BinaryIO, answers: BinaryIO) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path.insert(0, sys.argv[1])  # where llvmlite lives: the worker runs without site packages
-    serve(os.fdopen(0, "rb", buffering=0), sys.stdout.buffer)
+    try:
+        serve(os.fdopen(0, "rb", buffering=0), sys.stdout.buffer)
+    except BrokenPipeError:
+        os._exit(0)  # whoever asked is gone; an ordinary end would try to write what is left, and say so
