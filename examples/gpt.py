@@ -14,7 +14,7 @@ from stratal import optim
 from stratal.models import GPT2Config, GPT2LMHeadModel
 
 
-def write(net, prompt, temperature=0.7):
+def write(net, prompt, temperature=0.8):
     """Return a prompt and what the network adds, a byte a call; it keeps what it needs of those before."""
     tokens = net.generate([list(prompt)], max_new_tokens=120, do_sample=True, temperature=temperature)
     return bytes(tokens[0].tolist()).decode(errors="replace")
@@ -46,8 +46,9 @@ def main(small=False):
         if k % (steps // 6) == 0:
             print(f"step {k}: loss {loss.item():.3f}")
     net.eval()
-    print(written := write(net, b"class "))
-    return loss.item(), written
+    written = [write(net, prompt) for prompt in (b"class ", b"    def ", b"import ")]
+    print(*written, sep="\n" + 80 * "-" + "\n")
+    return loss.item(), written[0]
 
 
 if __name__ == "__main__":
