@@ -40,9 +40,9 @@ SPACES = {
 }  # fmt: skip
 # Names that mean something else there, or results whose shape follows from values or from chance.
 OTHERS_MEAN = {
-    "unique", "unique_consecutive", "histogram", "histc", "bincount", "one_hot", "round", "cond", "norm",
-    "sort",
-    "tril_indices", "triu_indices", "lu_factor", "pixel_unshuffle", "split", "argsort", "lstsq",
+    "amax", "amin", "argsort", "bincount", "cond", "histc", "histogram", "lstsq", "lu_factor", "norm",
+    "one_hot", "pixel_unshuffle", "round", "sort", "split", "tril_indices", "triu_indices", "unique",
+    "unique_consecutive",
 }  # fmt: skip
 SKIPPED = {"host_call", "while_loop"}  # a loop the user wrote may run for ever
 
@@ -128,6 +128,7 @@ def unbound(error: Exception) -> bool:
     return any(w in str(error) for w in words) and (
         "_calls.py" in last.filename or last.name in ("call", "function", "__call__", "method", "update")
         or "_transform.<locals>" in str(error)
+        or "Thing()" in str(error)
     )  # fmt: skip
 
 

@@ -127,3 +127,11 @@ def test_pairs_are_the_combinations_in_order(again: bool) -> None:
     choose = itertools.combinations_with_replacement if again else itertools.combinations
     x = np.arange(7.0)
     assert np.array_equal(st.combinations(st.tensor(x), 2, again), list(choose(x, 2)))
+
+
+def test_numbers_and_scalars_where_arrays_belong_mean_what_they_mean_elsewhere() -> None:
+    assert st.atleast_2d([1, 2]).shape == (1, 2) and st.atleast_3d((0, 1)).shape == (1, 2, 1)
+    assert [t.shape for t in st.atleast_1d([st.tensor(1.0), st.ones(3)])] == [(1,), (3,)]
+    assert st.index_select(st.ones(4, 3), 0, st.tensor(2)).shape == (1, 3)
+    with pytest.raises(st.StratalError, match="both x and y"):
+        st.where(st.ones(2) > 0, st.ones(2), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ml_dtypes
 
 from stratal.base.dtypes import DType, as_dtype, bool_, int64
-from stratal.base.errors import DTypeError
+from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
 from stratal.tensor.autocast import operand_dtypes
@@ -264,8 +264,10 @@ def pow(x: Any, y: Any, /) -> Tensor:
 
 def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     """Return x where the condition holds, else y. Both are computed."""
-    if x is None or y is None:
+    if x is None and y is None:
         return nonzero(condition)
+    if x is None or y is None:
+        raise AttributeValueError("where: takes both x and y, or neither", got=f"x={x}, y={y}")
     chosen = as_tensor(condition, "where")
     chosen = chosen if chosen.dtype.is_bool else cast(chosen, bool_)
     (a, b), track, line = unify("where", x, y)

@@ -377,7 +377,8 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Tensor:
 
 def index_select(x: Any, dim: int, index: Any) -> Tensor:
     """Return whole slices along an axis at the indices of a vector."""
-    return take(x, index, axis=dim)
+    i = as_tensor(index, "index_select")
+    return take(x, reshape(i, (1,)) if i.ndim == 0 else i, axis=dim)
 
 
 @two_names

@@ -37,11 +37,14 @@ from stratal.tensor.tensor import Tensor, fresh, tensor
 # -- axes there must be --------------------------------------------------------------------------------------
 def _at_least(name: str, rank: int) -> Callable[..., Any]:
     def function(*arrays: Any) -> Any:
-        if len(arrays) == 1 and isinstance(arrays[0], (list, tuple)):
-            return tuple(function(x) for x in arrays[0])
         if len(arrays) != 1:
             return tuple(function(x) for x in arrays)
-        t = as_tensor(arrays[0], name)
+        (x,) = arrays
+        if isinstance(x, (list, tuple)):
+            if any(isinstance(part, Tensor) for part in x):  # PyTorch's way to pass several
+                return tuple(function(part) for part in x)
+            x = tensor(x)
+        t = as_tensor(x, name)
         if t.ndim >= rank:
             return fresh(t)
         if rank == 3 and t.ndim == 2:
