@@ -506,6 +506,7 @@ def test_a_graph_can_be_looked_at():
     assert f.graph.inputs[0].op.label == "x"
 
 
+@pytest.mark.filterwarnings("ignore::stratal.tensor.recaptures.RecompileWarning")
 def test_many_recaptures_are_bounded():
     f = st.compile(lambda x, k: x * k)
     for k in range(100):
