@@ -1,7 +1,8 @@
 """Every public function at two sizes beside NumPy and PyTorch eager: one warm call, as a user makes it.
 
-A call builds its graph, finds the program made before, runs it and hands the array over; what the first call
-took, compilation included, stands apart. Systems take turns in one process, on as many threads each.
+A plain call builds its graph, finds the program made before, runs it and hands the array over; under
+`st.compile` it only runs it. Ratios are of the quicker of the two; those of plain calls stand beside them, and
+what the first call took, compilation included, apart. Systems take turns in one process, on as many threads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 import stratal as st
 from stratal.base import settings, tree
+from stratal.base.errors import StratalError
 from stratal.inspect.surface.calls import call_of
 from stratal.inspect.surface.draws import Call, Draws
 from stratal.inspect.surface.entries import Entry, entries
@@ -84,6 +86,9 @@ def _row(entry: Entry, n: int, seconds: float, torch: Any) -> Row:
             ours = runs["ours"]()
             row["first_ms"] = 1e3 * (time.perf_counter() - started)
             row["differs"] = ""
+            compiled = _compiled(entry.value, tensors)
+            if compiled is not None:
+                runs["compiled"] = compiled
             for space, twin in twins(entry, call):
                 try:
                     theirs = arrays(twin())
@@ -92,13 +97,39 @@ def _row(entry: Entry, n: int, seconds: float, torch: Any) -> Row:
                 row["view"] = row.get("view", False) or _shares(theirs, twin.func.__self__)
                 runs["torch" if space.startswith("torch") else "numpy"] = _without_gradients(twin, torch)
                 row["differs"] = row["differs"] or difference(ours, theirs)
+                if compiled is not None:
+                    row["differs"] = row["differs"] or difference(compiled(), theirs)
             row |= _timed(runs, seconds)
     except Exception as error:
         return row | {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
     peers = [row[name] for name in ("numpy", "torch") if name in row]
     if peers:
-        row["ratio"] = row["ours"] / min(peers)
+        row["plain_ratio"] = row["ours"] / min(peers)
+        row["ratio"] = min(row["ours"], row.get("compiled", row["ours"])) / min(peers)
     return row
+
+
+def _compiled(function: Callable[..., Any], call: Call) -> Callable[[], Any] | None:
+    """Return a call under `st.compile`; None where it takes no tensor, or Python needs a value inside."""
+    leaves, structure = tree.flatten((call.args, dict(call.kwargs)))
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, st.Tensor)]
+    if not places:
+        return None
+
+    def of(*tensors: Any) -> Any:
+        given = list(leaves)
+        for k, tensor in zip(places, tensors, strict=True):
+            given[k] = tensor
+        args, kwargs = tree.unflatten(structure, given)
+        return function(*args, **kwargs)
+
+    compiled = st.compile(of, dynamic=False)
+    tensors = [leaves[k] for k in places]
+    try:
+        _realised(compiled(*tensors))
+    except StratalError:
+        return None
+    return lambda: _realised(compiled(*tensors))
 
 
 def _shares(results: list[Any], call: Call) -> bool:
@@ -146,7 +177,8 @@ def _timed(runs: dict[str, Callable[[], Any]], seconds: float) -> dict[str, floa
 def _line(row: Row) -> str:
     if "error" in row:
         return f"{row['name']} {row['n']}: {row['error']}"
-    shown = ", ".join(f"{name} {row[name]:.0f}" for name in ("ours", "numpy", "torch") if name in row)
+    systems = ("ours", "compiled", "numpy", "torch")
+    shown = ", ".join(f"{name} {row[name]:.0f}" for name in systems if name in row)
     return f"{row['name']} {row['n']}: {shown} us" + (f", ratio {row['ratio']:.2f}" if "ratio" in row else "")
 
 
@@ -175,15 +207,10 @@ def text(rows: Sequence[Row]) -> str:
     lines = []
     for n in sorted({row["n"] for row in rows}):
         for words in (COMPILED, "on the host or made at once", "views in the peer"):
-            ratios = sorted(r["ratio"] for r in rows if r["n"] == n and "ratio" in r and _class(r) == words)
-            if ratios:
-                cuts = ", ".join(
-                    f"{q} % {ratios[min(len(ratios) - 1, len(ratios) * q // 100)]:.2f}"
-                    for q in (10, 50, 90, 99)
-                )
-                slow = sum(r > SLOW for r in ratios)
-                share = f"{slow} of {len(ratios)} ({slow / len(ratios):.1%})"
-                lines.append(f"{n} elements, {words}: ratios {cuts}; above {SLOW:g}: {share}")
+            found = [r for r in rows if r["n"] == n and "ratio" in r and _class(r) == words]
+            if found:
+                lines.append(f"{n} elements, {words}: {_spread([r['ratio'] for r in found])}")
+                lines.append(f"    plain calls: {_spread([r['plain_ratio'] for r in found])}")
     first = sorted(row["first_ms"] for row in rows if "first_ms" in row)
     if first:
         lines.append(f"first calls: median {statistics.median(first):.0f} ms, longest {first[-1]:.0f} ms")
@@ -196,6 +223,16 @@ def text(rows: Sequence[Row]) -> str:
     lines += ["", "wrong:" if wrong else "every result agrees"]
     lines += [f"  {row['name']} {row['n']}: {row.get('error') or row['differs']}" for row in wrong]
     return "\n".join(lines)
+
+
+def _spread(found: Sequence[float]) -> str:
+    """Return how ratios are distributed, and how many are slow."""
+    ratios = sorted(found)
+    cuts = ", ".join(
+        f"{q} % {ratios[min(len(ratios) - 1, len(ratios) * q // 100)]:.2f}" for q in (10, 50, 90, 99)
+    )
+    slow = sum(r > SLOW for r in ratios)
+    return f"ratios {cuts}; above {SLOW:g}: {slow} of {len(ratios)} ({slow / len(ratios):.1%})"
 
 
 def _reason(row: Row) -> str:
