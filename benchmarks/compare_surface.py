@@ -1,8 +1,9 @@
 """Every public function at two sizes beside NumPy and PyTorch eager: one warm call, as a user makes it.
 
 A plain call builds its graph, finds the program made before, runs it and hands the array over; under
-`st.compile` it only runs it. Ratios are of the quicker of the two; those of plain calls stand beside them, and
-what the first call took, compilation included, apart. Systems take turns in one process, on as many threads.
+`st.compile` it only runs it. Ratios are of the quicker of the two; those of plain calls stand beside them,
+and what the first call took, compilation included, apart. Systems take turns in one process, on as many
+threads each.
 """
 
 from __future__ import annotations

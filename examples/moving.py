@@ -37,10 +37,8 @@ def main(small=False):
     optimizer = optim.Adam(net.parameters(), lr=2e-3)
 
     @st.compile
-    def step(frames, digits, ways):
-        scores = net(frames)
-        loss = nn.functional.cross_entropy(scores[:, :10], digits)
-        loss = loss + nn.functional.cross_entropy(scores[:, 10:], ways)
+    def step(frames, ways, digits):
+        loss = sum(map(nn.functional.cross_entropy, net(frames).split([10, 4], 1), (digits, ways)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -48,14 +46,11 @@ def main(small=False):
 
     for epoch in range(3 if small else 25):
         for images, digits in train:
-            frames, ways = clips(images.numpy(), rng)
-            loss = step(frames, digits, ways)
+            loss = step(*clips(images.numpy(), rng), digits)
         print(f"epoch {epoch + 1}: loss {loss.item():.3f}")
     frames, ways = clips(test.arrays[0], rng)
-    with st.no_grad():
-        scores = net(st.tensor(frames)).numpy()
-    digit = (scores[:, :10].argmax(1) == test.arrays[1]).mean()
-    way = (scores[:, 10:].argmax(1) == ways).mean()
+    digits, directions = (scores.argmax(1).numpy() for scores in net(st.tensor(frames)).split([10, 4], 1))
+    digit, way = (digits == test.arrays[1]).mean(), (directions == ways).mean()
     print(f"of digits it has not seen it reads {digit:.1%}, and sees {way:.1%} go the right way")
     return digit, way
 

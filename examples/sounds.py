@@ -1,7 +1,4 @@
-"""Audio: a recurrent network listens to the spectrogram of a sound in noise and says what its pitch does.
-
-Data: synthesised, half a second each; every batch has new ones, so that none can be learnt by heart.
-"""
+"""Audio: a recurrent network listens to the spectrogram of a synthesised sound: what does its pitch do?"""
 
 import sys
 
@@ -11,16 +8,15 @@ import stratal as st
 from stratal import nn, optim
 
 KINDS = ("stays", "rises", "falls", "trembles", "leaps up", "leaps down")
-RATE, LENGTH = 8000, 4096
+RATE, TIME = 8000, np.linspace(0, 1, 4096)
 
 
 def sounds(count, rng):
     """Return sounds [count, samples] and their kinds."""
     kind = rng.integers(0, len(KINDS), count)
-    t = np.linspace(0, 1, LENGTH)
-    courses = np.stack([0 * t, t, -t, 0.3 * np.sin(12 * np.pi * t), t > 0.5, -1.0 * (t > 0.5)])
-    octaves = rng.uniform(0.3, 1, (count, 1)) * courses[kind]
-    pitch = rng.uniform(300, 1200, (count, 1)) * 2**octaves
+    trembling, leaping = 0.3 * np.sin(12 * np.pi * TIME), 1.0 * (TIME > 0.5)
+    octaves = np.stack([0 * TIME, TIME, -TIME, trembling, leaping, -leaping])[kind]
+    pitch = rng.uniform(300, 1200, (count, 1)) * 2 ** (rng.uniform(0.3, 1, (count, 1)) * octaves)
     wave = np.sin(2 * np.pi * np.cumsum(pitch, axis=1) / RATE)
     return (wave + rng.normal(0, 0.5, wave.shape)).astype(np.float32), kind
 
@@ -28,13 +24,12 @@ def sounds(count, rng):
 class Listener(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.lstm = nn.LayerNorm(129), nn.LSTM(129, 64, batch_first=True)
-        self.head = nn.Linear(64, len(KINDS))
+        self.norm, self.head = nn.LayerNorm(129), nn.Linear(64, len(KINDS))
+        self.lstm = nn.LSTM(129, 64, batch_first=True)
 
     def forward(self, wave):
         spectra = st.stft(wave, n_fft=256, hop_length=128, window=st.hann_window(256), return_complex=True)
-        states, _ = self.lstm(self.norm(spectra.abs().log1p().mT))
-        return self.head(states[:, -1])
+        return self.head(self.lstm(self.norm(spectra.abs().log1p().mT))[0][:, -1])
 
 
 def main(small=False):
@@ -53,11 +48,9 @@ def main(small=False):
 
     for k in range(1, (80 if small else 500) + 1):
         loss = step(*sounds(64, rng))
-        if k % 20 == 0:
-            print(f"step {k}: loss {loss.item():.3f}")
+        print(f"step {k}: loss {loss.item():.3f}", end="\n" if k % 20 == 0 else "\r")
     wave, kind = sounds(500, rng)
-    with st.no_grad():
-        accuracy = (net(st.tensor(wave)).argmax(1).numpy() == kind).mean()
+    accuracy = (net(st.tensor(wave)).argmax(1).numpy() == kind).mean()
     print(f"of new sounds it hears {accuracy:.1%} right")
     return accuracy
 
