@@ -47,14 +47,18 @@ def execute(work: Run) -> None:
     prepared = _prepare(list(outputs), updates, results)
     with InterruptsHeld():  # between the writing of cells and their handles knowing of it
         if prepared is not None:
-            program, inputs = prepared
-            try:
-                made = programs.run(program, inputs)
-            except StratalError as error:
-                _tell_line(error, [*outputs, *(value for value, _ in updates.values())])
-                raise
+            made = run_program(*prepared, [*outputs, *(value for value, _ in updates.values())])
             results.update(zip(outputs, made, strict=True))
         _distribute(work, results, updates)
+
+
+def run_program(program: programs.Program, inputs: list[Storage], roots: Sequence[Node]) -> list[Storage]:
+    """Run a program made for some nodes, or for others of the same structure."""
+    try:
+        return programs.run(program, inputs)
+    except StratalError as error:
+        _tell_line(error, roots)
+        raise
 
 
 def _tell_line(error: StratalError, roots: Sequence[Node]) -> None:
