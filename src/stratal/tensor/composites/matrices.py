@@ -45,7 +45,10 @@ def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tenso
     if a == b:
         raise AttributeValueError("diag_embed: needs two axes", got=f"{dim1}, {dim2}")
     m = t.shape[-1] + abs(offset)
-    return moveaxis(on_diagonal(zeros(*t.shape[:-1], m, m, dtype=t.dtype), t, offset), (-2, -1), (a, b))
+    values = pad_constant(t, [(0, 0)] * (t.ndim - 1) + [(0, abs(offset))])
+    along = expand_dims(values, -1 if offset >= 0 else -2)  # element i stands in row i, or in column i
+    matrix = where(diagonal_order((m, m), offset, "equal"), along, zeros((), dtype=t.dtype))
+    return moveaxis(matrix, (-2, -1), (a, b))
 
 
 def diag(x: Any, diagonal: int = 0, *, k: int | None = None) -> Tensor:
