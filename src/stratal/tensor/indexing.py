@@ -453,8 +453,13 @@ def index_add(x: Any, dim: int, index: Any, source: Any) -> Tensor:
     """Return `x` with whole slices of `source` added at the indices of a vector."""
     t, i = as_tensor(x, "index_add"), as_tensor(index, "index_add")
     a = check_axis("index_add", dim, t.ndim)
-    op = REGISTRY["scatter"]("add", a)  # type: ignore[call-arg]
-    result: Tensor = apply(op, t, _from_end(i, t.shape[a]), cast(as_tensor(source, "index_add"), t.dtype))
+    return scatter_slices("add", t, a, i, cast(as_tensor(source, "index_add"), t.dtype))
+
+
+def scatter_slices(kind: str, x: Tensor, axis: int, index: Tensor, slices: Tensor) -> Tensor:
+    """Return `x` with whole slices along an axis set or combined at the indices of a vector."""
+    op = REGISTRY["scatter"](kind, axis)  # type: ignore[call-arg]
+    result: Tensor = apply(op, x, _from_end(index, x.shape[axis]), slices)
     return result
 
 

@@ -8,13 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import int64
+from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import Scalar, as_tensor, broadcast_shapes, full
 from stratal.tensor.composites.matrices import on_diagonal
+from stratal.tensor.creation import zeros
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.indexing import getitem, index_add, positions, scatter_kind, set_at, take
+from stratal.tensor.indexing import (
+    getitem,
+    index_add,
+    positions,
+    scatter_kind,
+    scatter_slices,
+    set_at,
+    take,
+)
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import cumsum
 from stratal.tensor.shapes import broadcast_to, moveaxis, ravel, reshape
@@ -49,15 +58,25 @@ def _along(t: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
 
 def index_fill(x: Any, dim: int, index: Any, value: Any) -> Tensor:
     """Return `x` with one value in whole slices along an axis, at the indices of a vector."""
-    t = as_tensor(x, "index_fill")
-    i = as_tensor(index, "index_fill")
-    return set_at(t, _along(t, check_axis("index_fill", dim, t.ndim), i), _value("index_fill", value, t))
+    t, i = as_tensor(x, "index_fill"), as_tensor(index, "index_fill")
+    a = check_axis("index_fill", dim, t.ndim)
+    hit = set_at(zeros(t.shape[a], dtype=bool_), (i,), True)
+    return where(reshape(hit, _column(t, a, t.shape[a])), _value("index_fill", value, t), t)  # type: ignore[no-any-return]
 
 
 def index_copy(x: Any, dim: int, index: Any, source: Any) -> Tensor:
     """Return `x` with whole slices of `source` along an axis, at the indices of a vector."""
     t, i = as_tensor(x, "index_copy"), as_tensor(index, "index_copy")
-    return set_at(t, _along(t, check_axis("index_copy", dim, t.ndim), i), _value("index_copy", source, t))
+    a, values = check_axis("index_copy", dim, t.ndim), _value("index_copy", source, t)
+    if i.ndim != 1:
+        return set_at(t, _along(t, a, i), values)
+    shape = [*t.shape[:a], i.shape[0], *t.shape[a + 1 :]]
+    return scatter_slices("set", t, a, i, broadcast_to(values, shape))
+
+
+def _column(t: Tensor, axis: int, size: Any) -> list[Any]:
+    """Return a shape that stretches along all axes but one."""
+    return [size if k == axis else 1 for k in range(t.ndim)]
 
 
 def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Tensor:
