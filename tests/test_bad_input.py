@@ -433,3 +433,9 @@ def test_an_interrupt_loses_nothing(style: str, when: str, delays: tuple[float, 
             child.kill()
         assert out == "fine\n", err
         assert child.returncode == 0
+
+
+def test_an_identity_has_a_number_of_rows():
+    with pytest.raises(st.StratalError, match="number of rows is an int"):
+        st.identity((1, 2))
+    assert st.identity(np.int64(2)).tolist() == [[1.0, 0.0], [0.0, 1.0]]
