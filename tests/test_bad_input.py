@@ -435,7 +435,8 @@ def test_an_interrupt_loses_nothing(style: str, when: str, delays: tuple[float, 
         assert child.returncode == 0
 
 
-def test_an_identity_has_a_number_of_rows():
-    with pytest.raises(st.StratalError, match="number of rows is an int"):
-        st.identity((1, 2))
-    assert st.identity(np.int64(2)).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+@pytest.mark.parametrize("name", ["identity", "tri"])
+def test_a_matrix_has_a_number_of_rows(name):
+    with pytest.raises(st.StratalError, match="numbers of rows and of columns are ints"):
+        getattr(st, name)((1, 2))
+    assert getattr(st, name)(np.int64(2)).shape == (2, 2)

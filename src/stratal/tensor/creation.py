@@ -208,6 +208,9 @@ def eye(
 
 def diagonal_order(shape: Sequence[Any], k: int, comparison: str) -> Tensor:
     """Compare column - row with k at every place of a matrix."""
+    if not all(isinstance(n, Sym) or hasattr(n, "__index__") for n in shape):
+        got = " and ".join(map(repr, shape))
+        raise DTypeError("matrix: the numbers of rows and of columns are ints", got=got)
     b = Builder(where_now())
     row = wrap(b.iota(shape=tuple(shape), axis=0, dtype=int64))
     column = wrap(b.iota(shape=tuple(shape), axis=1, dtype=int64))

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dims import Sym
 from stratal.base.dtypes import float32, int64
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, broadcast_shapes, common_dtype
@@ -81,8 +80,6 @@ def fill_diagonal(x: Any, value: Any) -> Tensor:
 
 def identity(n: int, dtype: Any = None) -> Tensor:
     """Return the identity matrix."""
-    if not isinstance(n, Sym) and not hasattr(n, "__index__"):
-        raise DTypeError("identity: the number of rows is an int", got=repr(n), hint="eye takes columns, too")
     return cast(diagonal_order((n, n), 0, "equal"), dtype or float32)
 
 
