@@ -132,6 +132,7 @@ class Compiled:
                     entry, reason = self._find_sized(key, sizes, reason)
             if entry is None:
                 grad, precision = MODE.grad, MODE.autocast
+                reason = reason or self._novelty(key)  # only now: it takes longer than a small program runs
                 try:
                     return self._capture(key, leaves, structure, bool(kwargs), reason, sizes)
                 finally:  # Ctrl-C can prevent the exit of a `with` inside from being called
@@ -171,7 +172,7 @@ class Compiled:
     def _find(self, key: Any) -> tuple[Entry | None, str]:
         entries = self._entries.get(key)
         if entries is None:
-            return None, self._novelty(key)
+            return None, ""
         reason = ""
         for k, entry in enumerate(entries):
             failure = entry.failed()
@@ -185,9 +186,10 @@ class Compiled:
     def _find_sized(self, key: Any, sizes: Sizes, reason: str) -> tuple[Entry | None, str]:
         """Return a capture whose sizes have room for a call, or why there is none."""
         for symbolic in sizes.fitting(_types(key)):
-            entry, reason = self._find(_with_types(key, symbolic.types))
+            entry, failure = self._find(_with_types(key, symbolic.types))
             if entry is not None:
                 return entry, ""
+            reason = failure or reason
         return None, reason
 
     def _novelty(self, key: Any) -> str:
