@@ -54,6 +54,21 @@ def test_powers_of_two_of_scores_are_accurate_and_vanish_before_they_underflow()
     np.testing.assert_array_equal(evaluated(math.exp2_below, low), np.array([0, 0, 0, np.nan], np.float32))
 
 
+def test_the_inverse_of_erf_of_float32_is_within_two_ulps() -> None:
+    special = pytest.importorskip("scipy.special")
+    one = np.float32(1).view(np.int32)
+    bits = np.concatenate([np.arange(one - 30_000, one), np.linspace(0, one, 30_000).astype(np.int64)])
+    x = np.concatenate([bits.astype(np.int32).view(np.float32), np.linspace(-1, 1, 30_001, dtype=np.float32)])
+    want = special.erfinv(x.astype(np.float64))
+    inside = np.abs(x) < 1
+    got = evaluated(math.erfinv, x)
+    error = np.abs(got[inside] - want[inside]) / np.spacing(np.abs(want[inside]).astype(np.float32))
+    assert error.max() <= 2.0
+    assert np.array_equal(got[~inside], want[~inside])
+    outside = np.array([1.5, -1.0000001, np.inf, np.nan], np.float32)
+    assert np.all(np.isnan(evaluated(math.erfinv, outside)))
+
+
 def host_runs(target: str) -> bool:
     if platform.machine() != "x86_64":
         return False
@@ -91,7 +106,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 2.5, 1e-40, -1
 ONE_OPERAND = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10",
     "log1p": "log1p", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "asinh": "arcsinh", "acosh": "arccosh",
-    "atanh": "arctanh", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "sqrt": "sqrt",
+    "atanh": "arctanh", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "sqrt": "sqrt", "cbrt": "cbrt",
 }  # fmt: skip
 
 

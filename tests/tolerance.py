@@ -20,7 +20,7 @@ NUMPY_ULP = {  # error of NumPy's own functions, in units in the last place
     "pow": 1.0, "exp": 3.0, "exp_within": 3.0, "exp2": 3.0, "expm1": 1.0, "log": 4.0, "log2": 4.0,
     "log1p": 1.0, "rsqrt": 1.5, "sin": 2.0, "cos": 2.0, "tan": 4.0, "asin": 4.0, "acos": 4.0, "atan": 4.0,
     "atan2": 1.0, "sinh": 4.0, "cosh": 4.0, "tanh": 4.0, "asinh": 4.0, "acosh": 4.0, "atanh": 4.0,
-    "erf": 0.5, "erfc": 0.5, "logistic": 4.0,
+    "erf": 0.5, "erfc": 0.5, "logistic": 4.0, "cbrt": 4.0,
 }  # fmt: skip
 
 # Sums in another order: relative to the largest term times the number of terms of these samples.

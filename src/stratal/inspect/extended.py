@@ -48,7 +48,8 @@ def _erfc(x: Array) -> Array:
 _PI: Final = np.longdouble("3.14159265358979323846264338327950288")
 REFERENCES: Final[dict[str, Callable[..., Array]]] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
-    "atan2": np.arctan2, "atanh": np.arctanh, "cos": np.cos, "cosh": np.cosh, "erf": _erf, "erfc": _erfc,
+    "atan2": np.arctan2, "atanh": np.arctanh, "cbrt": np.cbrt, "cos": np.cos, "cosh": np.cosh, "erf": _erf,
+    "erfc": _erfc,
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "log2": np.log2,
     "logistic": lambda x: 1 / (1 + np.exp(-x)), "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": np.sin,    "sinh": np.sinh, "tan": np.tan, "tanh": np.tanh,

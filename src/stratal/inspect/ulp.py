@@ -79,7 +79,7 @@ _EVEN: Final[dict[str, tuple[float, float]]] = {
     "erf": (-4.2, 4.2), "erfc": (-4, 9), "tanh": (-12, 12), "logistic": (-40, 40), "sinh": (-20, 20),
     "cosh": (-20, 20), "asinh": (-10, 10), "acosh": (1, 10), "atanh": (-0.99, 0.99), "asin": (-1, 1),
     "acos": (-1, 1), "atan": (-10, 10), "sin": (-100, 100), "cos": (-100, 100), "tan": (-100, 100),
-    "rsqrt": (0.1, 10), "exp": (-20, 20),
+    "rsqrt": (0.1, 10), "exp": (-20, 20), "cbrt": (-10, 10),
 }  # fmt: skip
 _WIDE32: Final[dict[str, tuple[float, float]]] = {
     "exp": (-104, 88.7),

@@ -57,6 +57,7 @@ UNARY: dict[str, Entry] = {
     "atan": Entry("atan", "float", ("arctan",)),
     "atanh": Entry("atanh", "float", ("arctanh",)),
     "bitwise_invert": Entry("not", "integral", ("bitwise_not",)),
+    "cbrt": Entry("cbrt", "float"),
     "ceil": Entry("ceil", "whole"),
     "cos": Entry("cos", "float"),
     "cosh": Entry("cosh", "float"),

@@ -7,6 +7,7 @@ Accuracy is measured by `tests/test_math_ulp.py`.
 from stratal.loops.math.arith import copysign, signbit, sqrt
 from stratal.loops.math.bessel import i0, i0e, i1, i1e, k0, k0e, k1, k1e
 from stratal.loops.math.bessel_jy import j0, j1, y0, y1
+from stratal.loops.math.cube_root import cbrt
 from stratal.loops.math.division import (
     floor_divide,
     fmod,
@@ -37,6 +38,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "cbrt",
     "copysign",
     "cos",
     "cosh",

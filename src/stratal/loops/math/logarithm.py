@@ -121,6 +121,12 @@ def log(x: Expr) -> Expr:
     return _special(x, 0.0, _joined(parts.exponent, parts.f))
 
 
+def log_of_normal(x: Expr) -> Expr:
+    """Return the natural logarithm of a positive normal number; anything finite for what is none."""
+    fields = fields_of(x)
+    return _joined(exponent_of(fields, x), sub(mantissa_of(fields, x), like(1.0, x)))
+
+
 def log2(x: Expr) -> Expr:
     """Return the logarithm to base 2, exact at powers of two."""
     exponent, f = split(x)

@@ -1,7 +1,8 @@
 """Quantiles of the normal distribution and the inverses of erf and erfc, which are quantiles in other words.
 
 In the middle a polynomial in x^2, in the tails one in r = sqrt(-2 log p) (after Wichura, algorithm AS 241,
-1988; these are Chebyshev interpolations in 60 digits). All compute in float64 and round once.
+1988; these are Chebyshev interpolations in 60 digits). All compute in float64 and round once, but for erfinv
+of float32, which is twice a polynomial in -log(1 - x^2) (after Giles, GPU Computing Gems, 2012).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from stratal.base.dtypes import float32
 from stratal.loops.expr import Expr, call
 from stratal.loops.math.arith import (
     INF,
@@ -17,6 +19,7 @@ from stratal.loops.math.arith import (
     at_least,
     at_most,
     both,
+    copysign,
     div,
     eq,
     fma,
@@ -25,13 +28,14 @@ from stratal.loops.math.arith import (
     like,
     lt,
     mul,
+    neg,
     polynomial,
     select,
     sqrt,
     sub,
     with_sign,
 )
-from stratal.loops.math.logarithm import log
+from stratal.loops.math.logarithm import log, log_of_normal
 
 # ndtri(1/2 + x/2) / x in 32/9 x^2 - 1, |x| <= 3/4, degree 22: 2^-54.7
 _CENTRE: Final = (
@@ -69,6 +73,17 @@ _FAR: Final = (
     -5.724251926539645e-10, 1.4075184759466657e-10, -5.150894630978911e-11, 6.047560107102326e-11,
     -2.4089189901272645e-11,
 )  # fmt: skip
+# erfinv(x) / x in w - 3/2 and in w - 21/2, w = -log(1 - x^2) <= 5 and >= 5, degree 9: 2^-25.3 and 2^-24.6
+_SINGLE_NEAR: Final = (
+    1.2520638704299927, 0.25036245584487915, 0.0008796065812930465, -0.0020923104602843523,
+    0.0001778004370862618, 2.3218526621349156e-05, -5.3892899813945405e-06, -3.172289453345911e-08,
+    1.0666897054534275e-07, -9.568027259376777e-09,
+)  # fmt: skip
+_SINGLE_FAR: Final = (
+    3.0742058753967285, 0.15509864687919617, -0.0035624864976853132, 0.00015552551485598087,
+    -7.583141723443987e-06, 3.049407268918003e-07, -4.243153828298318e-09, -1.8253406564028296e-09,
+    4.944341602808322e-10, -4.113752394285797e-11,
+)  # fmt: skip
 _LN2: Final = math.log(2.0)
 
 
@@ -97,9 +112,22 @@ def ndtri(p: Expr) -> Expr:
     return select(inside, _quantile(x, log(select(upper, sub(one, p), p))), like(NAN, p))
 
 
-@in_float64
 def erfinv(x: Expr) -> Expr:
     """Return the number whose erf is x; infinite at -1 and 1, NaN beyond."""
+    return _erfinv32(x) if x.dtype is float32 else _erfinv64(x)
+
+
+def _erfinv32(x: Expr) -> Expr:
+    one, size = like(1.0, x), absolute(x)
+    w = neg(log_of_normal(fma(neg(x), x, one)))
+    near = polynomial(sub(w, like(1.5, x)), _SINGLE_NEAR)
+    far = polynomial(sub(w, like(10.5, x)), _SINGLE_FAR)
+    found = mul(x, select(lt(w, like(5.0, x)), near, far))
+    edge = select(eq(size, one), copysign(like(INF, x), x), like(NAN, x))
+    return select(lt(size, one), found, edge)
+
+
+def _erfinv64(x: Expr) -> Expr:
     tail = sub(log(sub(like(1.0, x), absolute(x))), like(_LN2, x))
     found = mul(_quantile(x, tail), like(math.sqrt(0.5), x))
     return select(lt(absolute(x), like(1e-300, x)), mul(x, like(math.sqrt(math.pi) / 2, x)), found)

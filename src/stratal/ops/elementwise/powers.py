@@ -87,6 +87,22 @@ class Rsqrt(Power):
 
 
 @record
+class Cbrt(Power):
+    """The cube root, with the sign of x."""
+
+    ulp = 1.0
+    kinds = "f"
+    domain = (0.2, 4.0)
+    ufunc = np.cbrt
+
+    def scalar(self, *args: Expr) -> Expr:
+        return math.cbrt(*args)
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [b.div(b.like(out, 1 / 3), b.mul(out, out))]
+
+
+@record
 class Exp(Power):
     """e ** x."""
 

@@ -89,15 +89,16 @@ def frexp(x: Any, /) -> tuple[Tensor, Tensor]:
         raise DTypeError("frexp: takes real numbers", got=str(t.type))
     wide = cast(t, t.dtype.compute)
     digits, bias, word = (23, 126, "int32") if wide.dtype is float32 else (52, 1022, "int64")
-    small = FUNCTIONS["abs"](wide) < 2.0 ** (2 - bias)
-    raised = where(small, wide * 2.0 ** (digits + 2), wide).detach()
-    bits = call("bitcast", raised, dtype=as_dtype(word))
-    field = (bits >> digits) & (2 * bias + 3)
-    exponent = field - bias - where(small, digits + 2, 0)
-    plain = (wide == 0) | ~FUNCTIONS["isfinite"](wide)
-    exponent = where(plain, 0, exponent)
-    mantissa = where(plain, wide, _scaled(wide, cast(-exponent, wide.dtype)))
-    return cast(mantissa, t.dtype), cast(exponent, int32)
+    size = FUNCTIONS["abs"](wide.detach())
+    plain = (size == 0) | ~FUNCTIONS["isfinite"](size)
+    small = (size < 2.0 ** (2 - bias)) & ~plain
+    raised = wide * where(small, 2.0 ** (digits + 2), 1.0)
+    field = call("bitcast", FUNCTIONS["abs"](raised).detach(), dtype=as_dtype(word)) >> digits
+    exponent = where(plain, 0, field - bias)  # of what is raised: from 4 - bias on
+    # a quarter of it is a normal number, and so is the power of two that leaves a mantissa
+    power = call("bitcast", (bias + 3 - exponent) << digits, dtype=wide.dtype)
+    mantissa = raised * 0.25 * power
+    return cast(mantissa, t.dtype), cast(exponent - where(small, digits + 2, 0), int32)
 
 
 # -- whole numbers -------------------------------------------------------------------------------------------
@@ -166,18 +167,6 @@ def float_power(x: Any, y: Any, /) -> Tensor:
     a, b = _pair("float_power", x, y)
     wide = "complex128" if a.dtype.is_complex else "float64"
     return pow(cast(a, wide), cast(b, wide))
-
-
-def cbrt(x: Any, /) -> Tensor:
-    """Return the cube root of each element, with its sign."""
-    t = _float("cbrt", x)
-    plain = (t == 0) | ~FUNCTIONS["isfinite"](t)
-    size = FUNCTIONS["abs"](where(plain, 1.0, t))
-    root = pow(size, 1.0 / 3.0)
-    near = root.detach()  # one step of Newton's method puts back what the rounded exponent loses
-    root = root - (near * near * near - size.detach()) / (3.0 * near * near)
-    result: Tensor = where(plain, t, FUNCTIONS["sign"](t) * root)
-    return result
 
 
 def logaddexp2(x: Any, y: Any, /) -> Tensor:
@@ -301,7 +290,7 @@ def fix(x: Any, /) -> Tensor:
 
 
 __all__ = [
-    "addcdiv", "addcmul", "allclose", "array_equal", "cbrt", "clamp_max", "clamp_min", "deg2rad", "divmod",
+    "addcdiv", "addcmul", "allclose", "array_equal", "clamp_max", "clamp_min", "deg2rad", "divmod",
     "fix", "float_power", "fmax", "fmin", "frac", "frexp", "gcd", "heaviside", "isclose", "iscomplex",
     "isneginf", "isposinf", "isreal", "lcm", "ldexp", "logaddexp2", "modf", "rad2deg", "sgn", "softplus",
     "threshold",
