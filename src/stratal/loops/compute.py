@@ -189,7 +189,10 @@ def pointwise(types: Sequence[TensorType], dtype: DType, f: Callable[..., Expr])
 
 
 class Stage(NamedTuple):
-    """One of several kernels of a loop body; it may use `workspace` besides arguments and results."""
+    """One of several kernels of a loop body; it may use `workspace` besides arguments and results.
+
+    One that needs none names a result.
+    """
 
     body: object
     workspace: Buffer

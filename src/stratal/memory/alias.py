@@ -112,12 +112,13 @@ class _Chooser:
         if home == "const" or (home == "input" and target not in self.states):
             return "inputs and constants are never written"
         life = self.life(source)
-        leaf = self.live.leaves[made[0]] if len(made) == 1 else None
-        if leaf is None or leaf[0][:-1] != path[:-1]:
-            return "it is not made once beside the copy"
+        leaves = [leaf for leaf in map(self.live.leaves.__getitem__, made) if leaf is not None]
+        if not leaves or len(leaves) < len(made) or any(leaf[0][:-1] != path[:-1] for leaf in leaves):
+            return "it is not made beside the copy"
         if life != Interval(made[0], moment):
             return "it is still read after the copy"
-        in_place = (target, source) in candidates.get(leaf[0], ()) and _once(leaf[1], target)
+        at_once = len(made) == 1 and (target, source) in candidates.get(leaves[0][0], ())
+        in_place = at_once and _once(leaves[0][1], target)
         if not self._unseen(target, made[0], moment, in_place):
             return "the old value is read while the new one is made, or after"
         if any(other.meets(life) for other in self.sources.get(target, ())):

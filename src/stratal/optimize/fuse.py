@@ -57,7 +57,7 @@ class Fusion(Grouping):
         super().__init__(graph, lower_of, orders)
         self.enabled = enabled
         self.alone = alone
-        self.whole |= alone
+        self.whole |= alone | {v for v in self.by_bodies if not self._is_view(v)}
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
         self.columns: dict[tuple[tuple[int, ...], ...], list[Group]] = {}
         self.newest: dict[Shape, Group] = {}  # element-wise kernel of each space
@@ -108,8 +108,25 @@ class Fusion(Grouping):
             return False
         (load,) = lowered.loads
         k = next(i for i, a in enumerate(lowered.args) if a is load.buffer)
-        self.views[node] = (lowered.axes, self.resolve(node.inputs[k], load.indices))
+        access = self.resolve(node.inputs[k], load.indices)
+        if node in self.by_bodies:
+            if not self._in_order(node, lowered.axes, access):
+                self.whole.add(node)
+                return False
+            self.whole.add(access.value)
+        self.views[node] = (lowered.axes, access)
         return True
+
+    def _is_view(self, node: Node) -> bool:
+        lowered = None if isinstance(node.op, (Input, Const, Item)) else self.lower_of(node)
+        return isinstance(lowered, Compute) and is_view(lowered)
+
+    def _in_order(self, view: Node, axes: tuple[Var, ...], access: Access) -> bool:
+        """Return whether a view has every element where it lies behind the view: a reshape of it."""
+        if view.aval.ints == () or any(self.order_of(v) != range(len(v.shape)) for v in (view, access.value)):
+            return False
+        here, there = (Buffer("m", v.dtype, v.aval.ints) for v in (view, access.value))
+        return here.size == there.size and index.place(there, access.indices) is index.place(here, axes)
 
     def resolve(self, node: Node, indices: tuple[Expr, ...]) -> Access:
         """Return the value behind views and where it is read when `node` is read at `indices`."""
@@ -141,6 +158,8 @@ class Fusion(Grouping):
             self.reads[node] = self.accesses(node, lowered)
             self._place_compute(node, lowered, self.reads[node])
         else:
+            self.reads[node] = [self.resolve(i, tuple(fresh_axes(i.aval.ints))) for i in node.inputs]
+            self._settle([a.value for a in self.reads[node] if a.value in self.waiting])
             self._open("body", node, "its record writes its own loops")
 
     def _place_compute(self, node: Node, compute: Compute, accesses: list[Access]) -> None:

@@ -9,7 +9,7 @@ from stratal.base.lowered import Lowered
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group
-from stratal.loops.compute import Compute, Nest
+from stratal.loops.compute import Compute, LoopBody, Nest
 from stratal.loops.expr import Call, Expr, Var, walk
 from stratal.loops.lowering import axis_positions
 
@@ -38,10 +38,12 @@ class Grouping:
         self.work: dict[Group, int] = {}
         self._sizes: dict[Compute, int] = {}
         self.whole = set(graph.roots)  # values that must exist as buffers, views or not
+        self.by_bodies: set[Node] = set()  # those a loop body reads: as they lie in memory, under any shape
         for node in graph.nodes:
-            if not isinstance(node.op, (Input, Const, Item)) and not isinstance(
-                lower_of(node), (Compute, Nest)
-            ):
+            lowered = None if isinstance(node.op, (Input, Const, Item)) else lower_of(node)
+            if isinstance(lowered, LoopBody):
+                self.by_bodies.update(node.inputs)
+            elif not isinstance(node.op, (Input, Const, Item)) and not isinstance(lowered, (Compute, Nest)):
                 self.whole.update(node.inputs)
 
     def owner(self, value: Node) -> Group | None:

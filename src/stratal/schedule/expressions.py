@@ -67,6 +67,13 @@ class GroupExpressions:
         """Return the buffer of a stored value or of an operand from outside."""
         return self._buffer_of(node)
 
+    def behind(self, node: Node) -> Node:
+        """Return the value from outside that a chain of views shows."""
+        while not (isinstance(node.op, (Input, ConstNode, Item)) or self.stored(node)):
+            compute = self.compute(node)
+            node = node.inputs[compute.args.index(compute.loads[0].buffer)]
+        return node
+
     def is_held(self, term: Expr) -> bool:
         """Return whether a term reads nothing but held values."""
         return all(e.buffer in self._held_buffers for e in loads((term,)))

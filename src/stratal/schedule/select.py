@@ -35,6 +35,7 @@ class Memory:
     def __init__(self, strides_of: Callable[[Node], tuple[int, ...]]) -> None:
         self.strides_of = strides_of
         self.buffers: dict[Node, Buffer] = {}
+        self.reshaped: dict[Buffer, Node] = {}
 
     def __call__(self, node: Node) -> Buffer:
         found = self.buffers.get(node)
@@ -42,6 +43,12 @@ class Memory:
             found = Buffer(f"v{len(self.buffers)}", node.dtype, node.aval.ints, self.strides_of(node))
             self.buffers[node] = found
         return found
+
+    def seen_as(self, view: Node, source: Node) -> Buffer:
+        """Return a stored value as a buffer of the shape of a view, which moves no element."""
+        made = Buffer(f"w{len(self.reshaped)}", view.dtype, view.aval.ints)
+        self.reshaped[made] = source
+        return made
 
 
 class KernelMemo:
@@ -123,7 +130,8 @@ def schedule_group(
 ) -> Scheduled:
     """Return the kernel of a group that has one (not `host`, `region` or `alias`)."""
     if group.kind == "body":
-        return _body(group, lower_of, Memory(strides_of), target)
+        memory = Memory(strides_of)
+        return _body(group.members[0], GroupExpressions(group, lower_of, memory, is_stored), memory, target)
     problem = Problem(group, lower_of, strides_of, is_stored, target, held)
     found = choose(problem)
     watching = _WATCHING.get()
@@ -233,14 +241,16 @@ def _decide_measured(problem: Problem, tuned: Candidate, record: tuning.Record) 
     )  # fmt: skip
 
 
-def _body(
-    group: Group, lower_of: Callable[[Node], Lowered | None], memory: Memory, target: Target
-) -> Scheduled:
-    (node,) = group.members
-    lowered = lower_of(node)
+def _body(node: Node, x: GroupExpressions, memory: Memory, target: Target) -> Scheduled:
+    """Return the kernels of a loop body; it reads reshapes of stored values where these lie."""
+    lowered = x.lower_of(node)
     if not isinstance(lowered, LoopBody):
         raise VerifyError(f"schedule: {node.op.name} has no loop body", where=node.where)
-    found = lowered.build([memory(i) for i in node.inputs], [memory(r) for r in items(node)])
+    operands = []
+    for operand in node.inputs:
+        source = x.behind(operand)
+        operands.append(memory(operand) if source is operand else memory.seen_as(operand, source))
+    found = lowered.build(operands, [memory(r) for r in items(node)])
     return finish(memory, schedule_body(found, target))
 
 
@@ -249,8 +259,9 @@ def finish(memory: Memory, found: Tactic) -> Scheduled:
 
     Parameters are named by position, so that equal kernels have equal text and one compiled form.
     """
-    values: dict[Buffer, Operand] = {b: n for n, b in memory.buffers.items()}
-    values.update({p.workspace: p.workspace for p in found.packs})
+    values: dict[Buffer, Operand] = {p.workspace: p.workspace for p in found.packs}
+    values.update({b: n for n, b in memory.buffers.items()})
+    values.update(memory.reshaped)
     before = tuple(_parameters(values, Tactic(p.body, p.local, p.name, p.steps)) for p in found.packs)
     return _parameters(values, found)._replace(before=before)
 

@@ -210,20 +210,24 @@ def _take_ranges(x: Tensor, ranges: Sequence[_Range]) -> Tensor:
 
 
 class _Gathered(NamedTuple):
-    """Integer arrays merged into one: indices into the product of some adjacent axes."""
+    """Integer arrays merged into one: indices along one axis, which is the product of those they index."""
 
-    source: Tensor  # the indexed axes in front, merged into one
+    source: Tensor
     indices: Tensor
-    rest: list[int]  # the other axes of the input, in order
-    shape: tuple[Any, ...]  # of the broadcast integer arrays
+    axis: int
+    order: list[int]  # which axis of what is gathered each axis of the result is
+    shape: list[Any]  # of the result
 
 
-def _merge(x: Tensor, arrays: dict[int, Tensor]) -> _Gathered:
-    axes = list(arrays)
+def _merge(x: Tensor, plan: _Plan) -> _Gathered:
+    arrays, axes = plan.arrays, list(plan.arrays)
     shape = broadcast_shapes("index", *[t.shape for t in arrays.values()])
     rest = [k for k in range(x.ndim) if k not in arrays]
+    at = axes[0] if len(axes) == 1 else 0
+    place = {a: k if k < at else k + len(shape) for k, a in enumerate(rest)}
+    order = _order(plan, place, list(range(at, at + len(shape))), shape)
     if len(axes) == 1:
-        return _Gathered(x, arrays[axes[0]], rest, shape)
+        return _Gathered(x, arrays[at], at, *order)
     sizes = [x.shape[a] for a in axes]
     front = moveaxis(x, axes, list(range(len(axes))))
     merged = reshape(front, (math.prod(sizes), *front.shape[len(axes) :]))
@@ -231,7 +235,7 @@ def _merge(x: Tensor, arrays: dict[int, Tensor]) -> _Gathered:
     for a, n in zip(axes, sizes, strict=True):
         part = cast(_checked(arrays[a], n), int64)
         flat = part if flat is None else flat * n + part
-    return _Gathered(merged, broadcast_to(flat, shape), rest, shape)
+    return _Gathered(merged, broadcast_to(flat, shape), at, *order)
 
 
 def _checked(index: Tensor, size: int) -> Tensor:
@@ -240,19 +244,9 @@ def _checked(index: Tensor, size: int) -> Tensor:
 
 
 def _take_arrays(x: Tensor, plan: _Plan) -> Tensor:
-    found = _merge(x, plan.arrays)
-    axes = list(plan.arrays)
-    at = axes[0] if len(axes) == 1 else 0
-    result: Tensor = apply(REGISTRY["gather"](at), found.source, found.indices)  # type: ignore[call-arg]
-    rank = len(found.shape)
-    if len(axes) == 1:
-        place = {a: a if a < at else a + rank - 1 for a in found.rest}
-        block = list(range(at, at + rank))
-    else:
-        place = {a: rank + k for k, a in enumerate(found.rest)}
-        block = list(range(rank))
-    order, shape = _order(plan, place, block, found.shape)
-    return reshape(permute_dims(result, order), shape)
+    found = _merge(x, plan)
+    result: Tensor = apply(REGISTRY["gather"](found.axis), found.source, found.indices)  # type: ignore[call-arg]
+    return reshape(permute_dims(result, found.order), found.shape)
 
 
 def _order(
@@ -318,12 +312,29 @@ def set_at(x: Tensor, index: Any, value: Any, kind: str = "set") -> Tensor:
     if not plan.arrays:
         shape = tuple(1 if axis is None else plan.ranges[axis].length for axis in plan.layout)
         return _set_ranges(x, plan.ranges, _fit(value, x, shape))
+    if all(r.step == 1 and known_equal(r.length, n) for r, n in zip(plan.ranges, x.shape, strict=True)):
+        return _set_arrays(x, plan, value, kind)
     where_to = getitem(positions(x), index)
     update = _fit(value, x, where_to.shape)
     flat_index, flat_update = (reshape(t, (t.numel(),)) for t in (where_to, update))
     op = REGISTRY["scatter"](kind, 0)  # type: ignore[call-arg]
     result: Tensor = apply(op, reshape(x, (x.numel(),)), flat_index, flat_update)
     return reshape(result, x.shape)
+
+
+def _set_arrays(x: Tensor, plan: _Plan, value: Any, kind: str) -> Tensor:
+    """Write whole slices: where `_take_arrays` reads."""
+    found = _merge(x, plan)
+    sizes = [*found.source.shape[: found.axis], *found.indices.shape, *found.source.shape[found.axis + 1 :]]
+    update = reshape(_fit(value, x, tuple(found.shape)), [sizes[k] for k in found.order])
+    back = sorted(range(len(sizes)), key=found.order.__getitem__)
+    op = REGISTRY["scatter"](kind, found.axis)  # type: ignore[call-arg]
+    written: Tensor = apply(op, found.source, found.indices, permute_dims(update, back))
+    axes = list(plan.arrays)
+    if len(axes) == 1:
+        return written
+    rest = [k for k in range(x.ndim) if k not in axes]
+    return moveaxis(reshape(written, [x.shape[a] for a in (*axes, *rest)]), list(range(len(axes))), axes)
 
 
 def _fit(value: Any, x: Tensor, shape: tuple[Any, ...]) -> Tensor:

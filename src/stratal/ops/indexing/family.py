@@ -1,8 +1,8 @@
-"""What ops that read or write at computed places share: index checks, the scatter kernel, drawing indices."""
+"""What ops that read or write at computed places share: index checks, what is combined, drawing indices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,18 +13,9 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw
-from stratal.loops.compute import Check, LoopBody
-from stratal.loops.expr import Buffer, Expr, Var, call, cast
-from stratal.loops.index import add, mul, unflatten
-from stratal.loops.stmt import For, Seq, Stmt, Store
+from stratal.loops.expr import Expr, call, cast
 
 KINDS = ("set", "add", "mul", "max", "min")
-_BLOCKS = (
-    128,
-    64,
-    32,
-    16,
-)  # widths a scatter's trailing axes are cut into, so that chunks can run in parallel
 
 
 def check_axis(name: str, type_: TensorType, axis: int) -> None:
@@ -76,45 +67,6 @@ def combine_at(kind: str, x: Array, where: tuple[Array | slice, ...], updates: A
         x[where] = updates
     else:
         {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[kind].at(x, where, updates)  # type: ignore[arg-type]
-
-
-class Place:
-    """The loop variables of one chunk of a scatter: its slab, which update, which trailing element."""
-
-    def __init__(self, shape: tuple[int, ...], axis: int, count: int) -> None:
-        before, after = as_int(product(shape[:axis])), as_int(product(shape[axis + 1 :]))
-        self.block = next((w for w in _BLOCKS if after % w == 0 and after > w), after)
-        num_blocks = after // self.block if self.block else 0
-        self.chunk = Var("chunk", before * num_blocks)
-        self.update = Var("update", count)
-        self.row = Var("row", shape[axis])
-        self.lane = Var("lane", self.block)
-        where = unflatten(self.chunk, (before, num_blocks))
-        self.before = unflatten(where[0], shape[:axis])
-        self.after = unflatten(add(mul(where[1], self.block), self.lane), shape[axis + 1 :])
-
-
-Update = Callable[[Place, Buffer, Buffer], tuple[Expr, Expr]]
-
-
-def scatter_body(name: str, kind: str, axis: int, x: TensorType, count: int, update: Update) -> LoopBody:
-    """Return the kernel: copy each slab of `x`, then combine `count` updates into it, in order.
-
-    `update(place, indices, updates)` gives the index along `axis` and the value of one update. Chunks own
-    disjoint slabs, so the order of updates is the index order whatever the number of threads.
-    """
-
-    def build(args: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
-        (source, indices, updates), out = args, outs[0]
-        place = Place(x.ints, axis, count)
-        at = (*place.before, place.row, *place.after)
-        copy = For(place.row, For(place.lane, Store(out, at, source[at]), "parallel"))
-        index, value = update(place, indices, updates)
-        at = (*place.before, index, *place.after)
-        write = For(place.update, For(place.lane, Store(out, at, combine(kind, out[at], value)), "parallel"))
-        return For(place.chunk, Seq((copy, write)), "parallel")
-
-    return LoopBody(build, (Check(1, x.ints[axis], message(name, x.ints[axis])),))
 
 
 def as_index(value: Expr) -> Expr:

@@ -18,6 +18,7 @@ from stratal.loops.expr import Buffer, Expr
 from stratal.loops.index import unflatten
 from stratal.ops.families import over_rows, refuse_host_only, with_axis
 from stratal.ops.indexing import family
+from stratal.ops.indexing.scatter_kernels import LONG_SLICE, Place, scatter_body, slices_body
 
 
 class Scattering(Op):
@@ -145,12 +146,14 @@ class Scatter(Scattering):
         refuse_host_only(self, types)
         x, index, _ = types
         count = as_int(product(index.shape))
+        if self.kind == "set" and count and x.nbytes and product(x.ints[self.axis + 1 :]) >= LONG_SLICE:
+            return slices_body(self.name, self.axis, x, index)
 
-        def update(place: family.Place, indices: Buffer, updates: Buffer) -> tuple[Expr, Expr]:
+        def update(place: Place, indices: Buffer, updates: Buffer) -> tuple[Expr, Expr]:
             at = unflatten(place.update, index.ints)
             return family.as_index(indices[at]), updates[(*place.before, *at, *place.after)]
 
-        return family.scatter_body(self.name, self.kind, self.axis, x, count, update)
+        return scatter_body(self.name, self.kind, self.axis, x, count, update)
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         if not mapped[1]:
@@ -230,13 +233,11 @@ class ScatterAlong(Scattering):
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)
 
-        def update(place: family.Place, indices: Buffer, updates: Buffer) -> tuple[Expr, Expr]:
+        def update(place: Place, indices: Buffer, updates: Buffer) -> tuple[Expr, Expr]:
             at = (*place.before, place.update, *place.after)
             return family.as_index(indices[at]), updates[at]
 
-        return family.scatter_body(
-            self.name, self.kind, self.axis, types[0], types[1].ints[self.axis], update
-        )
+        return scatter_body(self.name, self.kind, self.axis, types[0], types[1].ints[self.axis], update)
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from stratal.base.target import Target
 from stratal.loops.compute import Stage
+from stratal.loops.expr import Var
 from stratal.loops.stmt import For, If, Seq, Stmt, Store
+from stratal.schedule.expressions import by_stride, work
 from stratal.schedule.primitives import Schedule
 from stratal.schedule.result import Pack, Tactic
-from stratal.schedule.tactics.common import cut_tails, vector_lanes
+from stratal.schedule.tactics.common import (
+    collapse,
+    cut_tails,
+    distribute,
+    nest,
+    vector_lanes,
+    vectorize_inner,
+)
 
 NAME = "loop body"
 
@@ -22,10 +31,33 @@ def schedule_body(found: object, target: Target) -> Tactic:
 
 
 def _outermost(stmt: Stmt, target: Target) -> Stmt:
-    """Leave the loop over chunks alone, vectorise below it."""
-    if isinstance(stmt, For) and stmt.kind == "parallel" and not isinstance(stmt.body, Store):
+    """Leave the loop over chunks alone, vectorise below it; deal out what is nothing but parallel loops."""
+    loops, leaf = _parallel_loops(stmt)
+    if loops and isinstance(leaf, Store):
+        return _sweep(loops, leaf, target)
+    if isinstance(stmt, For) and stmt.kind == "parallel":
         return For(stmt.var, _vectors(stmt.body, target), stmt.kind)
-    return stmt if isinstance(stmt, For) and stmt.kind == "parallel" else _vectors(stmt, target)
+    return _vectors(stmt, target)
+
+
+def _parallel_loops(stmt: Stmt) -> tuple[list[Var], Stmt]:
+    """Return the variables of the parallel loops around everything else, and what they surround."""
+    found = []
+    while isinstance(stmt, For) and stmt.kind == "parallel":
+        found.append(stmt.var)
+        stmt = stmt.body
+    return found, stmt
+
+
+def _sweep(loops: list[Var], leaf: Store, target: Target) -> Stmt:
+    """Collapse loops that memory allows to, take the last in vectors, the others in chunks."""
+    ordered = by_stride(loops, leaf.buffer) if leaf.indices == tuple(loops) else loops
+    schedule = Schedule(nest(ordered, leaf))
+    kept = collapse(schedule, ordered)
+    lanes = vector_lanes(target, [leaf.value])
+    outer = vectorize_inner(schedule, kept.pop(), lanes)
+    distribute(schedule, [*kept, outer], (1 + work([leaf.value])) * lanes / 4)
+    return schedule.body
 
 
 def _vectors(stmt: Stmt, target: Target) -> Stmt:

@@ -54,6 +54,18 @@ def nest(axes: Sequence[Var], body: Stmt) -> Stmt:
     return body
 
 
+def collapse(schedule: Schedule, loops: list[Var]) -> list[Var]:
+    """Make one loop of neighbours that every operand walks as one."""
+    kept = [loops[0]]
+    for var in loops[1:]:
+        fused = schedule.try_fuse(kept[-1], var)
+        if fused is None:
+            kept.append(var)
+        else:
+            kept[-1] = fused
+    return kept
+
+
 def vectorize_inner(schedule: Schedule, var: Var, lanes: int) -> Var:
     """Split a loop into vectors of `lanes`; return the loop over whole vectors."""
     outer, inner = schedule.split(var, lanes)

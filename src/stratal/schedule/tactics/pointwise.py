@@ -14,6 +14,7 @@ from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import Schedule, num_divisions, sequence
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import (
+    collapse,
     distribute,
     finished,
     in_place_pairs,
@@ -59,7 +60,7 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         return finished(schedule, "scalar", pairs)
     cost = 1 + work(roots)
     lanes = vector_lanes(target, roots) * (HEAVY_VECTORS if cost >= HEAVY else 1)
-    loops = _collapse(schedule, loops)
+    loops = collapse(schedule, loops)
     across = _transposed(list(expressions(schedule.body)), loops)
     vector = loops.pop()
     outer = vectorize_inner(schedule, vector, lanes)
@@ -75,18 +76,6 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         return finished(schedule, "transpose", pairs)
     distribute(schedule, [*loops, outer], cost * lanes / 4)
     return finished(schedule, "sweep", pairs)
-
-
-def _collapse(schedule: Schedule, loops: list[Var]) -> list[Var]:
-    """Make one loop of neighbours that every operand walks as one."""
-    kept = [loops[0]]
-    for var in loops[1:]:
-        fused = schedule.try_fuse(kept[-1], var)
-        if fused is None:
-            kept.append(var)
-        else:
-            kept[-1] = fused
-    return kept
 
 
 def _stores(x: GroupExpressions, results: list[Node], where: tuple[Expr, ...]) -> list[Stmt]:

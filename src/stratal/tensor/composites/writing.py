@@ -11,14 +11,13 @@ import numpy as np
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
+from stratal.tensor.at import At
 from stratal.tensor.build import Scalar, as_tensor, broadcast_shapes, full
 from stratal.tensor.composites.matrices import on_diagonal
 from stratal.tensor.creation import zeros
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.indexing import (
-    getitem,
     index_add,
-    positions,
     scatter_kind,
     scatter_slices,
     set_at,
@@ -83,14 +82,7 @@ def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = Fa
     """Return `x` with values at x[indices]; with `accumulate` they are added, all that meet."""
     t, where_to = as_tensor(x, "index_put"), tuple(indices)
     value = _value("index_put", values, t)
-    if not accumulate:
-        return set_at(t, where_to, value)
-    places = getitem(positions(t), where_to)
-    return _added(t, places, broadcast_to(value, places.shape))
-
-
-def _added(t: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    return reshape(index_add(ravel(t), 0, ravel(places), ravel(values)), t.shape)
+    return At(t)[where_to].add(value) if accumulate else set_at(t, where_to, value)
 
 
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Tensor:
@@ -98,7 +90,7 @@ def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Tensor:
     t, i = as_tensor(x, "put"), as_tensor(index, "put")
     values = broadcast_to(_value("put", source, t), i.shape)
     if accumulate:
-        return _added(t, i, values)
+        return reshape(index_add(ravel(t), 0, ravel(i), ravel(values)), t.shape)
     return reshape(set_at(ravel(t), (ravel(i),), ravel(values)), t.shape)
 
 
