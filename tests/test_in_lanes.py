@@ -31,6 +31,20 @@ def test_the_first_of_equal_extremes_is_found_in_every_lane(dtype: str, target: 
                     np.testing.assert_array_equal(whole.numpy(), getattr(values, name)())
 
 
+@pytest.mark.parametrize("worst", [-np.inf, np.inf])
+def test_among_values_no_better_than_none_the_first_is_found(worst: float) -> None:
+    for shape in SHAPES:
+        values = np.full(shape, worst, np.float32)
+        for better, places in ((None, ()), (-worst, (-1,)), (np.nan, (-1, 0)), (0.0, (shape[-1] // 2,))):
+            for place in places:
+                values[..., place] = better
+            x = st.tensor(values)
+            for name in ("argmax", "argmin"):
+                for axis in (None, 0, -1):
+                    found = st.compile(lambda x, n=name, a=axis: getattr(x, n)(axis=a))(x)
+                    np.testing.assert_array_equal(found.numpy(), getattr(values, name)(axis))
+
+
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_axes_are_read_backwards(dtype: str, target: str) -> None:

@@ -14,7 +14,7 @@ from stratal.base.dtypes import float32, int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, children, index_const, walk
-from stratal.loops.rebuild import with_children
+from stratal.loops.rebuild import substitute, with_children
 
 Point = Mapping[Expr, int]
 Form = tuple[Expr, Callable[[Point], int]]
@@ -181,3 +181,13 @@ def test_the_place_of_an_access_through_a_split_loop_is_right_at_every_point(
             expected = sum(value(e, at) * s for e, s in zip(indices, buffer.strides, strict=True))
             assert value(place, at) == expected
     assert index.stride_of(index.place(dense, indices), inner) == 1
+
+
+def test_the_place_of_an_access_through_a_loop_split_into_odd_chunks_needs_no_division() -> None:
+    flat, vector = Var("i", 1_000_000), Var("io", 62_500)
+    chunk, step, lane = Var("ioo", 16), Var("ioi", 3907), Var("ii", 16)
+    at = index.unflatten(flat, (2, 8, 62_500))
+    at = substitute(at, {flat: index.add(index.mul(vector, 16), lane)})
+    at = substitute(at, {vector: index.add(index.mul(chunk, 3907), step)})
+    place = index.place(Buffer("x", float32, (2, 8, 62_500)), tuple(at))
+    assert [index.stride_of(place, v) for v in (chunk, step, lane)] == [62_512, 16, 1]

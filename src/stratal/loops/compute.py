@@ -83,12 +83,36 @@ def _arg(name: str, better: str, worst: Callable[[DType], float | int]) -> Combi
         if value.dtype.is_float:
             ties = call("or", ties, call("and", call("ne", value, value), call("ne", best, best)))
         take = call("or", take, call("and", ties, call("lt", index, at)))
-        return [call("select", take, value, best), call("select", take, index, at)]
+        return _chosen(take, states, terms)
 
     def identity(dtypes: Sequence[DType]) -> list[Const]:
         return [const(worst(dtypes[0]), dtypes[0]), const(_highest(dtypes[1]), dtypes[1])]
 
     return Combiner(name, 2, 2, identity, combine, combine)
+
+
+def _first_arg(name: str, better: str, no_better: str, worst: Callable[[DType], float | int]) -> Combiner:
+    """The same for terms whose index starts at 0 and grows: a tie never takes, so a step is two comparisons.
+
+    Where all values are the worst there is, none takes, and the first index is that of the identity.
+    """
+    anyhow = _arg(name, better, worst)
+
+    def combine(states: States, terms: States) -> list[Expr]:
+        best, value = states[0], terms[0]
+        if not value.dtype.is_float:
+            return _chosen(call(better, value, best), states, terms)
+        take = call("and", call("not", call(no_better, value, best)), call("eq", best, best))
+        return _chosen(take, states, terms)
+
+    def identity(dtypes: Sequence[DType]) -> list[Const]:
+        return [const(worst(dtypes[0]), dtypes[0]), const(0, dtypes[1])]
+
+    return Combiner(name, 2, 2, identity, combine, anyhow.merge)
+
+
+def _chosen(take: Expr, states: States, terms: States) -> list[Expr]:
+    return [call("select", take, t, s) for t, s in zip(terms, states, strict=True)]
 
 
 COMBINERS: Final[dict[str, Combiner]] = {
@@ -102,7 +126,8 @@ COMBINERS: Final[dict[str, Combiner]] = {
         _fold("all", "and", lambda d: 1),
         _dot(),
         _arg("argmax", "gt", _lowest),
-        _arg("argmin", "lt", _highest),
+        _first_arg("first_argmax", "gt", "le", _lowest),
+        _first_arg("first_argmin", "lt", "ge", _highest),
     )
 }
 

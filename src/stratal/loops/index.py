@@ -388,7 +388,12 @@ def _straightened(expr: Expr) -> Expr:
     """
     terms, constant = _without_mods(expr)
     found = from_linear(terms, constant)
-    return found if len(linear(found)[0]) < len(linear(expr)[0]) else expr
+    return found if _divisions_and_terms(found) < _divisions_and_terms(expr) else expr
+
+
+def _divisions_and_terms(expr: Expr) -> tuple[int, int]:
+    terms, _ = linear(expr)
+    return sum(isinstance(a, Call) and a.fn in ("mod", "floordiv") for a in terms), len(terms)
 
 
 def _without_mods(expr: Expr) -> tuple[Linear, int]:

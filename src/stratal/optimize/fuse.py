@@ -34,6 +34,7 @@ from stratal.optimize.grouping import (
     column_key,
     named,
     reads_in_order,
+    reads_reshaped,
 )
 from stratal.optimize.kernel_graph import fused_groups, fusion_key, kernel_graph
 from stratal.optimize.layout import strides
@@ -321,7 +322,7 @@ class Fusion(Grouping):
         order = (*compute.axes, *compute.reduce)
         space = tuple(v.extent for v in order)
         num_rows = len(compute.axes)
-        if reads_in_order(accesses, order) and self._reduces_innermost(accesses, num_rows):
+        if self._in_order(accesses, order) and self._reduces_innermost(accesses, num_rows):
             if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
                 latest = self._open(
                     "rows", node, self._apart(latest, space, accesses, "its loops finish no whole row")
@@ -342,6 +343,14 @@ class Fusion(Grouping):
         group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
         group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
         known.append(group)
+
+    def _in_order(self, accesses: Sequence[Access], order: Sequence[Var]) -> bool:
+        """Return whether a reduction reads operands with kept axes first and reduced axes last, as they are
+        or through a reshape.
+        """
+        return reads_in_order(accesses, order) or any(
+            a.value not in self.orders and reads_reshaped(a, order) for a in accesses
+        )
 
     def _shares(self, group: Group, accesses: Sequence[Access]) -> bool:
         """Return whether a kernel reads a large value that a node reads too: else one pass over memory is as

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -9,6 +10,7 @@ from stratal.base.lowered import Lowered
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group
+from stratal.loops import index
 from stratal.loops.compute import Compute, LoopBody, Nest
 from stratal.loops.expr import Call, Expr, Var, walk
 from stratal.loops.lowering import axis_positions
@@ -84,6 +86,14 @@ def reads_in_order(accesses: Sequence[Access], order: Sequence[Var]) -> bool:
     return bool(full) and all(
         axis_positions(a.indices, tuple(order)) == tuple(range(len(order))) for a in full
     )
+
+
+def reads_reshaped(access: Access, order: Sequence[Var]) -> bool:
+    """Return whether loops visit the elements of a row-major value one after another."""
+    shape, extents = access.value.aval.ints, tuple(v.extent for v in order)
+    if math.prod(shape) != math.prod(extents):
+        return False
+    return index.flatten(access.indices, shape) is index.flatten(tuple(order), extents)
 
 
 def column_key(

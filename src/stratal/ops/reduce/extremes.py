@@ -133,7 +133,7 @@ class ArgExtreme(Op):
             int64,
             (value, index),
             reduce=(scanned,),
-            combiner=self.name,
+            combiner=f"first_{self.name}",
             result=1,
         )
 

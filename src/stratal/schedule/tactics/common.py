@@ -15,6 +15,7 @@ from stratal.schedule.result import Pack, Tactic
 CHUNK_WORK = 1 << 14  # operations a chunk should be worth: far above the cost of claiming it
 MAX_CHUNKS = 64
 FEW_CHUNKS = 16  # of which one more or less is felt
+LONG_RUN = 16  # steps of a chunk along one loop that are worth a loop of their own
 FAIR_SHARE = 0.515  # of all work, for one of two threads
 NEIGHBOURS = 4  # that are read together and turned in registers, where lanes lie apart
 
@@ -91,14 +92,34 @@ def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: flo
     if not loops or total < 2 * CHUNK_WORK:
         cut_tails(schedule)
         return
-    taken = loops[0]
-    rest = list(loops[1:])
+    taken, *rest = loops
+    wanted = num_chunks(total)
     while rest and taken.extent < 2 * MAX_CHUNKS:
-        taken = schedule.fuse(taken, rest.pop(0))
-    chunk, _ = schedule.split(taken, chunk_size(total, taken.extent))
+        var = rest.pop(0)
+        steps = -(-var.extent // -(-wanted // max(1, taken.extent)))  # of a chunk along this loop
+        if steps < LONG_RUN:
+            taken = schedule.fuse(taken, var)
+            continue
+        if steps < var.extent:
+            taken = schedule.fuse(taken, _pieces(schedule, var, steps))
+            wanted = taken.extent
+        break
+    chunk, _ = schedule.split(taken, _share(taken.extent, wanted))
     schedule.branch(chunk)
     schedule.parallel(chunk)
     cut_tails(schedule)
+
+
+def _pieces(schedule: Schedule, var: Var, steps: int) -> Var:
+    """Cut a loop into pieces of at least `steps`, of one length where that is near; return the loop over them.
+
+    Inside of a piece no index needs a division.
+    """
+    even = next((n for n in range(steps, steps + steps // 2 + 1) if var.extent % n == 0), steps)
+    piece, _ = schedule.split(var, even)
+    if var.extent % even:
+        schedule.branch(piece)
+    return piece
 
 
 def distribute_runs(schedule: Schedule, runs: Sequence[Var], work_per_run: float) -> None:
@@ -118,9 +139,17 @@ def chunk_size(work: float, count: int) -> int:
 
     Few chunks are a power of two, or up to twice as many where two threads then share them more evenly.
     """
+    return _share(count, num_chunks(work))
+
+
+def _share(count: int, chunks: int) -> int:
+    return fair_size(count, -(-count // min(count, chunks)))
+
+
+def num_chunks(work: float) -> int:
+    """Return how many chunks operations are worth; few are a power of two."""
     chunks = int(min(MAX_CHUNKS, max(1, work // CHUNK_WORK)))
-    chunks = min(count, 1 << (chunks - 1).bit_length() if chunks <= FEW_CHUNKS else chunks)
-    return fair_size(count, -(-count // chunks))
+    return 1 << (chunks - 1).bit_length() if chunks <= FEW_CHUNKS else chunks
 
 
 def fair_size(count: int, most: int) -> int:

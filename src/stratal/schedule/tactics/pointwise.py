@@ -89,9 +89,12 @@ def _row_major(x: GroupExpressions, results: list[Node]) -> bool:
 
 
 def _transposed(roots: list[Expr], loops: list[Var]) -> Var | None:
-    """Return the loop along which some operand is contiguous while it is strided along the vector loop."""
+    """Return the loop along which some operand is contiguous while it is strided along the vector loop.
+
+    One that does not move along the vector loop, a scale of each row for instance, is read once for a vector.
+    """
     for e in walk(roots):
-        if isinstance(e, Load) and e.indices:
+        if isinstance(e, Load) and any(index.depends(i, loops[-1]) for i in e.indices):
             unit = unit_axis(e.buffer, e.indices, loops)
             if unit is not None and unit is not loops[-1] and unit.extent > 1:
                 return unit
