@@ -33,11 +33,10 @@ LOOP = """graph "loop"(%0: f32[4,4] = "w", %1: f32[2,4] = "h", %2: f32[7,2,4] = 
   return %4, %5
 }"""
 
-HOST = """graph "host"(%0: f32[4] = "x") {
-  %1 = sort(%0) axis=0 : (f32[4], i64[4])
-  %2 = item(%1) index=0 : f32[4]
-  %3 = exp(%2) : f32[4]
-  return %3
+HOST = """graph "host"(%0: f32[4,4] = "x") {
+  %1 = matrix_exp(%0) : f32[4,4]
+  %2 = exp(%1) : f32[4,4]
+  return %2
 }"""
 
 

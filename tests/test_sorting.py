@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import stratal as st
-from stratal.ops.indexing.packed import order_of
+from stratal.ops.indexing.rows import HELD
+from stratal.tensor.sorting import first
 
 DTYPES = (
     np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64, np.uint64, np.int8, np.uint16, np.bool_
@@ -21,7 +22,7 @@ def numbers(dtype, shape) -> np.ndarray:
     if np.dtype(dtype).kind in "iub":
         x = np.abs(x) if np.dtype(dtype).kind != "i" else x
         x = x.astype(dtype)
-        if x.dtype.itemsize == 8:
+        if x.dtype.itemsize == 8 and x.size:
             x.flat[0], x.flat[1] = np.iinfo(dtype).min, np.iinfo(dtype).max
         return x
     for value in (np.inf, -np.inf, np.nan):
@@ -29,23 +30,68 @@ def numbers(dtype, shape) -> np.ndarray:
     return x.astype(dtype)
 
 
-def sorted_places(row: list, descending: bool) -> list[int]:
-    def key(k: int) -> tuple:
-        return (row[k] != row[k], 0 if row[k] != row[k] else row[k])
+def stable_places(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """Return NumPy's stable order, in which NaN is last; falling, equal elements keep their order, too."""
+    x = x if x.dtype.kind in "iubf" else x.astype(np.float32)
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    back = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(back, axis)
 
-    return sorted(range(len(row)), key=key, reverse=descending)  # of equal ones the first first, both ways
+
+def same_bits(got: np.ndarray, want: np.ndarray) -> bool:
+    return got.dtype == want.dtype and got.tobytes() == want.tobytes()
+
+
+# rows sorted by ranks, by digits in a worker's memory, by digits in parts; along the last axis and another
+ROWS = {
+    "short": ((5, 3, 40), 1), "held": ((3, 300), 1), "held across": ((300, 3), 0),
+    "long": ((2, HELD + 77), 1), "one": ((4, 1), 1), "empty": ((0, 4), 0), "no rows": ((0, 4), 1),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-def test_orders_are_those_of_python_in_full_and_in_part(dtype, descending) -> None:
-    for shape, axis in (((200,), 0), ((200, 4), 0), ((3, 7), 1)):
-        x = numbers(dtype, shape)
-        n = shape[axis]
-        want = np.apply_along_axis(lambda row: sorted_places(row.tolist(), descending), axis, x)
-        for start, stop in ((0, None), (0, 1), (0, 2), (n // 2, n // 2 + 1), (2, 6), (n - 1, n), (0, 0)):
-            got = order_of(x, axis, descending, start, stop)
-            np.testing.assert_array_equal(got, np.take(want, range(start, n if stop is None else stop), axis))
+def test_orders_are_those_of_numpy_in_full_and_in_part(dtype, rows, descending) -> None:
+    shape, axis = ROWS[rows]
+    x = numbers(dtype, shape)
+    order = stable_places(x, axis, descending)
+    got = st.sort(st.tensor(x), dim=axis, descending=descending)
+    np.testing.assert_array_equal(got.indices, order)
+    assert same_bits(got.values.numpy(), np.take_along_axis(x, order, axis))
+    values = st.sort(st.tensor(x), axis=axis, descending=descending)
+    assert bool(st.all((values == got.values) | (values != values) & (got.values != got.values)))
+    n = shape[axis]
+    for start, stop in {(0, min(n, 1)), (min(2, n), min(n, 5)), (n // 2, min(n, n // 2 + 20))}:
+        part = first("first", st.tensor(x), axis, stop, descending, start)
+        asked = np.take(order, range(start, stop), axis)
+        np.testing.assert_array_equal(part.indices, asked)
+        assert same_bits(part.values.numpy(), np.take_along_axis(x, asked, axis))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 31, 33, 64, 127, 128, 129])
+def test_rows_of_every_length_are_sorted(n: int) -> None:
+    x = RNG.normal(size=(7, n)).astype(np.float32)
+    np.testing.assert_array_equal(st.sort(st.tensor(x), axis=1), np.sort(x, 1))
+    np.testing.assert_array_equal(st.argsort(st.tensor(x), axis=1), np.argsort(x, 1))
+
+
+@pytest.mark.parametrize("fill", [np.nan, np.inf, -np.inf, 0.0], ids=str)
+def test_the_first_of_equal_elements_are_the_first_ones(fill: float) -> None:
+    x = np.full((2, 400), fill, np.float32)
+    for largest in (False, True):
+        np.testing.assert_array_equal(st.topk(st.tensor(x), 5, largest=largest).indices, [range(5)] * 2)
+
+
+def test_orders_run_as_kernels() -> None:
+    def orders(x: st.Tensor) -> tuple:
+        found = x.sort(), st.topk(x, 3), st.kthvalue(x, 40), st.median(x, 1), st.mode(x)
+        return *(part for pair in found for part in pair), st.quantile(x, 0.3), st.nanmedian(x), st.msort(x)
+
+    step = st.compile(orders)
+    step(st.tensor(numbers(np.float32, (20, 70))))
+    assert not step.plan.host_calls
 
 
 CALLS = {

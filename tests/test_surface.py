@@ -71,7 +71,7 @@ def test_a_function_equals_its_twins(family: str) -> None:
 
 FACTS = {
     "exp": ("record", "yes", ""), "linalg.qr": ("record", "yes", "LAPACK"),
-    "sort": ("record", "yes", "NumPy"),
+    "sort": ("record", "yes", ""),
     "nn.functional.softmax": ("composite", "yes", ""), "nn.Conv2d": ("layer", "yes", ""),
     "unique": ("at once", "no", "when it is called"), "sign": ("record", "no: zero", ""),
 }  # fmt: skip

@@ -214,13 +214,12 @@ def pointwise(types: Sequence[TensorType], dtype: DType, f: Callable[..., Expr])
 
 
 class Stage(NamedTuple):
-    """One of several kernels of a loop body; it may use `workspace` besides arguments and results.
+    """One of several kernels of a loop body.
 
-    One that needs none names a result.
+    What it writes besides results is memory that later stages may read, or `local` to it.
     """
 
     body: object
-    workspace: Buffer
     local: tuple[Buffer, ...] = ()
 
 

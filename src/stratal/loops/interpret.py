@@ -19,7 +19,7 @@ from stratal.loops.compute import Compute, LoopBody
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
 from stratal.loops.math.rare import RARE, rare
-from stratal.loops.stmt import Fail, Fetch, For, Kernel, ProductCall, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, Fetch, For, Kernel, ProductCall, Seq, Stmt, Store, stored
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[Expr, Array]
@@ -217,9 +217,11 @@ def evaluate_lowered(
     if not isinstance(body, list):
         run_kernel(Kernel("body", args, outs, body), arrays)  # type: ignore[arg-type]
         return results
+    made: list[Buffer] = []
     for stage in body:
-        arrays.setdefault(stage.workspace, undefined(stage.workspace))
-        run_kernel(Kernel("stage", args, [*outs, stage.workspace], stage.body, stage.local), arrays)
+        made += [b for b in stored(stage.body) if b.space == "global" and b not in (*outs, *made)]
+        arrays |= {b: undefined(b) for b in made if b not in arrays}
+        run_kernel(Kernel("stage", args, [*outs, *made], stage.body, stage.local), arrays)
     return results
 
 

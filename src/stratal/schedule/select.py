@@ -259,9 +259,10 @@ def finish(memory: Memory, found: Tactic) -> Scheduled:
 
     Parameters are named by position, so that equal kernels have equal text and one compiled form.
     """
-    values: dict[Buffer, Operand] = {p.workspace: p.workspace for p in found.packs}
-    values.update({b: n for n, b in memory.buffers.items()})
+    values: dict[Buffer, Operand] = {b: n for n, b in memory.buffers.items()}
     values.update(memory.reshaped)
+    made = (b for p in found.packs for b in (p.workspace, *stored(p.body)))
+    values.update({b: b for b in made if b.space == "global" and b not in values})
     before = tuple(_parameters(values, Tactic(p.body, p.local, p.name, p.steps)) for p in found.packs)
     return _parameters(values, found)._replace(before=before)
 

@@ -61,7 +61,7 @@ def scatter_body(name: str, kind: str, axis: int, x: TensorType, count: int, upd
         at = (*place.before, index, *place.after)
         write = For(place.update, place.lanes(Store(out, at, family.combine(kind, out[at], value))))
         if place.chunk.extent < ENOUGH_CHUNKS and 0 not in x.ints:
-            return [Stage(_copy(source, out), out), Stage(For(place.chunk, write, "parallel"), out)]
+            return [Stage(_copy(source, out)), Stage(For(place.chunk, write, "parallel"))]
         at = (*place.before, place.row, *place.after)
         copy = place.lanes(Store(out, at, source[at]))
         copy = For(place.row, copy, "parallel" if place.block == 1 else "serial")
@@ -105,7 +105,7 @@ def slices_body(name: str, axis: int, x: TensorType, index: TensorType) -> LoopB
         at = family.as_index(indices[unflatten(update, index.ints)])
         clear = For(row, Store(writer, (row,), index_const(-1)), "parallel")
         name_it = For(update, Store(writer, (at,), update))
-        return [Stage(Seq((clear, name_it)), writer), Stage(_slices(writer, source, updates, out), writer)]
+        return [Stage(Seq((clear, name_it))), Stage(_slices(writer, source, updates, out))]
 
     def _slices(writer: Buffer, source: Buffer, updates: Buffer, out: Buffer) -> Stmt:
         outer, inner = x.ints[: axis + 1], x.ints[axis + 1 :]

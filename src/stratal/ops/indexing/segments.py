@@ -132,9 +132,9 @@ def _counting_sort(args: Sequence[Buffer], outs: Sequence[Buffer]) -> list[Stage
     ]
     ends: list[Stmt] = [Store(rows, (as_expr(k),), end) for k in (0, count + 1)]
     return [
-        Stage(For(part, Seq((clear, counted)), "parallel"), counts),
+        Stage(For(part, Seq((clear, counted)), "parallel")),
         _running(counts, starts, ends),
-        Stage(For(part, each(Seq(put)), "parallel"), counts),
+        Stage(For(part, each(Seq(put)), "parallel")),
     ]
 
 
@@ -151,7 +151,7 @@ def _running(counts: Buffer, starts: Buffer, ends: Sequence[Stmt]) -> Stage:
     of_row = Seq((Store(starts, (row,), total[()]), For(part, Seq(of_part), "unroll")))
     last = Store(starts, (as_expr(size),), total[()])
     body = Seq((*ends, Store(total, (), const(0, int32)), For(row, of_row), last))
-    return Stage(body, counts, (total, mine))
+    return Stage(body, (total, mine))
 
 
 @record

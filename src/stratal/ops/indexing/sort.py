@@ -11,13 +11,38 @@ from stratal.base.cost import Cost
 from stratal.base.dims import Dim, upper_bound
 from stratal.base.dtypes import bfloat16, bool_, complex64, float32, float64, int64, uint8
 from stratal.base.errors import AttributeValueError
+from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.ops.families import check_kind, over_rows
-from stratal.ops.indexing import family
-from stratal.ops.indexing.packed import order_of
+from stratal.loops.compute import LoopBody, Stage
+from stratal.loops.expr import Buffer
+from stratal.loops.stmt import Seq, Stmt
+from stratal.ops.families import check_kind, over_rows, refuse_host_only
+from stratal.ops.indexing import best, family, radix
+from stratal.ops.indexing.items import Items
+from stratal.ops.indexing.keys import keys_of
+from stratal.ops.indexing.rows import HELD, Rows
+
+
+def _loops(
+    x: Buffer, outs: Sequence[Buffer], axis: int, descending: bool, start: int = 0
+) -> Sequence[Stage] | Stmt:
+    """Return the loops that put part of the order of each row into `outs`: values and, of two, places."""
+    rows = Rows(x, outs, axis, Items(x.dtype, descending, placed=len(outs) > 1), start)
+    if 0 in outs[0].shape:
+        return Seq(())
+    if rows.stop <= best.MOST and rows.length >= best.LEAST * rows.stop:
+        return best.best_of_rows(rows, rows.stop)
+    if rows.length <= radix.FEW:
+        return radix.by_ranks(rows)
+    return radix.in_parts(rows) if rows.length > HELD else radix.by_digits(rows)
+
+
+def _order(x: Array, axis: int, descending: bool) -> Array:
+    """Return the places of elements along an axis in order, stable."""
+    return np.argsort(keys_of(x, descending), axis=axis, kind="stable").astype(np.int64, copy=False)
 
 
 @record
@@ -27,7 +52,6 @@ class Sort(Op):
     axis: int
     descending: bool = False
     arity = 1
-    not_lowered = "sorting needs a buffer to merge into; NumPy's sort runs as a host call"
 
     def infer(self, *types: TensorType) -> TupleType:
         x = types[0]
@@ -35,8 +59,12 @@ class Sort(Op):
         family.check_axis(self.name, x, self.axis)
         return TupleType((x, x.with_dtype(int64)))
 
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return LoopBody(lambda args, outs: _loops(args[0], outs, self.axis, self.descending))
+
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        order = order_of(arrays[0], self.axis, self.descending)
+        order = _order(arrays[0], self.axis, self.descending)
         return np.take_along_axis(arrays[0], order, axis=self.axis), order
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
@@ -88,18 +116,18 @@ class SortValues(Op):
     descending: bool = False
     name = "sort_values"
     arity = 1
-    not_lowered = Sort.not_lowered
 
     def infer(self, *types: TensorType) -> TensorType:
         check_kind(self.name, types[0].dtype, "buif")
         family.check_axis(self.name, types[0], self.axis)
         return types[0]
 
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return LoopBody(lambda args, outs: _loops(args[0], outs, self.axis, self.descending))
+
     def ref(self, *arrays: Array) -> Array:
-        x = arrays[0]
-        key = x if x.dtype.kind in "iubf" else x.astype(np.float32)  # floats NumPy knows no order of
-        found = np.sort(key, axis=self.axis)
-        return (np.flip(found, self.axis) if self.descending else found).astype(x.dtype, copy=False)
+        return np.take_along_axis(arrays[0], _order(arrays[0], self.axis, self.descending), axis=self.axis)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
@@ -137,7 +165,6 @@ class Top(Op):
     descending: bool = True
     start: int = 0
     arity = 1
-    not_lowered = Sort.not_lowered
 
     def infer(self, *types: TensorType) -> TupleType:
         whole = types[0]
@@ -151,8 +178,13 @@ class Top(Op):
         found = whole.with_shape((*whole.shape[: self.axis], number, *whole.shape[self.axis + 1 :]))
         return TupleType((found, found.with_dtype(int64)))
 
+    def lower(self, *types: TensorType) -> Lowered:
+        refuse_host_only(self, types)
+        return LoopBody(lambda args, outs: _loops(args[0], outs, self.axis, self.descending, self.start))
+
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        order = order_of(arrays[0], self.axis, self.descending, self.start, self.count)
+        order = _order(arrays[0], self.axis, self.descending)
+        order = np.take(order, range(self.start, self.count), axis=self.axis)
         return np.take_along_axis(arrays[0], order, axis=self.axis), order
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:

@@ -114,7 +114,7 @@ class Scanned(Op):
                 (index_const(last), sub(last - 1, place)) if self.reverse else (index_const(0), add(place, 1))
             )
             body = For(chunk, Seq((at(begin, True), For(place, at(rest, False)))), "parallel")
-            return [Stage(body, out, (kept,))]
+            return [Stage(body, (kept,))]
 
         return LoopBody(build)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratal.base.target import Target
 from stratal.loops.compute import Stage
 from stratal.loops.expr import Var
-from stratal.loops.stmt import For, If, Seq, Stmt, Store
+from stratal.loops.stmt import For, If, Seq, Stmt, Store, stored
 from stratal.schedule.expressions import by_stride, work
 from stratal.schedule.primitives import Schedule
 from stratal.schedule.result import Pack, Tactic
@@ -25,8 +25,8 @@ def schedule_body(found: object, target: Target) -> Tactic:
     """Return the kernel, or one per stage, of what a loop body's `build` returned."""
     if not isinstance(found, list):
         return Tactic(_outermost(found, target), (), NAME, ())  # type: ignore[arg-type]
-    *first, last = (Stage(_outermost(s.body, target), s.workspace, s.local) for s in found)
-    packs = tuple(Pack(s.workspace, s.body, (), s.local, NAME) for s in first)  # type: ignore[arg-type]
+    *first, last = (Stage(_outermost(s.body, target), s.local) for s in found)
+    packs = tuple(Pack(stored(s.body)[0], s.body, (), s.local, NAME) for s in first)  # type: ignore[arg-type]
     return Tactic(last.body, last.local, NAME, (), packs=packs)  # type: ignore[arg-type]
 
 
