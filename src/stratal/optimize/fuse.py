@@ -111,7 +111,7 @@ class Fusion(Grouping):
         k = next(i for i, a in enumerate(lowered.args) if a is load.buffer)
         access = self.resolve(node.inputs[k], load.indices)
         if node in self.by_bodies:
-            if not self._in_order(node, lowered.axes, access):
+            if not self._is_reshape(node, lowered.axes, access):
                 self.whole.add(node)
                 return False
             self.whole.add(access.value)
@@ -122,7 +122,7 @@ class Fusion(Grouping):
         lowered = None if isinstance(node.op, (Input, Const, Item)) else self.lower_of(node)
         return isinstance(lowered, Compute) and is_view(lowered)
 
-    def _in_order(self, view: Node, axes: tuple[Var, ...], access: Access) -> bool:
+    def _is_reshape(self, view: Node, axes: tuple[Var, ...], access: Access) -> bool:
         """Return whether a view has every element where it lies behind the view: a reshape of it."""
         if view.aval.ints == () or any(self.order_of(v) != range(len(v.shape)) for v in (view, access.value)):
             return False
