@@ -322,7 +322,7 @@ class Fusion(Grouping):
         order = (*compute.axes, *compute.reduce)
         space = tuple(v.extent for v in order)
         num_rows = len(compute.axes)
-        if self._in_order(accesses, order) and self._reduces_innermost(accesses, num_rows):
+        if self._along_memory(accesses, order) and self._reduces_innermost(accesses, num_rows):
             if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
                 latest = self._open(
                     "rows", node, self._apart(latest, space, accesses, "its loops finish no whole row")
@@ -344,7 +344,7 @@ class Fusion(Grouping):
         group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
         known.append(group)
 
-    def _in_order(self, accesses: Sequence[Access], order: Sequence[Var]) -> bool:
+    def _along_memory(self, accesses: Sequence[Access], order: Sequence[Var]) -> bool:
         """Return whether a reduction reads operands with kept axes first and reduced axes last, as they are
         or through a reshape.
         """

@@ -111,7 +111,7 @@ def distribute(schedule: Schedule, loops: Sequence[Var], work_per_iteration: flo
 
 
 def _pieces(schedule: Schedule, var: Var, steps: int) -> Var:
-    """Cut a loop into pieces of at least `steps`, of one length where that is near; return the loop over them.
+    """Cut a loop into pieces of at least `steps`, of one length if that is near; return the loop over them.
 
     Inside of a piece no index needs a division.
     """
