@@ -1,4 +1,4 @@
-"""Places of extremes along contiguous axes in vectors, and vectors that run towards the start of memory."""
+"""In vectors: places of extremes along contiguous axes, runs towards the start of memory, whole quotients."""
 
 from __future__ import annotations
 
@@ -63,3 +63,34 @@ def test_axes_are_read_backwards(dtype: str, target: str) -> None:
             np.testing.assert_array_equal(flipped.numpy(), values[..., ::-1])
             np.testing.assert_array_equal(cut.numpy(), values[..., ::-1][..., 1:])
             np.testing.assert_array_equal(joined.numpy(), np.concatenate([values, values[..., ::-1]], -1))
+
+
+def _integers(dtype: str, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return dividends and divisors up to a size: at the ends, by 0, and one less than multiples."""
+    rng, ends = np.random.default_rng(0), np.iinfo(dtype)
+    high = min(high, ends.max)
+    low = ends.min if high == ends.max else max(-high, ends.min)
+    x, y = (rng.integers(low, high, 3001, dtype, endpoint=True) for _ in range(2))
+    y[:500] = rng.integers(max(low, -9), 9, 500, dtype)
+    x[:7], y[:7] = [0, high, low, low, 0, high, 1], [0, high, 1, -1 if low else 1, high, 0, high]
+    by = rng.integers(1, max(high // 100, 2), 1000, dtype)
+    with np.errstate(over="ignore"):
+        x[1000:2000], y[1000:2000] = by * rng.integers(1, 100, 1000, dtype) - by.dtype.type(1), by
+    return x, y
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_integers_are_divided_as_one_at_a_time(dtype: str, target: str) -> None:
+    """Vectors divide as floats, 64-bit integers where all are below 2**53."""
+    with settings.target(target):
+        for high in (9, 1 << 24, (1 << 53) - 1, 1 << 53, 1 << 62, 1 << 64):
+            x, y = _integers(dtype, high)
+            given = st.tensor(x), st.tensor(y)
+            results = st.compile(lambda x, y: (x // y, x % y, st.fmod(x, y)))(*given)
+            with np.errstate(all="ignore"):
+                wanted = x // y, x % y, np.fmod(x, y)
+            for got, want in zip(results, wanted, strict=True):
+                np.testing.assert_array_equal(got.numpy(), want)
+            if dtype in ("int64", "uint64", "int8"):
+                np.testing.assert_array_equal(st.gcd(*given).numpy(), np.gcd(x, y))

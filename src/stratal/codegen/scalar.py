@@ -156,7 +156,8 @@ class ScalarEmitter:
         if fn in ("shl", "shr"):
             return self._shift(fn, args, arg, scalar, ty, lanes)
         if fn in ("idiv", "irem"):
-            return self._divide(fn, args, arg, scalar, ty, lanes)
+            by_floats = lanes > 0 and arg.bits < 64 and not args[1].startswith("splat")
+            return self.divide(fn, args, arg, lanes, by_floats)
         if fn in ("floordiv", "mod"):
             return self._floor_divide(fn, args, scalar, ty, lanes)
         if fn == "mulhi":
@@ -345,8 +346,10 @@ class ScalarEmitter:
         shifted = self.emit(f"{'shl' if fn == 'shl' else 'lshr'} {ty} {a}, {safe}")
         return self.emit(f"select {mask} {legal}, {ty} {shifted}, {ty} {zero}")
 
-    def _divide(self, fn: str, args: Sequence[str], arg: DType, scalar: str, ty: str, lanes: int) -> str:
-        mask = vector_of("i1", lanes)
+    def divide(self, fn: str, args: Sequence[str], arg: DType, lanes: int, by_floats: bool) -> str:
+        """Emit a quotient or a remainder of integers; by floats only what those hold, but in vectors."""
+        scalar = register_type(arg)
+        ty, mask = vector_of(scalar, lanes), vector_of("i1", lanes)
         a, d = args
         zero, one = splat("0", scalar, lanes), splat("1", scalar, lanes)
         bad = is_zero = self.emit(f"icmp eq {ty} {d}, {zero}")
@@ -356,9 +359,38 @@ class ScalarEmitter:
             minus = self.emit(f"icmp eq {ty} {d}, {splat('-1', scalar, lanes)}")
             bad = self.emit(f"or {mask} {bad}, {self.emit(f'and {mask} {low}, {minus}')}")
         safe = self.emit(f"select {mask} {bad}, {ty} {one}, {ty} {d}")
-        op = ("s" if arg.kind == "i" else "u") + ("div" if fn == "idiv" else "rem")
-        value = self.emit(f"{op} {ty} {a}, {safe}")
+        if by_floats:
+            value = self._divide_as_floats(fn, (a, safe), arg, lanes)
+        else:
+            op = ("s" if arg.kind == "i" else "u") + ("div" if fn == "idiv" else "rem")
+            value = self.emit(f"{op} {ty} {a}, {safe}")
         return self.emit(f"select {mask} {is_zero}, {ty} {zero}, {ty} {value}")
+
+    def _divide_as_floats(self, fn: str, args: Sequence[str], arg: DType, lanes: int) -> str:
+        """Emit a division of numbers floats hold: none is so near below a whole one that it rounds to it."""
+        form = float32 if arg.bits < 32 else float64
+        ty = vector_of(register_type(form), lanes)
+        a, d = (self.cast(x, arg, form, lanes) for x in args)
+        value = self.emit(f"fdiv {ty} {a}, {d}")
+        if fn == "irem":
+            whole = self._float("trunc", [value], register_type(form), ty, lanes)
+            value = self._float(
+                "fma", [self.emit(f"fneg {ty} {whole}"), d, a], register_type(form), ty, lanes
+            )
+        to = vector_of(register_type(arg), lanes)
+        return self.emit(f"{'fptosi' if arg.kind == 'i' else 'fptoui'} {ty} {value} to {to}")
+
+    def beyond_floats(self, args: Sequence[str], arg: DType, lanes: int) -> str:
+        """Return the mask of lanes in which an operand is 2^53 or more: float64 does not hold all those."""
+        scalar = register_type(arg)
+        ty, high = vector_of(scalar, lanes), splat("53", scalar, lanes)
+        sizes = args
+        if arg.kind == "i":
+            signs = [self.emit(f"ashr {ty} {x}, {splat('63', scalar, lanes)}") for x in args]
+            sizes = [self.emit(f"xor {ty} {x}, {s}") for x, s in zip(args, signs, strict=True)]
+        used = self.emit(f"or {ty} {sizes[0]}, {sizes[1]}")
+        rest = self.emit(f"lshr {ty} {used}, {high}")
+        return self.emit(f"icmp ne {ty} {rest}, {splat('0', scalar, lanes)}")
 
     def _floor_divide(self, fn: str, args: Sequence[str], scalar: str, ty: str, lanes: int) -> str:
         a, c = args

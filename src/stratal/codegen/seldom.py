@@ -45,6 +45,22 @@ class Seldom(Turning):
         self._block(after)
         return self._append(f"phi {vector_of(ty, lanes)} [{usual}, %{before}], [{found}, %{seldom}]")
 
+    def _divided(self, e: Call, operands: Sequence[str], lanes: int) -> str:
+        """Emit a division of 64-bit integers: by floats in vectors, unless a lane has a number too large.
+
+        Machines divide integers one at a time, at ten times the cost.
+        """
+        usual = self.scalars.divide(e.fn, operands, e.dtype, lanes, by_floats=True)
+        some = self._any(self.scalars.beyond_floats(operands, e.dtype, lanes))
+        before, seldom, after = self.target.label, self._fresh("large")[1:], self._fresh("after")[1:]
+        self._line(f"  br i1 {some}, label %{seldom}, label %{after}, !prof !2")
+        self._block(seldom)
+        found = self.scalars.divide(e.fn, operands, e.dtype, lanes, by_floats=False)
+        self._line(f"  br label %{after}")
+        self._block(after)
+        ty = vector_of(register_type(e.dtype), lanes)
+        return self._append(f"phi {ty} [{usual}, %{before}], [{found}, %{seldom}]")
+
     def _lane_after_lane(
         self, function: str, operands: tuple[str, str, str], ty: str, around: tuple[str, str]
     ) -> str:

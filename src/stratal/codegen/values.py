@@ -77,6 +77,8 @@ class Values(Seldom):
         lanes = self.lanes if info.vector else 0
         if e.fn in RARE:
             return self._rarely(e, args, lanes)
+        if e.fn in ("idiv", "irem") and lanes and e.dtype.bits == 64 and not isinstance(e.args[1], Const):
+            return self._divided(e, args, lanes)
         value_arg = e.args[1] if e.fn in ("select", "pick8") else e.args[0]
         dtype = self._form(e, value_arg)
         if e.fn == "cast" and dtype is int32 and e.dtype is int32:

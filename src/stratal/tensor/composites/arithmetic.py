@@ -102,29 +102,27 @@ def frexp(x: Any, /) -> tuple[Tensor, Tensor]:
 
 
 # -- whole numbers -------------------------------------------------------------------------------------------
-_STEPS = 4  # of Euclid's algorithm in one round of the loop: fewer passes over memory
+_STEPS = 5  # of Euclid's algorithm in one round of the loop: fewer passes over memory
 
 
 def gcd(x: Any, y: Any, /) -> Tensor:
     """Return the greatest common divisor of each pair of integers, by Euclid's algorithm; of two zeros 0."""
-    a, b = (FUNCTIONS["abs"](t) if t.dtype.kind == "i" else t for t in _pair("gcd", x, y, "iu"))
 
     def step(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         a, b = pair
         for _ in range(_STEPS):
-            done = b == 0
-            a, b = where(done, a, b), where(done, 0, a % where(done, 1, b))
+            a, b = where(b == 0, a, b), FUNCTIONS["fmod"](a, b)  # which by 0 is 0
         return a, b
 
-    result: Tensor = while_loop(lambda pair: any_of(pair[1] != 0), step, (a, b))[0]
-    return result
+    pair = _pair("gcd", x, y, "iu")
+    result: Tensor = while_loop(lambda pair: any_of(pair[1] != 0), step, pair)[0]
+    return FUNCTIONS["abs"](result) if result.dtype.kind == "i" else result
 
 
 def lcm(x: Any, y: Any, /) -> Tensor:
     """Return the least common multiple of each pair of integers; with 0 it is 0."""
     a, b = _pair("lcm", x, y, "iu")
-    divisor = gcd(a, b)
-    return FUNCTIONS["abs"](a // where(divisor == 0, 1, divisor) * b)
+    return FUNCTIONS["abs"](a // gcd(a, b) * b)  # 0 divided by 0 is 0
 
 
 # -- extremes and steps --------------------------------------------------------------------------------------
