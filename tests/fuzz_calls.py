@@ -44,7 +44,6 @@ OTHERS_MEAN = {
     "one_hot", "pixel_unshuffle", "round", "sort", "split", "tril_indices", "triu_indices", "unique",
     "unique_consecutive",
 }  # fmt: skip
-SKIPPED = {"host_call", "while_loop"}  # a loop the user wrote may run for ever
 
 
 # -- one call ------------------------------------------------------------------------------------------------
@@ -63,9 +62,13 @@ _ENTRIES: list[Any] = []
 def public() -> list[Any]:
     """Return what is called."""
     if not _ENTRIES:
-        from stratal.inspect.surface.entries import entries
+        from odd_models import UNCALLED, WIDE
 
-        _ENTRIES.extend(e for e in entries() if e.name not in SKIPPED and e.family != "models")
+        import stratal as st
+        from stratal.inspect.surface.entries import Entry, entries
+
+        _ENTRIES.extend(e for e in entries() if e.name not in WIDE | UNCALLED)
+        _ENTRIES.append(Entry("transforms", "host_call", st.host_call))
     return _ENTRIES
 
 
@@ -110,14 +113,14 @@ def four_lines(error: Exception) -> list[str]:
     heads = [line.strip().split(":")[0] for line in lines[1:]]
     if heads != ["got", "where", "hint"]:
         return [f"not four lines: {' | '.join(lines)[:300]}"]
-    if "odd_calls.py" not in lines[2] and "fuzz_calls.py" not in lines[2]:
+    if not any(f"{name}.py" in lines[2] for name in ("odd_calls", "odd_models", "fuzz_calls")):
         return [f"not the user's line: {' | '.join(lines)[:300]}"]
     return []
 
 
 def unbound(error: Exception) -> bool:
     """Return whether Python itself refused to bind the arguments, before any line of ours ran."""
-    if traceback.extract_tb(error.__traceback__)[-1].filename.endswith("odd_calls.py"):
+    if traceback.extract_tb(error.__traceback__)[-1].filename.endswith(("odd_calls.py", "odd_models.py")):
         return not isinstance(error, AssertionError)  # in a function of the user's
     if not isinstance(error, TypeError):
         return False
@@ -126,7 +129,8 @@ def unbound(error: Exception) -> bool:
              "takes 2 arguments", "takes 3 arguments")  # fmt: skip
     last = traceback.extract_tb(error.__traceback__)[-1]
     return any(w in str(error) for w in words) and (
-        "_calls.py" in last.filename or last.name in ("call", "function", "__call__", "method", "update")
+        last.filename.endswith(("_calls.py", "odd_models.py"))
+        or last.name in ("call", "function", "__call__", "method", "update")
         or "_transform.<locals>" in str(error)
         or "Thing()" in str(error)
     )  # fmt: skip

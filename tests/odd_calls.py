@@ -166,11 +166,13 @@ def made_up(rng: random.Random, function: Any) -> Call:
 # -- attempts by family --------------------------------------------------------------------------------------
 def attempt(entry: Entry, rng: random.Random) -> Attempt:
     """Draw one odd call of an entry."""
+    import odd_models  # which is made of what stands here
+
     special = {
         "layers": _layer, "optimizers": _optimizer, "schedules": _schedule, "metrics": _metric,
-        "distributions": _distribution, "transforms": _transform,
-    }.get(entry.family, _function)  # fmt: skip
-    return special(entry, rng)
+        "distributions": _distribution, "transforms": _transform, "models": odd_models.network,
+    } | {"while_loop": odd_models.loop, "host_call": odd_models.host}  # fmt: skip
+    return special.get(entry.name, special.get(entry.family, _function))(entry, rng)
 
 
 def _function(entry: Entry, rng: random.Random) -> Attempt:

@@ -50,13 +50,19 @@ def _line(file: str, line: int, function: str, scope_path: tuple[str, ...]) -> S
     return SourceLine(file, line, function, scope_path)
 
 
+def _generated(frame: FrameType) -> bool:
+    """Return whether a function without a file belongs to a dataclass of the package."""
+    return str(frame.f_globals.get("__name__", "")).startswith("stratal.")
+
+
 def user_line() -> SourceLine | None:
     """Return the innermost frame outside the package, or None when the package runs itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         file = code.co_filename
-        if not file.startswith(_INSIDE) or file.startswith(EXAMPLES):
+        ours = file.startswith(_INSIDE) or (file == "<string>" and _generated(frame))
+        if not ours or file.startswith(EXAMPLES):
             return _line(file, frame.f_lineno, code.co_qualname, _SCOPE.get())
         frame = frame.f_back
     return None

@@ -4,6 +4,7 @@ middle of a program.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import REGISTRY
 from stratal.ops.control.host_call import register_host_function
 from stratal.tensor import lazy
+from stratal.tensor.arguments import check_function
 from stratal.tensor.build import as_tensor, nodes_and_track, where_now
 from stratal.tensor.elementwise import cast
 from stratal.tensor.handles import CONSTANT, look
@@ -253,7 +255,15 @@ def _length(rows: list[Tensor], length: Any, max_length: int | None) -> tuple[Di
         )
     if runtime is None and length is not None and not known_equal(length, bound):
         raise ShapeError("scan: length and the leading axis of xs differ", got=f"{length} and {bound}")
-    return bound if isinstance(bound, Sym) else int(bound), runtime
+    if isinstance(bound, Sym):
+        return bound, runtime
+    try:
+        count = operator.index(bound)
+    except TypeError:
+        raise DTypeError("scan: a length is an int", got=repr(bound)) from None
+    if count >= 1 << 63:
+        raise AttributeValueError("scan: a length fits into 64 bits", got=str(count))
+    return count, runtime
 
 
 def fori_loop(lower: Any, upper: Any, body_fn: Callable[[Tensor, Any], Any], init: Any) -> Any:
@@ -303,6 +313,9 @@ def host_call(
     for nothing. An impure call happens exactly once per run. `vjp(*args, *results, *cotangents)` returns
     cotangents of float arguments.
     """
+    check_function("host_call", function)
+    if vjp is not None:
+        check_function("host_call", vjp)
     given = [as_tensor(x, "host_call") for x in args]
     specs, structure = tree.flatten(result)
     types = tuple(s if isinstance(s, TensorType) else as_tensor(s).type for s in specs)

@@ -8,8 +8,10 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from stratal.base import tree
-from stratal.base.dims import Dim, as_int, known_equal
+from stratal.base.dims import Dim, Sym, as_int, known_equal
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.batching import batch
@@ -134,6 +136,8 @@ def _axes_of(name: str, axes: Axes, value: Any) -> list[int | None]:
 
 
 def _number_of_rows(leaves: Sequence[Any], axes: Sequence[int | None], wanted: int | None) -> Dim:
+    if not (wanted is None or isinstance(wanted, (int, np.integer, Sym))):
+        raise DTypeError("vmap: axis_size is an int", got=repr(wanted)[:80])
     sizes: list[tuple[Dim, str]] = [] if wanted is None else [(wanted, "axis_size")]
     for x, axis in zip(leaves, axes, strict=True):
         if axis is not None:

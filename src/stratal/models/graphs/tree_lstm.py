@@ -17,6 +17,7 @@ from stratal import nn
 from stratal.base.errors import ShapeError
 from stratal.tensor.control import scan
 from stratal.tensor.creation import zeros
+from stratal.tensor.explained import explained
 from stratal.tensor.indexing import index_add, take
 from stratal.tensor.shapes import concat
 from stratal.tensor.tensor import Tensor, tensor
@@ -44,6 +45,7 @@ class Levels(NamedTuple):
     roots: Tensor
 
 
+@explained
 def levels_of(trees: Sequence[Tree]) -> Levels:
     """Return trees side by side, level by level. Raises: ShapeError where there are none."""
     if not trees:

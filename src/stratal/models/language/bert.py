@@ -17,6 +17,7 @@ from stratal.models.language.sharing import share_weight
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import arange, zeros_like
 from stratal.tensor.elementwise import cast
+from stratal.tensor.explained import explain_methods
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional
@@ -47,6 +48,9 @@ class BertConfig:
         "is_decoder": (False,),
         "add_cross_attention": (False,),
     }
+
+
+explain_methods(BertConfig, "__init__")
 
 
 class EncoderOutput(NamedTuple):

@@ -23,6 +23,7 @@ from stratal.models.language.generation import Generates
 from stratal.models.language.sharing import share_weight
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import arange
+from stratal.tensor.explained import explain_methods
 from stratal.tensor.shapes import stack
 from stratal.tensor.tensor import Tensor
 
@@ -52,6 +53,9 @@ class GPT2Config:
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     }
+
+
+explain_methods(GPT2Config, "__init__")
 
 
 class Conv1D(nn.Module):

@@ -23,6 +23,7 @@ from stratal.models.language.decoder import (
 from stratal.models.language.generation import Generates
 from stratal.models.language.sharing import share_weight
 from stratal.tensor.creation import arange
+from stratal.tensor.explained import explain_methods
 from stratal.tensor.shapes import stack
 from stratal.tensor.tensor import Tensor
 
@@ -71,6 +72,9 @@ class LlamaConfig:
     def head_width(self) -> int:
         """The features of a head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+explain_methods(LlamaConfig, "__init__")
 
 
 class _Attention(nn.Module):

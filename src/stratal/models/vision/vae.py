@@ -6,6 +6,7 @@ See: Kingma and Welling 2013, Auto-encoding variational Bayes.
 from __future__ import annotations
 
 from stratal import nn
+from stratal.tensor.explained import explained
 from stratal.tensor.random import randn_like
 from stratal.tensor.tensor import Tensor
 
@@ -45,6 +46,7 @@ class VAE(nn.Module):
         return self.decode(self.reparameterize(mu, logvar)), mu, logvar
 
 
+@explained
 def vae_loss(reconstruction: Tensor, x: Tensor, mu: Tensor, logvar: Tensor, beta: float = 1.0) -> Tensor:
     """Return the negative evidence lower bound, summed over the batch.
 
