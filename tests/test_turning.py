@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stratal as st
 from stratal.base import settings
 from stratal.base.dtypes import bfloat16, float16, float32, float64, int8, int32, int64
 from stratal.base.types import TensorType
@@ -126,3 +127,57 @@ def test_no_byte_beyond_a_buffer_is_touched() -> None:
     command = [sys.executable, str(HERE / "guard_worker.py"), "records", "permute", "pad", "conv", "contract"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def windows(shape: tuple[int, ...], window: int, stride: int, padding: int, dtype: Any, kind: str) -> Graph:
+    """Return pooling along the last axis, or for images along the last two."""
+    x = graph_input("x", TensorType(dtype, shape))
+    kept = len(shape) - 1 if len(shape) < 4 else 2
+    around = {
+        "window": (*(1,) * kept, *(window,) * (len(shape) - kept)),
+        "strides": (*(1,) * kept, *(stride,) * (len(shape) - kept)),
+        "padding": (*((0, 0),) * kept, *((padding, padding),) * (len(shape) - kept)),
+        "dilation": (1,) * len(shape),
+    }
+    b = Builder(())
+    y = b.window_argmax(x, **around) if kind == "argmax" else b.window_reduce(x, kind=kind, **around)
+    return Graph([x], [y], name=f"{kind} of {window} at {stride}")
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+@pytest.mark.parametrize("dtype", [float32, float64, int32, bfloat16, int8], ids=str)
+def test_windows_next_to_each_other_are_read_in_vectors(dtype: Any, target: str) -> None:
+    cases = [
+        (shape, window, stride, padding, kind)
+        for shape in ((3, 67), (2, 2, 9, 71), (1, 130))
+        for window, stride, padding in (
+            (2, 2, 0),
+            (3, 2, 0),
+            (3, 2, 1),
+            (2, 3, 0),
+            (5, 4, 2),
+            (4, 1, 0),
+            (7, 7, 0),
+        )
+        for kind in (("max", "sum", "argmax") if dtype is float32 else ("max",))
+    ]
+    with settings.target(target), settings.cache_dir(None):
+        found = [faults(windows(*c[:4], dtype, c[4]), exact=c[4] != "sum") for c in cases]
+    assert not any(found), found
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+def test_every_second_to_fifth_element_is_read_in_vectors(target: str) -> None:
+    values = np.arange(3 * 203, dtype=np.float32).reshape(3, 203)
+    with settings.target(target), settings.cache_dir(None):
+        for step in (2, 3, 4, 5):
+            for first in (0, 1, 3):
+                found = st.compile(lambda x, a=first, s=step: x[:, a::s] + x[:, a::s] * 2)(st.tensor(values))
+                np.testing.assert_array_equal(found.numpy(), 3 * values[:, first::step])
+
+
+def test_no_gather_is_left_in_pooling() -> None:
+    with settings.cache_dir(None):
+        program = compile_graph(windows((4, 256), 2, 2, 0, float32, "max"))
+    (scheduled,) = program.draft.kernels.values()
+    assert "gather" not in kernel_module(scheduled.kernel, current_target())

@@ -5,6 +5,7 @@ A gather of 16 elements takes longer than 16 loads of four neighbours each, and 
 element per lane read the ones beside it too: a copy into another order, a tile of an image, a window. So four
 neighbours (two of eight bytes) are read per lane, and turned into four vectors; stores go the other way.
 Words of several short numbers are moved as elements of four bytes are. Lanes known not to run are left out.
+Lanes a few elements apart, windows of a pooling for instance, need no more than the vectors they lie in.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stratal.loops.stmt import Kernel
 
 CHUNK_BYTES: Final = 16  # of neighbours: what shuffles within 128 bits turn
 LINE_BYTES: Final = 64  # the longest run that is stored at once
+NEAR: Final = 4  # elements from lane to lane that are read with all between
 
 
 class Run(NamedTuple):
@@ -83,6 +85,11 @@ class Turning(Placing):
         scope = self._scope_of(place)
         low, high = _bounds(place, running)
         last = buffer.size - unit
+        one_register = buffer.dtype.itemsize * self.lanes <= LINE_BYTES
+        if unit == 1 and (place.stride or 0) <= NEAR and all(running) and one_register:
+            found = self._near(buffer, place, memory, scope, (low, last - high))
+            if found is not None:
+                return found
         starts = range(place.constant, place.constant - count * unit, -unit)  # mostly read in order
         key = ("window", buffer, place.terms, place.stride, memory, running)
         for k, start in enumerate(starts):
@@ -95,6 +102,43 @@ class Turning(Placing):
         for k, vector in enumerate(vectors):
             scope.memo[key, window.constant, k] = vector
         return vectors[(place.constant - window.constant) // unit]
+
+    def _near(
+        self, buffer: Buffer, place: Place, memory: str, scope: Scope, room: tuple[int, int]
+    ) -> str | None:
+        """Return the vector at a place whose lanes lie near, out of all the vectors they lie in, which are
+        read as they lie; None if some of that does not exist.
+
+        `room` has the elements of the buffer before and behind the place, its constant left out.
+        """
+        apart = place.stride or 1
+        start = place.constant - place.constant % apart
+        if room[0] + start < 0 or start + apart - 1 > room[1]:
+            return None
+        ty, lanes, size = vector_of(memory, self.lanes), self.lanes, buffer.dtype.itemsize
+        key = ("near", buffer, place.terms, apart, memory, start)
+        if (key, 0) not in scope.memo:
+            pointer = self._pointer(buffer, place._replace(constant=start), None)
+            self.target = scope
+            for k in range(apart):
+                at = self._append(f"getelementptr i8, ptr {pointer}, i64 {k * lanes * size}")
+                scope.memo[key, k] = self._append(f"load {ty}, ptr {at}, align {size}")
+        self.target = scope
+        found = scope.memo[key, 0]
+        wanted = [lane * apart + place.constant - start for lane in range(lanes)]  # of all that was read
+        position = [e % lanes for e in wanted]
+        for k in range(1, apart):
+            numbers = ", ".join(
+                f"i32 {p if e // lanes < k else lanes + p}" for e, p in zip(wanted, position, strict=True)
+            )
+            found = self._append(
+                f"shufflevector {ty} {found}, {ty} {scope.memo[key, k]}, <{lanes} x i32> <{numbers}>"
+            )
+            position = [
+                lane if e // lanes <= k else p
+                for lane, (e, p) in enumerate(zip(wanted, position, strict=True))
+            ]
+        return found
 
     def _count(self, buffer: Buffer, memory: str) -> int:
         """Return how many neighbours are moved at once; 0 if lanes are not moved so."""

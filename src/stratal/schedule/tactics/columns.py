@@ -34,6 +34,8 @@ from stratal.schedule.tactics.in_lanes import InLanes
 
 VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
 
+MOST_TOGETHER = 32  # elements of a window that are read side by side
+
 KIND = "columns"
 
 
@@ -89,11 +91,22 @@ class ColumnNest:
 
     def schedule(self) -> Schedule:
         along = self._unit(self.kept)
-        outer = [v for v in self.kept if v is not along]
         inner = self._unit(self.reduced) if along is None else None
+        if inner is not None and inner.extent < 2 * self.width:
+            along = self._nearest(self.kept)
         if along is not None or inner is None:
-            return self._kept_vectors(outer, along)
+            return self._kept_vectors([v for v in self.kept if v is not along], along)
         return self._reduced_vectors(inner)
+
+    def _nearest(self, axes: Sequence[Var]) -> Var | None:
+        """Return the axis with a vector of windows that lie next to each other, where there is one: a vector
+        along windows of a few elements would be empty for the most part.
+        """
+        reads = [e for e in loads([t for ts in self.terms.values() for t in ts]) if e.indices]
+        offset = index.offset(max(reads, key=lambda e: e.buffer.size))
+        steps = {v: index.stride_of(offset, v) or 0 for v in axes if v.extent >= self.width}
+        near = {v: step for v, step in steps.items() if 0 < step <= 2 * self.width}
+        return min(near, key=lambda v: near[v], default=None)
 
     def _unit(self, axes: Sequence[Var]) -> Var | None:
         """Return the axis along which the largest operand is contiguous."""
@@ -116,7 +129,9 @@ class ColumnNest:
 
     # -- vectors along a kept axis ---------------------------------------------------------------------------
     def _kept_vectors(self, outer: list[Var], along: Var | None) -> Schedule:
-        vectors = min(VECTORS, -(-along.extent // self.width)) if along is not None else 1
+        apart = along is not None and self._unit([along]) is None
+        most = max(1, VECTORS // 2) if apart else VECTORS
+        vectors = min(most, -(-along.extent // self.width)) if along is not None else 1
         block = vectors * self.width if along is not None else 1
         tile = Var("c", -(-along.extent // block)) if along is not None else None
         loops = [*outer, *([tile] if tile is not None else [])]
@@ -161,8 +176,10 @@ class ColumnNest:
             return self._results({m: state[slot] for m, state in finish}, at)
 
         core: Stmt = tiled(step)
+        together = 1  # steps written out, so that neighbours in a window are read as such
         for v in reversed(self.reduced):
-            core = For(v, core)
+            together *= v.extent
+            core = For(v, core, "unroll" if apart and together <= MOST_TOGETHER else "serial")
         empty = any(v.extent == 0 for v in self.reduced)
         body = sequence(tiled(init, condition=False), *([] if empty else [core]), tiled(write))
         schedule = Schedule(nest(loops, body), self.states)
