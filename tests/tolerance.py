@@ -70,10 +70,10 @@ def disagreement(op: Op, got: Array, want: Array, slack: float = 0.0) -> str:
     if want.size == 0:
         return ""
     if dtype.is_complex:
-        real = want.real.dtype
-        close = np.allclose(
-            got, want, rtol=8 * np.finfo(real).eps, atol=8 * np.finfo(real).eps, equal_nan=True
-        )
+        rtol, scale = 8 * float(np.finfo(want.real.dtype).eps), 1.0
+        if op.name in SUMMING:
+            rtol, scale = SUM_RTOL[dtype.short], float(np.max(np.abs(want), initial=1.0))
+        close = np.allclose(got, want, rtol=rtol, atol=rtol * scale, equal_nan=True)
         return "" if close else f"{got} instead of {want}"
     if not dtype.is_float:
         return "" if np.array_equal(got, want) else f"{got} instead of {want}"

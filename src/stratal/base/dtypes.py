@@ -65,6 +65,11 @@ class DType:
         """The dtype arithmetic runs in: float32 for the 16-bit floats, itself otherwise."""
         return float32 if self in (float16, bfloat16) else self
 
+    @property
+    def real(self) -> DType:
+        """The dtype of real and imaginary parts; of real numbers their own."""
+        return {complex64: float32, complex128: float64}.get(self, self)
+
 
 bool_ = DType("bool", "bool", "b", np.dtype(np.bool_))
 int8 = DType("int8", "i8", "i", np.dtype(np.int8))

@@ -21,6 +21,7 @@ from stratal.loops.expr import Buffer
 from stratal.loops.stmt import Kernel
 
 CHUNK_BYTES: Final = 16  # of neighbours: what shuffles within 128 bits turn
+PAIR: Final = 2  # vectors that lie between each other's lanes, as real and imaginary parts do
 LINE_BYTES: Final = 64  # the longest run that is stored at once
 NEAR: Final = 4  # elements from lane to lane that are read with all between
 
@@ -206,7 +207,7 @@ class Turning(Placing):
     def _put(self, buffer: Buffer, place: Place, memory: str, value: str) -> bool:
         """Store a vector of lanes that lie apart later, with its neighbours; return whether that is done."""
         count, running = self._count(buffer, memory), self._running(self.exec_mask)
-        if not count or running is None or (place.stride or 0) < count:
+        if not count or running is None or not self._turns(place, count, all(running)):
             return False
         run = self.runs.get(buffer)
         if run is not None:
@@ -218,9 +219,14 @@ class Turning(Placing):
                 run = None
         if run is None:
             run = self.runs[buffer] = Run(buffer, place, memory, running, [value])
-        if len(run.values) == max(count, min(self.lanes, LINE_BYTES // buffer.dtype.itemsize)):
+        most = max(count, min(self.lanes, LINE_BYTES // buffer.dtype.itemsize))
+        if len(run.values) == (PAIR if place.stride == PAIR else most):
             self._end_run(buffer)
         return True
+
+    def _turns(self, place: Place, count: int, full: bool) -> bool:
+        """Return whether lanes lie far enough apart to be turned, or pairs of full vectors fill the gaps."""
+        return (place.stride or 0) >= count or (place.stride == PAIR and full)
 
     def _end_runs(self) -> None:
         """Write what waits: the scope it was computed in ends, or its order begins to matter."""
@@ -232,6 +238,9 @@ class Turning(Placing):
         if run is None:
             return
         self.target = self.scopes[-1]
+        if len(run.values) == run.place.stride == PAIR and all(run.running):
+            self._store_pairs(run)
+            return
         count = CHUNK_BYTES // buffer.dtype.itemsize
         if len(run.values) == run.lanes > count:
             self._store_rows(run, 0, self._lines(run.values, run.memory, run.lanes, count))
@@ -250,6 +259,18 @@ class Turning(Placing):
                     )
                 )
             self._store_rows(run, first, rows, len(some))
+
+    def _store_pairs(self, run: Run) -> None:
+        """Store two vectors whose lanes take turns in memory."""
+        both, ty = vector_of(run.memory, PAIR * run.lanes), vector_of(run.memory, run.lanes)
+        numbers = ", ".join(f"i32 {side * run.lanes + k}" for k in range(run.lanes) for side in range(PAIR))
+        first, second = run.values
+        woven = self._append(
+            f"shufflevector {ty} {first}, {ty} {second}, <{PAIR * run.lanes} x i32> <{numbers}>"
+        )
+        pointer = self._pointer(run.buffer, run.place, None)
+        self.target = self.scopes[-1]
+        self._line(f"  store {both} {woven}, ptr {pointer}, align {run.buffer.dtype.itemsize}")
 
     def _lines(self, values: list[str], memory: str, lanes: int, count: int) -> list[str]:
         """Return the transpose of as many vectors as they have lanes."""

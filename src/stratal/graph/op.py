@@ -61,6 +61,7 @@ class Op:
     _fields: ClassVar[tuple[str, ...]] = ()
     foldable: ClassVar[bool] = True  # may be evaluated at compile time when its inputs are constant
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
+    by_parts: ClassVar[bool] = False  # of complex operands: does the same to real and imaginary parts
     ulp: ClassVar[float] = 0.5  # bound on the rounding error of the lowered form, in units in the last place
     dim_attributes: ClassVar[tuple[str, ...]] = ()  # fields that hold sizes and may hold symbolic ones
 
@@ -107,6 +108,21 @@ class Op:
     def lower(self, *types: TensorType) -> Lowered:
         """Return the tensor expression, loop body or region that computes this op (grammar in `loops/`)."""
         raise VerifyError(f"{self.name}: has no lowering", got=self.not_lowered)
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        """Return this op on complex operands, or with a complex result, as ops on real numbers.
+
+        Those are `b.real` and `b.imag` of operands; `b.complex` puts parts together. None: there is no such
+        form, and the host runs it.
+        """
+        if not self.by_parts:
+            return None
+        parts = (
+            b.op(self.name, *(part(x) if x.dtype.is_complex else x for x in inputs), **self.attributes)
+            for part in (b.real, b.imag)
+        )
+        made: Node = b.complex(*parts)
+        return made
 
     def host_reason(self, *types: TensorType) -> str:
         """Return why a call with operands of these types runs by host fallback.

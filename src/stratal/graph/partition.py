@@ -4,8 +4,9 @@
     Group     := kind, members in order, iteration space
 Kinds: `pointwise` (one loop nest, several outputs), `rows` (element-wise stages and reductions over trailing
 axes), `columns` (reductions over other axes and what follows on the kept ones), `contract` (a sum of products
-and its epilogue), `body` (loops the record wrote), `host` (the reference runs), `region` (control flow),
-`alias` (a result that is an input or a constant: a copy).
+and its epilogue), `body` (loops the record wrote), `bytes` (an operand under another type: nothing runs),
+`host` (the reference runs), `region` (control flow), `alias` (a result that is an input or a constant: a
+copy).
 """
 
 from __future__ import annotations

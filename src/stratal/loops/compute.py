@@ -255,6 +255,13 @@ class Nest(Lowered):
 
 
 @final
+class SameBytes(Lowered):
+    """The operand's bytes under another type: no kernel, one value in memory."""
+
+    __slots__ = ()
+
+
+@final
 class Region(Lowered):
     """Control flow: the compiler turns it into nested command lists. `kind` is `cond`, `while` or `scan`."""
 

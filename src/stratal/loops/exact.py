@@ -191,6 +191,11 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
 _LEAST: Final = np.finfo(np.float32).smallest_normal
 
 
+def _pair(re: Array, im: Array) -> Array:
+    re, im = np.broadcast_arrays(re, im)
+    return np.stack([re, im], -1).view(np.result_type(re.dtype, np.complex64))[..., 0]
+
+
 def _dot2(total: Array, a: Array, b: Array) -> Array:
     """Add the products of the upper and of the lower bfloat16 halves of words to a sum."""
     total = _normal(np.asarray(total, np.float64))
@@ -237,6 +242,7 @@ _EXACT: Final[dict[str, Callable[..., Array]]] = {
     "dot4": _dot4,
     "halves2": _word,
     "dot2": _dot2,
+    "pair": _pair,
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,

@@ -9,7 +9,7 @@ from typing import Any, Final, Union, final
 
 import numpy as np
 
-from stratal.base.dtypes import DType, bool_, float32, float64, int32, int64, uint32
+from stratal.base.dtypes import DType, bool_, complex64, complex128, float32, float64, int32, int64, uint32
 from stratal.base.errors import VerifyError
 from stratal.base.weak import WeakTable
 
@@ -57,6 +57,7 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "bytes4": (4, "int32 that has the bits of four 8-bit integers, the first lowest"),
     "dot4": (3, "int32: a + four products of bytes, unsigned ones of b with signed ones of c; wraps"),
     "halves2": (2, "int32 that has the bits of two 16-bit numbers, the first lower"),
+    "pair": (2, "the complex number of a real and an imaginary part, which is stored at once"),
     "dot2": (
         3,
         "float32: a + the product of the upper bfloat16 halves of words b and c, then + that of the lower; "
@@ -350,6 +351,11 @@ def call(fn: str, *args: Expr, dtype: DType | None = None) -> Expr:
         _same(fn, args)
         if args[0].dtype.bits != _PARTS[fn] or args[0].dtype.is_bool:
             raise VerifyError(f"expr: {fn} takes {_PARTS[fn]}-bit numbers", got=str(args[0].dtype))
+    elif fn == "pair":
+        dtype = {float32: complex64, float64: complex128}.get(args[0].dtype)
+        _same(fn, args)
+        if dtype is None:
+            raise VerifyError(f"expr: {fn} takes {float32} or {float64}", got=str(args[0].dtype))
     elif fn in _DOTS:
         dtype = _DOTS[fn]
         if [a.dtype for a in args] != [dtype, int32, int32]:

@@ -155,6 +155,8 @@ class Elementwise(Op):
 class Movement(Op):
     """Moves or marks elements and computes nothing, so it is linear in all its inputs together."""
 
+    by_parts = True
+
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return linear_jvp(self, b, tangents, *inputs)
 

@@ -11,6 +11,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.linear.contract import parse_spec
+from stratal.optimize.in_reals import use_reals
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
 from stratal.optimize.pieces import multiply_pieces
 from stratal.optimize.ranges import use_ranges
@@ -164,5 +165,6 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
 
 def choose_algorithms(graph: Graph) -> Graph:
     """Apply every choice of this file."""
+    graph = use_reals(graph)
     convolved = pad_convolutions(split_phases(use_ranges(graph)))
     return split_reductions(split_products(multiply_pieces(sort_scatters(convolved))))

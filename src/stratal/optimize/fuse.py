@@ -18,7 +18,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops import index
-from stratal.loops.compute import Compute, Nest, Region
+from stratal.loops.compute import Compute, Nest, Region, SameBytes
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Expr, Guard, Var, walk
 from stratal.loops.inverse import inverse
@@ -151,6 +151,8 @@ class Fusion(Grouping):
             self._open("host", node, "it has no lowering for these operands")
         elif isinstance(lowered, Region):
             self._open("region", node, "control flow nests commands of its own")
+        elif isinstance(lowered, SameBytes):
+            self._open("bytes", node, "its operand's bytes are its own")
         elif isinstance(lowered, Nest):
             self.reads[node] = [self.resolve(i, tuple(fresh_axes(i.aval.ints))) for i in node.inputs]
             self._settle([a.value for a in self.reads[node] if a.value in self.waiting])

@@ -19,7 +19,7 @@ from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
-from stratal.loops.compute import Compute
+from stratal.loops.compute import Compute, SameBytes
 
 Order = tuple[int, ...]
 
@@ -51,10 +51,7 @@ def choose_orders(
     """
     orders: dict[Node, Order] = {}
     convolved = {
-        source: node
-        for node in graph.nodes
-        if node.op.name == "conv"
-        for source in _sources(node.inputs[0])
+        source: node for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])
     }
     innermost = _innermost(graph, target)
     for node in graph.nodes:
@@ -79,6 +76,9 @@ def choose_orders(
             orders[node] = found
     for root in graph.roots:
         orders.pop(root, None)
+    for node in graph.nodes:
+        if isinstance(lower_of(node), SameBytes):
+            orders.pop(node.inputs[0], None)
     return orders
 
 

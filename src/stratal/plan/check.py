@@ -63,7 +63,7 @@ def _fits(launch: Launch, kernel: Kernel, values: Sequence[Value]) -> None:
         got = f"{counts[0]} buffers for {counts[1]} parameters"
         raise VerifyError(f"program: a launch of {launch.kernel} passes too much or too little", got=got)
     for value, buffer in zip(passed, kernel.parameters, strict=True):
-        if value.type.dtype is not buffer.dtype or value.nbytes < buffer.nbytes:
+        if value.type.dtype.real is not buffer.dtype.real or value.nbytes < buffer.nbytes:
             got = f"{value.type} for {buffer}"
             raise VerifyError(f"program: {launch.kernel} is passed a value that does not fit", got=got)
 

@@ -100,6 +100,8 @@ class HostCalls:
         strides = tuple(s * value.type.dtype.itemsize for s in value.strides)
         if place.slot is not None:
             array = self._slots[place.slot].array
+            if array.dtype != value.type.dtype.np:  # the same bytes under another type
+                array = array.reshape(-1).view(value.type.dtype.np)
             return np.lib.stride_tricks.as_strided(array, value.type.ints, strides)
         for block in (self._memory.arena, self._memory.kept, self._memory.constants):
             offset = place.address - address_of(block)

@@ -46,7 +46,7 @@ def late_updates(graph: Graph, partition: Partition, checked: Iterable[Node]) ->
     group_of = partition.group_of
     needed: set[Node] = set()
     stack = [*graph.outputs, *checked]
-    stack += [m for g in groups if g.kind in ("body", "host", "region") for m in g.members]
+    stack += [m for g in groups if g.kind in ("body", "bytes", "host", "region") for m in g.members]
     while stack:
         node = stack.pop()
         if node not in needed:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
 from stratal.base.dtypes import int64
 from stratal.base.errors import VerifyError
@@ -19,8 +21,10 @@ from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
+from stratal.graph.interpret import Value as HostResult
 from stratal.graph.interpret import apply
 from stratal.graph.node import Const, Input, Item, Node, is_held, items, owner
+from stratal.graph.op import Array, Op
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.loops.stmt import Kernel
@@ -180,6 +184,18 @@ class GraphLowering:
         self.results = results  # values some nodes must be computed into
         self.held = made_of(held, planned.graph, planned.partition)
         self.packed: dict[tuple[str, tuple[int, ...]], int] = {}
+        for node in list(results):
+            self._make_there(node)
+
+    def _make_there(self, node: Node) -> None:
+        """Let a kernel write the bytes of a result that is another value's under another type."""
+        group_of, target = self.planned.partition.group_of, self.results[node]
+        while (group := group_of.get(node)) is not None and group.kind == "bytes":
+            (node,) = node.inputs
+            maker = group_of.get(owner(node))
+            if node in self.results or maker is None or maker.kind in ("host", "region", "alias"):
+                return
+            self.results[node] = target
 
     def at(self, node: Node) -> int:
         """Return the value that holds a node."""
@@ -197,7 +213,9 @@ class GraphLowering:
 
     def strides(self, node: Node) -> tuple[int, ...]:
         if node in self.bound or node in self.results:
-            return self.owner.draft.values[self.at(node)].strides
+            value = self.owner.draft.values[self.at(node)]
+            same_axes = value.type.shape == node.aval.shape
+            return value.strides if same_axes else row_major(node.aval.ints)  # else: of another type
         return self.planned.strides(node)
 
     def run(self) -> list[Command]:
@@ -246,6 +264,8 @@ class GraphLowering:
             if node not in self.results:
                 return []
             return [Copy(self._source(node), self.results[node], "result")]
+        if group.kind == "bytes":
+            return self._retyped(node)
         if group.kind == "host":
             return [self._host(group, node)]
         if group.kind == "region":
@@ -313,9 +333,19 @@ class GraphLowering:
             return self.owner.constant(node.op)
         return next(v for n, v in self.bound.items() if n is node)
 
+    def _retyped(self, node: Node) -> list[Command]:
+        """Give a node the value of its operand, whose bytes are its own."""
+        source, result = self.at(node.inputs[0]), self.results.get(node)
+        if result is not None and result != source:
+            return [Copy(source, result, "result")]
+        self.bound[node] = source
+        return []
+
     def _host(self, group: Group, node: Node) -> Host:
         draft = self.owner.draft
-        draft.calls.append(partial(apply, node.op))
+        types = tuple(i.aval for i in node.inputs)
+        given = tuple(draft.values[self.at(i)].type for i in node.inputs)
+        draft.calls.append(partial(apply, node.op) if types == given else partial(_apply_as, node.op, types))
         made = Host(
             len(draft.calls) - 1,
             tuple(map(self.at, node.inputs)),
@@ -325,6 +355,15 @@ class GraphLowering:
         )
         draft.groups[id(made)] = group
         return made
+
+
+def _apply_as(op: Op, types: Sequence[TensorType], *arrays: Array) -> HostResult:
+    """Apply an op to arrays whose bytes are those of operands of some types."""
+    seen = (
+        np.ascontiguousarray(a).reshape(-1).view(t.dtype.np).reshape(t.ints)
+        for a, t in zip(arrays, types, strict=True)
+    )
+    return apply(op, *seen)
 
 
 def _label(node: Node) -> str:

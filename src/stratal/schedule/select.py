@@ -20,10 +20,10 @@ from stratal.graph.node import Const, Input, Item, Node, items, topological
 from stratal.graph.op import Op
 from stratal.graph.partition import Group
 from stratal.loops.compute import LoopBody
-from stratal.loops.expr import Buffer, Expr, Load, load
-from stratal.loops.stmt import Kernel, Stmt, loaded, stored
+from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, guard, index_const, load
+from stratal.loops.stmt import Fetch, Kernel, Seq, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.primitives import rewrite_expressions
+from stratal.schedule.primitives import rewrite, rewrite_expressions
 from stratal.schedule.result import Candidate, Operand, Scheduled, Tactic
 from stratal.schedule.tactics import candidate_of, candidates, variants
 from stratal.schedule.tactics.bodies import schedule_body
@@ -267,7 +267,41 @@ def finish(memory: Memory, found: Tactic) -> Scheduled:
     return _parameters(values, found)._replace(before=before)
 
 
+def pairs_apart(found: Tactic) -> tuple[Tactic, dict[Buffer, Buffer]]:
+    """Return a tactic's result with pairs of real numbers in place of complex ones, and the buffer of pairs
+    for each of complex numbers.
+    """
+    parts = {
+        b: Buffer(b.name, b.dtype.real, (*b.shape, 2), (*(2 * s for s in b.strides), 1), b.space)
+        for b in stored(found.body)
+        if b.dtype.is_complex
+    }
+    if not parts:
+        return found, parts
+
+    def part(value: Expr, k: int) -> Expr:
+        if isinstance(value, Call) and value.fn == "pair":
+            return value.args[k]
+        if isinstance(value, Load) and value.buffer in parts:
+            return load(parts[value.buffer], (*value.indices, index_const(k)))
+        if isinstance(value, Guard):
+            return guard(value.condition, part(value.value, k), part(value.otherwise, k))
+        raise VerifyError("schedule: a complex number is stored that is no pair", got=str(value))
+
+    def change(s: Stmt) -> Stmt:
+        if isinstance(s, Fetch) and s.buffer in parts:
+            return Fetch(parts[s.buffer], (*s.indices, index_const(0)), 2 * s.ahead)
+        if not isinstance(s, Store) or s.buffer not in parts:
+            return s
+        return Seq(Store(parts[s.buffer], (*s.indices, index_const(k)), part(s.value, k)) for k in range(2))
+
+    local = tuple(parts.get(b, b) for b in found.local)
+    return found._replace(body=rewrite(found.body, change), local=local), parts
+
+
 def _parameters(values: dict[Buffer, Operand], found: Tactic) -> Scheduled:
+    found, apart = pairs_apart(found)
+    values = values | {new: values[old] for old, new in apart.items() if old in values}
     written = [b for b in stored(found.body) if b in values]
     read = [b for b in loaded(found.body) if b in values and b not in written]
     renamed = {b: Buffer(f"x{k}", b.dtype, b.shape, b.strides) for k, b in enumerate(read)}

@@ -10,10 +10,12 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.errors import StratalError
+from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, topological
 from stratal.inspect.surface.calls import call_of, made_and_called
 from stratal.inspect.surface.draws import Call, Draws
 from stratal.inspect.surface.entries import Entry
+from stratal.optimize.in_reals import use_reals
 from stratal.tensor.build import call as call_op
 from stratal.tensor.gradients import grad
 from stratal.tensor.handles import node_of
@@ -91,9 +93,12 @@ def _kind(names: Sequence[str]) -> str:
 
 
 def _host(nodes: Sequence[Node]) -> str:
-    """Return the host calls among nodes, each with its reason."""
+    """Return the host calls among nodes, once they are written in real numbers, each with its reason."""
     found = {}
-    for node in nodes:
+    inputs = [n for n in topological(nodes) if isinstance(n.op, Input)]
+    for node in use_reals(Graph(inputs, nodes)).nodes:
+        if isinstance(node.op, (Input, Const, Item)):
+            continue
         reason = node.op.host_reason(*(i.aval for i in node.inputs))
         if reason:
             found[node.op.name] = reason

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stratal.base.dtypes import float64
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
@@ -21,6 +22,7 @@ class Add(Elementwise):
 
     arity = 2
     kinds = "uifc"
+    by_parts = True
     ufunc = np.add
     fn = "add"
 
@@ -38,6 +40,7 @@ class Sub(Elementwise):
 
     arity = 2
     kinds = "uifc"
+    by_parts = True
     ufunc = np.subtract
     fn = "sub"
 
@@ -65,6 +68,11 @@ class Mul(Elementwise):
         x, y = inputs
         return [y, x]
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (a, c), (p, q) = ((b.real(x), b.imag(x)) for x in inputs)
+        product: Node = b.complex(b.sub(b.mul(a, p), b.mul(c, q)), b.add(b.mul(a, q), b.mul(c, p)))
+        return product
+
 
 @record
 class Neg(Elementwise):
@@ -72,6 +80,7 @@ class Neg(Elementwise):
 
     arity = 1
     kinds = "uifc"
+    by_parts = True
     ufunc = np.negative
     fn = "neg"
 
@@ -102,6 +111,12 @@ class Abs(Elementwise):
     def scalar(self, *args: Expr) -> Expr:
         return args[0] if args[0].dtype.kind == "u" else call("abs", *args)
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (x,) = inputs
+        wide = (b.cast(part(x), dtype=float64) for part in (b.real, b.imag))
+        found: Node = b.cast(_length(b, *wide), dtype=x.dtype.real)
+        return found
+
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
         if not x.dtype.is_complex:
@@ -116,6 +131,24 @@ class Abs(Elementwise):
         else:
             moved = b.mul(b.sign(x), tangent)
         return moved
+
+
+def _length(b: Builder, re: Node, im: Node) -> Node:
+    """Return sqrt(re^2 + im^2) where squares of float64 would leave its range, too; infinite if a part is."""
+    size, other = (b.abs(v) for v in (re, im))
+    larger = b.max(size, other)
+    factor, back = b.like(re, 1), b.like(re, 1)
+    for power, beyond in (
+        (-600, b.gt(larger, b.like(re, 2.0**500))),
+        (600, b.lt(larger, b.like(re, 2.0**-400))),
+    ):
+        factor = b.select(beyond, b.like(re, 2.0**power), factor)
+        back = b.select(beyond, b.like(re, 2.0**-power), back)
+    x, y = (b.mul(v, factor) for v in (size, other))
+    length = b.mul(b.sqrt(b.add(b.mul(x, x), b.mul(y, y))), back)
+    infinite = b.op("or", b.isinf(re), b.isinf(im))
+    found: Node = b.select(infinite, b.like(re, float("inf")), length)
+    return found
 
 
 def _direction(b: Builder, modulus: Node, x: Node) -> Node:
@@ -141,6 +174,16 @@ class Sign(Elementwise):
 
     def scalar(self, *args: Expr) -> Expr:
         return math.sign(*args)
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (x,) = inputs
+        length = b.abs(x)
+        none = b.eq(length, b.like(length, 0))
+        divisor = b.select(none, b.like(length, 1), length)
+        zero = b.like(length, 0)
+        parts = (b.select(none, zero, b.div(v, divisor)) for v in (b.real(x), b.imag(x)))
+        direction: Node = b.complex(*parts)
+        return direction
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """The derivative of x / |x| is its own adjoint."""

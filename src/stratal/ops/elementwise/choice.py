@@ -24,6 +24,7 @@ class Select(Op):
     """x where `condition` holds, else y. Both are computed, so hide a bad operand before it, not with it."""
 
     arity = 3
+    by_parts = True
 
     def infer(self, *types: TensorType) -> TensorType:
         condition, x, y = types

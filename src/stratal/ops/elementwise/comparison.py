@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stratal.base.dtypes import bool_, uint8
-from stratal.graph.op import record
+from stratal.graph.builder import Builder
+from stratal.graph.node import Node
+from stratal.graph.op import Op, record
 from stratal.loops import math
 from stratal.loops.expr import Expr, call, cast
 from stratal.ops.families import Elementwise
+
+
+def _of_parts(op: Op, join: str, b: Builder, inputs: Sequence[Node]) -> Node:
+    """Return an answer about complex numbers: those about real and imaginary parts, joined."""
+    return b.op(join, *(b.op(op.name, *map(part, inputs)) for part in (b.real, b.imag)))
 
 
 class Comparison(Elementwise):
@@ -31,6 +40,9 @@ class Eq(Comparison):
     ufunc = np.equal
     fn = "eq"
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        return _of_parts(self, "and", b, inputs)
+
 
 @record
 class Ne(Comparison):
@@ -39,6 +51,9 @@ class Ne(Comparison):
     kinds = "buifc"
     ufunc = np.not_equal
     fn = "ne"
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        return _of_parts(self, "or", b, inputs)
 
 
 @record
@@ -91,6 +106,9 @@ class IsNan(FloatTest):
     def scalar(self, *args: Expr) -> Expr:
         return math.isnan(args[0])
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        return _of_parts(self, "or", b, inputs)
+
 
 @record
 class IsInf(FloatTest):
@@ -101,6 +119,9 @@ class IsInf(FloatTest):
     def scalar(self, *args: Expr) -> Expr:
         return math.isinf(args[0])
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        return _of_parts(self, "or", b, inputs)
+
 
 @record
 class IsFinite(FloatTest):
@@ -110,3 +131,6 @@ class IsFinite(FloatTest):
 
     def scalar(self, *args: Expr) -> Expr:
         return math.isfinite(args[0])
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        return _of_parts(self, "and", b, inputs)

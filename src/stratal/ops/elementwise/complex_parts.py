@@ -1,4 +1,4 @@
-"""Complex numbers and their parts; they run by host fallback, as all complex arithmetic does."""
+"""Complex numbers and their parts: views of pairs of real numbers (`optimize/in_reals.py`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import DTypeError
+from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Sample, record
+from stratal.loops.compute import pointwise
+from stratal.loops.expr import call
 from stratal.ops.families import REAL_OF, SAMPLE_SHAPES, Elementwise, linear_jvp
 
 COMPLEX_OF = {real: whole for whole, real in REAL_OF.items()}
@@ -22,7 +25,7 @@ class Part(Elementwise):
 
     arity = 1
     kinds = "c"
-    not_lowered = "complex runs by host fallback"
+    not_lowered = "the compiler writes it in real numbers"
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         return linear_jvp(self, b, tangents, *inputs)
@@ -62,6 +65,11 @@ class Conj(Part):
 
     ufunc = np.conjugate
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (x,) = inputs
+        turned: Node = b.complex(b.real(x), b.neg(b.imag(x)))
+        return turned
+
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.conj(ct)]
 
@@ -72,12 +80,19 @@ class Complex(Part):
 
     arity = 2
     kinds = "f"
+    not_lowered = ""
 
     def infer(self, *types: TensorType) -> TensorType:
         part = super().infer(*types)
         if part.dtype not in COMPLEX_OF:
             raise DTypeError("complex: takes float32 or float64 parts", got=str(part), hint="cast to float32")
         return part.with_dtype(COMPLEX_OF[part.dtype])
+
+    def host_reason(self, *types: TensorType) -> str:
+        return ""
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return pointwise(types, self.infer(*types).dtype, lambda re, im: call("pair", re, im))
 
     def ref(self, *arrays: Array) -> Array:
         re, im = arrays

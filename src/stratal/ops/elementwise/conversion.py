@@ -65,6 +65,13 @@ class Cast(Op):
         refuse_host_only(self, types)
         return pointwise(types, self.dtype, lambda x: cast(x, self.dtype))
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (x,) = inputs
+        part = self.dtype.real
+        parts = (b.real(x), b.imag(x)) if x.dtype.is_complex else (x, b.like(x, 0))
+        found: Node = b.complex(*(b.cast(v, dtype=part) for v in parts))
+        return found
+
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
         if not x.dtype.is_inexact or not self.dtype.is_inexact:

@@ -28,6 +28,9 @@ class Div(Elementwise):
     ufunc = np.divide
     fn = "div"
 
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        return _quotient(b, *((b.real(v), b.imag(v)) for v in inputs))
+
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         y = inputs[1]
         if ct.dtype.is_complex:
@@ -43,6 +46,22 @@ class Div(Elementwise):
             moved = b.neg(fall) if tx is None else b.sub(tx, fall)
         tangent: Node = b.div(moved, inputs[1])
         return tangent
+
+
+def _quotient(b: Builder, x: tuple[Node, Node], y: tuple[Node, Node]) -> Node:
+    """Return x / y of parts as NumPy does: by the larger part of y first (Smith, 1962)."""
+    (a, c), (p, q) = x, y
+    by_real = b.ge(b.abs(p), b.abs(q))
+    large, small = b.select(by_real, p, q), b.select(by_real, q, p)
+    ratio = b.div(small, large)
+    scale = b.div(b.like(p, 1), b.add(large, b.mul(small, ratio)))
+    re = b.add(b.select(by_real, a, c), b.mul(b.select(by_real, c, a), ratio))
+    im = b.select(by_real, b.sub(c, b.mul(a, ratio)), b.sub(b.mul(c, ratio), a))
+    zero = b.op("and", b.eq(large, b.like(p, 0)), b.eq(small, b.like(p, 0)))
+    nothing = b.like(p, 0)
+    parts = (b.select(zero, b.div(v, nothing), b.mul(scaled, scale)) for v, scaled in ((a, re), (c, im)))
+    quotient: Node = b.complex(*parts)
+    return quotient
 
 
 @record

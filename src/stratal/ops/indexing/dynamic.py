@@ -82,6 +82,7 @@ class DynamicSlice(Op):
     """x[start : start + size] on every axis: int64 scalar operands, each moved to [0, n - size]."""
 
     sizes: Shape
+    by_parts = True
     name = "dynamic_slice"
     dim_attributes = ("sizes",)
 
@@ -159,6 +160,7 @@ class DynamicUpdate(Op):
     Operands: x, update, one start per axis.
     """
 
+    by_parts = True
     name = "dynamic_update"
 
     def infer(self, *types: TensorType) -> TensorType:

@@ -28,6 +28,7 @@ class Gather(Op):
 
     axis: int
     arity = 2
+    by_parts = True
 
     def infer(self, *types: TensorType) -> TensorType:
         x, index = types
@@ -104,6 +105,7 @@ class GatherAlong(Op):
     axis: int
     name = "gather_along"
     arity = 2
+    by_parts = True
 
     def infer(self, *types: TensorType) -> TensorType:
         x, index = types

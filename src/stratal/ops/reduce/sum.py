@@ -24,6 +24,7 @@ class Sum(Op):
 
     axes: tuple[int, ...]
     arity = 1
+    by_parts = True
 
     def infer(self, *types: TensorType) -> TensorType:
         check_kind(self.name, types[0].dtype, "uifc")

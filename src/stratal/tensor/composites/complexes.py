@@ -9,7 +9,7 @@ from stratal.base.dtypes import float32, float64
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.tensor.build import as_tensor, call, common_dtype
 from stratal.tensor.elementwise import FUNCTIONS, cast
-from stratal.tensor.shapes import broadcast_arrays, narrow, reshape, stack
+from stratal.tensor.shapes import broadcast_arrays
 from stratal.tensor.tensor import Tensor
 
 
@@ -37,7 +37,7 @@ def view_as_real(x: Any, /) -> Tensor:
     t = as_tensor(x, "view_as_real")
     if not t.dtype.is_complex:
         raise DTypeError("view_as_real: takes complex numbers", got=str(t.type))
-    return stack([call("real", t), call("imag", t)], axis=-1)
+    return call("view_as_real", t)  # type: ignore[no-any-return]
 
 
 def view_as_complex(x: Any, /) -> Tensor:
@@ -45,7 +45,7 @@ def view_as_complex(x: Any, /) -> Tensor:
     t = as_tensor(x, "view_as_complex")
     if not t.ndim or not known_equal(t.shape[-1], 2):
         raise ShapeError("view_as_complex: the last axis holds real and imaginary part", got=str(t.type))
-    return complex(*(reshape(narrow(t, -1, k, 1), t.shape[:-1]) for k in range(2)))
+    return call("view_as_complex", t)  # type: ignore[no-any-return]
 
 
 __all__ = ["complex", "polar", "view_as_complex", "view_as_real"]
