@@ -1,9 +1,9 @@
 """Every public function at two sizes beside NumPy and PyTorch eager: one warm call, as a user makes it.
 
-A plain call builds its graph, finds the program made before, runs it and hands the array over; under
-`st.compile` it only runs it. Ratios are of the quicker of the two; those of plain calls stand beside them,
-and what the first call took, compilation included, apart. Systems take turns in one process, on as many
-threads each.
+A plain call finds the program made before, by what it is given, and runs it when its value is asked for;
+under `st.compile` it only runs it. Each system returns tensors of its own with their values. Ratios are of
+the quicker of the two; those of plain calls stand beside them, and what the first call took, compilation
+included, apart. Systems take turns in one process, on as many threads each.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stratal.inspect.surface.draws import Call, Draws
 from stratal.inspect.surface.entries import Entry, entries
 from stratal.inspect.surface.facts import facts_of
 from stratal.inspect.surface.twins import SPACES, arrays, difference, twins
+from stratal.tensor import lazy
 
 SIZES = (1_000, 1_000_000)
 SLOW = 3.0  # times the better of the two
@@ -82,9 +83,9 @@ def _row(entry: Entry, n: int, seconds: float, torch: Any) -> Row:
             if call is None:
                 return row | {"error": "no call is known"}
             tensors = call.mapped(st.tensor)
-            runs: dict[str, Callable[[], Any]] = {"ours": lambda: _realised(tensors.of(entry.value))}
+            runs: dict[str, Callable[[], Any]] = {"ours": lambda: _computed(tensors.of(entry.value))}
             started = time.perf_counter()
-            ours = runs["ours"]()
+            ours = _realised(runs["ours"]())
             row["first_ms"] = 1e3 * (time.perf_counter() - started)
             row["differs"] = ""
             compiled = _compiled(entry.value, tensors)
@@ -99,7 +100,7 @@ def _row(entry: Entry, n: int, seconds: float, torch: Any) -> Row:
                 runs["torch" if space.startswith("torch") else "numpy"] = _without_gradients(twin, torch)
                 row["differs"] = row["differs"] or difference(ours, theirs)
                 if compiled is not None:
-                    row["differs"] = row["differs"] or difference(compiled(), theirs)
+                    row["differs"] = row["differs"] or difference(_realised(compiled()), theirs)
             row |= _timed(runs, seconds)
     except Exception as error:
         return row | {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
@@ -127,10 +128,10 @@ def _compiled(function: Callable[..., Any], call: Call) -> Callable[[], Any] | N
     compiled = st.compile(of, dynamic=False)
     tensors = [leaves[k] for k in places]
     try:
-        _realised(compiled(*tensors))
+        _computed(compiled(*tensors))
     except StratalError:
         return None
-    return lambda: _realised(compiled(*tensors))
+    return lambda: _computed(compiled(*tensors))
 
 
 def _shares(results: list[Any], call: Call) -> bool:
@@ -138,6 +139,12 @@ def _shares(results: list[Any], call: Call) -> bool:
     leaves = tree.leaves((call.args, dict(call.kwargs)))
     given = [np.asarray(a) for a in leaves if hasattr(a, "__array__") and hasattr(a, "shape")]
     return any(np.shares_memory(a, b) for a in results for b in given)
+
+
+def _computed(result: Any) -> Any:
+    """Return a result once its tensors have their values."""
+    lazy.flush([t for t in tree.leaves(result) if isinstance(t, st.Tensor) and t._storage is None])
+    return result
 
 
 def _realised(result: Any) -> list[Any]:

@@ -43,7 +43,7 @@ DROPPED = {
 
 
 def arguments(cls):
-    found = inspect.signature(cls.__init__).parameters.values()
+    found = inspect.signature(cls).parameters.values()
     return {p.name: p.default for p in found if p.kind is not p.VAR_POSITIONAL and p.name not in DROPPED}
 
 

@@ -34,11 +34,25 @@ class SourceLine(NamedTuple):
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
+    def under(self, scope: tuple[str, ...]) -> SourceLine:
+        """Return this line with further composites running."""
+        return _line(self.file, self.line, self.function, (*self.scope, *scope))
+
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
     """Name the nodes built inside: a composite such as `softmax` stays visible to printers and fusion."""
     token = _SCOPE.set((*_SCOPE.get(), name))
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+@contextmanager
+def unscoped() -> Iterator[None]:
+    """Let scopes inside be named as if none were around them."""
+    token = _SCOPE.set(())
     try:
         yield
     finally:

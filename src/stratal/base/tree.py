@@ -128,22 +128,25 @@ def _open(tree: Any) -> tuple[type, Hashable, Sequence[Any], tuple[Any, ...]] | 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
     """Return the leaves of a tree and its structure. Containers for which `is_leaf` holds are not opened."""
     leaves: list[Any] = []
+    return leaves, _flatten_into(leaves, tree, is_leaf)
 
-    def visit(node: Any) -> Structure:
-        if is_leaf is not None and is_leaf(node):
-            leaves.append(node)
-            return LEAF
-        if node is None:
-            return _NONE
-        opened = _open(node)
-        if opened is None:
-            leaves.append(node)
-            return LEAF
-        kind, keys, children, order = opened
-        return Structure(kind, keys, tuple(visit(c) for c in children), order)
 
-    structure = visit(tree)
-    return leaves, structure
+def _flatten_into(leaves: list[Any], node: Any, is_leaf: Callable[[Any], bool] | None) -> Structure:
+    """Append the leaves of a tree and return its structure.
+
+    No function inside `flatten`: one that calls itself keeps the leaves alive until the collector comes.
+    """
+    if is_leaf is not None and is_leaf(node):
+        leaves.append(node)
+        return LEAF
+    if node is None:
+        return _NONE
+    opened = _open(node)
+    if opened is None:
+        leaves.append(node)
+        return LEAF
+    kind, keys, children, order = opened
+    return Structure(kind, keys, tuple([_flatten_into(leaves, c, is_leaf) for c in children]), order)
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -194,20 +197,20 @@ def leaves(tree: Any) -> list[Any]:
 def paths(tree: Any) -> list[tuple[tuple[Key, ...], Any]]:
     """Return each leaf with the keys that lead to it: dict keys, field names, positions."""
     found: list[tuple[tuple[Key, ...], Any]] = []
-
-    def visit(node: Any, path: tuple[Key, ...]) -> None:
-        opened = None if node is None else _open(node)
-        if opened is None:
-            if node is not None:
-                found.append((path, node))
-            return
-        _, keys, children, _ = opened
-        named = keys if isinstance(keys, tuple) and len(keys) == len(children) else range(len(children))
-        for key, child in zip(named, children, strict=True):
-            visit(child, (*path, key))
-
-    visit(tree, ())
+    _paths_into(found, tree, ())
     return found
+
+
+def _paths_into(found: list[tuple[tuple[Key, ...], Any]], node: Any, path: tuple[Key, ...]) -> None:
+    opened = None if node is None else _open(node)
+    if opened is None:
+        if node is not None:
+            found.append((path, node))
+        return
+    _, keys, children, _ = opened
+    named = keys if isinstance(keys, tuple) and len(keys) == len(children) else range(len(children))
+    for key, child in zip(named, children, strict=True):
+        _paths_into(found, child, (*path, key))
 
 
 def path_name(path: Iterable[Key]) -> str:

@@ -227,7 +227,7 @@ _NOT_BUILDING = {"__init__", "__hash__", "__reduce__", "__copy__", "__deepcopy__
 def _install() -> None:
     """Let all operators, methods and properties of tensors open the graph of a deferred one."""
     for name, value in vars(Tensor).items():
-        if isinstance(value, property):
+        if isinstance(value, property) and not name.startswith("_"):
             get, put = (f and builds(f) for f in (value.fget, value.fset))
             setattr(Deferred, name, property(get, put, doc=value.__doc__))
         elif (name not in _NOT_BUILDING and callable(value)) or isinstance(value, functools.partialmethod):

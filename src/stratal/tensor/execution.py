@@ -6,7 +6,7 @@ moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -47,17 +47,19 @@ def execute(work: Run) -> None:
     prepared = _prepare(list(outputs), updates, results)
     with InterruptsHeld():  # between the writing of cells and their handles knowing of it
         if prepared is not None:
-            made = run_program(*prepared, [*outputs, *(value for value, _ in updates.values())])
+            made = run_program(*prepared, lambda: [*outputs, *(value for value, _ in updates.values())])
             results.update(zip(outputs, made, strict=True))
         _distribute(work, results, updates)
 
 
-def run_program(program: programs.Program, inputs: list[Storage], roots: Sequence[Node]) -> list[Storage]:
+def run_program(
+    program: programs.Program, inputs: list[Storage], roots: Callable[[], Sequence[Node]]
+) -> list[Storage]:
     """Run a program made for some nodes, or for others of the same structure."""
     try:
         return programs.run(program, inputs)
     except StratalError as error:
-        _tell_line(error, roots)
+        _tell_line(error, roots())
         raise
 
 
@@ -158,9 +160,10 @@ def settle_in(tensor: Tensor, storage: Storage, taken: set[int]) -> None:
     if id(storage) in taken or values.uses(storage):
         share(tensor)
     taken.add(id(storage))
-    assert tensor._node is not None
     if tensor._track == TRACKED:
-        values.finish(tensor._node, storage)
+        node = tensor._node
+        assert node is not None
+        values.finish(node, storage)
         if tensor._leaf:
             LIVE.pop(id(tensor), None)
     else:

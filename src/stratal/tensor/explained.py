@@ -25,6 +25,7 @@ from stratal.base.errors import (
     StratalError,
 )
 from stratal.base.source import PACKAGE
+from stratal.tensor.kept import kept
 from stratal.tensor.tensor import Tensor
 
 
@@ -80,7 +81,7 @@ def explained(function: Any) -> Any:
 
 def explain_all(namespace: dict[str, Any]) -> None:
     """Let every function of a package's `__all__` explain."""
-    namespace.update({name: explained(namespace[name]) for name in namespace["__all__"]})
+    namespace.update({name: explained(kept(namespace[name])) for name in namespace["__all__"]})
 
 
 def explain_methods(cls: type, *names: str) -> None:

@@ -23,6 +23,7 @@ from stratal.tensor import (
     tensor as cells,
 )
 from stratal.tensor.explained import explained
+from stratal.tensor.kept import kept
 
 _ALIASES: dict[str, Any] = {
     "around": elementwise.round,
@@ -65,7 +66,7 @@ _ALL: dict[str, Any] = (
     | composites.FUNCTIONS
     | _ALIASES
 )
-FUNCTIONS: dict[str, Any] = {name: explained(function) for name, function in _ALL.items()}
+FUNCTIONS: dict[str, Any] = {name: explained(kept(function)) for name, function in _ALL.items()}
 
 
 def __getattr__(name: str) -> Any:

@@ -98,7 +98,7 @@ def give_gradient(owner: Tensor, gradient: Tensor | None) -> None:
 def blank(made: Tensor, type_: TensorType) -> Tensor:
     """Fill in a new handle that holds nothing yet."""
     made.type = type_
-    made._node = made._storage = made._home = made._before = made._grad = made._trace = None
+    made._held = made._storage = made._home = made._before = made._grad = made._trace = None
     made._track = CONSTANT
     made._leaf = made._retains = made._guarded = False
     return made
@@ -174,7 +174,7 @@ def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
     node, track = (
         look(source) if source._storage is None or MODE.trace is not None else (source._node, source._track)
     )
-    if not hasattr(made, "_node"):
+    if not hasattr(made, "_held"):
         blank(made, source.type)
     else:
         disturb(made)

@@ -1,6 +1,6 @@
 """Flushing: compute what is needed now, with what is worth computing in the same run.
 
-`companions` says what one run takes in, `execution` runs it.
+`companions` says what one run takes in, `execution` runs it; `alone` is the short way for one value.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from stratal.base.errors import CaptureError, DonatedBufferError, VerifyError
-from stratal.base.interrupts import InterruptsHeld
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node
 from stratal.runtime.storage import Storage
 from stratal.tensor import programs, values
 from stratal.tensor.alive import LIVE, enlist
-from stratal.tensor.companions import Run, depending, goal_of, is_leaf, trivial, waiting
-from stratal.tensor.execution import end_histories, execute, run_program, settle_in, undo
+from stratal.tensor.alone import compute_alone
+from stratal.tensor.companions import Run, depending, goal_of, is_leaf, waiting
+from stratal.tensor.execution import end_histories, execute, settle_in, undo
 from stratal.tensor.handles import TRACKED
 from stratal.tensor.state import LOCK, MODE, tracing
 from stratal.tensor.tensor import Tensor
@@ -79,7 +79,7 @@ def settle(nodes: Iterable[Node]) -> None:
 
 def _flush(wanted: Sequence[Node | Tensor]) -> None:
     """Compute tensors and pending leaves, in as many runs as values that must be finished first ask for."""
-    if len(wanted) == 1 and isinstance(wanted[0], Tensor) and _compute_alone(wanted[0]):
+    if len(wanted) == 1 and isinstance(wanted[0], Tensor) and compute_alone(wanted[0], _give_up):
         return
     goals: list[list[Node | Tensor]] = [list(wanted)]
     while goals:
@@ -98,33 +98,6 @@ def _flush(wanted: Sequence[Node | Tensor]) -> None:
                 got, where = f"{len(before)} values", roots[0].where
                 raise VerifyError("flush: values wait for each other", got=got, where=where)
             goals.append(before)
-
-
-def _compute_alone(tensor: Tensor) -> bool:
-    """Compute a plain new tensor of values that are there, if nothing else waits; return whether it did.
-
-    It is what a run without companions comes to, at half its cost: most calls of one function are such runs.
-    """
-    if tensor._storage is not None or tensor._home is not None or tensor._before is not None:
-        return False
-    if tensor._leaf or tensor._track == TRACKED or len(waiting()) > 1:
-        return False
-    node = goal_of(tensor)
-    if is_leaf(node) or trivial(node):
-        return False
-    order, leaves = programs.walk([node], is_leaf)
-    inputs = [storage for leaf in leaves if (storage := values.finished(leaf)) is not None]
-    if len(inputs) < len(leaves):
-        return False
-    try:
-        program = programs.program_for(programs.Work(leaves, [node], [], order), "flush")
-        with InterruptsHeld():
-            (made,) = run_program(program, inputs, [node])
-            settle_in(tensor, made, set())
-    except Exception:
-        _give_up([tensor])
-        raise
-    return True
 
 
 def _unfinished(goal: Node | Tensor) -> bool:

@@ -38,6 +38,7 @@ from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.explained import explained
 from stratal.tensor.gradients import backward
 from stratal.tensor.handles import look, rebind
+from stratal.tensor.kept import kept
 from stratal.tensor.lazy import compute
 from stratal.tensor.namespace import check_version
 from stratal.tensor.tensor import Tensor, fresh
@@ -102,6 +103,8 @@ def _accepts(value: Any) -> bool:
 
 
 def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
+    function = kept(function)
+
     def method(self: Tensor, other: Any) -> Any:
         if not _accepts(other):
             return NotImplemented
@@ -405,7 +408,7 @@ def _install() -> None:
     for short, name in _COMPARISONS.items():
         methods[f"__{short}__"] = _operator(FUNCTIONS[name])
     for short, name in _UNARY.items():
-        methods[f"__{short}__"] = getattr(elementwise, name)
+        methods[f"__{short}__"] = kept(getattr(elementwise, name))
     for name, function in {"pow": elementwise.pow, "matmul": linear.matmul}.items():
         methods[f"__{name}__"] = _operator(function)
         methods[f"__r{name}__"] = _operator(function, swapped=True)
@@ -427,12 +430,13 @@ def _install() -> None:
         swapaxes=shapes.transpose, swapdims=shapes.transpose, movedim=shapes.moveaxis, t=t,
         std=_spread(reductions.std),
         var=_spread(reductions.var), unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
-        broadcast_to=shapes.broadcast_to, T=property(_reversed), mT=property(shapes.matrix_transpose),
-        H=property(_adjoint), mH=property(_adjoint), adjoint=_adjoint,
+        broadcast_to=shapes.broadcast_to, T=property(kept(_reversed)),
+        mT=property(kept(shapes.matrix_transpose)), H=property(_adjoint), mH=property(_adjoint), adjoint=_adjoint,
         real=property(parts.real), imag=property(parts.imag), conjugate=parts.conj, copy=clone,
         reshape_as=view_as, split_with_sizes=shapes.split, take_along_dim=indexing.take_along_axis,
         searchsorted=sorting.searchsorted, multinomial=random.multinomial, bernoulli=random.bernoulli,
-        at=property(At), __getitem__=indexing.getitem, __setitem__=indexing.setitem, __contains__=_contains,
+        at=property(At), __getitem__=kept(indexing.getitem), __setitem__=indexing.setitem,
+        __contains__=_contains,
     )  # fmt: skip
     methods.update({f"{name}_": _in_place(f"{name}_", methods[name]) for name in _IN_PLACE})
     for name, dtype in _CASTS.items():
@@ -441,7 +445,7 @@ def _install() -> None:
     methods.update(sort=sorting.sort_method)
     methods.update(_compute=compute, __repr__=show, backward=backward)
     for name, method in methods.items():
-        setattr(Tensor, name, method if name.startswith("_") else explained(method))
+        setattr(Tensor, name, method if name.startswith("_") else explained(kept(method)))
 
 
 def _nonzero(self: Tensor, as_tuple: bool) -> Any:

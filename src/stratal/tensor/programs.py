@@ -21,6 +21,7 @@ from stratal.tensor import values
 Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
 _CAPACITY = 256
+_SHAPING = (settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective)
 
 _PROGRAMS: OrderedDict[tuple[Key, object], Program] = OrderedDict()  # of lazy work, those used last
 _LIVING: WeakValueDictionary[str, Program] = WeakValueDictionary()  # by digest and settings, while held
@@ -106,7 +107,7 @@ def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[N
 
 def program_for(work: Work, name: str) -> Program:
     """Return the program for some work, compiled at most once per structure."""
-    key = (work.key(), _choices())
+    key = (work.key(), choices())
     found = _PROGRAMS.get(key)
     if found is not None:
         _PROGRAMS.move_to_end(key)
@@ -120,7 +121,7 @@ def program_for(work: Work, name: str) -> Program:
 
 def compiled(graph: Graph) -> Program:
     """Return the program of a graph, compiled at most once per digest and settings that shape code."""
-    key = f"{graph.digest} {_choices()}"
+    key = f"{graph.digest} {choices()}"
     found = _LIVING.get(key)
     if found is None:
         started_ns = time.perf_counter_ns()
@@ -132,10 +133,9 @@ def compiled(graph: Graph) -> Program:
     return found
 
 
-def _choices() -> tuple[object, ...]:
+def choices() -> tuple[object, ...]:
     """Return the settings that shape code: programs made under others are others."""
-    shaping = (settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective)
-    return tuple(setting.value for setting in shaping)
+    return tuple([setting.value for setting in _SHAPING])
 
 
 def remembered() -> list[Program]:

@@ -26,7 +26,7 @@ from stratal.base.types import TensorType
 from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
-from stratal.tensor.alive import watched
+from stratal.tensor.alive import share, watched
 from stratal.tensor.arguments import check_axis, check_device
 from stratal.tensor.arrays import Array, to_array
 from stratal.tensor.handles import (
@@ -46,6 +46,7 @@ from stratal.tensor.handles import (
     take_value,
     track_of,
 )
+from stratal.tensor.promises import Promise
 from stratal.tensor.state import MODE, no_grad
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ class Tensor:
         "_before",
         "_grad",
         "_guarded",
+        "_held",
         "_home",
         "_leaf",
-        "_node",
         "_retains",
         "_storage",
         "_trace",
@@ -82,7 +83,7 @@ class Tensor:
     )
 
     type: TensorType
-    _node: Node | None  # None only where `_storage` is known and nobody asked for a node yet
+    _held: Node | Promise | None  # None only where `_storage` is known and nobody asked for a node yet
     _storage: Storage | None
     _track: int
     _leaf: bool  # takes gradients itself: derivatives end here
@@ -159,6 +160,18 @@ class Tensor:
         take_value(self, source)
         if requires_grad:
             self.requires_grad_()
+
+    @property
+    def _node(self) -> Node | None:
+        """The node it holds: of a promise, made now."""
+        held = self._held
+        if held.__class__ is Promise:
+            held = self._held = held.node()
+        return held
+
+    @_node.setter
+    def _node(self, node: Node | None) -> None:
+        self._held = node
 
     # -- what it is ------------------------------------------------------------------------------------------
     @property
@@ -392,6 +405,11 @@ class Tensor:
         """Return the value as of now, through which no gradient flows. Later changes of either do not show in
         the other.
         """
+        if self._storage is not None and MODE.trace is None and self._trace is None:
+            made = hold(self._storage)
+            share(made)
+            share(self)
+            return made
         node, track = look(self)
         return wrap(node, STOPPED if track == TRACKED else CONSTANT if track == USED_UP else track)
 

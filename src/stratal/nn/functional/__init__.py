@@ -10,6 +10,7 @@ from typing import Any
 from stratal.base.names import lazy_names
 from stratal.tensor.autocast import full_precision
 from stratal.tensor.explained import explained
+from stratal.tensor.kept import kept
 
 _NAMES = {
     "activations": "celu elu gelu glu gumbel_softmax hardshrink hardsigmoid hardswish hardtanh "
@@ -46,7 +47,7 @@ _FULL_PRECISION = {"ctc", "distance", "grids", "likelihood", "losses", "margins"
 
 
 def _offered(value: Any) -> Any:
-    function = explained(value)
+    function = explained(kept(value))
     return full_precision(function) if value.__module__.split(".")[-1] in _FULL_PRECISION else function
 
 
