@@ -2,9 +2,9 @@
 
 With t = x e^w what is integrated becomes the value at x times exp(a w - x (e^w - 1)) for gamma, times
 exp(a w) / (1 + x (e^w - 1))^(a + b) for beta: it falls from 1 at w = 0 on the side of x that holds less than
-about half of everything, without poles near by. Where it has fallen to exp(-39) the integral is cut, and
-Gauss and Legendre's rule gives what is left to the last places. All terms have one sign. So both are kernels,
-and differentiable by all operands to any order, as sums are.
+about half of everything, without poles near by. Where it has fallen to exp(-39), for gamma of float32 to
+exp(-20), the integral is cut, and Gauss and Legendre's rule gives what is left to the last places. All terms
+have one sign. So both are kernels, and differentiable by all operands to any order, as sums are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from stratal.base.dtypes import DType, float64
 from stratal.loops.math.gamma import LGAMMA_NEAR
 from stratal.special.family import floats
 from stratal.special.gammas import betaln, digamma, lgamma, stirling
@@ -39,8 +40,18 @@ from stratal.tensor.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
-_PLACES, _HALF = 48, 32  # of the integral for gamma, and of each of the two parts of that for beta
-_DROP = 39.0  # exp(-39) = 2^-56
+
+class _Effort(NamedTuple):
+    """Of gamma: to exp(-drop) the integral goes, at so many places; and the terms of the series near 0."""
+
+    drop: float
+    places: int
+    terms: int
+
+
+_DOUBLE = _Effort(39.0, 48, 20)  # exp(-39) = 2^-56
+_SINGLE = _Effort(20.0, 16, 13)  # errors of 2^-29 for results that are rounded to float32
+_DROP, _HALF = _DOUBLE.drop, 32  # for beta, and places of each of the two parts of its integral
 _HUGE = 1e40  # beyond, a gamma variable of shape a is a to the last place
 _LARGE = 10.0  # parameters from which Stirling's formula stands for the gamma function
 
@@ -76,23 +87,27 @@ def gammainc(a: Any, x: Any) -> Tensor:
     Errors are a few units in the last place times 1 + |log P|. See: DLMF 8.2.
     """
     dtype, (a, x) = _double("gammainc", a, x)
-    return cast(_gamma_sides(a, x)[0], dtype)
+    return cast(_gamma_sides(a, x, _effort(dtype))[0], dtype)
 
 
 def gammaincc(a: Any, x: Any) -> Tensor:
     """Return the regularised upper incomplete gamma function Q(a, x) = 1 - P(a, x), without cancellation."""
     dtype, (a, x) = _double("gammaincc", a, x)
-    return cast(_gamma_sides(a, x)[1], dtype)
+    return cast(_gamma_sides(a, x, _effort(dtype))[1], dtype)
 
 
-def _gamma_sides(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _effort(dtype: DType) -> _Effort:
+    return _DOUBLE if dtype is float64 else _SINGLE
+
+
+def _gamma_sides(a: Tensor, x: Tensor, effort: _Effort) -> tuple[Tensor, Tensor]:
     inside = (a > 0) & (x > 0) & (a < _HUGE) & (x < _HUGE)
     p, z = where(inside, a, 2.0), where(inside, x, 1.0)
     tiny, above = (z < 1.1) & (p < 0.5 * z + 0.3), z > p
-    part, _ = _gamma_integral(p, z, above)
+    part, _ = _gamma_integral(p, z, above, effort)
     density = exp(_log_gamma_density(p, z))
     below = density * (1.0 + z * part) / p
-    near = _small(where(tiny, p, 0.1), where(tiny, z, 1.0))
+    near = _small(where(tiny, p, 0.1), where(tiny, z, 1.0), effort.terms)
     upper = where(tiny, near, where(above, density * part, 1.0 - below))
     lower = where(tiny, 1.0 - near, where(above, 1.0 - density * part, below))
     # at 0 what the series of P begins with; of huge numbers all lies at a
@@ -121,18 +136,19 @@ def _log(ratio: Tensor, off: Tensor) -> Tensor:
     return where(near, log1p(where(near, off, 0.0)), log(where(near, 1.0, ratio)))  # type: ignore[no-any-return]
 
 
-def _gamma_integral(a: Tensor, x: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
+def _gamma_integral(a: Tensor, x: Tensor, above: Tensor, effort: _Effort) -> tuple[Tensor, Tensor]:
     """Return the integrals of exp(s w - x (e^w - 1)) and of w times it: to infinity for s = a where `above`,
     else from minus infinity to 0 for s = a + 1.
     """
     s = where(above, a, a + 1.0)
     off = abs(s - x).detach()
     rest = x.detach()
-    wide = _DROP - 2.0 * off
-    down = (wide + sqrt(wide * wide + 8.0 * _DROP * s.detach())) / (2.0 * s.detach())
-    up = minimum((sqrt(off * off + 2.0 * _DROP * rest) - off) / rest, maximum(log1p(2.0 * _DROP / rest), 1.3))
+    drop = effort.drop
+    wide = drop - 2.0 * off
+    down = (wide + sqrt(wide * wide + 8.0 * drop * s.detach())) / (2.0 * s.detach())
+    up = minimum((sqrt(off * off + 2.0 * drop * rest) - off) / rest, maximum(log1p(2.0 * drop / rest), 1.3))
     reach = where(above, up, -down)[..., None]
-    places, weights = map(as_tensor, _rule(_PLACES))
+    places, weights = map(as_tensor, _rule(effort.places))
     w = reach * places
     fallen = exp((s - x)[..., None] * w - x[..., None] * _expm1_less(w)) * (weights * abs(reach))
     return fallen.sum(axis=-1), (fallen * w).sum(axis=-1)
@@ -148,10 +164,10 @@ def _expm1_less(w: Tensor) -> Tensor:
     return where(near, (total + 0.5) * v * v, expm1(w) - w)  # type: ignore[no-any-return]
 
 
-def _small(a: Tensor, x: Tensor) -> Tensor:
+def _small(a: Tensor, x: Tensor, terms: int) -> Tensor:
     """Return Q(a, x) = 1 - x^a / gamma(1 + a) (1 + a sum) of small a and x: DLMF 8.7.1."""
     power, total = -x, -x / (a + 1.0)
-    for k in range(2, 20):
+    for k in range(2, terms):
         power = power * x * (-1 / k)
         total = total + power / (a + float(k))
     return -expm1(a * log(x) - _lgamma_above(a) + log1p(a * total))  # type: ignore[no-any-return]
@@ -173,7 +189,7 @@ def gamma_quantile_slope(a: Tensor, log_x: Tensor) -> Tensor:
     """
     x = exp(log_x)
     above = x > a
-    part, moment = _gamma_integral(a, maximum(x, 1e-300), above)
+    part, moment = _gamma_integral(a, maximum(x, 1e-300), above, _DOUBLE)
     up = (log_x - digamma(a)) * part + moment
     one = 1.0 + x * part
     down = ((log_x - digamma(a + 1.0)) * one + x * moment) / -a
