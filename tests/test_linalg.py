@@ -1,12 +1,14 @@
 """`stratal.linalg` against NumPy: values, shapes of empty stacks, errors, compiled functions, derivatives."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
 import stratal as st
 from stratal import linalg
 from stratal.base import vendor
-from stratal.ops.linalg import blocked, lapack
+from stratal.ops.linalg import blocked, by_lapack, by_numpy, choice, library
 
 F32, F64, C64, C128 = np.float32, np.float64, np.complex64, np.complex128
 
@@ -128,42 +130,146 @@ def test_triangular_systems_read_one_triangle(dtype, upper, unit):
         part = part * (1 - np.eye(20)) + np.eye(20)
     want = np.linalg.solve(part.astype(C128), b)
     for solved in (linalg.solve_triangular(a, b, upper=upper, unitriangular=unit),
-                   lapack.solve_triangular(a, b, not upper, unit)):  # fmt: skip
+                   by_numpy.solve_triangular(a, b, not upper, unit)):  # fmt: skip
         rtol = 2e-3 if dtype in (F32, C64) else 1e-9
         np.testing.assert_allclose(np.asarray(solved), want, rtol=rtol, atol=1e-5)
     right = linalg.solve_triangular(a, np.swapaxes(b, -1, -2), upper=upper, left=False, unitriangular=unit)
     np.testing.assert_allclose(np.asarray(right) @ part, np.swapaxes(b, -1, -2), rtol=2e-3, atol=1e-3)
 
 
+# -- LAPACK's functions and NumPy's --------------------------------------------------------------------------
+needs_library = pytest.mark.skipif(library.library() is None, reason="NumPy came without its own OpenBLAS")
+
+
+@pytest.fixture(params=["lapack", "numpy"])
+def way(request, monkeypatch):
+    """Run a test by LAPACK's own functions, and by NumPy's."""
+    if request.param == "numpy":
+        monkeypatch.setattr(choice, "library", lambda: None)
+    elif library.library() is None:
+        pytest.skip("NumPy came without its own OpenBLAS")
+
+
+def adjoint(x):
+    return np.swapaxes(x, -1, -2).conj()
+
+
+SHAPES = [
+    (50, 50),
+    (2, 40, 70),
+    (2, 70, 40),
+    (2, 3, 4, 4),
+    (128, 256),
+    (1, 1),
+    (2, 0, 3),
+    (0, 3),
+    (3, 0),
+    (0, 3, 3),
+]
+
+
+@needs_library
 @pytest.mark.parametrize("dtype", [F32, F64, C64, C128])
-@pytest.mark.parametrize("shape", [(50, 50), (2, 40, 70), (2, 70, 40), (2, 3, 4, 4), (0, 3), (3, 0)])
-def test_a_numpy_without_lapack_factorises_alike(monkeypatch, shape, dtype):
-    x = draw(*shape, dtype=dtype)
-    (packed, order), k = lapack.lu(x), min(shape[-2:])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_lapacks_functions_and_numpys_agree(shape, dtype):
+    x, k = draw(*shape, dtype=dtype), min(shape[-2:])
+    for full in (False, True):
+        q, r = by_lapack.qr(x, full)
+        u, s, vh = by_lapack.svd(x, full)
+        wanted = (*by_numpy.qr(x, full), *by_numpy.svd(x, full))
+        assert [(f.shape, f.dtype) for f in (q, r, u, s, vh)] == [(f.shape, f.dtype) for f in wanted]
+        close(r, wanted[1])
+        close(s, wanted[3])
+        close(q @ r, x)
+        close(u[..., :k] * s[..., None, :] @ vh[..., :k, :], x)
+        for columns in (q, u, adjoint(vh)):
+            close(
+                adjoint(columns) @ columns,
+                np.broadcast_to(np.eye(columns.shape[-1]), (*shape[:-2], *columns.shape[-1:] * 2)),
+            )
+    close(by_lapack.svdvals(x), s)
+    for way in (by_lapack, by_numpy):
+        packed, order = way.lu(x)
+        low, up = np.tril(packed[..., :k], -1) + np.eye(shape[-2], k), np.triu(packed[..., :k, :])
+        close(low @ up, np.take_along_axis(x, order[..., None], axis=-2))
     if dtype in (F32, F64):  # LAPACK compares |re| + |im| of complex pivots
-        own = x.copy()
-        np.testing.assert_array_equal(blocked.lu_in_place(own), order)
-        close(own, packed)
-    monkeypatch.setattr(lapack, "_library", lambda: None)
-    packed, order = lapack.lu(x)
-    low, up = np.tril(packed[..., :k], -1) + np.eye(shape[-2], k), np.triu(packed[..., :k, :])
-    close(low @ up, np.take_along_axis(x, order[..., None], axis=-2))
-    square, b = low[..., :k, :k], draw(*shape[:-2], k, 3, dtype=dtype)
-    close(square @ lapack.solve_triangular(square, b, True, True), b)
+        np.testing.assert_array_equal(by_lapack.lu(x)[1], order)
+    if shape[-2] != shape[-1]:
+        return
+    p, b = (x @ adjoint(x) + shape[-1] * np.eye(shape[-1])).astype(dtype), draw(*shape[:-1], 3, dtype=dtype)
+    close(by_lapack.cholesky(p), by_numpy.cholesky(p))
+    close(by_lapack.solve(p, b), by_numpy.solve(p, b))
+    (w, v), want = by_lapack.eigh(p), by_numpy.eigvalsh(p)
+    close(w, want)
+    close(by_lapack.eigvalsh(p), want)
+    close(p @ v / shape[-1], v * w[..., None, :] / shape[-1])
+    w, v = by_lapack.eig(x)
+    close(x @ v, v * w[..., None, :], 1e-8)
+    close(np.linalg.norm(v, axis=-2), np.ones(w.shape))
+    assert w.dtype == v.dtype == np.result_type(dtype, C64) == by_lapack.eigvals(x).dtype
+    close(np.sort(np.abs(by_lapack.eigvals(x))), np.sort(np.abs(by_numpy.eigvals(x))))
+    close(by_lapack.eigvals(x).sum(axis=-1), np.trace(x, axis1=-2, axis2=-1))
+    for got, want in zip(by_lapack.slogdet(x), by_numpy.slogdet(x), strict=True):
+        close(got, want)
+        assert got.dtype == want.dtype
+    close(by_lapack.det(x / 4), by_numpy.det(x / 4))
 
 
-def test_many_small_systems_are_solved_at_once():
-    a, b = draw(40, 5, 5), draw(40, 5, 2)
-    assert lapack._many_small(a)
-    p, low, up = linalg.lu(a)
-    close(p @ low @ up, a)
-    close(linalg.solve_triangular(low, b, upper=False), np.linalg.solve(low.numpy(), b))
-    close(linalg.solve_triangular(up, b, upper=True), np.linalg.solve(up.numpy(), b), 1e-7)
-    close(linalg.slogdet(a).logabsdet, np.linalg.slogdet(a)[1])
+@pytest.mark.parametrize("dtype", [F32, F64, C128])
+@pytest.mark.parametrize("shape", [(600, 5, 5), (70, 64, 64)])
+def test_stacks_are_shared_out_among_threads(way, shape, dtype):
+    a, b = draw(*shape, dtype=dtype), draw(*shape[:-1], 2, dtype=dtype)
+    p = positive(*shape, dtype=dtype)
+    low = np.tril(a) / 9 + 3 * np.eye(shape[-1], dtype=dtype)
+    f = st.compile(lambda a, p, low, b: (
+        *linalg.lu(a), linalg.solve(p, b), linalg.solve_triangular(low, b, upper=False), linalg.cholesky(p),
+        *linalg.eigh(p), *linalg.svd(a), linalg.slogdet(a).logabsdet,
+    ))  # fmt: skip
+    p_, l_, u_, x, y, c, w, v, u, s, vh, size = map(np.asarray, f(*map(st.tensor, (a, p, low, b))))
+    scale = np.abs(p).max()
+    close(p_ @ l_ @ u_, a)
+    close(p @ x / scale, b / scale)
+    close(low @ y, b)
+    close(c @ adjoint(c) / scale, p / scale)
+    close(p @ v / scale, v * w[..., None, :] / scale)
+    close(u * s[..., None, :] @ vh, a)
+    close(size, np.linalg.slogdet(a.astype(C128))[1])
 
 
-def test_the_library_is_numpys_own_or_none():
-    assert (lapack._library() is None) == (vendor.vendor() is None)
+def test_what_is_refused_is_named_the_same_way(way):
+    stack = np.stack([np.eye(3)] * 4 + [np.zeros((3, 3))]).reshape(5, 1, 3, 3)
+    for call in (lambda: linalg.inv(stack), lambda: linalg.cholesky(stack)):
+        with pytest.raises(linalg.LinAlgError, match=r"matrix \[4, 0\] of f64"):
+            call().numpy()
+    stack[2] = np.nan
+    for call in (linalg.svdvals, linalg.eigvals):
+        with pytest.raises(linalg.LinAlgError, match="matrix \\[2, 0\\]"):
+            call(stack).numpy()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, C128])
+def test_a_determinant_whose_factors_leave_the_range_does_not(way, dtype):
+    big, little = np.sqrt(np.finfo(dtype).max) * 4, 1 / np.sqrt(np.finfo(dtype).max) / 4
+    x = np.stack([np.diag([-big, big, little, little]), np.diag([little, little, big, -big]), 2 * np.eye(4)])
+    close(linalg.det(x.astype(dtype)), [-1, -1, 16], 1e-6)
+    close(np.real(linalg.det(np.diag([big] * 4).astype(dtype))), np.inf)
+    close(linalg.det(np.zeros((3, 3), dtype)), 0)
+
+
+def test_a_library_whose_integers_are_short_is_not_taken():
+    def solve(*words):  # writes two pivots of 32 bits
+        (ctypes.c_int32 * 2).from_address(words[4])[:] = [2, 2]
+
+    assert not library._solves(solve)
+    assert (library.library() is None) == (vendor.vendor() is None)
+
+
+def test_halves_of_a_matrix_are_factorised_by_products():
+    a = draw(40, 35, 50)
+    packed = a.copy()
+    order = blocked.lu_in_place(packed)
+    low, up = np.tril(packed[..., :35], -1) + np.eye(35), np.triu(packed)
+    close(low @ up, np.take_along_axis(a, order[..., None], axis=-2))
 
 
 @pytest.mark.parametrize("ord", [0, 1, 2, 3, -1, 0.5, np.inf, -np.inf])

@@ -29,7 +29,8 @@ Symbols of the driver, all but `stratal_call` returning int64: `stratal_pool_byt
 first non-zero error cell with `failed` at the record that caused it. `stratal_trace_chunk` has the kernel ABI
 and takes a TracedCall for a Frame: it runs the chunk and writes an Event to the Log of its worker. Times are
 those of Python's `time.perf_counter_ns`; events beyond a Log's capacity are counted and not written. Programs
-that are not profiled hold neither TIMED records nor TracedCalls and read no clock.
+that are not profiled hold neither TIMED records nor TracedCalls and read no clock. `stratal_each_chunk` has
+the kernel ABI, too: it calls a foreign function for some matrices of a stack (see base.foreign).
 
 `stratal_call` is `stratal_run` as a method of CPython (METH_FASTCALL), for a call through ctypes costs four
 times as much. What it is bound to is an int, the address of a Context; its arguments are ints to put into
@@ -78,4 +79,5 @@ DRIVER_SYMBOLS: Final = (
     "stratal_run",
     "stratal_call",
     "stratal_trace_chunk",
+    "stratal_each_chunk",
 )

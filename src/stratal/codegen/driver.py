@@ -7,6 +7,7 @@ from typing import Final
 
 from stratal.base import native
 from stratal.base.errors import CompilerError
+from stratal.codegen.driver_each import each_text
 from stratal.codegen.driver_places import places_declarations
 from stratal.codegen.driver_pool import pool_text
 from stratal.codegen.driver_timing import timing_text
@@ -53,7 +54,7 @@ def driver_text(target: DriverTarget) -> str:
     pause = f"call void {target.pause}" if target.pause else ""
     parts = [f'target triple = "{target.triple}"', _declarations(target), _waiting(target)]
     parts += [pool_text(pause, target.futex is not None), timing_text(target.clock)]
-    parts += [_relocate(), _move(), _commands(), _run(), _call()]
+    parts += [each_text(), _relocate(), _move(), _commands(), _run(), _call()]
     return "\n".join(parts)
 
 

@@ -8,20 +8,7 @@ from stratal.base.errors import AttributeValueError
 from stratal.linalg.operands import identity, run, square
 from stratal.linalg.results import SlogdetResult
 from stratal.linalg.solve import inv
-from stratal.tensor.creation import triu
-from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.linear import diagonal
-from stratal.tensor.reductions import prod, sum
-from stratal.tensor.shapes import expand_dims
 from stratal.tensor.tensor import Tensor
-
-
-def _eliminated(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the diagonal of U, and the sign of the order of rows: -1 where pairs out of order are odd."""
-    packed, order = run("lu", x)
-    wrong = expand_dims(order, axis=-1) > expand_dims(order, axis=-2)
-    pairs = sum(triu(cast(wrong, order.dtype), 1), axis=(-2, -1))
-    return diagonal(packed, 0, -2, -1), cast(1 - 2 * (pairs % 2), packed.dtype)
 
 
 def det(x: Any, /) -> Tensor:
@@ -38,13 +25,7 @@ def slogdet(x: Any, /) -> SlogdetResult:
 
     Shapes: [..., n, n] -> [...], twice; the logarithm is real. Of a singular matrix they are 0 and -inf.
     """
-    pivots, sign = _eliminated(square("slogdet", x))
-    size = FUNCTIONS["abs"](pivots)
-    if pivots.dtype.is_complex:
-        direction = pivots / cast(where(size == 0, 1.0, size), pivots.dtype)
-    else:
-        direction = FUNCTIONS["sign"](pivots)
-    return SlogdetResult(prod(direction, axis=-1) * sign, sum(FUNCTIONS["log"](size), axis=-1))
+    return SlogdetResult(*run("slogdet", square("slogdet", x)))
 
 
 def matrix_power(x: Any, n: int, /) -> Tensor:

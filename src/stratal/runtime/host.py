@@ -5,17 +5,29 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from stratal.base.artifact import Command, Executable, Host
 from stratal.base.errors import CompilerError, StratalError
+from stratal.base.foreign import calls_through
 from stratal.base.interrupts import InterruptsHeld
 from stratal.runtime.encode import Memory, Places, address_of
+from stratal.runtime.pool import Pool
 from stratal.runtime.storage import Array, Storage
 
 _PROTOTYPE: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+
+class _Home(NamedTuple):
+    """Where a value lies: in an input or output of the run, or as an array in the program's memory."""
+
+    slot: int | None
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    array: Array | None
 
 
 class HostCalls:
@@ -32,18 +44,23 @@ class HostCalls:
         self._commands: Sequence[object] = ()
         self._places: Places | None = None
         self._memory: Memory | None = None
+        self._pool: Pool | None = None
+        self._homes: dict[int, _Home] = {}
         self._slots: Sequence[Storage] = ()
 
-    def bind(self, commands: Sequence[object], places: Places, memory: Memory) -> None:
-        """Say what the indices of the callback mean and where values lie."""
-        self._commands, self._places, self._memory = commands, places, memory
+    def bind(self, commands: Sequence[object], places: Places, memory: Memory, pool: Pool) -> None:
+        """Say what the indices of the callback mean, where values lie, and whose threads calls may use."""
+        self._commands, self._places, self._memory, self._pool = commands, places, memory, pool
+        self._homes = {}
 
     @contextmanager
     def during(self, slots: Sequence[Storage]) -> Iterator[None]:
         """Let host calls see this run's inputs and outputs; afterwards raise what one of them raised."""
+        assert self._pool is not None
         self._slots, self.raised = slots, None
         try:
-            with InterruptsHeld():  # one inside a host call would leave states half updated
+            # an interrupt inside a host call would leave states half updated
+            with InterruptsHeld(), calls_through(self._pool.threads, self._pool.call_each):
                 yield
         finally:
             self._slots = ()
@@ -95,18 +112,30 @@ class HostCalls:
         np.copyto(target, result)
 
     def _view(self, id_: int) -> Array:
+        home = self._homes.get(id_)
+        if home is None:
+            home = self._homes[id_] = self._home(id_)
+        if home.slot is None:
+            assert home.array is not None
+            return home.array.view()
+        array = self._slots[home.slot].array
+        if array.dtype != home.dtype:  # the same bytes under another type
+            array = array.reshape(-1).view(home.dtype)
+        if array.shape == home.shape and array.strides == home.strides:
+            return array.view()
+        return np.lib.stride_tricks.as_strided(array, home.shape, home.strides)
+
+    def _home(self, id_: int) -> _Home:
         assert self._places is not None and self._memory is not None
         value, place = self._places.value(id_), self._places[id_]
-        strides = tuple(s * value.type.dtype.itemsize for s in value.strides)
+        shape, strides = value.type.ints, tuple(s * value.type.dtype.itemsize for s in value.strides)
         if place.slot is not None:
-            array = self._slots[place.slot].array
-            if array.dtype != value.type.dtype.np:  # the same bytes under another type
-                array = array.reshape(-1).view(value.type.dtype.np)
-            return np.lib.stride_tricks.as_strided(array, value.type.ints, strides)
+            return _Home(place.slot, shape, strides, value.type.dtype.np, None)
         for block in (self._memory.arena, self._memory.kept, self._memory.constants):
             offset = place.address - address_of(block)
             if offset >= 0 and offset + value.nbytes <= block.nbytes:
-                return np.ndarray(value.type.ints, value.type.dtype.np, block.data, offset, strides)
+                array = np.ndarray(shape, value.type.dtype.np, block.data, offset, strides)
+                return _Home(None, shape, strides, array.dtype, array)
         raise CompilerError("runtime: a host value lies in no memory of the program", got=f"%{id_}")
 
 

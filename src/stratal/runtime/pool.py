@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from stratal.base import native, settings
+from stratal.base import foreign, native, settings
 from stratal.runtime.loader import Library
 from stratal.runtime.storage import aligned_empty
 
@@ -27,6 +27,7 @@ WORKER_SPIN_S: Final = 2e-3  # how long a thread without work looks for some: wa
 # How long the caller waits for the last chunks before it sleeps: who wakes it draws it to its own processor,
 # and then both wait for one while another idles.
 CALLER_SPIN_S: Final = 100e-6
+CHUNKS_PER_THREAD: Final = 4  # of foreign calls, some of which may take longer than others
 
 
 def _function(address: int, *arguments: type[ctypes._SimpleCData[Any]]) -> Callable[..., int]:
@@ -63,6 +64,10 @@ class Pool:
         self._start: Final = _function(address["stratal_pool_start"], pointer, int64, int32, int32)
         self._stop: Final = _function(address["stratal_pool_stop"], pointer)
         self._stat: Final = _function(address["stratal_pool_stat"], pointer, int64)
+        self._parallel_for: Final = _function(
+            address["stratal_parallel_for"], pointer, pointer, pointer, int64
+        )
+        self._each_chunk: Final = address["stratal_each_chunk"]
         self._pause: Final = _function(address["stratal_pause"], int64)
         self._memory: Final = aligned_empty(_function(address["stratal_pool_bytes"], int64)(threads))
         self._memory[:] = 0
@@ -111,6 +116,17 @@ class Pool:
             "wakes": native.STAT_WAKES,
         }
         return {name: self._stat(self.address, which) for name, which in names.items()}
+
+    def call_each(self, function: int, count: int, arguments: list[foreign.Argument]) -> None:
+        """Call a foreign function `count` times on the pool's threads: see `foreign.for_each`.
+
+        Call with `LOCK` held, as host calls are.
+        """
+        self.ensure_started()
+        share = max(1, count // (CHUNKS_PER_THREAD * self.threads))
+        words = [function, count, share, *(word for argument in arguments for word in argument)]
+        record = (ctypes.c_int64 * len(words))(*words)
+        self._parallel_for(self.address, self._each_chunk, ctypes.addressof(record), -(-count // share))
 
     def runner(self, context: int) -> Callable[..., int]:
         """Return a function of the interpreter's own kind that runs what stands in a context.

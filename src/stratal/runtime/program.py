@@ -137,7 +137,6 @@ class LoadedProgram:
         self.encoding: Final = encode.Encoding(
             executable, self.memory, self._addresses, self._host.callback, num_slots
         )
-        self._host.bind(self.encoding.command_at, self.encoding.places, self.memory)
         self.calls_back: Final = has_host_calls(commands)
         values = {value.id: value for value in executable.values}
         self.layouts: Final = [self._layout(values[i]) for i in executable.inputs]
@@ -149,6 +148,7 @@ class LoadedProgram:
         self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
         self._packed: Final = self.encoding.slots.data.cast("B")
         self.pool: Final[Pool] = pool_for(driver, executable.threads)
+        self._host.bind(self.encoding.command_at, self.encoding.places, self.memory, self.pool)
         self._context = self.encoding.context(self.pool.address)
         self._runner = self.pool.runner(encode.address_of(self._context))
         self._running_in = 0  # the process that runs it

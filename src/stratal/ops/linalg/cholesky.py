@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from stratal.base.cost import Cost
 from stratal.base.dtypes import bfloat16, float32
 from stratal.base.types import TensorType
@@ -13,6 +11,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 
 @record
@@ -30,9 +29,8 @@ class Cholesky(family.OnMatrices):
         return types[0]
 
     def ref(self, *arrays: Array) -> Array:
-        fault = "the matrix is not positive definite"
-        with family.refusing(self.name, fault, np.linalg.cholesky, arrays[0]):
-            return np.asarray(np.linalg.cholesky(arrays[0]))
+        with family.refusing(self.name, "the matrix is not positive definite", arrays[0]):
+            return chosen().cholesky(arrays[0])
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """L^-H F(L^H ct) L^-1, where F takes the lower triangle and halves the diagonal."""

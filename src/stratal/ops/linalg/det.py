@@ -14,6 +14,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 from stratal.ops.linalg.lu import reordered, unit_lower
 
 
@@ -29,8 +30,7 @@ class Determinant(family.OnMatrices):
         return types[0].with_shape(types[0].shape[:-2])
 
     def ref(self, *arrays: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return np.asarray(np.linalg.det(arrays[0]))
+        return chosen().det(arrays[0])
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """The cofactors, conjugated."""

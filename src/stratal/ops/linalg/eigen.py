@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from stratal.base.cost import Cost
-from stratal.base.dtypes import as_dtype, float16, float32
+from stratal.base.dtypes import float16, float32
 from stratal.base.types import TensorType, TupleType, Type
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 
 @record
@@ -35,8 +34,8 @@ class Eigh(family.OnMatrices):
         return TupleType((values, types[0])) if self.vectors else values
 
     def ref(self, *arrays: Array) -> Array | tuple[Array, ...]:
-        with family.refusing(self.name, family.NO_CONVERGENCE, np.linalg.eigvalsh, arrays[0]):
-            return tuple(np.linalg.eigh(arrays[0])) if self.vectors else np.linalg.eigvalsh(arrays[0])
+        with family.refusing(self.name, family.NO_CONVERGENCE, arrays[0]):
+            return chosen().eigh(arrays[0]) if self.vectors else chosen().eigvalsh(arrays[0])
 
     def basis(self, b: Builder, out: Node, x: Node) -> tuple[Node, Node]:
         """Return eigenvalues and eigenvectors, which also the derivative of eigenvalues alone needs."""
@@ -107,13 +106,8 @@ class Eig(family.OnMatrices):
         return TupleType((values, x)) if self.vectors else values
 
     def ref(self, *arrays: Array) -> Array | tuple[Array, ...]:
-        x = arrays[0]
-        whole = family.COMPLEX_OF.get(as_dtype(x.dtype), as_dtype(x.dtype)).np
-        with family.refusing(self.name, family.NO_CONVERGENCE, np.linalg.eigvals, x):
-            if not self.vectors:
-                return np.linalg.eigvals(x).astype(whole)
-            values, vectors = np.linalg.eig(x)
-            return values.astype(whole), vectors.astype(whole)
+        with family.refusing(self.name, family.NO_CONVERGENCE, arrays[0]):
+            return chosen().eig(arrays[0]) if self.vectors else chosen().eigvals(arrays[0])
 
     def basis(self, b: Builder, out: Node, x: Node) -> tuple[Node, Node]:
         """Return eigenvalues and eigenvectors, which also the derivative of eigenvalues alone needs."""

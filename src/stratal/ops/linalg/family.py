@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import product
 
 import numpy as np
 
@@ -83,31 +82,28 @@ def cubic(types: Sequence[TensorType], factor: float) -> Cost:
 
 
 # -- what LAPACK refuses -------------------------------------------------------------------------------------
+class Refused(Exception):
+    """A factorisation does not exist, or was not found, of the matrix of a stack at `place`."""
+
+    def __init__(self, place: Iterable[int]) -> None:
+        super().__init__()
+        self.place = tuple(map(int, place))
+
+
 @contextmanager
-def refusing(name: str, fault: str, function: Callable[[Array], object], matrices: Array) -> Iterator[None]:
-    """Say which matrix of a stack NumPy refused, and why. Raises: LinAlgError."""
+def refusing(name: str, fault: str, matrices: Array) -> Iterator[None]:
+    """Say which matrix of a stack was refused, and why. Raises: LinAlgError."""
     try:
         yield
-    except np.linalg.LinAlgError as error:
-        if isinstance(error, LinAlgError):
-            raise
-        place = _first_refused(function, matrices)
+    except Refused as refused:
         got = TensorType(as_dtype(matrices.dtype), matrices.shape)
         hint = (
             "NaN and infinite elements do that: st.isfinite(x) finds them" if fault is NO_CONVERGENCE else ""
         )
         raise LinAlgError(
-            f"{name}: {fault}", got=f"matrix {list(place)} of {got}" if place else str(got), hint=hint
-        ) from None
-
-
-def _first_refused(function: Callable[[Array], object], matrices: Array) -> tuple[int, ...]:
-    for place in product(*map(range, matrices.shape[:-2])):
-        try:
-            function(matrices[place])
-        except np.linalg.LinAlgError:
-            return place
-    return ()
+            f"{name}: {fault}", got=f"matrix {list(refused.place)} of {got}" if refused.place else str(got),
+            hint=hint,
+        ) from None  # fmt: skip
 
 
 # -- matrices to test on -------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.linalg import family, lapack, matrices
+from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 
 @record
@@ -31,7 +32,7 @@ class LU(family.OnMatrices):
         return TupleType((types[0], TensorType(int64, types[0].shape[:-1])))
 
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        return lapack.lu(arrays[0])
+        return chosen().lu(arrays[0])
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
         """Of square A: L^-H (tril(L^H dL, -1) + triu(dU U^H)) U^-H, rows back in their places."""

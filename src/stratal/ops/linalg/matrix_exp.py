@@ -13,6 +13,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 _PADE = (
     64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0, 129060195264000.0,
@@ -88,7 +89,7 @@ def _pade(a: Array) -> Array:
     a6 = a4 @ a2
     odd = a @ (a6 @ (c[13] * a6 + c[11] * a4 + c[9] * a2) + c[7] * a6 + c[5] * a4 + c[3] * a2 + c[1] * one)
     even = a6 @ (c[12] * a6 + c[10] * a4 + c[8] * a2) + c[6] * a6 + c[4] * a4 + c[2] * a2 + c[0] * one
-    return np.asarray(np.linalg.solve(even - odd, even + odd))
+    return chosen().solve(even - odd, even + odd)
 
 
 def _upper_right(b: Builder, a: Node, change: Node) -> Node:

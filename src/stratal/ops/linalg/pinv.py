@@ -14,6 +14,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw, Reject, Sample, record
 from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 
 @record
@@ -38,8 +39,12 @@ class PInv(family.OnMatrices):
 
     def ref(self, *arrays: Array) -> Array:
         x, cutoff = arrays
-        with family.refusing(self.name, family.NO_CONVERGENCE, np.linalg.pinv, x):
-            return np.asarray(np.linalg.pinv(x, rcond=cutoff))
+        with family.refusing(self.name, family.NO_CONVERGENCE, x):
+            u, s, vh = chosen().svd(x, False)
+        kept = s > cutoff[..., None] * s.max(axis=-1, keepdims=True, initial=0)
+        inverse = np.divide(1, s, where=kept, out=np.zeros_like(s))
+        left, right = (np.swapaxes(f, -1, -2).conj() for f in (vh, u))
+        return np.asarray(left * inverse[..., None, :] @ right)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """(I - A P) ct^H P P^H + P^H P ct^H (I - P A) - P^H ct P^H."""

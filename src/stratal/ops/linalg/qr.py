@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from stratal.base.cost import Cost
 from stratal.base.dims import known_equal
 from stratal.base.dtypes import float16, float32, float64
@@ -15,6 +13,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 
 @record
@@ -38,8 +37,7 @@ class QR(family.OnMatrices):
         return TupleType((types[0].with_shape((*batch, m, k)), types[0].with_shape((*batch, k, n))))
 
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        q, r = np.linalg.qr(arrays[0], mode="complete" if self.complete else "reduced")
-        return q, r
+        return chosen().qr(arrays[0], self.complete)
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
         """(dQ + Q S) R^-H, where S is the upper triangle of dR R^H - Q^H dQ, mirrored."""

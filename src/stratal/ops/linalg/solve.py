@@ -14,7 +14,8 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.linalg import family, lapack, matrices
+from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 
 class System(family.OnMatrices):
@@ -48,8 +49,8 @@ class Solve(System):
 
     def ref(self, *arrays: Array) -> Array:
         a, b = arrays
-        with family.refusing(self.name, "the matrix is singular", np.linalg.inv, a):
-            return np.asarray(np.linalg.solve(a, b))
+        with family.refusing(self.name, "the matrix is singular", a):
+            return chosen().solve(a, b)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         by_b = b.solve(matrices.adjoint(b, inputs[0]), ct)
@@ -95,11 +96,12 @@ class TriangularSolve(System):
 
     def ref(self, *arrays: Array) -> Array:
         a, b = arrays
-        zero = np.argwhere(np.diagonal(a, axis1=-2, axis2=-1) == 0)
-        if zero.size and not self.unit and b.size:
-            got = f"0 at {zero[0].tolist()} of the diagonals of {TensorType(as_dtype(a.dtype), a.shape)}"
+        diagonals = a.diagonal(0, -2, -1)
+        if not self.unit and b.size and np.count_nonzero(diagonals) < diagonals.size:
+            zero = np.argwhere(diagonals == 0)[0].tolist()
+            got = f"0 at {zero} of the diagonals of {TensorType(as_dtype(a.dtype), a.shape)}"
             raise LinAlgError("triangular_solve: the matrix is singular", got=got)
-        return lapack.solve_triangular(a, b, not self.upper, self.unit)
+        return chosen().solve_triangular(a, b, not self.upper, self.unit)
 
     def triangle(self, b: Builder, x: Node) -> Node:
         """Return what of the matrices is read, zeros elsewhere."""

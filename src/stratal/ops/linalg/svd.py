@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from stratal.base.cost import Cost
 from stratal.base.dims import Dim, known_equal
@@ -16,6 +13,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.linalg import family, matrices
+from stratal.ops.linalg.choice import chosen
 
 
 @record
@@ -46,12 +44,8 @@ class SVD(family.OnMatrices):
         return TupleType((x.with_shape((*batch, *left)), values, x.with_shape((*batch, *right))))
 
     def ref(self, *arrays: Array) -> Array | tuple[Array, ...]:
-        x = arrays[0]
-        values = partial(np.linalg.svd, compute_uv=False)
-        with family.refusing(self.name, family.NO_CONVERGENCE, values, x):
-            if self.vectors:
-                return tuple(np.linalg.svd(x, full_matrices=self.full))
-            return np.asarray(values(x))
+        with family.refusing(self.name, family.NO_CONVERGENCE, arrays[0]):
+            return chosen().svd(arrays[0], self.full) if self.vectors else chosen().svdvals(arrays[0])
 
     def vjp(self, b: Builder, ct: Any, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """U (skew(U^H dU)/E S + S skew(V^H dV)/E + diag dS) V^H, and what of dU, dV lies across U, V."""
