@@ -154,6 +154,8 @@ CALLS = {
     "dist": (lambda lib, x, y: lib.dist(x, y, 3), A, B),
     "renorm": (lambda lib, x: lib.renorm(x, 2, 0, 1.5), A),
     "logspace": (lambda lib: lib.logspace(-1, 2, steps=5),),
+    "chunk of nothing": (lambda lib, x: lib.chunk(x, 3, 1), A[:, :0]),
+    "nanmedian of all": (lambda lib, x: lib.nanmedian(x), np.where(A > 0, A, np.nan)),
     "index_fill": (lambda lib, x, i: lib.index_fill(x, 1, i, -1.0), A, np.array([0, 3])),
     "index_copy": (lambda lib, x, i, s: lib.index_copy(x, 0, i, s), A, np.array([2, 0]), floats(2, 5)),
     "index_put": (lambda lib, x, i, j, v: lib.index_put(x, (i, j), v), A, ROWS[0], ROWS[1], V[:3]),

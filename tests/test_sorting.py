@@ -43,7 +43,7 @@ def same_bits(got: np.ndarray, want: np.ndarray) -> bool:
     return got.dtype == want.dtype and got.tobytes() == want.tobytes()
 
 
-# rows sorted by ranks, by digits in a worker's memory, by digits in parts; along the last axis and another
+# rows sorted by a network, by digits in a worker's memory and by digits in parts; along two axes
 ROWS = {
     "short": ((5, 3, 40), 1), "held": ((3, 300), 1), "held across": ((300, 3), 0),
     "long": ((2, HELD + 77), 1), "one": ((4, 1), 1), "empty": ((0, 4), 0), "no rows": ((0, 4), 1),

@@ -13,7 +13,7 @@ import numpy as np
 
 from stratal.base.dims import Dim, Sym, as_int
 from stratal.base.dtypes import DType, as_dtype, bool_, float32, int64
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
+from stratal.base.errors import AttributeValueError, DTypeError, StratalError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.op import REGISTRY
@@ -180,22 +180,6 @@ def _ramp(count: Dim, start: Any, step: Any, dtype: DType) -> Tensor:
     return cast(cast(index, "float64") * float(step) + float(start), dtype)
 
 
-def linspace(
-    start: Any, stop: Any, /, num: int | None = None, *, steps: int | None = None, dtype: Any = None,
-    device: Any = None,
-    endpoint: bool = True,
-) -> Tensor:  # fmt: skip
-    """Return `num` values from start to stop at equal distance."""
-    check_device(device)
-    count = num if num is not None else steps
-    if count is None or count < 0:
-        raise AttributeValueError("linspace: needs a number of values", got=str(count))
-    if any(getattr(end, "ndim", 0) for end in (start, stop)):
-        raise ShapeError("linspace: start and stop are numbers", got=f"{start}, {stop}")
-    target = as_dtype(dtype) if dtype is not None else float32
-    return tensor(np.linspace(float(start), float(stop), count, endpoint=endpoint).astype(target.np))
-
-
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
 ) -> Tensor:
@@ -258,6 +242,5 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
 
 __all__ = [
     "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like",
-    "linspace",
     "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from stratal.tensor import (
     sets,
     shapes,
     sorting,
+    spaced,
 )
 from stratal.tensor import (
     tensor as cells,
@@ -60,6 +61,7 @@ _ALIASES: dict[str, Any] = {
 
 _MODULES = (
     calculus, creation, elementwise, indexing, linear, parts, reductions, selection, sets, shapes, sorting,
+    spaced,
 )  # fmt: skip
 _ALL: dict[str, Any] = (
     {name: getattr(module, name) for module in _MODULES for name in module.__all__}

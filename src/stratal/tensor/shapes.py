@@ -270,9 +270,15 @@ def split(x: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ..
 
 
 def chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return at most `chunks` pieces along an axis, all but the last of one size."""
+    """Return at most `chunks` pieces along an axis, all but the last of one size; as many if there are no
+    elements. Raises: AttributeValueError for less than one.
+    """
     t = as_tensor(x, "chunk")
     n = t.shape[check_axis("chunk", dim, t.ndim)]
+    if chunks < 1:
+        raise AttributeValueError("chunk: there is at least one piece", got=str(chunks))
+    if n == 0:
+        return split(t, [0] * chunks, dim)
     return split(t, max(1, -(-n // chunks)), dim)
 
 

@@ -135,6 +135,7 @@ MATH: dict[str, Maker] = {
     "masked_scatter": lambda d: call(d.x(), d.mask(), d.x()),
     "masked_select": lambda d: call(d.x(), d.mask()),
     "meshgrid": lambda d: call(d.row(), d.row(), indexing="ij"),
+    "mode": lambda d: call(d.rng.permutation(d.r * d.r).reshape(d.r, d.r)),  # no ties
     "moveaxis": lambda d: call(d.images(), 1, 3),
     "mv": lambda d: call(d.x(), d.row()),
     "narrow": lambda d: call(d.x(), 0, 1, d.r // 2),

@@ -1,8 +1,6 @@
-"""Loops that sort the rows of a tensor, stable.
+"""Loops that sort rows by the digits of their keys, the lowest first: a stable counting sort for each.
 
-Short rows are sorted by the ranks of their elements; longer ones by the digits of their keys, the lowest
-first, a counting sort for each. Rows that a cache holds are sorted by one thread each, long ones in parts,
-which depend on sizes alone.
+Rows that a cache holds are sorted by one thread each, long ones in parts, which depend on sizes alone.
 """
 
 from __future__ import annotations
@@ -14,37 +12,6 @@ from stratal.loops.index import add, less, mul, unflatten
 from stratal.loops.stmt import For, Seq, Stmt, Store
 from stratal.ops.indexing.items import DIGITS, Item
 from stratal.ops.indexing.rows import PARTS, Rows, every, guarded
-
-FEW = 128  # elements of a row whose ranks take less time to count than digits
-
-
-def by_ranks(rows: Rows) -> list[Stage]:
-    """Count how many elements come before each one: that is where it goes."""
-    n, items = rows.length, rows.items
-    held, ranks = items.buffers("held", (n,), "scratch"), Buffer("ranks", int64, (n,), space="scratch")
-    other, place = Var("other", n), Var("place", n)
-    keys = held[0]
-
-    def counted(lane: Expr) -> Store:
-        before = call("lt", keys[other,], keys[lane,])
-        if not items.together:  # equal keys keep their order
-            tie = call("and", call("eq", keys[other,], keys[lane,]), call("lt", other, lane))
-            before = call("or", before, tie)
-        return Store(ranks, (lane,), call("add", ranks[lane,], cast(before, int64)))
-
-    def sort(row: Expr) -> Stmt:
-        def kept(k: int) -> Stmt:
-            return every(n, lambda lane: Store(held[k], (lane,), rows.read(row, lane)[k]))
-
-        item = tuple(b[place,] for b in held)
-        return Seq((
-            *map(kept, range(len(held))),
-            every(n, lambda lane: Store(ranks, (lane,), const(0, int64))),
-            For(other, every(n, counted)),
-            For(place, rows.write(row, ranks[place,], item)),
-        ))  # fmt: skip
-
-    return [Stage(rows.shared(sort), (*held, ranks))]
 
 
 class Passes:

@@ -56,12 +56,13 @@ class Rows:
         at = self.at(row, sub(to, self.start))
         return Seq((Store(self.outs[1], at, place), Store(self.outs[0], at, self.x[self.at(row, place)])))
 
-    def shared(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        """Return `body` for all rows, in chunks."""
-        each = -(-self.count // CHUNKS)
-        chunk, turn = Var("chunk", -(-self.count // each)), Var("row", each)
-        row = add(mul(chunk, each), turn)
-        return For(chunk, For(turn, guarded(less(row, self.count), body(row))), "parallel")
+    def shared(self, body: Callable[[Expr], Stmt], together: int = 1) -> Stmt:
+        """Return `body` for the first row of each block of rows that are worked on `together`, in chunks."""
+        blocks = -(-self.count // together)
+        each = -(-blocks // CHUNKS)
+        chunk, turn = Var("chunk", -(-blocks // each)), Var("block", each)
+        block = add(mul(chunk, each), turn)
+        return For(chunk, For(turn, guarded(less(block, blocks), body(mul(block, together)))), "parallel")
 
 
 def guarded(condition: Expr, stmt: Stmt) -> Stmt:

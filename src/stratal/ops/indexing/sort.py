@@ -20,7 +20,7 @@ from stratal.loops.compute import LoopBody, Stage
 from stratal.loops.expr import Buffer
 from stratal.loops.stmt import Seq, Stmt
 from stratal.ops.families import check_kind, over_rows, refuse_host_only
-from stratal.ops.indexing import best, family, radix
+from stratal.ops.indexing import best, family, network, radix
 from stratal.ops.indexing.items import Items
 from stratal.ops.indexing.keys import keys_of
 from stratal.ops.indexing.rows import HELD, Rows
@@ -35,8 +35,8 @@ def _loops(
         return Seq(())
     if rows.stop <= best.MOST and rows.length >= best.LEAST * rows.stop:
         return best.best_of_rows(rows, rows.stop)
-    if rows.length <= radix.FEW:
-        return radix.by_ranks(rows)
+    if network.suits(rows):
+        return network.by_network(rows)
     return radix.in_parts(rows) if rows.length > HELD else radix.by_digits(rows)
 
 
@@ -206,11 +206,13 @@ class Top(Op):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
+        few = (((40,), 0, 0, 3), ((9, 3), 0, 3, 6))
+        many = (
+            *few, ((4, 50), 1, 0, 3), ((9, 3), 0, 0, 9), ((2, 3, 4), 1, 0, 2), ((3, 0), 0, 0, 2),
+            ((2, 40), 1, 0, 1), ((3, 9), 1, 4, 5),
+        )  # fmt: skip
         for dtype in (float32, float64, int64, uint8, bfloat16):
-            for shape, axis, start, count in (
-                ((80,), 0, 0, 5), ((4, 50), 1, 0, 3), ((9, 3), 0, 0, 9), ((2, 3, 4), 1, 0, 2),
-                ((3, 0), 0, 0, 2), ((2, 40), 1, 0, 1), ((3, 9), 1, 4, 5), ((9, 3), 0, 3, 6),
-            ):  # fmt: skip
+            for shape, axis, start, count in many if dtype is float32 else few:
                 for descending in (False, True):
                     yield Sample(cls(axis, count, descending, start), (TensorType(dtype, shape),))
 

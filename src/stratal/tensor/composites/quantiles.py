@@ -119,10 +119,10 @@ def nanmedian(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any
     a = check_axis("nanmedian", 0 if axis is None else axis, flat.ndim)
     if flat.shape[a] == 0:
         raise ShapeError("nanmedian: there is no median of nothing", got=str(t.type))
-    values, indices = sort_method(flat, a)
+    ordered = [sort(flat)] if axis is None else sort_method(flat, a)
     numbers = sum(FUNCTIONS["logical_not"](FUNCTIONS["isnan"](flat)), axis=a, keepdims=True)
     middle = FUNCTIONS["maximum"](numbers - 1, 0) // 2
-    found = [take_along_axis(part, middle, axis=a) for part in (values, indices)]
+    found = [take_along_axis(part, middle, axis=a) for part in ordered]
     if axis is None:
         return reshape(found[0], (1,) * t.ndim if keepdims else ())
     shape = [n for k, n in enumerate(flat.shape) if k != a] if t.ndim else []

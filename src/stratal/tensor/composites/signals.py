@@ -1,20 +1,17 @@
-"""Sequences: interpolation between samples, convolution and correlation, evenly spaced numbers."""
+"""Sequences: interpolation between samples, convolution and correlation."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from stratal.base.dtypes import as_dtype, float32
+from stratal.base.dtypes import as_dtype
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.tensor.arguments import check_device
 from stratal.tensor.build import as_tensor, call, common_dtype, default_float
 from stratal.tensor.elementwise import FUNCTIONS, cast, clip, where
 from stratal.tensor.indexing import take
 from stratal.tensor.shapes import concat, flip, reshape
 from stratal.tensor.sorting import searchsorted
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import Tensor
 
 
 def interp(
@@ -115,28 +112,4 @@ def correlate(x: Any, y: Any, /, mode: str = "valid") -> Tensor:
     return _cut(_met(a, other), a.numel(), b.numel(), mode, b.numel() > a.numel())
 
 
-# -- evenly spaced -------------------------------------------------------------------------------------------
-def logspace(
-    start: Any, stop: Any, /, num: int | None = None, base: float = 10.0, *, steps: int | None = None,
-    endpoint: bool = True, dtype: Any = None, device: Any = None,
-) -> Tensor:  # fmt: skip
-    """Return `num` values from base**start to base**stop whose logarithms are at equal distance."""
-    check_device(device)
-    count = num if num is not None else steps
-    if count is None or count < 0:
-        raise AttributeValueError("logspace: needs a number of values", got=str(count))
-    with np.errstate(all="ignore"):
-        values = np.logspace(float(start), float(stop), count, endpoint=endpoint, base=float(base))
-        return tensor(values.astype(as_dtype(dtype or float32).np))
-
-
-def geomspace(start: Any, stop: Any, /, num: int = 50, *, endpoint: bool = True, dtype: Any = None) -> Tensor:
-    """Return `num` values from start to stop, each the same multiple of the one before."""
-    if start * stop <= 0:
-        raise AttributeValueError("geomspace: both ends have one sign and are not 0", got=f"{start}, {stop}")
-    return tensor(
-        np.geomspace(float(start), float(stop), num, endpoint=endpoint).astype(as_dtype(dtype or float32).np)
-    )
-
-
-__all__ = ["convolve", "correlate", "geomspace", "interp", "logspace"]
+__all__ = ["convolve", "correlate", "interp"]
