@@ -153,6 +153,24 @@ def test_pooling_says_where_the_maxima_stood(kind, size, shape):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize(("size", "shape"), [
+    (3, (10,)), (3, (11,)), (4, (10,)), (7, (3,)), (17, (40,)), (9, (12,)), (1, (5,)), (5, (1,)),
+    ((3, 4), (7, 10)), ((4, 2), (6, 6)), ((2, 9), (5, 9)), ((5, 7), (3, 3)), ((17, 5), (40, 41)),
+    ((3, 4, 2), (7, 6, 5)), ((3, 2, 5), (2, 2, 9)),
+], ids=str)  # fmt: skip
+def test_maxima_of_uneven_windows_agree_with_pytorch_with_places_and_gradients(size, shape):
+    name = f"adaptive_max_pool{len(shape)}d"
+    for x in (  # with ties in the second
+        draw(2, 3, *shape, dtype=np.float64),
+        draw(3, *shape, dtype=np.float64).round(),
+    ):
+        compare_functions(lambda f, t, x: getattr(f, name)(x, size), x)
+        ours = getattr(nn.functional, name)(st.tensor(x), size, return_indices=True)
+        theirs = getattr(torch.nn.functional, name)(torch.tensor(x), size, return_indices=True)
+        for got, want in zip(_seen(ours), _seen(theirs), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize(
     ("dims", "options", "shape"),
     [(1, (2,), (2, 3, 8)), (2, (2,), (2, 3, 6, 8)), (3, (2,), (1, 2, 4, 4, 6))],

@@ -15,7 +15,7 @@ from stratal.tensor.creation import arange
 from stratal.tensor.elementwise import FUNCTIONS, cast, minimum, where
 from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.reductions import argmax
-from stratal.tensor.shapes import broadcast_to
+from stratal.tensor.shapes import broadcast_to, stack
 from stratal.tensor.tensor import Tensor
 
 
@@ -51,15 +51,21 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     return adaptive_avg_pool(3, input, output_size)
 
 
+MOST_PHASES = 16  # kinds of windows along an axis that are pooled one kind after the other
+
+
 def adaptive_max_pool(dims: int, input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Return maxima over windows [floor(i n / m), ceil((i + 1) n / m)) along each of the last `dims` axes,
     and, where asked, where they stood in the flat image.
     """
     size = _sizes(f"adaptive_max_pool{dims}d", dims, input, output_size)
     have = tuple(int(n) for n in input.shape[-dims:])
-    if all(n % m == 0 for n, m in zip(have, size, strict=True)):
-        window = tuple(n // m for n, m in zip(have, size, strict=True))
-        return max_pool(dims, input, window, return_indices=return_indices)
+    axes = [_Windows(n, m) for n, m in zip(have, size, strict=True)]
+    if all(w.phases == 1 for w in axes):
+        window, strides = zip(*((w.length(0), w.stride) for w in axes), strict=True)
+        return max_pool(dims, input, window, strides, return_indices=return_indices)
+    if all(w.phases <= MOST_PHASES for w in axes):
+        return _axis_by_axis(input, axes, return_indices)
     spans = []
     for n, m in zip(have, size, strict=True):
         cells = arange(m)
@@ -67,6 +73,65 @@ def adaptive_max_pool(dims: int, input: Tensor, output_size: Any, return_indices
         longest = max(-(-(i + 1) * n // m) - i * n // m for i in range(m))
         spans.append(minimum(start.reshape((m, 1)) + arange(longest), stop.reshape((m, 1)) - 1))
     return _maxima(input, spans, return_indices)
+
+
+class _Windows:
+    """The `count` windows of adaptive pooling along an axis of `size`: `phases` windows further on stands one
+    as long, `stride` elements behind.
+    """
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.count = size, count
+        lengths = {self.length(i) for i in range(count)}
+        steps = {self.start(i + 1) - self.start(i) for i in range(count - 1)}
+        even = len(lengths) == 1 and len(steps) <= 1 and 0 not in steps
+        self.phases = 1 if even else count // math.gcd(size, count)
+        self.stride = max(steps, default=1) if even else size // math.gcd(size, count)
+
+    def start(self, i: int) -> int:
+        return i * self.size // self.count
+
+    def length(self, i: int) -> int:
+        return -(-(i + 1) * self.size // self.count) - self.start(i)
+
+
+def _axis_by_axis(x: Tensor, axes: Sequence[_Windows], return_indices: bool) -> Any:
+    """Return the maximum of every window, and where it stood in the flat image: maxima along the last axis,
+    then those of them along the axis before it.
+    """
+    flat, unit = None, 1
+    for axis in range(-1, -len(axes) - 1, -1):
+        x, places = _along_axis(x, axis, axes[axis], len(axes), return_indices)
+        if return_indices:
+            inner = 0 if flat is None else take_along_axis(flat, places, axis=axis)
+            flat, unit = inner + places * unit, unit * axes[axis].size
+    return (x, flat) if return_indices else x
+
+
+def _along_axis(x: Tensor, axis: int, windows: _Windows, dims: int, places: bool) -> tuple[Tensor, Any]:
+    """Return maxima of the windows along one of the last axes, and their places along it."""
+    number = windows.count // windows.phases
+    found, stood = [], []
+    for i in range(windows.phases):
+        length, start = windows.length(i), windows.start(i)
+        window = tuple(length if a == axis else 1 for a in range(-dims, 0))
+        strides = tuple(windows.stride if a == axis else 1 for a in range(-dims, 0))
+        geometry = {"window": window, "strides": strides, "padding": (0,) * dims, "dilation": (1,) * dims}
+        stop = start + (number - 1) * windows.stride + length
+        part = x[(..., slice(start, stop), *(slice(None),) * (-axis - 1))]
+        found.append(call("max_pool", part, **geometry))
+        if places:
+            first = (arange(number) * windows.stride + start).reshape((number, *(1,) * (-axis - 1)))
+            stood.append(cast(call("max_pool_offsets", part, **geometry), "int64") + first)
+    return _woven(found, axis), _woven(stood, axis) if places else None
+
+
+def _woven(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Return tensors with their elements along an axis taking turns."""
+    shape = parts[0].shape
+    k = len(shape) + axis
+    joined = stack(list(parts), axis=k + 1)
+    return joined.reshape((*shape[:k], shape[k] * len(parts), *shape[k + 1 :]))
 
 
 def _maxima(x: Tensor, spans: Sequence[Tensor], return_indices: bool) -> Any:
