@@ -8,12 +8,13 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Expr, Load, Var, walk
+from stratal.loops.expr import Call, Const, Expr, Load, Var, walk
 from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import Schedule, num_divisions, sequence
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import (
+    FEW_CHUNKS,
     collapse,
     distribute,
     finished,
@@ -29,6 +30,7 @@ KIND = "pointwise"
 
 HEAVY = 24  # operations an element needs to be worth vectors of several registers: they run side by side
 HEAVY_VECTORS = 2
+LONG_PART = 32  # elements a part of a loop needs to be a loop of its own
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -49,8 +51,8 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         stores = _stores(x, results, tuple(axes))
         loops = [v for v in by_stride(axes, x.buffer(results[0])) if v.extent != 1] or axes[:1]
         ones = {v: index.as_expr(0) for v in axes if v not in loops}
-        if ones:
-            stores = [substitute_stmt(s, ones) for s in stores]
+        stores, loops = _taken_apart([substitute_stmt(s, ones) for s in stores], loops)
+        stores = _forward(stores, loops)
     body = sequence(*stores)
     reads = list(dict.fromkeys(e.buffer for e in walk(expressions(body)) if isinstance(e, Load)))
     pairs = in_place_pairs(body, reads, [x.buffer(r) for r in results])
@@ -66,13 +68,17 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     outer = vectorize_inner(schedule, vector, lanes)
     if (
         across is not None
-    ):  # read along another axis: blocks of it, so that both sides stay in their cache lines and pages
+    ):  # read along another axis: blocks of it, so that both sides stay in their cache lines
         many, few = schedule.split(across, lanes)
         rest = [v for v in loops if v is not across]
-        schedule.reorder(*rest, many, outer, few)
+        chunked, inside = (many, outer) if many.extent >= outer.extent else (outer, many)
+        schedule.reorder(*rest, chunked, inside, few)
         unroll_neighbours(schedule, few)
-        loops = [*rest, many, outer]
-        distribute(schedule, loops, cost * lanes * lanes)
+        block = cost * lanes * lanes * inside.extent
+        if _product(tuple(v.extent for v in rest)) >= FEW_CHUNKS:
+            distribute(schedule, rest, block * chunked.extent)
+        else:  # the loop inside is not among the chunks': its tail, which masks lanes, is cut off
+            distribute(schedule, [*rest, chunked], block)
         return finished(schedule, "transpose", pairs)
     distribute(schedule, [*loops, outer], cost * lanes / 4)
     return finished(schedule, "sweep", pairs)
@@ -99,6 +105,41 @@ def _transposed(roots: list[Expr], loops: list[Var]) -> Var | None:
             if unit is not None and unit is not loops[-1] and unit.extent > 1:
                 return unit
     return None
+
+
+def _forward(stores: list[Stmt], loops: list[Var]) -> list[Stmt]:
+    """Run a loop from its end where some operand is read backwards along it, and strided along the last."""
+    for e in walk([e for s in stores for e in expressions(s)]):
+        if isinstance(e, Load) and e.indices:
+            where = index.place(e.buffer, e.indices)
+            if index.stride_of(where, loops[-1]) in (-1, 0, 1):
+                continue
+            for var in loops[:-1]:
+                if index.stride_of(where, var) == -1:
+                    return [substitute_stmt(s, {var: index.sub(var.extent - 1, var)}) for s in stores]
+    return stores
+
+
+def _taken_apart(stores: list[Stmt], loops: list[Var]) -> tuple[list[Stmt], list[Var]]:
+    """Make two loops of one that an operand repeats along, or reads in groups: no index then divides.
+
+    The parts are whole, and long enough for vectors.
+    """
+    sizes: dict[Expr, set[int]] = {}
+    for e in walk([e for s in stores for e in expressions(s)]):
+        if isinstance(e, Call) and e.fn in ("floordiv", "mod") and isinstance(e.args[1], Const):
+            sizes.setdefault(e.args[0], set()).add(int(e.args[1].value))
+    found: list[Var] = []
+    for var in loops:
+        size, *others = sizes.get(var, {0})
+        if others or not LONG_PART <= size < var.extent or var.extent % size:
+            found.append(var)
+            continue
+        outer, inner = Var(f"{var.name}o", var.extent // size), Var(f"{var.name}i", size)
+        whole = index.add(index.mul(outer, size), inner)
+        stores = [substitute_stmt(s, {var: whole}) for s in stores]
+        found += [outer, inner]
+    return stores, found
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -1,0 +1,55 @@
+"""Copies that move elements: turned, flipped and repeated axes are read in vectors, without divisions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stratal as st
+
+COPIES: dict[str, tuple[tuple[int, ...], str, str]] = {
+    "turned": ((300, 200), "permute_dims(x, (1, 0))", "transpose"),
+    "turned, odd": ((211, 307), "permute_dims(x, (1, 0))", "transpose"),
+    "few rows turned": ((5, 4001), "permute_dims(x, (1, 0))", "transpose"),
+    "few columns turned": ((4001, 5), "permute_dims(x, (1, 0))", "transpose"),
+    "stacks turned": ((70, 33, 41), "permute_dims(x, (0, 2, 1))", "transpose"),
+    "the last axis first": ((30, 40, 50), "permute_dims(x, (2, 0, 1))", "transpose"),
+    "a quarter turn": ((300, 207), "rot90(x)", "transpose"),
+    "three quarters": ((300, 207), "rot90(x, 3)", "transpose"),
+    "half a turn": ((300, 207), "rot90(x, 2)", "sweep"),
+    "tiles": ((120, 130), "tile(x, (3, 2))", "sweep"),
+    "tiles of a prime width": ((11, 127), "tile(x, (3, 40))", "sweep"),
+    "short tiles": ((50, 20), "tile(x, (2, 30))", "sweep"),
+    "heads side by side": ((6, 40, 50, 64), "reshape(permute_dims(x, (0, 2, 1, 3)), (6, 50, 2560))", "sweep"),
+}
+
+
+def _call(words: str, space: Any) -> Callable[[Any], Any]:
+    names = {name: getattr(space, name) for name in ("permute_dims", "reshape", "rot90", "tile")}
+    return eval(f"lambda x: {words}", names)  # noqa: S307
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bfloat16"])
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_hold_numpys_elements(name: str, dtype: str) -> None:
+    shape, words, tactic = COPIES[name]
+    x = np.random.default_rng(0).integers(-100, 100, shape).astype(np.float32)
+    given = st.tensor(x).astype(dtype)
+    copy = st.compile(_call(words, st), dynamic=False)
+    found = copy(given)
+    assert tactic in str(copy.explain()), "the way it was meant to go"
+    np.testing.assert_array_equal(found.numpy().astype(np.float32), _call(words, np)(x))
+
+
+@pytest.mark.parametrize("name", ["tiles", "tiles of a prime width", "heads side by side"])
+def test_repeated_axes_are_loops_of_their_own(name: str) -> None:
+    shape, words, _ = COPIES[name]
+    copy = st.compile(_call(words, st), dynamic=False)
+    copy(st.zeros(shape))
+    loops = str(copy.explain(kernel=1)).split("loops")[-1]
+    (lane, *_) = re.findall(r"vector (\w+) in", loops)
+    assert not re.search(rf"\b{lane}\b[^()]*\)* (%|//) \d", loops), "no lane divides"
