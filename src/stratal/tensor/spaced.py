@@ -5,16 +5,18 @@ Ends are numbers or arrays that broadcast; the values are then the first axis, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import as_dtype, complex64, float32
+from stratal.base.dtypes import DType, as_dtype, complex64, float32
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.tensor.arguments import check_device
 from stratal.tensor.arrays import Array
+from stratal.tensor.ramps import write_ramp, written
 from stratal.tensor.tensor import Tensor, tensor
 
 
@@ -26,16 +28,21 @@ def _end(name: str, given: Any) -> Array:
     return found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
 
 
-def _spaced(name: str, rule: Callable[..., Array], ends: tuple[Array, Array], num: Any, dtype: Any) -> Tensor:
+def _count(name: str, num: Any) -> int:
     if not hasattr(num, "__index__") or index(num) < 0:
         raise AttributeValueError(f"{name}: needs a number of values", got=repr(num))
+    return index(num)
+
+
+def _spaced(name: str, rule: Callable[..., Array], ends: tuple[Array, Array], num: Any, dtype: Any) -> Tensor:
+    count = _count(name, num)
     try:
         np.broadcast_shapes(*(end.shape for end in ends))
     except ValueError:
         got = " and ".join(str(list(end.shape)) for end in ends)
         raise ShapeError(f"{name}: the ends do not broadcast", got=got) from None
     with np.errstate(all="ignore"):
-        values = rule(*ends, index(num))
+        values = rule(*ends, count)
     target = as_dtype(dtype or (complex64 if values.dtype.kind == "c" else float32))
     if values.dtype.kind == "c" and not target.is_complex:
         raise AttributeValueError(f"{name}: complex ends have complex values between them", got=str(target))
@@ -53,7 +60,25 @@ def linspace(
     check_device(device)
     ends = _end("linspace", start), _end("linspace", stop)
     count = num if num is not None else steps
+    if all(end.ndim == 0 and end.dtype.kind == "f" for end in ends):
+        return _line(*map(float, ends), _count("linspace", count), endpoint, as_dtype(dtype or float32))
     return _spaced("linspace", lambda a, b, n: np.linspace(a, b, n, endpoint=endpoint), ends, count, dtype)
+
+
+def _line(first: float, last: float, count: int, endpoint: bool, dtype: DType) -> Tensor:
+    """Return values between two numbers, written where they stay."""
+    step = (last - first) / max(count - 1 if endpoint else count, 1)
+
+    def write(out: Array) -> None:
+        if math.isfinite(step) and (step or first == last):
+            write_ramp(out, first, step)
+            if endpoint:
+                out[1:][-1:] = last
+        else:  # steps below the least number: NumPy divides later
+            with np.errstate(all="ignore"):
+                out[...] = np.linspace(first, last, count, endpoint=endpoint)
+
+    return written(dtype, (count,), write)
 
 
 def logspace(

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import float32, int64
+from stratal.base.dtypes import as_dtype, float32, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, broadcast_shapes, common_dtype
-from stratal.tensor.creation import diagonal_order, zeros
+from stratal.tensor.creation import diagonal_order, eye, matrix_sizes, zeros
 from stratal.tensor.elementwise import FUNCTIONS, cast, pow, where
 from stratal.tensor.linear import bmm, diagonal, mv, outer, tensordot, vecdot
 from stratal.tensor.naming import two_names
-from stratal.tensor.shapes import broadcast_to, expand_dims, moveaxis, pad_constant, ravel, reshape, roll
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.ramps import Array, write_places, written
+from stratal.tensor.shapes import (
+    as_shape,
+    broadcast_to,
+    expand_dims,
+    moveaxis,
+    pad_constant,
+    ravel,
+    reshape,
+    roll,
+)
+from stratal.tensor.tensor import Tensor
 
 _add, _mul = FUNCTIONS["add"], FUNCTIONS["multiply"]
 
@@ -80,7 +90,7 @@ def fill_diagonal(x: Any, value: Any) -> Tensor:
 
 def identity(n: int, dtype: Any = None) -> Tensor:
     """Return the identity matrix."""
-    return cast(diagonal_order((n, n), 0, "equal"), dtype or float32)
+    return eye(n, dtype=dtype)
 
 
 # -- triangles and coordinates -------------------------------------------------------------------------------
@@ -91,17 +101,38 @@ def tri(n: int, m: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
 
 def tril_indices(row: int, col: int | None = None, offset: int = 0, *, dtype: Any = int64) -> Tensor:
     """Return rows and columns of the places on and below a diagonal, as a matrix of two rows."""
-    return tensor(np.stack(np.tril_indices(row, offset, row if col is None else col)), dtype=dtype)
+    sizes = matrix_sizes(row, row if col is None else col)
+    return _places(sizes, lambda diagonal: (0 * diagonal, diagonal + 1), offset, dtype)
 
 
 def triu_indices(row: int, col: int | None = None, offset: int = 0, *, dtype: Any = int64) -> Tensor:
     """Return rows and columns of the places on and above a diagonal, as a matrix of two rows."""
-    return tensor(np.stack(np.triu_indices(row, offset, row if col is None else col)), dtype=dtype)
+    sizes = matrix_sizes(row, row if col is None else col)
+    return _places(sizes, lambda diagonal: (diagonal, sizes[1] + 0 * diagonal), offset, dtype)
+
+
+def _places(sizes: Sequence[Any], part: Callable[[Any], Any], offset: int, dtype: Any) -> Tensor:
+    """Return what lies from one column to before another in each row, by the column of the diagonal there."""
+    numbers = np.arange(sizes[0])
+    first, stop = (np.clip(c, 0, sizes[1]) for c in part(numbers + offset))
+    found = stop > first
+    rows, first, lengths = numbers[found], first[found], (stop - first)[found]
+    shape = (2, int(lengths.sum()))
+    places = written(int64, shape, lambda out: write_places(out, rows, first, lengths))
+    return cast(places, dtype)
 
 
 def indices(dimensions: Sequence[int], dtype: Any = int64) -> Tensor:
     """Return the coordinates of every place of a shape: one array an axis, stacked."""
-    return tensor(np.indices(tuple(dimensions)), dtype=dtype)
+    sizes = as_shape("indices", (dimensions,))
+    if any(n < 0 for n in sizes):
+        raise AttributeValueError("indices: a size is negative", got=str(list(sizes)))
+
+    def write(out: Array) -> None:
+        for axis, n in enumerate(sizes):
+            out[axis] = np.arange(n).reshape(n, *(1,) * (len(sizes) - 1 - axis))
+
+    return written(as_dtype(dtype), (len(sizes), *sizes), write)
 
 
 @two_names

@@ -12,16 +12,17 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.tensor.arguments import check_axis, check_device
 from stratal.tensor.build import as_tensor
 from stratal.tensor.indexing import take
+from stratal.tensor.ramps import Array, mirror, write_ramp, write_window, written
 from stratal.tensor.shapes import moveaxis
-from stratal.tensor.tensor import Tensor, tensor
-
-Array = np.ndarray[Any, Any]
+from stratal.tensor.tensor import Tensor
 
 
 def _weights(
-    name: str, length: int, formula: Callable[[int], Array], periodic: bool, dtype: Any, device: Any
+    name: str, length: int, periodic: bool, dtype: Any, device: Any, write: Callable[[Array, int], None]
 ) -> Tensor:
-    """Return a symmetric window, or the first `length` of `length + 1` weights: those of one period."""
+    """Return the symmetric window that `write` writes, or the first `length` of `length + 1` weights: those
+    of one period. One weight is 1.
+    """
     check_device(device)
     wanted = as_dtype(dtype or float32)
     if not wanted.is_float:
@@ -29,7 +30,7 @@ def _weights(
     if length < 0:
         raise AttributeValueError(f"{name}: the number of weights is not negative", got=str(length))
     count = length + 1 if periodic and length > 1 else length
-    return tensor(formula(count)[:length].astype(wanted.np))
+    return written(wanted, (length,), lambda out: write(out, count) if count > 1 else out.fill(1))
 
 
 def hann_window(
@@ -45,31 +46,47 @@ def hamming_window(
 ) -> Tensor:  # fmt: skip
     """Return alpha - beta cos(2 pi k / n); n is the length, or one less where not `periodic`."""
 
-    def formula(n: int) -> Array:
-        return alpha - beta * np.cos(2 * np.pi * np.arange(n) / max(n - 1, 1)) if n != 1 else np.ones(1)
+    def write(out: Array, count: int) -> None:
+        write_window(out, count, lambda square: (alpha - beta) + 2 * beta * square)
 
-    return _weights("hamming_window", window_length, formula, periodic, dtype, device)
+    return _weights("hamming_window", window_length, periodic, dtype, device, write)
 
 
 def blackman_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
     """Return 0.42 - 0.5 cos(2 pi k / n) + 0.08 cos(4 pi k / n)."""
-    return _weights("blackman_window", window_length, np.blackman, periodic, dtype, device)
+
+    def write(out: Array, count: int) -> None:
+        write_window(out, count, lambda square: (0.36 + 0.64 * square) * square)
+
+    return _weights("blackman_window", window_length, periodic, dtype, device, write)
 
 
 def bartlett_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
     """Return weights that go up from 0 to 1 along a line, and down again."""
-    return _weights("bartlett_window", window_length, np.bartlett, periodic, dtype, device)
+
+    def write(out: Array, count: int) -> None:
+        write_ramp(out[: (count + 1) // 2], 0.0, 2 / (count - 1))
+        mirror(out, count)
+
+    return _weights("bartlett_window", window_length, periodic, dtype, device, write)
 
 
 def kaiser_window(
     window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None, device: Any = None
 ) -> Tensor:
     """Return I0(beta sqrt(1 - (2 k / n - 1)^2)) / I0(beta)."""
-    return _weights("kaiser_window", window_length, lambda n: np.kaiser(n, beta), periodic, dtype, device)
+
+    def write(out: Array, count: int) -> None:
+        middle = (count - 1) / 2
+        height = np.sqrt(1 - ((np.arange((count + 1) // 2) - middle) / middle) ** 2)
+        out[: height.size] = np.i0(beta * height) / np.i0(beta)
+        mirror(out, count)
+
+    return _weights("kaiser_window", window_length, periodic, dtype, device, write)
 
 
 # -- NumPy's names, symmetric --------------------------------------------------------------------------------
