@@ -94,3 +94,20 @@ def test_integers_are_divided_as_one_at_a_time(dtype: str, target: str) -> None:
                 np.testing.assert_array_equal(got.numpy(), want)
             if dtype in ("int64", "uint64", "int8"):
                 np.testing.assert_array_equal(st.gcd(*given).numpy(), np.gcd(x, y))
+
+
+@pytest.mark.parametrize("target", ["host", "haswell"])
+def test_remainders_of_floats_are_exact_whatever_the_quotient(target: str) -> None:
+    """One step finds them where it is below 2**50; where a lane's is not, a function that takes six."""
+    rng = np.random.default_rng(0)
+    special = np.array([0.0, -0.0, 1.0, -2.5, 1e-45, -3e38, np.inf, -np.inf, np.nan], np.float32)
+    pairs = [g.ravel() for g in np.meshgrid(special, special)]
+    signs, sizes = rng.choice([-1, 1], (2, 4000)), np.exp(rng.uniform(-100, 88, (2, 4000)))
+    sizes[:, :2000] = rng.exponential(10, (2, 2000))
+    x, y = (np.concatenate([p, v]).astype(np.float32) for p, v in zip(pairs, signs * sizes, strict=True))
+    with settings.target(target), np.errstate(all="ignore"):
+        got = st.compile(lambda x, y: (st.fmod(x, y), x % y, x // y))(st.tensor(x), st.tensor(y))
+        for ours, want in zip(got, (np.fmod(x, y), x % y, x // y), strict=True):
+            np.testing.assert_array_equal(ours.numpy(), want)
+            numbers = ~np.isnan(want)
+            assert np.array_equal(np.signbit(ours.numpy())[numbers], np.signbit(want)[numbers])

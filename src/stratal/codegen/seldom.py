@@ -30,17 +30,17 @@ class Seldom(Turning):
     def _rarely(self, e: Call, operands: Sequence[str], lanes: int) -> str:
         """Emit the choice between the result as a rule and what the function gives."""
         definition, ty = rare(e.fn, e.dtype), register_type(e.dtype)
-        x, usual = operands
-        needed = _steps(definition.condition, {definition.x: x}, self.scalars, lanes)
+        *xs, usual = operands
+        needed = _steps(definition.condition, dict(zip(definition.xs, xs, strict=True)), self.scalars, lanes)
         function = f"call {ty} {self._function(e.fn, e.dtype)}"
         before, seldom, after = self.target.label, self._fresh("seldom")[1:], self._fresh("after")[1:]
         some = self._any(needed) if lanes else needed
         self._line(f"  br i1 {some}, label %{seldom}, label %{after}, !prof !2")
         self._block(seldom)
         if lanes:
-            found = self._lane_after_lane(function, (needed, x, usual), ty, (before, after))
+            found = self._lane_after_lane(function, needed, operands, ty, (before, after))
         else:
-            found = self._append(f"{function}({ty} {x})")
+            found = self._append(f"{function}({', '.join(f'{ty} {x}' for x in xs)})")
             self._line(f"  br label %{after}")
         self._block(after)
         return self._append(f"phi {vector_of(ty, lanes)} [{usual}, %{before}], [{found}, %{seldom}]")
@@ -62,18 +62,20 @@ class Seldom(Turning):
         return self._append(f"phi {ty} [{usual}, %{before}], [{found}, %{seldom}]")
 
     def _lane_after_lane(
-        self, function: str, operands: tuple[str, str, str], ty: str, around: tuple[str, str]
+        self, function: str, needed: str, operands: Sequence[str], ty: str, around: tuple[str, str]
     ) -> str:
-        """Emit a loop over lanes, in the block that was begun, and return the vector of results."""
+        """Emit a loop over lanes, in the block that was begun, and return the vector of results.
+
+        The last operand is what a lane has that does not need the function.
+        """
         (before, after), here, vector = around, self.target.label, vector_of(ty, self.lanes)
         lane, some, more, next_ = (self._fresh(name) for name in ("lane", "some", "more", "next"))
         self._line(f"  {lane} = phi i64 [0, %{before}], [{next_}, %{here}]")
-        self._line(f"  {some} = phi {vector} [{operands[2]}, %{before}], [{more}, %{here}]")
-        types = (vector_of("i1", self.lanes), vector, vector)
-        pairs = zip(types, operands, strict=True)
-        needed, x, usual = (self._append(f"extractelement {t} {v}, i64 {lane}") for t, v in pairs)
-        found = self._append(f"{function}({ty} {x})")
-        chosen = self._append(f"select i1 {needed}, {ty} {found}, {ty} {usual}")
+        self._line(f"  {some} = phi {vector} [{operands[-1]}, %{before}], [{more}, %{here}]")
+        mine = self._append(f"extractelement {vector_of('i1', self.lanes)} {needed}, i64 {lane}")
+        *xs, usual = (self._append(f"extractelement {vector} {v}, i64 {lane}") for v in operands)
+        found = self._append(f"{function}({', '.join(f'{ty} {x}' for x in xs)})")
+        chosen = self._append(f"select i1 {mine}, {ty} {found}, {ty} {usual}")
         self._line(f"  {more} = insertelement {vector} {some}, {ty} {chosen}, i64 {lane}")
         self._line(f"  {next_} = add i64 {lane}, 1")
         again = self._append(f"icmp ult i64 {next_}, {self.lanes}")
@@ -87,9 +89,11 @@ class Seldom(Turning):
             definition, ty = rare(fn, dtype), register_type(dtype)
             lines: list[str] = []
             scalars = ScalarEmitter(_numbered(lines), self.scalars.instructions)
-            result = _steps(definition.value, {definition.x: "%x"}, scalars, 0)
+            names: dict[Expr, str] = {load: f"%x{k}" for k, load in enumerate(definition.xs)}
+            result = _steps(definition.value, names, scalars, 0)
             text = "\n".join((*lines, f"  ret {ty} {result}"))
-            self.functions[name] = f"define internal {ty} {name}({ty} %x) #0 {{\n{text}\n}}\n"
+            taken = ", ".join(f"{ty} {x}" for x in names.values())
+            self.functions[name] = f"define internal {ty} {name}({taken}) #0 {{\n{text}\n}}\n"
             self.scalars.declared |= scalars.declared
         return name
 
@@ -108,7 +112,7 @@ def _numbered(lines: list[str]) -> Emit:
 
 
 def _steps(root: Expr, names: Mapping[Expr, str], scalars: ScalarEmitter, lanes: int) -> str:
-    """Emit an expression of one operand, whose name is known, and return the name of its value."""
+    """Emit an expression of operands whose names are known, and return the name of its value."""
     found = dict(names)
     for e in walk([root]):
         if isinstance(e, Const):

@@ -53,6 +53,7 @@ FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     "far_sin": (2, "b, or the sine of a where a is 2^47 or more"),
     "far_cos": (2, "b, or the cosine of a where a is 2^47 or more"),
     "far_tan": (2, "b, or the tangent of a where a is 2^47 or more"),
+    "far_mod": (3, "c, or the remainder of a by b, both not negative, where the quotient is 2^50 or more"),
     "pick8": (9, "of eight 32-bit constants the one the lowest three bits of a uint32 count; their dtype"),
     "bytes4": (4, "int32 that has the bits of four 8-bit integers, the first lowest"),
     "dot4": (3, "int32: a + four products of bytes, unsigned ones of b with signed ones of c; wraps"),

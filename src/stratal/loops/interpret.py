@@ -99,14 +99,15 @@ def _step(expr: Expr, scope: _Scope) -> Array:
     raise VerifyError("interpreter: a loop variable has no value", got=str(expr))
 
 
-def _rarely(expr: Call, x: Array, usual: Array) -> Array:
-    """Return the usual result, and the defined one where it is another."""
+def _rarely(expr: Call, *operands: Array) -> Array:
+    """Return the usual result, the last operand, and the defined one where it is another."""
     definition = rare(expr.fn, expr.dtype)
-    x, usual = np.broadcast_arrays(x, usual)
-    (needed,) = evaluate([definition.condition], {definition.x: x}, {})
+    *xs, usual = np.broadcast_arrays(*operands)
+    (needed,) = evaluate([definition.condition], dict(zip(definition.xs, xs, strict=True)), {})
     if not np.any(needed):
         return usual
-    (found,) = evaluate([definition.value], {definition.x: x[needed]}, {})
+    given: dict[Expr, Array] = {load: x[needed] for load, x in zip(definition.xs, xs, strict=True)}
+    (found,) = evaluate([definition.value], given, {})
     result = usual.copy()
     result[needed] = found
     return result

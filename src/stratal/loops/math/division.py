@@ -22,6 +22,7 @@ from stratal.loops.math.arith import (
     gt,
     like,
     lt,
+    mul,
     ne,
     neg,
     select,
@@ -29,12 +30,11 @@ from stratal.loops.math.arith import (
     to_bits,
 )
 
-# Each step takes 52 bits off the quotient: one of float32 is below 2^277, one of float64 below 2^2098.
-_STEPS: Final = {float32: 6, float64: 2}
+_STEPS: Final = 2  # for float64: each takes 52 bits off the quotient, which is below 2^2098
 
 
 def _fmod_size(a: Expr, b: Expr, steps: int) -> Expr:
-    """Return |a| mod |b| of float64, exactly, for quotients below 2^(50 * steps); NaN beyond.
+    """Return a mod b of float64, both not negative, exactly, for quotients below 2^(50 * steps); NaN beyond.
 
     A rounded quotient q leaves a remainder a - q*b that float64 holds exactly, so fma finds it without error;
     it may be negative, or the next step may take off what the last one rounded away.
@@ -49,8 +49,19 @@ def _fmod_size(a: Expr, b: Expr, steps: int) -> Expr:
 
 def fmod(x: Expr, y: Expr) -> Expr:
     """Return the remainder with the sign of x, as in C, exactly; NaN for a float64 quotient over 2^100."""
-    size = _fmod_size(cast(absolute(x), float64), cast(absolute(y), float64), _STEPS[x.dtype])
-    return copysign(cast(size, x.dtype), x)
+    a, b = cast(absolute(x), float64), cast(absolute(y), float64)
+    size = _fmod_size(a, b, 1 if x.dtype is float32 else _STEPS)
+    return copysign(cast(call("far_mod", a, b, size) if x.dtype is float32 else size, x.dtype), x)
+
+
+def is_far_quotient(a: Expr, b: Expr) -> Expr:
+    """Return whether one step does not find a remainder, which is a number."""
+    return both(both(gt(a, mul(b, like(2.0**50, b))), lt(a, like(INF, a))), gt(b, like(0.0, b)))
+
+
+def far_mod(a: Expr, b: Expr) -> Expr:
+    """Return such a remainder of numbers float32 holds: their quotient is below 2^277."""
+    return _fmod_size(a, b, 6)
 
 
 def remainder(x: Expr, y: Expr) -> Expr:

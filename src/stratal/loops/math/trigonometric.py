@@ -48,6 +48,11 @@ _COS64: Final = (
     0.04166666666666659, -0.0013888888888872186, 2.480158728829539e-05, -2.7557314015122374e-07,
     2.0875678084756356e-09, -1.135733671452627e-11,
 )  # fmt: skip  # 2^-63.8
+# (tan(r)/r - 1)/r^2 in r^2, |r| <= pi/4, float64 coefficients: 2^-29.5
+_TAN_SHORT: Final = (
+    0.3333334978373203, 0.1333266232086078, 0.05406003485597991, 0.021281560038586902, 0.010837479708701483,
+    8.737347748651738e-05, 0.004377365577379253,
+)  # fmt: skip
 # (atan(t)/t - 1)/t^2 in t^2, |t| <= 1: 2^-25.8 and 2^-54.6
 _ATAN32: Final = (
     -0.33333152532577515, 0.19993767142295837, -0.14211007952690125, 0.1066582202911377,
@@ -138,6 +143,13 @@ def _tangent_of(angle: Angle) -> Expr:
     return div(select(odd, neg(c), s), select(odd, s, c))
 
 
+def _single_tangent(angle: Angle) -> Expr:
+    """Return the tangent in float32 of an angle reduced in float64: rounded, and then divided."""
+    z = mul(angle.r, angle.r)
+    t = cast(fma(mul(angle.r, z), polynomial(z, _TAN_SHORT), angle.r), float32)
+    return select(_bit(angle.quadrant, 1), div(like(-1.0, t), t), t)
+
+
 def sin(x: Expr) -> Expr:
     """Return the sine."""
     a = absolute(x)
@@ -151,9 +163,12 @@ def cos(x: Expr) -> Expr:
 
 
 def tan(x: Expr) -> Expr:
-    """Return the tangent. Both precisions divide in float64."""
-    a = cast(absolute(x), float64)
-    return flip_sign(cast(call("far_tan", a, _tangent_of(_near_angle(a))), x.dtype), sign_bit(x))
+    """Return the tangent."""
+    a = absolute(x)
+    near = (
+        _single_tangent(_near_angle(cast(a, float64))) if x.dtype is float32 else _tangent_of(_near_angle(a))
+    )
+    return flip_sign(call("far_tan", a, near), sign_bit(x))
 
 
 def is_far(a: Expr) -> Expr:
@@ -173,7 +188,7 @@ def far_cos(a: Expr) -> Expr:
 
 def far_tan(a: Expr) -> Expr:
     """Return the tangent of such an angle."""
-    return _tangent_of(far_angle(a))
+    return cast(_tangent_of(far_angle(cast(a, float64))), a.dtype)
 
 
 def _half_pi_minus(p: Expr, turns: int = 1) -> Expr:
