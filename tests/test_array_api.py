@@ -7,6 +7,7 @@ import pytest
 
 import stratal as st
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
+from stratal.tensor.sets import LARGE
 
 A = np.array([[1.5, -0.0, 0.0], [np.nan, -3.0, np.inf]], np.float32)
 ROW = np.array([3.0, 1.0, 1.0, 2.0, np.nan, np.nan], np.float32)
@@ -131,6 +132,23 @@ def test_sets_are_numpys_and_every_nan_is_its_own():
     assert st.unique_inverse(st.tensor(grid)).inverse_indices.shape == (3, 2)
     _, counts = st.unique(st.tensor(grid), return_counts=True)
     same(counts, [3, 3])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
+def test_sets_of_many_elements_are_those_of_few(dtype):
+    rng = np.random.default_rng(0)
+    x = np.rint(rng.normal(size=(LARGE + 3, 2)) * 3e3)
+    if dtype in (np.float32, np.float64, np.float16):
+        x[rng.random(x.shape) < 1e-3] = np.nan
+        x = x.astype(dtype)
+    else:
+        x = (x % 256).astype(dtype)
+    want = np.unique(x, True, True, True, equal_nan=False)
+    for ours, theirs in zip(st.unique_all(st.tensor(x)), want, strict=True):
+        same(ours, theirs)
+    same(st.unique_values(st.tensor(x)), want[0])
+    same(st.unique_counts(st.tensor(x)).counts, want[3])
+    same(st.unique(st.tensor(x), return_inverse=True)[1], want[2])
 
 
 def test_membership():

@@ -23,7 +23,7 @@ def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ..
             "index: the mask has another shape", got=f"{list(t.shape)} for {list(against)}"
         )
     found = np.nonzero(_known("nonzero", t))
-    return tuple(tensor(part.astype(np.int64)) for part in found)
+    return tuple(tensor(part.astype(np.int64, copy=False)) for part in found)
 
 
 def _known(name: str, t: Tensor) -> np.ndarray[Any, Any]:
@@ -39,13 +39,13 @@ def _known(name: str, t: Tensor) -> np.ndarray[Any, Any]:
 
 def argwhere(x: Any, /) -> Tensor:
     """Return the indices of elements that are not zero, one row each. The value is needed now."""
-    return tensor(np.argwhere(_known("argwhere", as_tensor(x, "argwhere"))).astype(np.int64))
+    return tensor(np.argwhere(_known("argwhere", as_tensor(x, "argwhere"))).astype(np.int64, copy=False))
 
 
 def flatnonzero(x: Any, /) -> Tensor:
     """Return the row-major places of elements that are not zero. The value is needed now."""
     t = as_tensor(x, "flatnonzero")
-    return tensor(np.flatnonzero(_known("flatnonzero", t)).astype(np.int64))
+    return tensor(np.flatnonzero(_known("flatnonzero", t)).astype(np.int64, copy=False))
 
 
 __all__ = ["argwhere", "flatnonzero", "nonzero"]

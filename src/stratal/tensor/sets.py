@@ -6,11 +6,15 @@ this is an error that says so. As the array API asks, every NaN is different fro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from stratal.base.dtypes import as_dtype
 from stratal.base.errors import AttributeValueError, CaptureError
+from stratal.base.types import TensorType
+from stratal.runtime.storage import Storage
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.arrays import Array
 from stratal.tensor.build import as_tensor, common_dtype
@@ -18,8 +22,11 @@ from stratal.tensor.elementwise import cast
 from stratal.tensor.naming import two_names
 from stratal.tensor.reductions import any as any_of
 from stratal.tensor.shapes import expand_dims, ravel
+from stratal.tensor.sorting import sort
 from stratal.tensor.state import MODE
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import Tensor, hold, tensor
+
+LARGE = 1 << 16  # elements that a program sorts faster than NumPy, first calls of it aside
 
 
 class UniqueAll(NamedTuple):
@@ -55,29 +62,87 @@ def _known(name: str, x: Any) -> Array:
     return t._value(name).array
 
 
+def _distinct(
+    name: str, x: Any, first: bool = False, inverse: bool = False, counts: bool = False
+) -> list[Tensor]:
+    """Return the different elements in order and, as asked, where each was first, the way back, how often."""
+    array = _known(name, x)
+    if array.size >= LARGE and array.dtype.kind != "c":
+        parts = _distinct_of_many(name, array, placed=first or inverse)
+        chosen = (True, first, inverse, counts)
+        found = [make() for make, asked in zip(parts, chosen, strict=True) if asked]
+    else:
+        made: Any = np.unique(array, first, inverse, counts, equal_nan=False)  # type: ignore[call-overload]
+        found = list(made) if isinstance(made, tuple) else [made]
+    values, *places = found
+    if inverse:
+        places[int(first)] = places[int(first)].reshape(array.shape)
+    return [tensor(values), *(tensor(part.astype(np.int64, copy=False)) for part in places)]
+
+
+def _distinct_of_many(name: str, array: Array, placed: bool) -> list[Callable[[], Array]]:
+    """Return what makes the four parts, from the sorted elements."""
+    ordered, order = _in_order(name, array.reshape(-1), placed)
+    fresh = _fresh(ordered)
+    starts = np.flatnonzero(fresh)
+
+    def inverse() -> Array:
+        back = np.empty(len(order), np.int64)
+        back[order] = np.cumsum(fresh) - 1
+        return back
+
+    return [
+        lambda: ordered[starts], lambda: order[starts], inverse, lambda: np.diff(starts, append=len(ordered)),
+    ]  # fmt: skip
+
+
+def _in_order(name: str, elements: Array, placed: bool) -> tuple[Array, Array]:
+    """Return many elements in order and, if `placed`, where they stood.
+
+    They are filled up to one of few sizes, each of which has a program, by what is last in order.
+    """
+    n = len(elements)
+    power = 1 << (n - 1).bit_length()
+    storage = Storage.empty(
+        TensorType(as_dtype(elements.dtype), (power if 4 * n > 3 * power else 3 * power // 4,))
+    )
+    storage.array[:n] = elements
+    kind = elements.dtype.kind
+    last = True if kind == "b" else np.iinfo(elements.dtype).max if kind in "iu" else np.nan
+    storage.array[n:] = last
+    t = hold(storage)
+    if not placed:
+        return sort(t, axis=0)._value(name).array[:n], np.empty(0, np.int64)
+    values, order = sort(t, dim=0)
+    return values._value(name).array[:n], order._value(name).array[:n]
+
+
+def _fresh(rows: Array) -> Array:
+    """Return which rows differ from the one before."""
+    fresh = np.ones(len(rows), bool)
+    differs = rows[1:] != rows[:-1]
+    fresh[1:] = differs if rows.ndim == 1 else differs.any(axis=tuple(range(1, rows.ndim)))
+    return fresh
+
+
 def unique_all(x: Any, /) -> UniqueAll:
     """Return the different elements in order, where they stood first, the way back, and their counts."""
-    array = _known("unique_all", x)
-    values, first, inverse, counts = np.unique(array, True, True, True, equal_nan=False)
-    indices = (part.astype(np.int64) for part in (first, inverse.reshape(array.shape), counts))
-    return UniqueAll(tensor(values), *map(tensor, indices))
+    return UniqueAll(*_distinct("unique_all", x, first=True, inverse=True, counts=True))
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
     """Return the different elements in order and how often each occurs."""
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
+    return UniqueCounts(*_distinct("unique_counts", x, counts=True))
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
     """Return the different elements in order, and for each element of `x` its place among them."""
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
+    return UniqueInverse(*_distinct("unique_inverse", x, inverse=True))
 
 
 def unique_values(x: Any, /) -> Tensor:
     """Return the different elements in order."""
-    return tensor(np.unique(_known("unique_values", x), equal_nan=False))
+    return _distinct("unique_values", x)[0]
 
 
 def unique(
@@ -87,14 +152,16 @@ def unique(
     """Return the different elements in order, or slices along `dim`; with their places and counts if asked,
     as in PyTorch.
     """
+    if dim is None:
+        parts = _distinct("unique", x, inverse=return_inverse, counts=return_counts)
+        return tuple(parts) if len(parts) > 1 else parts[0]
     array = _known("unique", x)
-    axis = None if dim is None else check_axis("unique", dim, array.ndim)
+    axis = check_axis("unique", dim, array.ndim)
     values, inverse, counts = np.unique(
         array, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
     )
-    shape = array.shape if axis is None else (array.shape[axis],)
     parts = [tensor(values)]
-    parts += [tensor(inverse.reshape(shape).astype(np.int64))] if return_inverse else []
+    parts += [tensor(inverse.reshape(array.shape[axis]).astype(np.int64))] if return_inverse else []
     parts += [tensor(counts.astype(np.int64))] if return_counts else []
     return tuple(parts) if len(parts) > 1 else parts[0]
 
@@ -108,13 +175,12 @@ def unique_consecutive(
     array = _known("unique_consecutive", x)
     axis = 0 if dim is None else check_axis("unique_consecutive", dim, array.ndim)
     rows = np.moveaxis(array.reshape(-1) if dim is None else array, axis, 0)
-    fresh = np.ones(len(rows), bool)
-    fresh[1:] = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
-    inverse, starts = np.cumsum(fresh) - 1, np.flatnonzero(fresh)
-    parts = [tensor(np.ascontiguousarray(np.moveaxis(rows[fresh], 0, axis)))]
-    places = inverse.reshape(array.shape if dim is None else -1).astype(np.int64)
-    parts += [tensor(places)] if return_inverse else []
-    parts += [tensor(np.diff([*starts, len(rows)]).astype(np.int64))] if return_counts else []
+    fresh = _fresh(rows)
+    parts = [tensor(np.moveaxis(rows[fresh], 0, axis))]
+    if return_inverse:
+        parts.append(tensor((np.cumsum(fresh) - 1).reshape(array.shape if dim is None else -1)))
+    if return_counts:
+        parts.append(tensor(np.diff(np.flatnonzero(fresh), append=len(rows))))
     return tuple(parts) if len(parts) > 1 else parts[0]
 
 
