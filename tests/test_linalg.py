@@ -256,6 +256,21 @@ def test_a_determinant_whose_factors_leave_the_range_does_not(way, dtype):
     close(linalg.det(np.zeros((3, 3), dtype)), 0)
 
 
+@pytest.mark.parametrize("dtype", [F32, F64, C128])
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (4, 4), (140, 130)])
+def test_least_squares_leave_out_what_the_pseudo_inverse_does(way, shape, dtype):
+    u, _, vh = np.linalg.svd(draw(*shape, dtype=dtype), full_matrices=False)
+    k, b = min(shape), draw(4, shape[0], 2, dtype=dtype)
+    least = [1.0, 0.2, 0.15, 0.0]  # of the largest singular value, which is 1
+    x = np.stack([(u * np.array([1.0] * (k - 1) + [s])) @ vh for s in least]).astype(dtype)
+    for rcond in (None, 0.18):
+        want = np.linalg.pinv(x.astype(C128), rcond=1e-5 if rcond is None else rcond) @ b
+        found = linalg.lstsq(x, b, rcond)
+        close(found.solution, want)
+        assert found.rank.tolist() == [k, k, k if rcond is None else k - 1, k - 1]
+    close(linalg.lstsq(x[1], b[1]).solution, np.linalg.pinv(x[1].astype(C128)) @ b[1])
+
+
 def test_a_library_whose_integers_are_short_is_not_taken():
     def solve(*words):  # writes two pivots of 32 bits
         (ctypes.c_int32 * 2).from_address(words[4])[:] = [2, 2]
@@ -484,6 +499,9 @@ SMOOTH = {
     "det": (linalg.det, draw(3, 3)),
     "slogdet": (linalg.slogdet, draw(2, 2, dtype=C128)),
     "pinv": (linalg.pinv, np.eye(3)),
+    "lstsq": (lambda x: linalg.lstsq(x, x[:, :1] ** 2).solution, draw(4, 2)),
+    "lstsq of a low rank": (lambda x: linalg.lstsq(x[:, :1] * x[:1], x).solution, draw(3, 2)),
+    "wide lstsq": (lambda x: linalg.lstsq(x[:2], x[:2, 1:] ** 2).solution, draw(2, 3)),
     "lu_solve": (lambda x: linalg.lu_solve(*linalg.lu_factor(x), x[:, :1]), draw(3, 3)),
     "householder": (lambda x: linalg.householder_product(x, x[0] * 0.3), draw(4, 2)),
     "nuclear": (lambda x: linalg.matrix_norm(x, "nuc"), draw(3, 2)),

@@ -74,7 +74,7 @@ def pinv(
 
 
 def lstsq(x1: Any, x2: Any, /, rcond: Any = None, *, driver: str | None = None) -> LstsqResult:
-    """Return the X of least norm among those of least |A X - B|, column by column, by the pseudo-inverse.
+    """Return the X of least norm among those of least |A X - B|, column by column.
 
     Shapes: A [..., m, n], B [m] or [..., m, k] -> X [n] or [..., n, k], residuals (sums of squares over
     columns, where m > n, else empty), rank [...], singular values [..., min(m, n)]. Singular values up to
@@ -88,10 +88,11 @@ def lstsq(x1: Any, x2: Any, /, rcond: Any = None, *, driver: str | None = None) 
     if b.ndim < 2 or not known_equal(matrix("lstsq", x1).shape[-2], b.shape[-2]):
         raise ShapeError("lstsq: A and B have as many rows", got=f"{matrix('lstsq', x1).type} and {b.type}")
     a, b = matrices("lstsq", x1, b)
-    solution = pinv(a, rcond) @ b
+    relative, absolute = _cutoffs("lstsq", a, rcond, None)
+    solution = run("lstsq", a, b, broadcast_to(relative.detach(), a.shape[:-2]))
     s = svdvals(a)
     residuals = zeros((0,), dtype=s.dtype)
     if a.shape[-2] > a.shape[-1]:
         distance = FUNCTIONS["abs"](a @ solution - b)
         residuals = sum(distance * distance, axis=-2)
-    return LstsqResult(solution, residuals, _rank(s, *_cutoffs("lstsq", a, rcond, None)), s)
+    return LstsqResult(solution, residuals, _rank(s, relative, absolute), s)

@@ -145,8 +145,8 @@ def solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> Array:
 
 
 def cholesky(a: Array) -> Array:
-    n, low = a.shape[-1], np.zeros_like(a, order="C")
-    np.copyto(low, a, where=_lower(n, n))
+    n = a.shape[-1]
+    low = np.where(_lower(n, n), a, a.dtype.type(0))
     if n:
         _succeed(call("potrf", a, _count(a), b"U", n, low, n), a)
     return low
@@ -261,3 +261,25 @@ def svd(a: Array, full: bool) -> tuple[Array, Array, Array]:
 
 def svdvals(a: Array) -> Array:
     return _singular(a, b"N")[1]
+
+
+# -- least squares -------------------------------------------------------------------------------------------
+_FAR = 10  # times the cutoff: the ratio of singular values is an estimate here
+
+
+def least_squares(a: Array, b: Array, cutoff: Array) -> tuple[Array, Array]:
+    """By QR with exchanged columns. See: Bischof, "Incremental condition estimation", 1990."""
+    _finite(a)
+    *batch, m, n = a.shape
+    k, count = b.shape[-1], _count(a)
+    if not (a.size and k):
+        return np.zeros((*batch, n, k), a.dtype), np.ones(batch, bool)
+    x = np.zeros((*batch, k, max(m, n)), a.dtype)
+    x[..., :m] = b.swapaxes(-1, -2)
+    orders, ranks = np.zeros((count, n), np.int64), np.zeros(batch, np.int64)
+    least = np.asarray(np.minimum(_FAR * cutoff, 1), _real(a))
+    extra = (Work(_REAL[a.dtype.char], 2 * n),) if a.dtype.kind == "c" else ()
+    told = call("gelsy", a, count, m, n, k, _turned(a), m, x, max(m, n), orders, least, ranks,
+                Work(a.dtype.char), LENGTH, *extra)  # fmt: skip
+    _succeed(told, a)
+    return x[..., :n].swapaxes(-1, -2), np.asarray(ranks == min(m, n))

@@ -54,6 +54,12 @@ class Factorisations(Protocol):
     def svd(self, a: Array, full: bool, /) -> tuple[Array, Array, Array]:
         """Return U, S, Vh."""
 
+    def least_squares(self, a: Array, b: Array, cutoff: Array, /) -> tuple[Array, Array]:
+        """Return X of least |A X - B|, and of which matrices: those far from a rank below min(m, n).
+
+        Shapes: A [..., m, n], B [..., m, k], least ratio of singular values [...] -> [..., n, k], bool [...].
+        """
+
     def svdvals(self, a: Array, /) -> Array:
         """Return singular values."""
 

@@ -40,11 +40,7 @@ class PInv(family.OnMatrices):
     def ref(self, *arrays: Array) -> Array:
         x, cutoff = arrays
         with family.refusing(self.name, family.NO_CONVERGENCE, x):
-            u, s, vh = chosen().svd(x, False)
-        kept = s > cutoff[..., None] * s.max(axis=-1, keepdims=True, initial=0)
-        inverse = np.divide(1, s, where=kept, out=np.zeros_like(s))
-        left, right = (np.swapaxes(f, -1, -2).conj() for f in (vh, u))
-        return np.asarray(left * inverse[..., None, :] @ right)
+            return pseudo_inverse(x, cutoff)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """(I - A P) ct^H P P^H + P^H P ct^H (I - P A) - P^H ct P^H."""
@@ -85,6 +81,15 @@ class PInv(family.OnMatrices):
         yield Reject(cls(), family.types_of(float32, (3, 3), (1,)), "cutoff")
         mixed = (TensorType(float32, (3, 3)), TensorType(float64, ()))
         yield Reject(cls(), mixed, "cutoff")
+
+
+def pseudo_inverse(a: Array, cutoff: Array) -> Array:
+    """Return [..., n, m] for A [..., m, n] and the cutoff of each. Raises: Refused."""
+    u, s, vh = chosen().svd(a, False)
+    kept = s > cutoff[..., None] * s.max(axis=-1, keepdims=True, initial=0)
+    inverse = np.divide(1, s, where=kept, out=np.zeros_like(s))
+    left, right = (np.swapaxes(f, -1, -2).conj() for f in (vh, u))
+    return np.asarray(left * inverse[..., None, :] @ right)
 
 
 def _draw(types: tuple[TensorType, ...]) -> Draw:
