@@ -63,3 +63,18 @@ def test_groups_of_large_images_are_normalised(groups: int) -> None:
     found = st.compile(lambda x: F.group_norm(x, groups))(st.tensor(x))
     want = torch.nn.functional.group_norm(torch.tensor(x), groups)
     np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_an_index_that_is_repeated_is_looked_at_once_and_still_refused() -> None:
+    def picked(x: st.Tensor, k: st.Tensor) -> st.Tensor:
+        return st.take_along_dim(x, st.broadcast_to(k, (64, 1000)), dim=1)
+
+    x = np.random.default_rng(0).standard_normal((64, 1000)).astype(np.float32)
+    good = np.random.default_rng(1).integers(0, 1000, (1, 1000))
+    step = st.compile(picked)
+    np.testing.assert_array_equal(step(st.tensor(x), st.tensor(good)).numpy(), x[:, good[0]])
+    for place in (0, 999):
+        bad = good.copy()
+        bad[0, place] = 1000
+        with pytest.raises(st.StratalError, match="index"):
+            step(st.tensor(x), st.tensor(bad)).numpy()

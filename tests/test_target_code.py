@@ -127,3 +127,20 @@ def test_what_only_registers_follow_is_loaded_once() -> None:
     (block,) = (b for b in re.split(r"\n\w+:\n", text) if b.count("phi <16 x float>") > 4)
     loads = re.findall(r"= (load .*)", block)
     assert len(loads) == len(set(loads)) > 8
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_floats_become_whole_numbers_as_vectors(dtype: str) -> None:
+    captured = st.compile(lambda x: x.astype(dtype))
+    captured(st.ones((64, 1000)))
+    (kernel,) = decided(captured.program.graph, TARGETS["avx512"]).draft.kernels.values()
+    code = emit_assembly(kernel_module(kernel.kernel, TARGETS["avx512"]), TARGETS["avx512"])
+    assert "cvttss2si" not in code and re.search(r"vcvttps2u?[dq]", code)
+
+
+def test_indices_of_four_bytes_gather_by_four_bytes() -> None:
+    captured = st.compile(lambda x, k: st.take_along_dim(x, k, dim=1))
+    captured(st.ones((8, 4096)), st.zeros((8, 4096), dtype="int32"))
+    kernels = decided(captured.program.graph, TARGETS["avx512"]).draft.kernels.values()
+    texts = [emit_assembly(kernel_module(k.kernel, TARGETS["avx512"]), TARGETS["avx512"]) for k in kernels]
+    assert any("vgatherdps" in t for t in texts) and not any("vgatherqps" in t for t in texts)

@@ -420,6 +420,8 @@ class ScalarEmitter:
             return self.emit(f"{'fcmp une' if source.is_float else 'icmp ne'} {st} {value}, {zero}")
         if source.is_float and target.is_float:
             return self.emit(f"{'fpext' if target.bits > source.bits else 'fptrunc'} {st} {value} to {tt}")
+        if source.is_float and lanes:
+            return self._whole(value, source, target, lanes)
         if source.is_float:
             name = (
                 f"llvm.fpto{'s' if target.kind == 'i' else 'u'}i.sat.{mangled(t, lanes)}.{mangled(s, lanes)}"
@@ -432,6 +434,30 @@ class ScalarEmitter:
         if target.bits < source.bits:
             return self.emit(f"trunc {st} {value} to {tt}")
         return self.emit(f"{'sext' if source.kind == 'i' else 'zext'} {st} {value} to {tt}")
+
+    def _whole(self, value: str, source: DType, target: DType, lanes: int) -> str:
+        """Return floats cut to whole numbers: the least or greatest of the dtype beyond those, 0 for NaN.
+
+        LLVM's own conversion that ends at these takes vectors apart.
+        """
+        signed = target.kind == "i"
+        least, beyond = (
+            (-(1 << (target.bits - 1)), 1 << (target.bits - 1)) if signed else (0, 1 << target.bits)
+        )
+        s, t = register_type(source), register_type(target)
+        st, tt, masks = vector_of(s, lanes), vector_of(t, lanes), vector_of("i1", lanes)
+        low, high, zero = (splat(immediate(float(v), source), s, lanes) for v in (least, beyond, 0))
+        under, over = (
+            self.emit(f"fcmp {fn} {st} {value}, {end}") for fn, end in (("olt", low), ("oge", high))
+        )
+        strange = self.emit(f"or {masks} {under}, {self.emit(f'fcmp uge {st} {value}, {high}')}")
+        inside = self.emit(f"select {masks} {strange}, {st} {zero}, {st} {value}")
+        whole = self.emit(f"fpto{'s' if signed else 'u'}i {st} {inside} to {tt}")
+        for mask, end in ((under, least), (over, beyond - 1)):
+            whole = self.emit(
+                f"select {masks} {mask}, {tt} {splat(immediate(end, target), t, lanes)}, {tt} {whole}"
+            )
+        return whole
 
     def _widen(self, value: str, source: DType, lanes: int) -> str:
         i16, i32, f32 = (vector_of(t, lanes) for t in ("i16", "i32", "float"))

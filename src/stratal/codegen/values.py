@@ -81,7 +81,7 @@ class Values(Seldom):
             return self._divided(e, args, lanes)
         value_arg = e.args[1] if e.fn in ("select", "pick8") else e.args[0]
         dtype = self._form(e, value_arg)
-        if e.fn == "cast" and dtype is int32 and e.dtype is int32:
+        if e.fn == "cast" and dtype is int32 and (self._narrow(e) if info.vector else e.dtype) is int32:
             return args[0]
         have = dtype if e.dtype is int64 and e.fn in _ALGEBRA else e.dtype
         value = self.scalars.call(e.fn, args, dtype, have, lanes)
@@ -92,8 +92,8 @@ class Values(Seldom):
 
     def _narrow(self, e: Expr) -> DType:
         """Return int32 for vector index arithmetic whose bounds allow it: it halves registers and gathers."""
-        if e.dtype is not int64:
-            return e.dtype
+        if e.dtype is not int64 or (isinstance(e, Call) and e.fn == "cast" and e.args[0].dtype is int32):
+            return int32 if e.dtype is int64 else e.dtype
         low, high = index.bounds(e)
         algebra = isinstance(e, (Var, Const)) or (isinstance(e, Call) and e.fn in _ALGEBRA)
         return int32 if algebra and low >= -(1 << 31) and high < 1 << 31 else int64

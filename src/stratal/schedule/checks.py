@@ -68,8 +68,8 @@ def _schedule(x: GroupExpressions, operand: Node, check: Check, target: Target) 
     at = cast(x.at(operand, index.unflatten(flat if loops else 0, shape)), int64)
     if num_divisions(_fail(at, check.bound)):
         axes = fresh_axes(shape)
-        loops = [v for v in axes if v.extent > 1]
-        at = cast(x.at(operand, tuple(v if v in loops else index.as_expr(0) for v in axes)), int64)
+        at = cast(x.at(operand, tuple(v if v.extent > 1 else index.as_expr(0) for v in axes)), int64)
+        loops = [v for v in axes if index.depends(at, v)]  # what is repeated is looked at once
     low, high = value_range(at)
     if low >= 0 and high < check.bound:
         return None

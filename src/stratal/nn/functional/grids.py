@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -11,7 +12,6 @@ from stratal.nn.sizes import per_axis
 from stratal.tensor.build import call
 from stratal.tensor.creation import arange, ones
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.indexing import take_along_axis
 from stratal.tensor.shapes import broadcast_to, stack
 from stratal.tensor.tensor import Tensor
 
@@ -152,6 +152,7 @@ def _sum_of_taps(image: Tensor, axes: list[list[Tap]]) -> Tensor:
     sizes = [int(n) for n in rest]
     places = axes[0][0][0].shape[1:]
     flat = image.reshape((batch, channels, -1))
+    whole = "int32" if math.prod(sizes) < 1 << 31 else "int64"
     total: Any = None
     for taps in product(*axes):
         index: Any = 0
@@ -161,12 +162,11 @@ def _sum_of_taps(image: Tensor, axes: list[list[Tap]]) -> Tensor:
             fixed = at.detach()
             within = (fixed >= 0) & (fixed <= n - 1)
             there = within if there is None else there & within
-            index = index * n + cast(where(within, fixed, 0.0), "int64")
+            index = index * n + cast(where(within, fixed, 0.0), whole)
             weight = share if weight is None or share is None else weight * share
-        seen = take_along_axis(flat, index.reshape((batch, 1, -1)), axis=2)
-        seen = seen.reshape((batch, channels, *places))
-        over_channels = (batch, 1, *places)
-        kept = where(there, 1.0 if weight is None else weight, 0.0).reshape(over_channels)
-        part = seen * cast(kept, image.dtype)
+        everywhere = (batch, channels, math.prod(places))
+        index = broadcast_to(index.reshape((batch, 1, -1)), everywhere)
+        kept = where(there, 1.0 if weight is None else weight, 0.0).reshape((batch, 1, -1))
+        part = call("gather_along", flat, index, axis=2) * cast(kept, image.dtype)
         total = part if total is None else total + part
-    return total  # type: ignore[no-any-return]
+    return total.reshape((batch, channels, *places))  # type: ignore[no-any-return]
