@@ -24,8 +24,9 @@ DOMAINS: dict[str, str] = {
     "whole": "bitwise_and bitwise_invert bitwise_or bitwise_xor gcd lcm",
     "mask": "logical_and logical_not logical_or logical_xor",
     "complexes": "angle conj imag real view_as_real",
-    "vector": "argwhere combinations convolve correlate dot flatnonzero ger meshgrid msort nonzero outer "
-    "unique unique_all unique_consecutive unique_counts unique_inverse unique_values vdot",
+    "line": "argwhere dot flatnonzero msort nonzero unique unique_all unique_consecutive unique_counts "
+    "unique_inverse unique_values vdot",
+    "vector": "combinations convolve ger meshgrid outer",
 }  # fmt: skip
 _DOMAIN_OF = {name: domain for domain, names in DOMAINS.items() for name in names.split()}
 _DRAWN: dict[str, Callable[[Draws], Array]] = {
@@ -35,6 +36,7 @@ _DRAWN: dict[str, Callable[[Draws], Array]] = {
     "whole": lambda d: d.whole(1, 9),
     "mask": Draws.mask,
     "complexes": Draws.complexes,
+    "line": lambda d: d.x(d.n),
     "vector": Draws.row,
     "": Draws.x,
 }
@@ -79,6 +81,7 @@ MATH: dict[str, Maker] = {
     "clip": lambda d: call(d.x(), -0.5, 0.5),
     "column_stack": lambda d: call([d.x(), d.x()]),
     "concat": lambda d: call([d.x(), d.x()]),
+    "correlate": lambda d: call(d.x(d.n), d.x(max(2, d.r // 16))),
     "cross": lambda d: call(d.x(d.n // 3, 3), d.x(d.n // 3, 3)),
     "cummax": lambda d: call(d.x(), 1),
     "cummin": lambda d: call(d.x(), 1),
