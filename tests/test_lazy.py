@@ -13,7 +13,7 @@ import pytest
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import DonatedBufferError, NotDifferentiableError
-from stratal.tensor import lazy, programs
+from stratal.tensor import alive, lazy, programs
 
 
 def compiled_during(work) -> int:
@@ -367,3 +367,13 @@ def test_parameters_written_twice_beside_a_counter_they_read_are_computed_in_ord
     np.testing.assert_array_equal(np.asarray(b), np.full(3, 4))
     np.testing.assert_array_equal(np.asarray(a), np.full(3, 2))
     assert int(n) == 1
+
+
+def test_a_tensor_that_is_detached_again_and_again_is_remembered_once() -> None:
+    x = st.ones((3,))
+    others = [x.detach() for _ in range(100)]
+    handles = alive._SHARED[id(x._storage)]
+    assert len(handles) == 101 and sum(h() is x for h in handles) == 1
+    del others
+    x.detach()
+    assert len(alive._SHARED[id(x._storage)]) == 2

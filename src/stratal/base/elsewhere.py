@@ -28,6 +28,8 @@ _INSTEAD: Final = {
 }
 _BY_NAME: Final = {name: instead for names, instead in _INSTEAD.items() for name in names.split()}
 
+_ASKED_BY_NUMPY: Final = frozenset(("__array_interface__", "__array_struct__"))  # at each np.asarray
+
 
 def instead_of(name: str) -> str:
     """Return what there is instead of a name, or nothing."""
@@ -36,6 +38,8 @@ def instead_of(name: str) -> str:
 
 def no_attribute(owner: Any, shown: str, name: str) -> AttributeError:
     """Return the error for a name that something does not have; Python adds names that are like it."""
+    if name in _ASKED_BY_NUMPY:
+        return AttributeError(name)
     hint = instead_of(name)
     text = f"{shown} has no attribute {name!r}" + (f"\n  hint:  {hint}" if hint else "")
     return AttributeError(text, name=name, obj=owner)

@@ -24,13 +24,17 @@ def enlist(tensor: Tensor) -> None:
         note(LIVE, tensor)
 
 
-def share(tensor: Tensor) -> None:
-    """Remember that several handles may hold one storage."""
-    storage = tensor._storage
+def share(*tensors: Tensor) -> None:
+    """Remember that several handles may hold one storage, which all of the given ones do."""
+    storage = tensors[0]._storage
     assert storage is not None
     storage.disturb()
-    known = [r for r in _SHARED.get(id(storage), ()) if (t := r()) is not None and t._storage is storage]
-    _SHARED[id(storage)] = [*known, weakref.ref(tensor)]
+    key, known = id(storage), list(tensors)
+    for ref in _SHARED.get(key, ()):
+        other = ref()
+        if other is not None and other._storage is storage and not any(other is t for t in tensors):
+            known.append(other)
+    _SHARED[key] = [weakref.ref(t) for t in known]
     if len(_SHARED) > 4096:
         _tidy()
 

@@ -184,8 +184,7 @@ def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
     made._node, made._track = node, track
     if node is None:
         made._storage = source._storage
-        share(made)
-        share(source)
+        share(made, source)
     else:
         place(made)
     if leaf:

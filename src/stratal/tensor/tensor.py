@@ -407,8 +407,7 @@ class Tensor:
         """
         if self._storage is not None and MODE.trace is None and self._trace is None:
             made = hold(self._storage)
-            share(made)
-            share(self)
+            share(made, self)
             return made
         node, track = look(self)
         return wrap(node, STOPPED if track == TRACKED else CONSTANT if track == USED_UP else track)
