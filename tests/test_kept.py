@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,17 @@ def test_a_failed_call_fails_each_time() -> None:
     for _ in range(4):
         with pytest.raises(st.StratalError):
             st.add(st.ones(2), st.ones(3))
+
+
+def test_threads_share_templates() -> None:
+    x = st.tensor(ROW)
+
+    def work(k: int) -> list[Any]:
+        return [(st.square(x) + float(n % 7)).tolist() for n in range(40 * k, 40 * k + 40)]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, range(8)))
+    assert found == [work(k) for k in range(8)]
 
 
 def test_templates_are_bounded() -> None:

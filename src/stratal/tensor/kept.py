@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +31,7 @@ _MOST_KEYS: Final = 4096
 _ACTS: Final = frozenset({"backward"})  # what they are called for is no result
 _VALUES: Final = frozenset({int, bool, str, bytes, type(None), type, DType, type(Ellipsis)})
 
-_TEMPLATES: OrderedDict[Key, Template] = OrderedDict()  # those used last at the end
+_TEMPLATES: dict[Key, Template] = {}
 _SEEN: dict[Key, bool] = {}  # calls that came once (True), and those that cannot be kept (False)
 
 
@@ -55,8 +54,7 @@ def kept(function: Any) -> Any:
             template = _second(key, function, args, kwargs, tensors)
             if template is None:
                 return function(*args, **kwargs)
-        else:
-            _TEMPLATES.move_to_end(key)
+        template.used = True
         return _promised(template, tensors)
 
     return call
@@ -144,23 +142,34 @@ def _second(
     """Return the template of a call that came before; None for the first of its kind, and where there can be
     none.
     """
-    if key not in _SEEN:
+    before = _SEEN.get(key)
+    if before is None:
         if len(_SEEN) >= _MOST_KEYS:
             _SEEN.clear()
         _SEEN[key] = True
         return None
-    if not _SEEN[key]:
+    if not before:
         return None
     with LOCK:
         template = _recorded(function, args, kwargs, tensors)
-    if template is None:
-        _SEEN[key] = False
-        return None
-    del _SEEN[key]
-    _TEMPLATES[key] = template
-    if len(_TEMPLATES) > _CAPACITY:
-        _TEMPLATES.popitem(last=False)
+        if template is None:
+            _SEEN[key] = False
+            return None
+        _SEEN.pop(key, None)
+        if len(_TEMPLATES) >= _CAPACITY:
+            _make_room()
+        _TEMPLATES[key] = template
     return template
+
+
+def _make_room() -> None:
+    """Drop the templates nobody used since the last time, and the oldest where all were."""
+    found = list(_TEMPLATES)
+    idle = [key for key in found if not _TEMPLATES[key].used] or found[: _CAPACITY // 4]
+    for key in idle:
+        del _TEMPLATES[key]
+    for template in _TEMPLATES.values():
+        template.used = False
 
 
 class _Found(NamedTuple):

@@ -40,7 +40,7 @@ class Template:
     with the order in which it takes the operands.
     """
 
-    __slots__ = ("constants", "container", "operands", "programs", "results", "rows")
+    __slots__ = ("constants", "container", "operands", "programs", "results", "rows", "used")
 
     def __init__(
         self, operands: Sequence[Node], constants: Sequence[Node], rows: Sequence[Row],
@@ -52,6 +52,7 @@ class Template:
         self.results: Final = tuple(results)
         self.container: Final = container
         self.programs: Final[dict[Any, tuple[Any, list[int]]]] = {}
+        self.used = True  # since room was made for others
 
     def nodes(self, operands: Sequence[Node], line: SourceLine | None) -> list[Node]:
         """Return the results over some operands, as if the call had built them at a line."""
