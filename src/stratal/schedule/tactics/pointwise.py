@@ -8,7 +8,7 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Call, Const, Expr, Load, Var, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, walk
 from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import Schedule, num_divisions, sequence
@@ -30,6 +30,7 @@ KIND = "pointwise"
 
 HEAVY = 24  # operations an element needs to be worth vectors of several registers: they run side by side
 HEAVY_VECTORS = 2
+SIDE_BY_SIDE = (2, 4)
 LONG_PART = 32  # elements a part of a loop needs to be a loop of its own
 
 
@@ -56,6 +57,10 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     body = sequence(*stores)
     reads = list(dict.fromkeys(e.buffer for e in walk(expressions(body)) if isinstance(e, Load)))
     pairs = in_place_pairs(body, reads, [x.buffer(r) for r in results])
+    columns = _side_by_side(stores, loops, [*reads, *(x.buffer(r) for r in results)])
+    if columns:
+        stores, loops = _taken_apart(columns, loops[:-1])
+        body = sequence(*stores)
     roots = list(expressions(body))
     schedule = Schedule(nest(loops, body))
     if not loops:
@@ -66,9 +71,8 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     across = _transposed(list(expressions(schedule.body)), loops)
     vector = loops.pop()
     outer = vectorize_inner(schedule, vector, lanes)
-    if (
-        across is not None
-    ):  # read along another axis: blocks of it, so that both sides stay in their cache lines
+    if across is not None:
+        # Read along another axis: blocks of it, so that both sides stay in their cache lines.
         many, few = schedule.split(across, lanes)
         rest = [v for v in loops if v is not across]
         chunked, inside = (many, outer) if many.extent >= outer.extent else (outer, many)
@@ -82,6 +86,18 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         return finished(schedule, "transpose", pairs)
     distribute(schedule, [*loops, outer], cost * lanes / 4)
     return finished(schedule, "sweep", pairs)
+
+
+def _side_by_side(stores: list[Stmt], loops: list[Var], buffers: list[Buffer]) -> list[Stmt]:
+    """Return the stores for each place of the last axis, where it has but two or four: vectors run along the
+    one before, are turned in registers and written side by side. Nothing where that is too much work.
+    """
+    if len(loops) < 2 or loops[-1].extent not in SIDE_BY_SIDE or loops[-2].extent < LONG_PART:
+        return []
+    columns = [{loops[-1]: index.as_expr(k)} for k in range(loops[-1].extent)]
+    found = [substitute_stmt(s, at) for s in stores for at in columns]
+    light = work([e for s in found for e in expressions(s)]) < HEAVY
+    return found if light and all(b.dtype.itemsize in (4, 8) for b in buffers) else []
 
 
 def _stores(x: GroupExpressions, results: list[Node], where: tuple[Expr, ...]) -> list[Stmt]:
