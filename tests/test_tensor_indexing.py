@@ -117,3 +117,27 @@ def test_an_index_out_of_range_inside_a_kernel_is_an_error():
         st.ones(3)[st.tensor([0, 5])].numpy()
     with pytest.raises(IndexError):
         st.ones(3, 3)[st.tensor([0, 1]), st.tensor([0, 7])].numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64"])
+@pytest.mark.parametrize("shape", [(0,), (7,), (4, 5), (3, 0, 2), (20, 30, 2)])
+def test_a_mask_of_all_elements_selects_in_row_major_order(shape: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x, mask = rng.integers(0, 9, shape), rng.random(shape) < 0.5
+    given = st.tensor(x).astype(dtype)
+    expected = np.asarray(given)[mask]
+    turned = st.permute_dims(given, tuple(range(given.ndim))[::-1])
+    assert st.masked_select(given, mask).dtype is given.dtype
+    np.testing.assert_array_equal(st.masked_select(given, mask), expected)
+    np.testing.assert_array_equal(given[st.tensor(mask)], expected)
+    np.testing.assert_array_equal(turned[st.tensor(mask.T)], np.asarray(given).T[mask.T])
+
+
+def test_a_mask_selects_of_what_takes_a_gradient_and_of_what_is_not_computed_yet() -> None:
+    x = st.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    (x * 2)[x > 1.5].sum().backward()
+    np.testing.assert_array_equal(x.grad, [0, 2, 2])
+    lazy = st.tensor([1.0, 2.0, 3.0]) * 2
+    np.testing.assert_array_equal(lazy[lazy > 3], [4, 6])
+    with pytest.raises(st.StratalError, match="data"):
+        st.compile(lambda v: v[v > 1])(lazy)

@@ -20,7 +20,7 @@ from stratal.tensor.build import Scalar, apply, as_tensor, broadcast_shapes, ful
 from stratal.tensor.elementwise import cast, where
 from stratal.tensor.handles import look, rebind
 from stratal.tensor.naming import two_names
-from stratal.tensor.selection import nonzero
+from stratal.tensor.selection import is_plain_mask, nonzero, selected
 from stratal.tensor.shapes import broadcast_to, flip, moveaxis, permute_dims, reshape, slice_op
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor, wrap
@@ -190,6 +190,8 @@ def _is_scalar_mask(entry: Any) -> bool:
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     """Return the elements an index names, as a value."""
+    if is_plain_mask(x, index):
+        return selected(x, index)
     x, index = _widened(x, index)
     plan = _plan(x, index)
     taken = _take_ranges(x, plan.ranges)

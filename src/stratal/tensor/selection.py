@@ -9,6 +9,8 @@ import numpy as np
 
 from stratal.base.errors import CaptureError, IndexOutOfRangeError
 from stratal.tensor.build import as_tensor
+from stratal.tensor.handles import CONSTANT
+from stratal.tensor.ramps import written
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor
 
@@ -46,6 +48,19 @@ def flatnonzero(x: Any, /) -> Tensor:
     """Return the row-major places of elements that are not zero. The value is needed now."""
     t = as_tensor(x, "flatnonzero")
     return tensor(np.flatnonzero(_known("flatnonzero", t)).astype(np.int64, copy=False))
+
+
+def is_plain_mask(x: Tensor, index: Any) -> bool:
+    """Return whether an index is a mask of every element of what takes no gradient, outside of captures."""
+    mask = isinstance(index, Tensor) and index.dtype.is_bool and index.ndim > 0 and index.shape == x.shape
+    return mask and MODE.trace is None and x._track == CONSTANT
+
+
+def selected(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the elements a mask of the same shape names, in row-major order. Both values are needed now."""
+    places = np.flatnonzero(_known("index", mask))
+    elements = _known("index", x).reshape(-1)
+    return written(x.dtype, places.shape, lambda out: elements.take(places, out=out, mode="clip"))
 
 
 __all__ = ["argwhere", "flatnonzero", "nonzero"]
