@@ -11,8 +11,8 @@ from stratal.tensor.build import call
 from stratal.tensor.creation import arange, full, zeros
 from stratal.tensor.elementwise import cast, maximum, where
 from stratal.tensor.indexing import index_add, take
-from stratal.tensor.reductions import norm
-from stratal.tensor.shapes import broadcast_to
+from stratal.tensor.reductions import amax, norm
+from stratal.tensor.shapes import expand_dims
 from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor, tensor
 
@@ -123,32 +123,43 @@ def embedding_bag(
             "embedding_bag: takes one weight per index",
             got=f"{list(per_sample_weights.shape)} for {list(input.shape)}",
         )
-    flat, bags, count = _bags(input, offsets, include_last_offset)
-    rows = embedding(flat, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
+    places, bags, count = _bags(input, offsets, include_last_offset)
+    rows = embedding(places, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
     if per_sample_weights is not None:
-        rows = rows * per_sample_weights.reshape((-1, 1))
-    kept = full(flat.shape, True, dtype="bool")
+        rows = rows * expand_dims(per_sample_weights, axis=-1)
+    kept = full((*places.shape, 1), True, dtype="bool")
     if padding_idx is not None:
-        kept = flat != _row("embedding_bag", padding_idx, int(weight.shape[0]))
-    sizes = index_add(zeros((count,), dtype=rows.dtype), 0, bags, cast(kept, rows.dtype)).reshape((-1, 1))
-    there = kept.reshape((-1, 1))
+        kept = expand_dims(places != _row("embedding_bag", padding_idx, int(weight.shape[0])), axis=-1)
+    sizes = _sums(cast(kept, rows.dtype), bags, count)
     if mode == "max":
-        lowest = full((count, int(weight.shape[1])), -float("inf"), dtype=rows.dtype)
-        high = call("scatter", lowest, bags, where(there, rows, -float("inf")), kind="max", axis=0)
-        return where(sizes == 0, 0.0, high)  # type: ignore[no-any-return]
-    start = zeros((count, int(weight.shape[1])), dtype=rows.dtype)
-    total = index_add(start, 0, bags, where(there, rows, 0.0))
+        return where(sizes == 0, 0.0, _maxima(where(kept, rows, -float("inf")), bags, count))  # type: ignore[no-any-return]
+    total = _sums(where(kept, rows, 0.0), bags, count)
     return total if mode == "sum" else total / maximum(sizes, 1.0)
 
 
-def _bags(input: Tensor, offsets: Any, include_last: bool) -> tuple[Tensor, Tensor, int]:
-    """Return all indices as a vector, the number of the bag of each, and how many bags there are."""
+def _sums(x: Tensor, bags: Tensor | None, count: int) -> Tensor:
+    """Return the sum of each bag of rows: x [bags, n, D], or [n, D] with the bag of each row."""
+    if bags is None:
+        return x.sum(axis=1)
+    return index_add(zeros((count, int(x.shape[-1])), dtype=x.dtype), 0, bags, x)
+
+
+def _maxima(x: Tensor, bags: Tensor | None, count: int) -> Tensor:
+    if bags is None:
+        return amax(x, axis=1)
+    lowest = full((count, int(x.shape[-1])), -float("inf"), dtype=x.dtype)
+    return call("scatter", lowest, bags, x, kind="max", axis=0)  # type: ignore[no-any-return]
+
+
+def _bags(input: Tensor, offsets: Any, include_last: bool) -> tuple[Tensor, Tensor | None, int]:
+    """Return all indices, the number of the bag of each unless bags are the rows of a matrix, and how many
+    bags there are.
+    """
     if input.ndim == 2:
         if offsets is not None:
             raise AttributeValueError("embedding_bag: the rows of a matrix are its bags", got="offsets too")
         count, size = (int(n) for n in input.shape)
-        bags = broadcast_to(arange(count).reshape((-1, 1)), (count, size)).reshape((-1,))
-        return input.reshape((-1,)) if count * size else input.reshape((0,)), bags, count
+        return (input, None, count) if size else (input.reshape((0,)), arange(0), count)
     if input.ndim != 1 or offsets is None:
         raise ShapeError(
             "embedding_bag: takes a matrix of indices, or a vector and offsets",
