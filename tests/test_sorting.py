@@ -63,7 +63,7 @@ def test_orders_are_those_of_numpy_in_full_and_in_part(dtype, rows, descending) 
     values = st.sort(st.tensor(x), axis=axis, descending=descending)
     assert bool(st.all((values == got.values) | (values != values) & (got.values != got.values)))
     n = shape[axis]
-    for start, stop in {(0, min(n, 1)), (min(2, n), min(n, 5)), (n // 2, min(n, n // 2 + 20))}:
+    for start, stop in {(min(2, n), min(n, 5)), (n // 2, min(n, n // 2 + 1)), (n // 2, min(n, n // 2 + 20))}:
         part = first("first", st.tensor(x), axis, stop, descending, start)
         asked = np.take(order, range(start, stop), axis)
         np.testing.assert_array_equal(part.indices, asked)

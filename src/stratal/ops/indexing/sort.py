@@ -20,7 +20,7 @@ from stratal.loops.compute import LoopBody, Stage
 from stratal.loops.expr import Buffer
 from stratal.loops.stmt import Seq, Stmt
 from stratal.ops.families import check_kind, over_rows, refuse_host_only
-from stratal.ops.indexing import best, family, network, radix
+from stratal.ops.indexing import best, family, network, nth, radix
 from stratal.ops.indexing.items import Items
 from stratal.ops.indexing.keys import keys_of
 from stratal.ops.indexing.rows import HELD, Rows
@@ -35,6 +35,8 @@ def _loops(
         return Seq(())
     if rows.stop <= best.MOST and rows.length >= best.LEAST * rows.stop:
         return best.best_of_rows(rows, rows.stop)
+    if nth.suits(rows):
+        return nth.nth_of_rows(rows)
     if network.suits(rows):
         return network.by_network(rows)
     return radix.in_parts(rows) if rows.length > HELD else radix.by_digits(rows)
