@@ -13,7 +13,6 @@ from stratal.loops.index import add, mul
 from stratal.loops.stmt import For, Seq, Stmt, Store
 from stratal.ops.indexing.rows import HELD, Rows, every
 
-FEW = 32  # elements of a row, up to which sorting it takes less time
 TOGETHER = 64  # keys compared at once
 MOST_BYTES = 1 << 20  # of keys of a row: a cache of the second level holds them
 
@@ -21,7 +20,7 @@ MOST_BYTES = 1 << 20  # of keys of a row: a cache of the second level holds them
 def suits(rows: Rows) -> bool:
     """Return whether one element of each row is asked for, and a row is what one thread can look at alone."""
     most = HELD if rows.count == 1 else MOST_BYTES // rows.items.key.itemsize
-    return rows.items.placed and rows.stop - rows.start == 1 and FEW < rows.length <= most
+    return rows.items.placed and rows.stop - rows.start == 1 and rows.length <= most
 
 
 def nth_of_rows(rows: Rows) -> list[Stage]:

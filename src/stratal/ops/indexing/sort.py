@@ -35,10 +35,10 @@ def _loops(
         return Seq(())
     if rows.stop <= best.MOST and rows.length >= best.LEAST * rows.stop:
         return best.best_of_rows(rows, rows.stop)
+    if network.suits(rows):  # takes less time than to find one element alone
+        return network.by_network(rows)
     if nth.suits(rows):
         return nth.nth_of_rows(rows)
-    if network.suits(rows):
-        return network.by_network(rows)
     return radix.in_parts(rows) if rows.length > HELD else radix.by_digits(rows)
 
 
