@@ -135,6 +135,7 @@ REGIONS = ("checkpoint", "cond", "custom_jvp", "custom_vjp", "scan", "while")
 KNOWN_SIZES = dict.fromkeys(REGIONS, "a region is a graph of fixed types") | {
     "expression": "its text names sizes",
     "view_as_complex": "the last axis has two places",
+    "dft": "its stages follow from the length",
 }
 
 

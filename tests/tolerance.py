@@ -26,7 +26,7 @@ NUMPY_ULP = {  # error of NumPy's own functions, in units in the last place
 # Sums in another order: relative to the largest term times the number of terms of these samples.
 SUMMING = {"sum", "prod", "mean", "var", "cumsum", "cumprod", "cumlogsumexp", "contract", "conv", "window",
            "scatter", "scatter_along", "window_reduce", "window_scatter",
-           "linear_recurrence", "attention", "attention_grad"}  # fmt: skip
+           "linear_recurrence", "attention", "attention_grad", "dft", "fft", "rfft", "irfft"}  # fmt: skip
 SUM_RTOL = {"f16": 4e-3, "bf16": 3e-2, "f32": 2e-5, "f64": 1e-13, "c64": 2e-5, "c128": 1e-13}
 
 STRIDED_ULP = 2.0  # NumPy takes another code path for strided operands

@@ -73,7 +73,9 @@ def _same_pairs(node: Node) -> tuple[str, Node] | None:
         return None
     b = Builder(node.where)
     pairs = _pairs_of(node.inputs[0])
-    if pairs is None or any(pick(b, pairs, k) is not part for k, part in enumerate(node.inputs)):
+    if pairs is None or pairs.shape != (*node.shape, 2):
+        return None
+    if any(pick(b, pairs, k) is not part for k, part in enumerate(node.inputs)):
         return None
     return "same-pairs", b.view_as_complex(pairs)
 

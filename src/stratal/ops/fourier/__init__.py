@@ -1,1 +1,1 @@
-"""Discrete Fourier transforms; they run on the host, by NumPy's pocketfft."""
+"""Discrete Fourier transforms: ops on complex numbers, and the one in real numbers they become."""

@@ -11,7 +11,7 @@ from stratal.base.dtypes import complex64, complex128, float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 
-ON_HOST = "NumPy's pocketfft runs as a host call"
+IN_REALS = "the compiler writes it in real numbers, as `dft`; beyond 2^22 points the host runs pocketfft"
 ADJOINT = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 """Scales, and those of the adjoints, which go the other way.
 

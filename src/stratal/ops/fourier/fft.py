@@ -15,6 +15,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.ops.families import linear_jvp, over_rows
 from stratal.ops.fourier import family
+from stratal.ops.fourier.in_reals import along, is_served, lines, nothing, of_real, scale_of
 
 
 @record
@@ -30,7 +31,7 @@ class FFT(Op):
     norm: str = "backward"
     name = "fft"
     arity = 1
-    not_lowered = family.ON_HOST
+    not_lowered = family.IN_REALS
 
     def infer(self, *types: TensorType) -> TensorType:
         x = types[0]
@@ -41,6 +42,26 @@ class FFT(Op):
         transform = np.fft.ifftn if self.inverse else np.fft.fftn
         out: Array = transform(arrays[0], axes=self.axes, norm=self.norm)  # type: ignore[arg-type]
         return out.astype(np.result_type(arrays[0].dtype, np.complex64), copy=False)
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (x,) = inputs
+        if x.aval.size == 0:
+            return nothing(b, self.infer(x.aval))
+        if not all(is_served(x.aval.ints[a]) for a in self.axes):
+            return None
+        axes = list(self.axes)
+        made = x
+        if not x.dtype.is_complex and axes and not self.inverse:
+            axis = axes.pop()
+            r, n, c = lines(x, axis)
+            scale = scale_of(self.norm, n, inverse=False)
+            made = b.reshape(of_real(b, b.reshape(x, shape=(r, n, c)), n, scale), shape=x.shape)
+        elif not x.dtype.is_complex:
+            made = b.cast(x, dtype=family.COMPLEX_OF[x.dtype])
+        for axis in axes:
+            scale = scale_of(self.norm, x.aval.ints[axis], inverse=self.inverse)
+            made = along(b, made, axis, scale, inverse=self.inverse)
+        return made
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         back = b.fft(ct, axes=self.axes, inverse=not self.inverse, norm=family.ADJOINT[self.norm])

@@ -16,15 +16,16 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.ops.families import linear_jvp, over_rows
 from stratal.ops.fourier import family
+from stratal.ops.fourier.in_reals import is_served, lines, nothing, of_real, scale_of, to_real
 
 
 class _Half(Op):
-    """What both directions share: they are linear, along one axis, on the host."""
+    """What both directions share: they are linear, along one axis."""
 
     axis: int
     norm: str
     arity = 1
-    not_lowered = family.ON_HOST
+    not_lowered = family.IN_REALS
 
     def infer(self, *types: TensorType) -> TensorType:
         raise NotImplementedError
@@ -61,6 +62,17 @@ class RFFT(_Half):
     def ref(self, *arrays: Array) -> Array:
         out = np.fft.rfft(arrays[0], axis=self.axis, norm=self.norm)  # type: ignore[arg-type]
         return out.astype(np.result_type(arrays[0].dtype, np.complex64), copy=False)
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (x,) = inputs
+        r, n, c = lines(x, self.axis)
+        if r * c == 0:
+            return nothing(b, self.infer(x.aval))
+        if not is_served(n):
+            return None
+        terms = of_real(b, b.reshape(x, shape=(r, n, c)), n // 2 + 1, scale_of(self.norm, n, inverse=False))
+        found: Node = b.reshape(terms, shape=self.infer(x.aval).shape)
+        return found
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """The inverse adds each term and its conjugate; here each counts once."""
@@ -121,6 +133,18 @@ class IRFFT(_Half):
         n = as_int(self.count(TensorType(as_dtype(x.dtype), x.shape)))
         out = np.fft.irfft(x, n=n, axis=self.axis, norm=self.norm)  # type: ignore[arg-type]
         return out.astype(x.real.dtype, copy=False)
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        (x,) = inputs
+        r, terms, c = lines(x, self.axis)
+        n = as_int(self.count(x.aval))
+        if r * c == 0:
+            return nothing(b, self.infer(x.aval))
+        if not is_served(n):
+            return None
+        made = to_real(b, b.reshape(x, shape=(r, terms, c)), n, scale_of(self.norm, n, inverse=True))
+        found: Node = b.reshape(made, shape=self.infer(x.aval).shape)
+        return found
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         terms = b.rfft(ct, axis=self.axis, norm=family.ADJOINT[self.norm])

@@ -1,0 +1,62 @@
+"""Which lengths a transform can be cut into, and how: radices of its stages, two factors, longer lengths."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+PRIMES: Final = (2, 3, 5, 7, 11, 13)  # factors that a stage computes as they are
+RADICES: Final = (
+    16,
+    13,
+    12,
+    11,
+    10,
+    9,
+    8,
+    7,
+    6,
+    5,
+    4,
+    3,
+    2,
+)  # of one stage; more would not stay in registers
+MOST: Final = 1 << 12  # numbers of a line of which several lie in a core's cache
+
+
+def is_smooth(n: int) -> bool:
+    """Return whether a length has small prime factors only."""
+    for p in PRIMES:
+        while n % p == 0 and n > 1:
+            n //= p
+    return n == 1
+
+
+@lru_cache(maxsize=1024)
+def radices(n: int) -> tuple[int, ...]:
+    """Return the radices of the stages for a smooth length: few stages, none much wider than the others."""
+    if n == 1:
+        return ()
+    ways = [(r, *radices(n // r)) for r in RADICES if n % r == 0]
+    return min(ways, key=lambda way: (len(way), sum(way), way))
+
+
+@lru_cache(maxsize=1024)
+def halves(n: int) -> tuple[int, int]:
+    """Return two factors of a smooth length, as near to each other as can be."""
+    first = max(d for d in range(1, int(n**0.5) + 1) if n % d == 0)
+    return n // first, first
+
+
+def smooth_from(n: int) -> int:
+    """Return the least length from `n` on that has the factors 2, 3 and 5 only and two factors of at most
+    `MOST`.
+    """
+    while True:
+        rest = n
+        for p in (2, 3, 5):
+            while rest % p == 0:
+                rest //= p
+        if rest == 1:
+            return n
+        n += 1
