@@ -103,3 +103,46 @@ HERMITIAN = {
 @pytest.mark.parametrize("name", HERMITIAN)
 def test_gradients_of_hermitian_matrices_are_hermitian_as_pytorchs(name, whole):
     compare(HERMITIAN[name], positive(3, whole))
+
+
+AS_METHODS = {
+    "det": lambda m, x: m.det(x),
+    "slogdet": lambda m, x: m.slogdet(x)[1],
+    "logdet": lambda m, x: m.logdet(x * x.mH if x.dtype in (torch.float64, st.float64) else x),
+    "inverse": lambda m, x: m.inverse(x),
+    "pinverse": lambda m, x: m.pinverse(x[..., :2]),
+    "matrix_exp": lambda m, x: m.matrix_exp(x),
+    "matrix_power": lambda m, x: m.matrix_power(x, 3),
+    "qr": lambda m, x: m.qr(x[..., :2]),
+    "qr complete": lambda m, x: m.qr(x[..., :2, :], False),
+    "svd": lambda m, x: m.svd(x[..., :2])[1],
+    "svd V": lambda m, x: size(m.svd(x[..., :2, :])[2]),
+    "svd values": lambda m, x: m.svd(x[..., :2], compute_uv=False)[1],
+    "cholesky": lambda m, x: m.cholesky(x @ x.mH),
+    "cholesky_solve": lambda m, x: m.cholesky_solve(x[..., :1], m.tril(x)),
+    "cholesky_inverse": lambda m, x: m.cholesky_inverse(m.cholesky(x @ x.mH).mH, True),
+}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["real", "complex"])
+@pytest.mark.parametrize("name", AS_METHODS)
+def test_functions_and_methods_outside_linalg_agree(name, whole):
+    x = draw(2, 3, 3, whole=whole)
+    compare(lambda m, t: AS_METHODS[name](torch if m is torch.linalg else st, t), x)
+    compare(lambda m, t: AS_METHODS[name](torch.Tensor if m is torch.linalg else st.Tensor, t), x)
+
+
+def test_shapes_of_factors_nobody_asked_for_are_pytorchs():
+    x = draw(4, 3)
+    for some in (True, False):
+        got, want = st.tensor(x).svd(some, compute_uv=False), torch.tensor(x).svd(some, compute_uv=False)
+        assert [g.shape for g in got] == [tuple(w.shape) for w in want]
+        assert not got.U.numpy().any() and not got.V.numpy().any()
+    products = [draw(2, 3), draw(3, 4), draw(4, 2)]
+    want = torch.chain_matmul(*map(torch.tensor, products))
+    np.testing.assert_allclose(st.chain_matmul(*products).numpy(), want.numpy())
+
+
+def test_logarithms_of_determinants_that_have_none():
+    x = np.stack([np.diag([1.0, -2]), np.zeros((2, 2)), np.eye(2)])
+    np.testing.assert_array_equal(st.tensor(x).logdet().numpy(), torch.tensor(x).logdet().numpy())

@@ -55,7 +55,8 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.tensor": "Tensor",
     "stratal.fft.frames": "istft stft",
     "stratal.formats": "load save",
-    "stratal.linalg": "det matrix_exp matrix_power slogdet",
+    "stratal.linalg.as_pytorch": "chain_matmul cholesky cholesky_inverse cholesky_solve det inverse logdet "
+    "matrix_exp matrix_power pinverse qr slogdet svd",
     "stratal.nn.functional": "avg_pool1d bilinear binary_cross_entropy_with_logits celu channel_shuffle "
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cosine_embedding_loss "
     "cosine_similarity hinge_embedding_loss margin_ranking_loss max_pool1d max_pool2d max_pool3d "

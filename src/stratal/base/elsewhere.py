@@ -1,4 +1,4 @@
-"""Names people know from other libraries that are not here, and what there is instead."""
+"""Names people look for where they are not, and where they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _INSTEAD: Final = {
     "utils": "st.data for loaders, st.nn.utils for modules; st.checkpoint is a function",
     "set_num_threads get_num_threads": "the setting threads: STRATAL_THREADS=2",
     "set_default_dtype get_default_dtype": "dtype= where tensors are made; net.double() converts a module",
-    "inverse pinverse logdet cholesky svd qr": "st.linalg has inv, pinv, slogdet, cholesky, svd and qr",
     "layer_norm group_norm batch_norm dropout embedding": "st.nn.functional has it",
     "is_tensor": "isinstance(x, st.Tensor)",
     "FloatTensor DoubleTensor LongTensor IntTensor BoolTensor": "st.tensor(data, dtype=...)",
@@ -26,6 +25,13 @@ _INSTEAD: Final = {
     "block_until_ready": "x.numpy() waits; st.inspect.Timer measures",
     "default_rng": "keys: st.random.key(0), st.random.split, st.randn(3, key=key)",
 }
+_METHODS: Final = {
+    "stratal.linalg.as_pytorch": "cholesky cholesky_inverse cholesky_solve det inverse logdet matrix_exp "
+    "matrix_power pinverse qr slogdet svd",
+}
+METHODS: Final = {name: module for module, names in _METHODS.items() for name in names.split()}
+"""Methods of tensors that are functions of modules above them."""
+
 _BY_NAME: Final = {name: instead for names, instead in _INSTEAD.items() for name in names.split()}
 
 _ASKED_BY_NUMPY: Final = frozenset(("__array_interface__", "__array_struct__"))  # at each np.asarray

@@ -5,6 +5,7 @@ argument.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -14,6 +15,7 @@ import numpy as np
 
 from stratal.base.dims import Sym
 from stratal.base.dtypes import DType, as_dtype
+from stratal.base.elsewhere import METHODS
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.tensor import (
     calculus,
@@ -445,8 +447,21 @@ def _install() -> None:
     methods.update({function.__name__: function for function in _OWN})
     methods.update(sort=sorting.sort_method)
     methods.update(_compute=compute, __repr__=show, backward=backward)
+    for name, module in METHODS.items():
+        setattr(Tensor, name, _Elsewhere(module, name))
     for name, method in methods.items():
         setattr(Tensor, name, method if name.startswith("_") else explained(kept(method)))
+
+
+class _Elsewhere:
+    """A method that a module above tensors defines; the first who looks at it loads the module."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
+        setattr(Tensor, self.name, getattr(importlib.import_module(self.module), self.name))
+        return getattr(owner if tensor is None else tensor, self.name)
 
 
 def _nonzero(self: Tensor, as_tuple: bool) -> Any:
