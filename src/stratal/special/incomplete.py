@@ -2,8 +2,8 @@
 
 With t = x e^w what is integrated becomes the value at x times exp(a w - x (e^w - 1)) for gamma, times
 exp(a w) / (1 + x (e^w - 1))^(a + b) for beta: it falls from 1 at w = 0 on the side of x that holds less than
-about half of everything, without poles near by. Where it has fallen to exp(-39), for gamma of float32 to
-exp(-20), the integral is cut, and Gauss and Legendre's rule gives what is left to the last places. All terms
+about half of everything, without poles near by. Where it has fallen to exp(-39), for float32 to exp(-21),
+the integral is cut, and Gauss and Legendre's rule gives what is left to the last places. All terms
 have one sign. So both are kernels, and differentiable by all operands to any order, as sums are.
 """
 
@@ -42,16 +42,16 @@ Array = np.ndarray[Any, Any]
 
 
 class _Effort(NamedTuple):
-    """Of gamma: to exp(-drop) the integral goes, at so many places; and the terms of the series near 0."""
+    """What is integrated is cut at exp(-drop); places for gamma, and for each of the two parts for beta."""
 
     drop: float
-    places: int
-    terms: int
+    gamma: int
+    beta: int
+    terms: int  # of the series of gamma near 0
 
 
-_DOUBLE = _Effort(39.0, 48, 20)  # exp(-39) = 2^-56
-_SINGLE = _Effort(20.0, 16, 13)  # errors of 2^-29 for results that are rounded to float32
-_DROP, _HALF = _DOUBLE.drop, 32  # for beta, and places of each of the two parts of its integral
+_DOUBLE = _Effort(39.0, 48, 32, 20)  # exp(-39) = 2^-56
+_SINGLE = _Effort(21.0, 16, 24, 13)  # errors of 2^-26 and less for results that are rounded to float32
 _HUGE = 1e40  # beyond, a gamma variable of shape a is a to the last place
 _LARGE = 10.0  # parameters from which Stirling's formula stands for the gamma function
 
@@ -148,7 +148,7 @@ def _gamma_integral(a: Tensor, x: Tensor, above: Tensor, effort: _Effort) -> tup
     down = (wide + sqrt(wide * wide + 8.0 * drop * s.detach())) / (2.0 * s.detach())
     up = minimum((sqrt(off * off + 2.0 * drop * rest) - off) / rest, maximum(log1p(2.0 * drop / rest), 1.3))
     reach = where(above, up, -down)[..., None]
-    places, weights = map(as_tensor, _rule(effort.places))
+    places, weights = map(as_tensor, _rule(effort.gamma))
     w = reach * places
     fallen = exp((s - x)[..., None] * w - x[..., None] * _expm1_less(w)) * (weights * abs(reach))
     return fallen.sum(axis=-1), (fallen * w).sum(axis=-1)
@@ -207,9 +207,8 @@ def betainc(a: Any, b: Any, x: Any) -> Tensor:
     inside = good & (x > 0) & (x < 1)
     p, q, z = where(inside, a, 1.0), where(inside, b, 1.0), where(inside, x, 0.5)
     turned = z > p / (p + q)
-    here = _beta_below(
-        where(turned, q, p), where(turned, p, q), where(turned, 1.0 - z, z), where(turned, z, 1.0 - z)
-    )
+    sides = where(turned, q, p), where(turned, p, q), where(turned, 1.0 - z, z), where(turned, z, 1.0 - z)
+    here = _beta_below(*sides, _effort(dtype))
     found = where(turned, 1.0 - here, here)
     low, high = good & (x == 0), good & (x == 1)
     ends = where(
@@ -224,14 +223,14 @@ def _beta_first(at: Tensor, a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     return pow(z, p) * exp(minimum(-betaln(p, q), 700.0)) / p  # type: ignore[no-any-return]
 
 
-def _beta_below(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _beta_below(a: Tensor, b: Tensor, x: Tensor, y: Tensor, effort: _Effort) -> Tensor:
     """Return I_x(a, b) for x <= a / (a + b); y is 1 - x."""
     s, total = a + 1.0, a + b + 1.0
-    reach = _beta_reach(*(t.detach() for t in (s, total, x, y)))
+    reach = _beta_reach(effort.drop, *(t.detach() for t in (s, total, x, y)))
     # near x = 1 what is integrated is flat up to log(x/y) if b is small: each side has a rule of its own
     cut = minimum(maximum(log(x / y).detach(), 0.25 * reach), 0.75 * reach)[..., None]
     rest = reach[..., None] - cut
-    near, far, near_weights, far_weights = map(as_tensor, _two_rules(_HALF))
+    near, far, near_weights, far_weights = map(as_tensor, _two_rules(effort.beta))
     v = cut * near + rest * far
     fallen = exp(-_beta_fall(s[..., None], total[..., None], x[..., None], y[..., None], v))
     part = (fallen * (cut * near_weights + rest * far_weights)).sum(axis=-1)
@@ -251,17 +250,15 @@ def _beta_fall(s: Tensor, total: Tensor, x: Tensor, y: Tensor, v: Tensor) -> Ten
     return s * v + total * where(near, small, log(y + x * exp(-where(near, 1.0, v))))  # type: ignore[no-any-return]
 
 
-def _beta_reach(s: Tensor, total: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return where `_beta_fall` is about 39: it is convex, so Newton comes down to it from two bounds."""
+def _beta_reach(drop: float, s: Tensor, total: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return where `_beta_fall` is about `drop`: it is convex, so Newton comes down to it from two bounds."""
     off, bend = maximum(s - total * x, 0.0), total * x * y
-    wide = _DROP - 2.0 * off
+    wide = drop - 2.0 * off
     least = off + bend
-    v = minimum(
-        (_DROP - total * log(y)) / s, (wide + sqrt(wide * wide + 8.0 * _DROP * least)) / (2.0 * least)
-    )
+    v = minimum((drop - total * log(y)) / s, (wide + sqrt(wide * wide + 8.0 * drop * least)) / (2.0 * least))
     for _ in range(3):
         slope = s - total * x / (y * exp(v) + x)
-        v = v - maximum(_beta_fall(s, total, x, y, v) - _DROP, 0.0) / slope
+        v = v - maximum(_beta_fall(s, total, x, y, v) - drop, 0.0) / slope
     return v
 
 
