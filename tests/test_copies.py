@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import stratal as st
+from stratal.base import settings
 
 COPIES: dict[str, tuple[tuple[int, ...], str, str]] = {
     "turned": ((300, 200), "permute_dims(x, (1, 0))", "transpose"),
@@ -61,3 +62,33 @@ def test_repeated_axes_are_loops_of_their_own(name: str) -> None:
     loops = str(copy.explain(kernel=1)).split("loops")[-1]
     (lane, *_) = re.findall(r"vector (\w+) in", loops)
     assert not re.search(rf"\b{lane}\b[^()]*\)* (%|//) \d", loops), "no lane divides"
+
+
+BYTES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "logical_xor": ("bool", np.logical_xor),
+    "logical_not": ("bool", np.logical_not),
+    "logical_or": ("bool", np.logical_or),
+    "bitwise_and": ("uint8", np.bitwise_and),
+    "add": ("int8", np.add),
+    "multiply": ("uint8", np.multiply),
+    "maximum": ("int8", np.maximum),
+    "less": ("int8", np.less),
+    "bitwise_left_shift": ("uint8", np.left_shift),
+    "floor_divide": ("int8", np.floor_divide),
+}
+
+
+@pytest.mark.parametrize("target", ["host", "generic"])
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_computed_in_whole_registers(name: str, target: str) -> None:
+    dtype, reference = BYTES[name]
+    rng = np.random.default_rng(0)
+    count = 1 if name == "logical_not" else 2
+    with settings.target(target):
+        for shape in ((1,), (63,), (65, 3), (40, 999)):
+            given = [rng.integers(1, 100, shape).astype(dtype) for _ in range(count)]
+            given = [x & rng.integers(0, 2, shape).astype(bool) if dtype == "bool" else x for x in given]
+            call = st.compile(getattr(st, name), dynamic=False)
+            found = call(*map(st.tensor, given)).numpy()
+            with np.errstate(all="ignore"):
+                np.testing.assert_array_equal(found, reference(*given).astype(found.dtype))

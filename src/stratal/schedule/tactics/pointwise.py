@@ -8,7 +8,7 @@ from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, walk
 from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import Schedule, num_divisions, sequence
@@ -67,6 +67,8 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         return finished(schedule, "scalar", pairs)
     cost = 1 + work(roots)
     lanes = vector_lanes(target, roots) * (HEAVY_VECTORS if cost >= HEAVY else 1)
+    if all(isinstance(s, Store) and _in_bytes(s.value) and s.buffer.dtype.itemsize == 1 for s in stores):
+        lanes = target.lanes(1)
     loops = collapse(schedule, loops)
     across = _transposed(list(expressions(schedule.body)), loops)
     vector = loops.pop()
@@ -86,6 +88,13 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         return finished(schedule, "transpose", pairs)
     distribute(schedule, [*loops, outer], cost * lanes / 4)
     return finished(schedule, "sweep", pairs)
+
+
+def _in_bytes(value: Expr) -> bool:
+    """Return whether a value is made of bytes alone: a register holds a vector of as many as it has."""
+    if value.dtype.itemsize != 1 or isinstance(value, Guard):
+        return False
+    return not isinstance(value, Call) or all(map(_in_bytes, value.args))
 
 
 def _side_by_side(stores: list[Stmt], loops: list[Var], buffers: list[Buffer]) -> list[Stmt]:
