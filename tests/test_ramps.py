@@ -99,9 +99,10 @@ def test_indices_are_numpys(dimensions: tuple[int, ...]) -> None:
 def test_filled_memory_holds_the_value_and_its_sign(value: Any, dtype: str) -> None:
     if dtype in ("int16", "bool") and value != value:
         return
-    found = st.full((3, 5), value, dtype=dtype).numpy()
-    expected = np.full((3, 5), np.asarray(value).astype(found.dtype))
-    assert found.tobytes() == expected.tobytes()
+    for shape in ((3, 5), (130, 131)):
+        found = st.full(shape, value, dtype=dtype).numpy()
+        expected = np.full(shape, np.asarray(value).astype(found.dtype))
+        assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, hold, tensor, wrap
 
 
+LARGE = 1 << 14  # bytes from which on it counts how memory is filled
+
+
 def _filled(shape: tuple[Any, ...], value: Any, dtype: DType, device: Any, requires_grad: bool) -> Tensor:
     check_device(device)
     if any(isinstance(n, int) and n < 0 for n in shape):
@@ -47,7 +50,7 @@ def _filled(shape: tuple[Any, ...], value: Any, dtype: DType, device: Any, requi
 
 def _fill(out: Array, value: Any) -> None:
     """Give all elements one value: byte by byte where its bytes are alike, which takes half the time."""
-    raw = np.asarray(value, out.dtype).tobytes()
+    raw = np.asarray(value, out.dtype).tobytes() if out.nbytes >= LARGE else b""
     if len(set(raw)) == 1:
         out.reshape(-1).view(np.uint8).fill(raw[0])
     else:
