@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,7 @@ def test_doctor_lists_every_setting_with_its_origin(
     assert set(rows) == set(settings.SETTINGS)
     assert (rows["threads"]["value"], rows["threads"]["origin"]) == (1, "context")
     assert report["target"]["cpu"]
+    assert re.match(r"OpenBLAS \(|NumPy's", report["lapack"])
     out = capsys.readouterr().out
     assert all(setting.variable in out for setting in settings.SETTINGS.values())
 

@@ -10,9 +10,8 @@ a program runs, the calls are shared out among the threads of its pool; elsewher
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, Token
 from typing import Any, Final
 
 ARGUMENTS: Final = 16
@@ -27,14 +26,18 @@ _SIGNATURE: Final = (ctypes.c_void_p,) * ARGUMENTS
 _pooled: ContextVar[tuple[int, Pooled] | None] = ContextVar("stratal_pooled", default=None)
 
 
-@contextmanager
-def calls_through(workers: int, pooled: Pooled) -> Iterator[None]:
-    """Let `for_each` share its calls out among so many workers until the block ends."""
-    token = _pooled.set((workers, pooled))
-    try:
-        yield
-    finally:
-        _pooled.reset(token)
+class CallsThrough:
+    """A block in which `for_each` shares its calls out among so many workers. Blocks nest."""
+
+    def __init__(self, workers: int, pooled: Pooled) -> None:
+        self._found: Final = (workers, pooled)
+        self._tokens: list[Token[tuple[int, Pooled] | None]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_pooled.set(self._found))
+
+    def __exit__(self, *raised: object) -> None:
+        _pooled.reset(self._tokens.pop())
 
 
 def workers() -> int:

@@ -9,18 +9,22 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
 from stratal.base import settings
 from stratal.base.target import Target
+from stratal.base.vendor import vendor
 from stratal.base.version import VERSION
 from stratal.cli.report import add_json_option, cell, console, table, write_json
 from stratal.inspect.machine import cpu_name
 from stratal.memory.render import format_bytes
+from stratal.ops.linalg.library import library
 from stratal.plan.host import current_target
 from stratal.runtime.cache import CacheState, object_cache
+
+_NUMPY: Final = "NumPy's functions, for its OpenBLAS is not there or has other integers"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         "target": {**target.to_json(), "digest": target.digest},
         "settings": settings_in_force(),
         "cache": dataclasses.asdict(cache),
+        "lapack": _NUMPY if library() is None else str(vendor()),
     }
     if not args.no_measure:
         from stratal.cli.ceilings import (
@@ -107,6 +112,7 @@ def show(out: Console, report: dict[str, Any], target: Target, cache: CacheState
         f"{target.num_vector_registers} registers, L1d {target.l1d_bytes >> 10} KiB, "
         f"L2 {target.l2_bytes >> 10} KiB, L3 {target.l3_bytes >> 20} MiB, digest {target.digest}"
     )
+    out.print(f"factorisations by {report['lapack']}")
     out.print()
     _show_ceilings(out, report.get("ceilings", []), target)
     rows = table("settings", "environment variable", "value", "from", "what it does")

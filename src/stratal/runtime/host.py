@@ -11,7 +11,7 @@ import numpy as np
 
 from stratal.base.artifact import Command, Executable, Host
 from stratal.base.errors import CompilerError, StratalError
-from stratal.base.foreign import calls_through
+from stratal.base.foreign import CallsThrough
 from stratal.base.interrupts import InterruptsHeld
 from stratal.runtime.encode import Memory, Places, address_of
 from stratal.runtime.pool import Pool
@@ -44,23 +44,21 @@ class HostCalls:
         self._commands: Sequence[object] = ()
         self._places: Places | None = None
         self._memory: Memory | None = None
-        self._pool: Pool | None = None
         self._homes: dict[int, _Home] = {}
         self._slots: Sequence[Storage] = ()
 
     def bind(self, commands: Sequence[object], places: Places, memory: Memory, pool: Pool) -> None:
         """Say what the indices of the callback mean, where values lie, and whose threads calls may use."""
-        self._commands, self._places, self._memory, self._pool = commands, places, memory, pool
+        self._commands, self._places, self._memory = commands, places, memory
+        self._through = CallsThrough(pool.threads, pool.call_each)
         self._homes = {}
 
     @contextmanager
     def during(self, slots: Sequence[Storage]) -> Iterator[None]:
         """Let host calls see this run's inputs and outputs; afterwards raise what one of them raised."""
-        assert self._pool is not None
         self._slots, self.raised = slots, None
         try:
-            # an interrupt inside a host call would leave states half updated
-            with InterruptsHeld(), calls_through(self._pool.threads, self._pool.call_each):
+            with InterruptsHeld(), self._through:  # an interrupt would leave states half updated
                 yield
         finally:
             self._slots = ()

@@ -80,33 +80,37 @@ def lu(a: Array) -> tuple[Array, Array]:
 
 
 def _eliminated(a: Array) -> tuple[Array, Array]:
-    """Return the diagonals of U, and -1 where rows were exchanged an odd number of times, else 1."""
-    packed, n = _own(a), a.shape[-1]
-    pivots = np.empty((*a.shape[:-2], n), np.int64)
-    call("getrf", a, _count(a) if n else 0, n, n, packed, n, pivots)
-    odd = (pivots != np.arange(1, n + 1)).sum(axis=-1) & 1
-    return packed.diagonal(0, -2, -1), 1 - 2 * odd
+    """Return the diagonals of U as [n, count], and -1 where an odd number of rows was exchanged, else 1.
+
+    NumPy reduces a first axis in vectors, a short last one element by element.
+    """
+    packed, count, n = _own(a), _count(a), a.shape[-1]
+    pivots = np.empty((count, n), np.int64)
+    call("getrf", a, count if n else 0, n, n, packed, n, pivots)
+    exchanged = pivots.T.copy() != np.arange(1, n + 1)[:, None]
+    diagonals = packed.reshape(count, n * n)[:, :: n + 1].T.copy()
+    return diagonals, np.where(np.logical_xor.reduce(exchanged, axis=0), -1, 1)
 
 
 def det(a: Array) -> Array:
     pivots, parity = _eliminated(a)
-    product = np.asarray((parity * pivots.prod(axis=-1)).astype(a.dtype))
+    product = (pivots.prod(axis=0) * parity).astype(a.dtype)
     sure = np.isfinite(product + 1 / product)
     if not sure.all():  # 0 or infinite: a part of the product may have left the range that the whole is in
         sign, size = _sign_and_size(pivots, parity)
         product = np.where(sure, product, (sign * np.exp(size)).astype(a.dtype))
-    return product
+    return np.asarray(product).reshape(a.shape[:-2])
 
 
 def slogdet(a: Array) -> tuple[Array, Array]:
-    return _sign_and_size(*_eliminated(a))
+    sign, size = _sign_and_size(*_eliminated(a))
+    return sign.reshape(a.shape[:-2]), size.reshape(a.shape[:-2])
 
 
 def _sign_and_size(pivots: Array, parity: Array) -> tuple[Array, Array]:
     size = np.abs(pivots)
     phase = pivots / np.where(size == 0, 1, size) if pivots.dtype.kind == "c" else np.sign(pivots)
-    sign = phase.prod(axis=-1) * parity
-    return np.asarray(sign.astype(pivots.dtype)), np.asarray(np.log(size).sum(axis=-1))
+    return (phase.prod(axis=0) * parity).astype(pivots.dtype), np.log(size).sum(axis=0)
 
 
 def solve(a: Array, b: Array) -> Array:
