@@ -64,17 +64,16 @@ def along(b: Builder, x: Node, axis: int, scale: float, *, inverse: bool) -> Nod
 def transform(b: Builder, x: Node, scale: float, *, inverse: bool) -> Node:
     """Return the transform of complex lines."""
     r, n, c = x.aval.ints
-    if not is_smooth(n):
-        return _by_chirp(b, x, scale, inverse=inverse)
-    if not is_direct(r, n, c):
-        return _in_two_steps(b, x, scale, inverse=inverse)
-    return _direct(b, x, n, form="complex", scale=scale, inverse=inverse)
+    if is_direct(r, n, c):
+        return _direct(b, x, n, form="complex", scale=scale, inverse=inverse)
+    in_steps = _by_chirp if halves(n) is None else _in_two_steps
+    return in_steps(b, x, scale, inverse=inverse)
 
 
 def is_direct(r: int, n: int, c: int) -> bool:
     """Return whether one kernel transforms lines: they are short, or fill vectors."""
-    prime = is_smooth(n) and min(halves(n)) == 1
-    return is_smooth(n) and (prime or n <= SHORT or (n <= MOST and max(r, c) >= FEW))
+    near = n <= SHORT or halves(n) is None or max(r, c) >= FEW
+    return n <= MOST and is_smooth(n) and near
 
 
 def _direct(b: Builder, x: Node, n: int, **attributes: Any) -> Node:
@@ -86,7 +85,7 @@ def _direct(b: Builder, x: Node, n: int, **attributes: Any) -> Node:
 
 def _in_two_steps(b: Builder, x: Node, scale: float, *, inverse: bool) -> Node:
     r, n, c = x.aval.ints
-    many, few = halves(n)
+    many, few = halves(n) or (n, 1)
     columns = transform(b, b.reshape(x, shape=(r, many, few * c)), 1.0, inverse=inverse)
     powers = np.multiply.outer(np.arange(many), np.arange(few)) % n
     twisted = _times(b, b.reshape(columns, shape=(r, many, few, c)), _roots(n, inverse)[powers], (1, 2))

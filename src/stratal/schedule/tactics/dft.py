@@ -13,10 +13,10 @@ from typing import Final
 
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Expr, Var, call
+from stratal.loops.expr import Buffer, Expr, Var, call, const
 from stratal.loops.index import Index
 from stratal.loops.stmt import For, Seq, Stmt, Store
-from stratal.ops.fourier.lengths import radices
+from stratal.ops.fourier.lengths import RADICES, radices
 from stratal.schedule.butterflies import Complex, conjugate, minus, plus, scaled, times, transform, turned
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import sequence
@@ -143,7 +143,8 @@ class Lines:
         """
         done = 1
         for k, radix in enumerate(self.radices):
-            yield self.stage(self.scratch[k % 2], self.scratch[1 - k % 2], radix, done)
+            stage = self.stage if radix in RADICES else self.prime_stage
+            yield stage(self.scratch[k % 2], self.scratch[1 - k % 2], radix, done)
             done *= radix
 
     def stage(self, source: Buffer, target: Buffer, radix: int, done: int) -> Stmt:
@@ -161,6 +162,48 @@ class Lines:
             where = index.add(index.mul(p, done * radix), index.add(q, done * k))
             body += self._held(target, where, twisted)
         return For(p, For(q, For(self.lane, Seq(body), "vector")))
+
+    def prime_stage(self, source: Buffer, target: Buffer, radix: int, done: int) -> Stmt:
+        """Return the last stage, where the radix is too large to be written out: what lies symmetrically is
+        added and subtracted first, and two results at a time are sums over these.
+        """
+        half, q = radix // 2, Var("q", done)
+        folded = Buffer("folded", self.dtype, (2, radix, self.lanes), space="scratch")
+        self.scratch.append(folded)
+
+        def given(j: Index) -> Complex:
+            return self._at(source, index.add(q, index.mul(j, done)))
+
+        j = index.add(Var("j", half), 1)
+        mirrored = index.sub(radix, j)
+        pair = given(j), given(mirrored)
+        sums = self._held(folded, j, plus(*pair)) + self._held(folded, mirrored, minus(*pair))
+        total = first = given(0)
+        for step in range(1, half + 1):
+            total = plus(total, self._at(folded, step))
+        k = index.add(Var("k", half), 1)
+        even: list[Expr] = list(first)
+        odd: list[Expr] = [const(0.0, self.dtype)] * 2
+        for step in range(1, half + 1):
+            cosine, sine = self.root(index.mul(index.mod(index.mul(k, step), radix), self.n // radix))
+            for part in range(2):
+                even[part] = call("fma", cosine, self._at(folded, step)[part], even[part])
+                odd[part] = call("fma", sine, self._at(folded, radix - step)[part], odd[part])
+        (a, b), (c, d) = even, odd
+        results = [
+            *self._held(target, index.add(q, index.mul(k, done)), (call("sub", a, d), call("add", b, c))),
+            *self._held(
+                target,
+                index.add(q, index.mul(index.sub(radix, k), done)),
+                (call("add", a, d), call("sub", b, c)),
+            ),
+        ]
+        steps = (
+            _over(j, For(self.lane, Seq(sums), "vector")),
+            For(self.lane, Seq(self._held(target, q, total)), "vector"),
+            _over(k, For(self.lane, Seq(results), "vector")),
+        )
+        return For(q, sequence(*steps))
 
     # -- complex lines ---------------------------------------------------------------------------------------
     def load_complex(self) -> Stmt:
@@ -220,3 +263,9 @@ class Lines:
             ]
 
         return self.along(0, self.m, step)
+
+
+def _over(place: Expr, body: Stmt) -> Stmt:
+    """Run over the one variable of a place."""
+    (var,) = place.free
+    return For(var, body)
