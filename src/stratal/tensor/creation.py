@@ -29,7 +29,6 @@ from stratal.tensor.shapes import as_shape, broadcast_to, reshape
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, hold, tensor, wrap
 
-
 LARGE = 1 << 14  # bytes from which on it counts how memory is filled
 
 
