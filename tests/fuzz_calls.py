@@ -38,10 +38,11 @@ SPACES = {
         "torch.fft"),
     "linalg": ("numpy.linalg", "torch.linalg"), "functional": ("torch.nn.functional",),
 }  # fmt: skip
-# Names that mean something else there, or results whose shape follows from values or from chance.
+# Names that mean something else there, results whose shape follows from values or from chance, and what does
+# not end there (PyTorch's matrix_power of the least integer).
 OTHERS_MEAN = {
-    "amax", "amin", "argsort", "bincount", "cond", "histc", "histogram", "lstsq", "lu_factor", "norm",
-    "one_hot", "pixel_unshuffle", "round", "sort", "split", "tril_indices", "triu_indices", "unique",
+    "amax", "amin", "argsort", "bincount", "cond", "histc", "histogram", "lstsq", "lu_factor", "matrix_power",
+    "norm", "one_hot", "pixel_unshuffle", "round", "sort", "split", "tril_indices", "triu_indices", "unique",
     "unique_consecutive",
 }  # fmt: skip
 

@@ -65,7 +65,8 @@ def test_a_module_of_the_users_raises_what_it_raises() -> None:
     lambda: st.broadcast_to(st.ones(1), (1 << 40,)), lambda: st.zeros((1 << 20, 1 << 20)),
         lambda: st.arange(1 << 41),
     lambda: st.ones(3).expand(1 << 40, 3), lambda: st.rand(1 << 40), lambda: st.eye(1 << 21),
-], ids=["broadcast", "zeros", "arange", "expand", "rand", "eye"])  # fmt: skip
+    lambda: nn.functional.adaptive_max_pool1d(st.ones(2, 8, 4), 1 << 40),
+], ids=["broadcast", "zeros", "arange", "expand", "rand", "eye", "windows"])  # fmt: skip
 @pytest.mark.parametrize("eager", [False, True], ids=["lazy", "eager"])
 def test_absurd_sizes_are_refused_before_anything_is_allocated(make, eager) -> None:
     with pytest.raises(st.StratalError):

@@ -82,8 +82,9 @@ class _Windows:
 
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
-        lengths = {self.length(i) for i in range(count)}
-        steps = {self.start(i + 1) - self.start(i) for i in range(count - 1)}
+        few = range(count) if count <= size else range(0)  # more windows than elements start together
+        lengths = {self.length(i) for i in few}
+        steps = {self.start(i + 1) - self.start(i) for i in few[:-1]}
         even = len(lengths) == 1 and len(steps) <= 1 and 0 not in steps
         self.phases = 1 if even else count // math.gcd(size, count)
         self.stride = max(steps, default=1) if even else size // math.gcd(size, count)
