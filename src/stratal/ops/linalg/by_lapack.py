@@ -7,7 +7,7 @@ matrix is handed over as it lies.
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -37,8 +37,13 @@ def _own(a: Array) -> Array:
     return a.copy()
 
 
-@cache
 def _lower(m: int, n: int) -> Array:
+    """Return what lies on and below the diagonal; small masks are kept."""
+    return _kept_lower(m, n) if m * n <= 1 << 16 else np.tri(m, n, dtype=bool)
+
+
+@lru_cache(maxsize=64)
+def _kept_lower(m: int, n: int) -> Array:
     mask = np.tri(m, n, dtype=bool)
     mask.flags.writeable = False
     return mask

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -135,7 +135,7 @@ class _Plan(NamedTuple):
     numbers: Array  # keeps them where the words say
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _plan(name: str, letter: str, *given: Given | None) -> _Plan:
     """Return a plan, after a question to LAPACK for what work it wants."""
     plan = _planned(name, letter, given)
