@@ -147,3 +147,11 @@ def test_special_values_of_complex_numbers_are_numpys() -> None:
                 np.testing.assert_allclose(ours(st.tensor(z)).numpy(), theirs(z), rtol=3e-16)
     big = np.array([3e200 + 4e200j, 3e-200 + 4e-200j])
     np.testing.assert_allclose(abs(st.tensor(big)).numpy(), np.abs(big), rtol=1e-15)
+
+
+def test_one_program_serves_complex_numbers_of_many_sizes() -> None:
+    double = st.compile(lambda z: st.view_as_complex(st.view_as_real(z) * 2) + z.conj(), dynamic=True)
+    for n in (5, 6, 7, 9):
+        z = np.arange(3 * n).reshape(n, 3) * np.complex64(1 + 1j)
+        np.testing.assert_array_equal(double(st.tensor(z)).numpy(), z * 2 + z.conj())
+    assert len(double.reasons) <= 2, double.reasons

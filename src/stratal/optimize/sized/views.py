@@ -58,6 +58,18 @@ def permute(s: Sizes, node: Node, x: Sized) -> Sized:
     return Sized(s.b.permute(x.node, perm=places), tuple(x.axes[k] for k in order))
 
 
+@rule("view_as_real")
+def view_as_real(s: Sizes, node: Node, x: Sized) -> Sized:
+    """Add the axis of the two parts."""
+    return Sized(s.b.view_as_real(x.node), (*x.axes, (2,)))
+
+
+@rule("view_as_complex")
+def view_as_complex(s: Sizes, node: Node, x: Sized) -> Sized:
+    """Drop the axis of the two parts."""
+    return Sized(s.b.view_as_complex(x.node), x.axes[:-1])
+
+
 @rule("slice")
 def slice_(s: Sizes, node: Node, x: Sized) -> Sized:
     """Cut where a bound is a number; take from a computed start where it is not."""
