@@ -84,6 +84,17 @@ def test_the_first_of_equal_elements_are_the_first_ones(fill: float) -> None:
         np.testing.assert_array_equal(st.topk(st.tensor(x), 5, largest=largest).indices, [range(5)] * 2)
 
 
+@pytest.mark.parametrize("n, k", [(400, 7), (3000, 20), (HELD + 77, 45)])
+def test_the_first_few_are_found_however_rows_are_ordered(n: int, k: int) -> None:
+    rising = np.arange(n, dtype=np.float64)
+    rows = np.stack(
+        [rising, -rising, rising % 64, np.roll(rising, n // 3), np.where(rising < n - 3, np.nan, rising)]
+    )
+    for largest in (False, True):
+        got = st.topk(st.tensor(rows), k, largest=largest)
+        np.testing.assert_array_equal(got.indices, stable_places(rows, 1, largest)[:, :k])
+
+
 def test_orders_run_as_kernels() -> None:
     def orders(x: st.Tensor) -> tuple:
         found = x.sort(), st.topk(x, 3), st.kthvalue(x, 40), st.median(x, 1), st.mode(x)

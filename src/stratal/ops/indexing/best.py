@@ -1,7 +1,7 @@
 """Loops that find the first few elements of each row in order: what is better goes into a short sorted list.
 
-Few elements of a row in random order are better than the last of the list, so most vectors of them are passed
-over after one comparison.
+Lanes run along a row, and the best of each are compared first: they bound what can be among the first. Few
+elements come up to that, so most vectors are passed over after one comparison, however the row is ordered.
 """
 
 from __future__ import annotations
@@ -10,116 +10,175 @@ from collections.abc import Callable
 
 from stratal.base.dtypes import int64
 from stratal.loops.compute import Stage
-from stratal.loops.expr import Buffer, Expr, Var, call, index_const, lanes
+from stratal.loops.expr import Buffer, Expr, Var, call, const, index_const, lanes
 from stratal.loops.index import add, mul, unflatten
 from stratal.loops.stmt import For, If, Seq, Stmt, Store
+from stratal.ops.indexing import network
 from stratal.ops.indexing.items import Items
-from stratal.ops.indexing.rows import HELD, PARTS, Rows
+from stratal.ops.indexing.rows import HELD, PARTS, Rows, every
 
-MOST = 16  # elements of a list
+MOST = 256  # elements of a list
 LEAST = 8  # elements of a row for each one of the list: of fewer a list keeps too many
+LEAST_OF_SHORT = 64  # the same where a network sorts the row
 VECTOR = 16  # elements compared at once
+LANES = 64  # whose best are compared first, or more: some for each element of the list
+LANES_EACH = 4
 
 Candidate = tuple[Expr, Expr]  # a key and its place
 
 
+def suits(rows: Rows) -> bool:
+    """Return whether few enough are asked for that changing the list is the lesser work."""
+    count, length = rows.stop, rows.length
+    each = length if length <= HELD else length // PARTS
+    least = LEAST_OF_SHORT if network.suits(rows) else LEAST
+    return rows.items.placed and count <= MOST and length >= least * count and 2 * each >= count * count
+
+
+def best_of_rows(rows: Rows) -> list[Stage]:
+    """Return the loops that write the first elements of each row in order."""
+    return _in_parts(rows) if rows.length > HELD else _by_rows(rows)
+
+
 class Best:
-    """The list of one row: keys in rising order and their places."""
+    """The list of one row: keys in rising order and their places.
+
+    Behind `filled` entries stand empty ones, with the key that bounds what can be among the first; before the
+    first entry stands one that nothing is less than.
+    """
 
     def __init__(self, items: Items, count: int) -> None:
-        self.count = count
-        self.keys = Buffer("keys", items.key, (count,), space="scratch")
-        self.places = Buffer("places", int64, (count,), space="scratch")
-        self.memory = (self.keys, self.places)
+        self.count, self.key = count, items.key
+        dtypes = {"keys": items.key, "places": int64, "new_keys": items.key, "new_places": int64}
+        made = [Buffer(name, dtype, (count + 1,), space="scratch") for name, dtype in dtypes.items()]
+        self.keys, self.places, self.new_keys, self.new_places = made
+        self.filled = Buffer("filled", int64, (1,), space="scratch")
+        self.last = self.keys[count]
+        self.memory = (*made, self.filled)
 
-    def fill(self, read: Callable[[Expr], Candidate]) -> Stmt:
-        """Put the first candidates into the empty list."""
-        number = Var("number", self.count)
-        return For(number, self._insert(*read(number), lambda k: call("ge", index_const(k), number)))
+    def entry(self, number: Expr) -> Candidate:
+        """Return the key and the place that stand at a number of the order."""
+        return self.keys[add(number, 1),], self.places[add(number, 1),]
 
-    def take(self, candidate: Candidate) -> Stmt:
-        """Put a candidate that is better than the last of the full list into it."""
-        return If(self.admits(candidate[0]), self._insert(*candidate))
+    def clear(self, bound: Expr) -> Stmt:
+        """Empty the list; what is greater than the bound is not taken."""
+        return Seq((
+            every(self.count, lambda k: Store(self.keys, (add(k, 1),), bound)),
+            Store(self.keys, (index_const(0),), const(0, self.key)),
+            Store(self.filled, (index_const(0),), index_const(0)),
+        ))  # fmt: skip
 
     def admits(self, key: Expr) -> Expr:
-        return call("lt", key, self.keys[self.count - 1])
+        """Return whether a key is better than the last entry, or as good as one that is empty."""
+        room = call("lt", self.filled[0], index_const(self.count))
+        return call("or", call("lt", key, self.last), call("and", room, call("eq", key, self.last)))
 
-    def _insert(self, key: Expr, place: Expr, empty: Callable[[int], Expr] | None = None) -> Stmt:
-        """Move what is worse back by one, from the end on, and put a candidate before it."""
+    def take(self, candidate: Candidate) -> Stmt:
+        """Put a candidate into the list if it is admitted: move what is worse back by one."""
+        key, place = candidate
 
-        def worse(k: int) -> Expr:
-            found = call("lt", key, self.keys[k])
-            return found if empty is None else call("or", found, empty(k))
+        def worse(k: Expr) -> Expr:
+            return call("or", call("lt", key, self.keys[k,]), call("gt", k, self.filled[0]))
 
-        def stored(buffer: Buffer, k: int, new: Expr) -> Store:
-            moved = new if k == 0 else call("select", worse(k - 1), buffer[k - 1], new)
-            return Store(buffer, (index_const(k),), call("select", worse(k), moved, buffer[k]))
+        def moved(old: Buffer, new: Expr, k: Expr) -> Expr:
+            before = call("select", worse(k), old[k,], new)
+            return call("select", worse(add(k, 1)), before, old[add(k, 1),])
 
-        pairs = ((self.places, place), (self.keys, key))  # keys last: they decide
-        return Seq(stored(b, k, new) for k in reversed(range(self.count)) for b, new in pairs)
+        def written(to: Buffer, old: Buffer, new: Expr) -> Stmt:
+            return every(self.count, lambda k: Store(to, (k,), moved(old, new, k)))
+
+        def copied(to: Buffer, new: Buffer) -> Stmt:
+            return every(self.count, lambda k: Store(to, (add(k, 1),), new[k,]))
+
+        more = call("min", add(self.filled[0], 1), index_const(self.count))
+        inserted = Seq((
+            written(self.new_keys, self.keys, key), written(self.new_places, self.places, place),
+            copied(self.keys, self.new_keys), copied(self.places, self.new_places),
+            Store(self.filled, (index_const(0),), more),
+        ))  # fmt: skip
+        return If(self.admits(key), inserted)
 
 
-def best_of_rows(rows: Rows, count: int) -> list[Stage]:
-    """Return the loops that write the first `count` elements of each row in order."""
-    return _in_parts(rows, count) if rows.length > HELD else _by_rows(rows, count)
+class _Search:
+    """How the first of a row, or of a part of it, are found."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.best = rows, Best(rows.items, rows.stop)
+        self.width = -(-max(LANES, LANES_EACH * rows.stop) // LANES) * LANES
+        self.lanes = Buffer("lanes", rows.items.key, (self.width,), space="scratch")
+        self.memory = (*self.best.memory, self.lanes)
+        self.greatest = const((1 << rows.items.key.bits) - 1, rows.items.key)
+
+    def look(self, row: Expr, begin: Expr, end: Expr, most: int) -> Stmt:
+        """Find the first of the elements from `begin` to `end`, at most `most`."""
+        best, rows = self.best, self.rows
+        lane, number = Var("lane", VECTOR), Var("number", VECTOR)
+        start = add(begin, mul(Var("block", -(-most // VECTOR)), VECTOR))
+        (block,) = start.free - begin.free
+        place = add(start, number)
+        taken = best.take((rows.key(row, place), place))
+        least = lanes("min", rows.key(row, add(start, lane)), lane)
+        whole = call("le", add(start, VECTOR), end)
+        rest = For(number, If(call("lt", place, end), taken))
+        return Seq((
+            self._bound(row, begin, end, most),
+            best.clear(best.last),
+            For(block, If(whole, If(best.admits(least), For(number, taken)), rest)),
+        ))  # fmt: skip
+
+    def merge(self, count: int, candidate: Callable[[Expr], Candidate]) -> Stmt:
+        """Find the first of some candidates."""
+        number = Var("number", count)
+        return Seq((self.best.clear(self.greatest), For(number, self.best.take(candidate(number)))))
+
+    def _bound(self, row: Expr, begin: Expr, end: Expr, most: int) -> Stmt:
+        """Leave in the list the best of lanes, the last of which bounds the first of all."""
+        block = Var("block", most // self.width)
+        start = add(begin, mul(block, self.width))
+
+        def lesser(lane: Expr) -> Store:
+            key = self.rows.key(row, add(start, lane))
+            return Store(self.lanes, (lane,), call("min", self.lanes[lane,], key))
+
+        return Seq((
+            every(self.width, lambda lane: Store(self.lanes, (lane,), self.greatest)),
+            For(block, If(call("le", add(start, self.width), end), every(self.width, lesser))),
+            self.merge(self.width, lambda k: (self.lanes[k,], k)),
+        ))  # fmt: skip
+
+    def write(self, row: Expr) -> Stmt:
+        number = Var("number", self.rows.stop - self.rows.start)
+        to = add(number, self.rows.start)
+        return For(number, self.rows.put(row, to, self.best.entry(to)[1]))
 
 
-def _by_rows(rows: Rows, count: int) -> list[Stage]:
-    best = Best(rows.items, count)
+def _by_rows(rows: Rows) -> list[Stage]:
+    search, n = _Search(rows), rows.length
 
     def find(row: Expr) -> Stmt:
-        end = index_const(rows.length)
-        return Seq((_search(best, rows, row, index_const(0), end, rows.length), _write(best, rows, row)))
+        return Seq((search.look(row, index_const(0), index_const(n), n), search.write(row)))
 
-    return [Stage(rows.shared(find), best.memory)]
+    return [Stage(rows.shared(find), search.memory)]
 
 
-def _in_parts(rows: Rows, count: int) -> list[Stage]:
-    """Find the best of each part of long rows, then the best of these."""
-    best = Best(rows.items, count)
+def _in_parts(rows: Rows) -> list[Stage]:
+    """Find the first of each part of long rows, then the first of these."""
+    search, count = _Search(rows), rows.stop
     share = -(-rows.length // (PARTS * VECTOR)) * VECTOR
-    chunk, number = Var("chunk", rows.count * PARTS), Var("number", PARTS * count - count)
-    found = [Buffer(f"found{k}", b.dtype, (rows.count, PARTS * count)) for k, b in enumerate(best.memory)]
+    keys = Buffer("found_keys", rows.items.key, (rows.count, PARTS * count))
+    places = Buffer("found_places", int64, (rows.count, PARTS * count))
+    chunk, entry, merged = Var("chunk", rows.count * PARTS), Var("entry", count), Var("row", rows.count)
     row, part = unflatten(chunk, (rows.count, PARTS))
-    entry, merged = Var("entry", count), Var("row", rows.count)
     begin = mul(part, share)
-    kept = [
-        Store(there, (row, add(mul(part, count), entry)), here[entry,])
-        for here, there in zip(best.memory, found, strict=True)
-    ]
-
-    def candidate(k: Expr) -> Candidate:
-        return found[0][merged, k], found[1][merged, k]
-
-    search = _search(best, rows, row, begin, call("min", add(begin, share), index_const(rows.length)), share)
-    merge = (best.fill(candidate), For(number, best.take(candidate(add(number, count)))))
+    end = call("min", add(begin, share), index_const(rows.length))
+    to = (row, add(mul(part, count), entry))
+    key, place = search.best.entry(entry)
+    kept = Seq((Store(keys, to, key), Store(places, to, place)))
+    merge = search.merge(PARTS * count, lambda k: (keys[merged, k], places[merged, k]))
     return [
-        Stage(For(chunk, Seq((search, For(entry, Seq(kept)))), "parallel"), best.memory),
-        Stage(For(merged, Seq((*merge, _write(best, rows, merged))), "parallel"), best.memory),
+        Stage(
+            For(chunk, Seq((search.look(row, begin, end, share), For(entry, kept))), "parallel"),
+            search.memory,
+        ),
+        Stage(For(merged, Seq((merge, search.write(merged))), "parallel"), search.memory),
     ]
-
-
-def _search(best: Best, rows: Rows, row: Expr, begin: Expr, end: Expr, most: int) -> Stmt:
-    """Look through the elements from `begin` to `end`, at most `most`, a vector at a time."""
-    block = Var("block", -(-(most - best.count) // VECTOR))
-    number, lane = Var("number", VECTOR), Var("lane", VECTOR)
-    start = add(add(begin, best.count), mul(block, VECTOR))
-
-    def candidate(place: Expr) -> Candidate:
-        return rows.key(row, place), place
-
-    place = add(start, number)
-    one_by_one = For(number, best.take(candidate(place)))
-    least = lanes("min", rows.key(row, add(start, lane)), lane)
-    rest = For(number, If(call("lt", place, end), best.take(candidate(place))))
-    whole = call("le", add(start, VECTOR), end)
-    return Seq((
-        best.fill(lambda number: candidate(add(begin, number))),
-        For(block, If(whole, If(best.admits(least), one_by_one), rest)),
-    ))  # fmt: skip
-
-
-def _write(best: Best, rows: Rows, row: Expr) -> Stmt:
-    number = Var("number", rows.stop - rows.start)
-    to = add(number, rows.start)
-    return For(number, rows.put(row, to, best.places[to,]))

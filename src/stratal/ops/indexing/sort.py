@@ -33,8 +33,8 @@ def _loops(
     rows = Rows(x, outs, axis, Items(x.dtype, descending, placed=len(outs) > 1), start)
     if 0 in outs[0].shape:
         return Seq(())
-    if rows.stop <= best.MOST and rows.length >= best.LEAST * rows.stop:
-        return best.best_of_rows(rows, rows.stop)
+    if best.suits(rows):
+        return best.best_of_rows(rows)
     if network.suits(rows):  # takes less time than to find one element alone
         return network.by_network(rows)
     if nth.suits(rows):
