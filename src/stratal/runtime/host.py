@@ -118,6 +118,8 @@ class HostCalls:
             return home.array.view()
         array = self._slots[home.slot].array
         if array.dtype != home.dtype:  # the same bytes under another type
+            if not array.flags.c_contiguous:  # `reshape` would copy, and what is written be lost
+                raise CompilerError("runtime: bytes that lie apart are seen under another type")
             array = array.reshape(-1).view(home.dtype)
         if array.shape == home.shape and array.strides == home.strides:
             return array.view()

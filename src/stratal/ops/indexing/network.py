@@ -81,18 +81,32 @@ def _exchange(held: list[Buffer], spare: list[Buffer], first: Expr, second: Expr
 
 
 def _comparisons(n: int, exchanged: Callable[[Expr, Expr], Stmt]) -> Iterator[Stmt]:
-    """Yield the comparisons of Batcher's network: those at one distance in one loop."""
+    """Yield the comparisons of Batcher's network: of few elements one after the other, of more those at one
+    distance in one loop.
+    """
+    for merged, apart in _distances(n):
+        begin = apart % merged
+        count = -(-max(n - apart - begin, 0) // (2 * apart)) * apart
+        if n <= UNROLLED:
+            for k in range(count):
+                low = k // apart * 2 * apart + k % apart + begin
+                high = low + apart
+                if high < n and low // (2 * merged) == high // (2 * merged):
+                    yield exchanged(index_const(low), index_const(high))
+        else:
+            pair = Var("pair", count)
+            first = add(add(mul(floordiv(pair, apart), 2 * apart), mod(pair, apart)), begin)
+            second = add(first, apart)
+            together = call("eq", floordiv(first, 2 * merged), floordiv(second, 2 * merged))
+            yield For(pair, guarded(less(second, n), guarded(together, exchanged(first, second))))
+
+
+def _distances(n: int) -> Iterator[tuple[int, int]]:
+    """Yield the lengths of runs that are merged in pairs, and for each the distances of comparisons."""
     merged = 1
     while merged < n:
         apart = merged
         while apart:
-            begin = apart % merged
-            blocks = -(-max(n - apart - begin, 0) // (2 * apart))
-            pair = Var("pair", blocks * apart)
-            first = add(add(mul(floordiv(pair, apart), 2 * apart), mod(pair, apart)), begin)
-            second = add(first, apart)
-            together = call("eq", floordiv(first, 2 * merged), floordiv(second, 2 * merged))
-            stmt = guarded(less(second, n), guarded(together, exchanged(first, second)))
-            yield For(pair, stmt, "unroll" if n <= UNROLLED else "serial")
+            yield merged, apart
             apart //= 2
         merged *= 2

@@ -155,7 +155,8 @@ def solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> Array:
 
 def cholesky(a: Array) -> Array:
     n = a.shape[-1]
-    low = np.where(_lower(n, n), a, a.dtype.type(0))
+    low = np.zeros(a.shape, a.dtype)  # not `np.where`, whose result lies as its operand does
+    np.copyto(low, a, where=_lower(n, n))
     if n:
         _succeed(call("potrf", a, _count(a), b"U", n, low, n), a)
     return low
