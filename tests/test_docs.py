@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import operator
+import os
 import re
 import subprocess
 import sys
@@ -32,10 +33,13 @@ def test_the_documentation_shows_what_the_code_prints(page: Path, name: str, sho
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Run all pages in one process, which declares ops and targets the tests here must not see."""
+    """Run all pages in one process, which declares ops and targets the tests here must not see, with a cache
+    of its own: what other tests measured and tuned changes plans.
+    """
     report = tmp_path_factory.mktemp("pages") / "report.json"
+    around = os.environ | {"STRATAL_CACHE_DIR": str(report.parent / "cache")}
     program = [sys.executable, doc_pages.__file__, "--json", str(report)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300, env=around)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(report.read_text(encoding="utf-8"))
 

@@ -36,7 +36,8 @@ _CONSTANTS: dict[
     tuple[Any, ...], Node
 ] = {}  # scalar constants and their broadcasts, which Python code repeats
 _MOST_CONSTANTS = 4096
-_SITES: dict[tuple[str, int, int], Any] = {}  # value of the Python scalar at each place in the code
+_SITES: dict[tuple[Any, ...], Any] = {}  # value of the Python scalar at each place in the code
+_MOST_SITES = 1 << 16
 _VARIES = object()
 
 
@@ -269,7 +270,7 @@ def scalar(name: str, value: Any, dtype: DType, shape: Shape, where: tuple[Sourc
     It is a constant of the graph, until the scalar at one place in the code is seen to change: from then on
     it is an input, so that a value that changes every step is not compiled anew.
     """
-    if not isinstance(value, bool) and MODE.trace is None and _changes(value):
+    if not isinstance(value, bool) and MODE.trace is None and changes(value):
         array = _scalar_array(name, value, dtype)
         return to_shape(values.leaf(Storage.copy_of(array, TensorType(dtype, ()))), shape, where)
     return full(name, value, dtype, shape)
@@ -298,16 +299,19 @@ def _scalar_array(name: str, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
         return np.asarray(value).astype(dtype.np) if not isinstance(value, int) else np.array(value, dtype.np)
 
 
-def _changes(value: Any) -> bool:
+def changes(value: Any, about: Any = None) -> bool:
+    """Return whether a value has been another one at this place in the code; `about` tells several apart."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_FRONT_END):
         frame = frame.f_back
     if frame is None:
         return False
     code = frame.f_code
-    site = (code.co_filename, code.co_firstlineno, frame.f_lasti)
+    site = (code.co_filename, code.co_firstlineno, frame.f_lasti, about)
     before = _SITES.get(site, _SITES)
     if before is _SITES:
+        if len(_SITES) >= _MOST_SITES:
+            _SITES.clear()
         _SITES[site] = value
         return False
     if before is _VARIES:

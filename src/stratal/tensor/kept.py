@@ -18,6 +18,7 @@ from stratal.base.source import unscoped, user_line
 from stratal.graph.node import Input, Node
 from stratal.tensor import programs
 from stratal.tensor.alive import enlist
+from stratal.tensor.build import changes
 from stratal.tensor.companions import trivial
 from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, blank, look
 from stratal.tensor.promises import Call, Promise, Result, Row, Template
@@ -29,7 +30,7 @@ Key = tuple[Any, ...]
 _CAPACITY: Final = 256  # templates, each with its programs
 _MOST_KEYS: Final = 4096
 _ACTS: Final = frozenset({"backward"})  # what they are called for is no result
-_VALUES: Final = frozenset({int, bool, str, bytes, type(None), type, DType, type(Ellipsis)})
+_VALUES: Final = frozenset({bool, str, bytes, type(None), type, DType, type(Ellipsis)})
 
 _TEMPLATES: dict[Key, Template] = {}
 _SEEN: dict[Key, bool] = {}  # calls that came once (True), and those that cannot be kept (False)
@@ -114,8 +115,10 @@ def _parts(values: Iterable[Any], tensors: list[Tensor]) -> Key | None:
         elif kind in _VALUES:
             parts.append(kind)
             parts.append(value)
+        elif kind is int:
+            parts.append((kind, value))
         elif kind is float:
-            parts.append(value.hex())  # 0.0 and -0.0 are equal; nothing else stands without its kind
+            parts.append((kind, value.hex()))  # 0.0 and -0.0 are equal
         elif kind is tuple or kind is list:
             inner = _parts(value, tensors)
             if inner is None:
@@ -131,6 +134,15 @@ def _parts(values: Iterable[Any], tensors: list[Tensor]) -> Key | None:
     return tuple(parts)
 
 
+def _bare(parts: Key) -> Key:
+    """Return a key without the values of its numbers."""
+    return tuple([_bare_part(part) if part.__class__ is tuple else part for part in parts])
+
+
+def _bare_part(part: Key) -> Any:
+    return part[0] if part and part[0] in (int, float) else _bare(part)
+
+
 # -- recording -----------------------------------------------------------------------------------------------
 def _second(
     key: Key,
@@ -142,6 +154,9 @@ def _second(
     """Return the template of a call that came before; None for the first of its kind, and where there can be
     none.
     """
+    bare = _bare(key)
+    if bare != key and changes(key, bare):
+        return None  # as an input it is compiled once
     before = _SEEN.get(key)
     if before is None:
         if len(_SEEN) >= _MOST_KEYS:

@@ -13,15 +13,21 @@ from typing import Any
 import numpy as np
 
 from stratal.base.dtypes import DType, as_dtype, complex64, float32
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
 from stratal.tensor.arguments import check_device
 from stratal.tensor.arrays import Array
 from stratal.tensor.ramps import write_ramp, written
+from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor
 
 
 def _end(name: str, given: Any) -> Array:
     """Return an end as NumPy computes with it: in double precision."""
+    if isinstance(given, Tensor) and MODE.trace is not None:
+        raise CaptureError(
+            f"{name}: its values are written when it is called, but this end is data",
+            got=str(given.type), hint="start + (stop - start) * st.linspace(0, 1, num)",
+        )  # fmt: skip
     found = given._value(name).array if isinstance(given, Tensor) else np.asarray(given)
     if found.dtype.kind in "OSUMm":
         raise DTypeError(f"{name}: the ends are numbers or arrays of them", got=repr(given))
