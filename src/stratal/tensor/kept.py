@@ -33,6 +33,7 @@ _ACTS: Final = frozenset({"backward"})  # what they are called for is no result
 _VALUES: Final = frozenset({bool, str, bytes, type(None), type, DType, type(Ellipsis)})
 
 _TEMPLATES: dict[Key, Template] = {}
+_VARYING: set[Key] = set()  # kinds of calls, without their numbers, that came with others at one place
 _SEEN: dict[Key, bool] = {}  # calls that came once (True), and those that cannot be kept (False)
 
 
@@ -155,8 +156,11 @@ def _second(
     none.
     """
     bare = _bare(key)
+    if bare in _VARYING:
+        return None
     if bare != key and changes(key, bare):
-        return None  # as an input it is compiled once
+        _let_vary(bare)
+        return None
     before = _SEEN.get(key)
     if before is None:
         if len(_SEEN) >= _MOST_KEYS:
@@ -175,6 +179,16 @@ def _second(
             _make_room()
         _TEMPLATES[key] = template
     return template
+
+
+def _let_vary(bare: Key) -> None:
+    """Keep no call of a kind whose numbers change at one place: as inputs they are compiled once."""
+    with LOCK:
+        if len(_VARYING) >= _MOST_KEYS:
+            _VARYING.clear()
+        _VARYING.add(bare)
+        for key in [key for key in _TEMPLATES if _bare(key) == bare]:
+            del _TEMPLATES[key]
 
 
 def _make_room() -> None:
