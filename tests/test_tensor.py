@@ -467,3 +467,16 @@ def test_check_grad_accepts_right_and_refuses_wrong_derivatives():
     st.check_grad(lambda x, y: x * y.exp(), [A.astype(np.float64), B.astype(np.float64)], order=2)
     with pytest.raises(st.StratalError, match="finite differences"):
         st.check_grad(lambda x: x * x.detach(), [A.astype(np.float64)])
+
+
+@pytest.mark.parametrize("a, b", [
+    ((3,), (2, 3, 4)), ((2, 4, 3), (3,)), ((3,), (5, 1, 3, 4)), ((0,), (0, 0, 0)), ((3,), (2, 3, 0)),
+    ((3,), (3, 4)), ((4, 3), (3,)), ((2, 1, 4, 3), (5, 3, 2)), ((0, 4, 3), (3,)),
+])  # fmt: skip
+def test_vectors_and_stacks_of_matrices_are_multiplied_as_numpy_does(
+    a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    x, y = (np.arange(np.prod(s), dtype=np.float32).reshape(s) for s in (a, b))
+    got = st.tensor(x) @ st.tensor(y)
+    np.testing.assert_array_equal(got.numpy(), x @ y)
+    assert got.shape == (x @ y).shape

@@ -74,7 +74,7 @@ def _batched(a: Tensor, b: Tensor) -> Tensor:
     row, column = ("m" if a.ndim > 1 else ""), ("n" if b.ndim > 1 else "")
     x = _drop_ones(a, len(batch_a))
     y = _drop_ones(b, len(batch_b))
-    tail = [a.shape[-2]] * bool(row) + [b.shape[-1]] * bool(column)
+    tail = [*a.shape[-2:-1], *(b.shape[-1:] if column else ())]
     return reshape(contract(f"{kept_a}{row}k,{kept_b}k{column}->{out}{row}{column}", x, y), [*sizes, *tail])
 
 
