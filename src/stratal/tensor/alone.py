@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stratal.base.interrupts import InterruptsHeld
-from stratal.graph.node import Node
 from stratal.tensor import programs, values
 from stratal.tensor.companions import goal_of, is_leaf, trivial, waiting
 from stratal.tensor.execution import run_program, settle_in
@@ -88,8 +87,7 @@ def _program(template: Template, which: tuple[int, ...]) -> tuple[programs.Progr
     key = (which, programs.choices())
     found = template.programs.get(key)
     if found is None:
-        roots = [template.results[k].node for k in which]
-        outputs: list[Node] = list(dict.fromkeys(roots))
+        outputs = [template.results[k].node for k in which]  # all different, or there would be no template
         order, leaves = programs.walk(outputs, is_leaf)
         program = programs.program_for(programs.Work(leaves, outputs, [], order), "flush")
         found = template.programs[key] = program, [template.operands.index(leaf) for leaf in leaves]

@@ -120,13 +120,8 @@ def _parts(values: Iterable[Any], tensors: list[Tensor]) -> Key | None:
             parts.append((kind, value))
         elif kind is float:
             parts.append((kind, value.hex()))  # 0.0 and -0.0 are equal
-        elif kind is tuple or kind is list:
-            inner = _parts(value, tensors)
-            if inner is None:
-                return None
-            parts += (kind, inner)
-        elif kind is slice:
-            inner = _parts((value.start, value.stop, value.step), tensors)
+        elif kind is tuple or kind is list or kind is slice:
+            inner = _parts((value.start, value.stop, value.step) if kind is slice else value, tensors)
             if inner is None:
                 return None
             parts += (kind, inner)
@@ -155,19 +150,19 @@ def _second(
     """Return the template of a call that came before; None for the first of its kind, and where there can be
     none.
     """
+    before = _SEEN.get(key)
+    if before is False:  # such a call pays for no more than this
+        return None
     bare = _bare(key)
     if bare in _VARYING:
         return None
     if bare != key and changes(key, bare):
         _let_vary(bare)
         return None
-    before = _SEEN.get(key)
     if before is None:
         if len(_SEEN) >= _MOST_KEYS:
             _SEEN.clear()
         _SEEN[key] = True
-        return None
-    if not before:
         return None
     with LOCK:
         template = _recorded(function, args, kwargs, tensors)

@@ -9,10 +9,11 @@ from stratal.base.dtypes import int64
 from stratal.base.types import TensorType
 from stratal.loops.compute import Check, LoopBody, Stage
 from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Const, Expr, Var, call, index_const
+from stratal.loops.expr import Buffer, Expr, Var, call, index_const
 from stratal.loops.index import add, less, mul, unflatten
 from stratal.loops.stmt import For, If, Seq, Stmt, Store, substitute_stmt
 from stratal.ops.indexing import family
+from stratal.ops.indexing.rows import guarded
 
 _BLOCKS = (128, 64, 32, 16)  # widths a scatter's trailing axes are cut into, so that chunks run in parallel
 _ANY_BLOCKS = range(250, 49, -1)  # the same, where none of those divides them
@@ -77,8 +78,8 @@ def _dealt(var: Var, stmt: Stmt) -> Stmt:
     share = -(-var.extent // CHUNKS)
     chunk, k = Var("chunk", -(-var.extent // share)), Var("k", share)
     each = add(mul(chunk, share), k)
-    stmt, inside = substitute_stmt(stmt, {var: each}), less(each, var.extent)
-    return For(chunk, For(k, stmt if isinstance(inside, Const) else If(inside, stmt)), "parallel")
+    stmt = guarded(less(each, var.extent), substitute_stmt(stmt, {var: each}))
+    return For(chunk, For(k, stmt), "parallel")
 
 
 def _copy(source: Buffer, out: Buffer) -> Stmt:
