@@ -14,7 +14,7 @@ from stratal.base.errors import DTypeError, LinAlgError, ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Draw, Op
+from stratal.graph.op import Array, Draw, Op, Sample
 from stratal.ops.families import REAL_OF, over_rows
 
 DTYPES = (float64, float32, complex128, complex64)
@@ -129,6 +129,14 @@ def draw_matrices(types: Sequence[TensorType], *, spread: float = 1.0, positive:
         return arrays
 
     return draw
+
+
+def square_samples(op: Op) -> Iterable[Sample]:
+    """Yield calls of an op of one stack of square matrices, small ones and one of many factors."""
+    for dtype in DTYPES:
+        for shape in ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2), (20, 20)):
+            types = types_of(dtype, shape)
+            yield Sample(op, types, draw=draw_matrices(types, spread=0.2))
 
 
 def _random(rng: np.random.Generator, t: TensorType) -> Array:

@@ -63,10 +63,7 @@ class SLogDet(family.OnMatrices):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        for dtype in family.DTYPES:
-            for shape in ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2), (20, 20)):
-                types = family.types_of(dtype, shape)
-                yield Sample(cls(), types, draw=family.draw_matrices(types, spread=0.2))
+        return family.square_samples(cls())
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
