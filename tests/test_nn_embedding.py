@@ -73,11 +73,12 @@ def test_weights_of_samples_scale_rows_and_get_gradients(padding):
     )  # fmt: skip
 
 
-def test_a_table_made_of_a_matrix_is_frozen_unless_told():
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_table_made_of_a_matrix_is_frozen_unless_told(kind):
     rows = draw(4, 2)
-    layer = nn.Embedding.from_pretrained(st.tensor(rows))
+    layer = kind.from_pretrained(st.tensor(rows))
     assert not layer.weight.requires_grad and np.array_equal(layer.weight.numpy(), rows)
-    assert nn.Embedding.from_pretrained(st.tensor(rows), freeze=False).weight.requires_grad
+    assert kind.from_pretrained(st.tensor(rows), freeze=False).weight.requires_grad
 
 
 def test_a_table_shortens_its_rows_inside_a_compiled_step_too():

@@ -56,6 +56,22 @@ def test_a_module_takes_pytorchs_arguments_with_its_defaults(name):
             assert ours[word] == default or default is None or name == "Module", f"{name}: {word}"
 
 
+ELSEWHERE = {
+    "LSTM": {"get_expected_cell_size", "check_forward_args", "permute_hidden"},  # parts of PyTorch's forward
+    "MultiheadAttention": {"merge_masks"},
+    "LazyLinear": {"reset_parameters"},  # comes with the class it becomes
+    "ParameterDict": {"copy", "popitem", "fromkeys"},
+}
+"""Methods of PyTorch's classes that ours lack."""
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if n != "Module"])
+def test_a_module_has_the_methods_of_pytorchs(name):
+    theirs = {m for m, f in vars(getattr(torch.nn, name)).items() if m[0] != "_" and inspect.isfunction(f)}
+    missing = {m for m in theirs if not hasattr(getattr(nn, name), m)}
+    assert missing == ELSEWHERE.get(name, set())
+
+
 FUNCTIONS = [n for n in dir(nn.functional) if hasattr(torch.nn.functional, n)]
 IN_PYTHON = [n for n in FUNCTIONS if inspect.isfunction(getattr(torch.nn.functional, n))]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import platform
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -195,3 +196,11 @@ def host_arch() -> Literal["x86_64", "aarch64", "other"]:
     if machine in ("x86_64", "amd64"):
         return "x86_64"
     return "aarch64" if machine in ("aarch64", "arm64") else "other"
+
+
+def memory_bytes() -> int:
+    """Return the size of this machine's memory, 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0

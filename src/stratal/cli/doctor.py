@@ -14,7 +14,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from stratal.base import settings
-from stratal.base.target import Target
+from stratal.base.target import Target, memory_bytes
 from stratal.base.vendor import vendor
 from stratal.base.version import VERSION
 from stratal.cli.report import add_json_option, cell, console, table, write_json
@@ -72,16 +72,9 @@ def machine() -> dict[str, Any]:
         "processor": cpu_name(),
         "cores": os.cpu_count() or 1,
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "interpreter": sys.executable,
     }
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return 0
 
 
 def settings_in_force() -> list[dict[str, Any]]:

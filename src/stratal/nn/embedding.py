@@ -146,6 +146,28 @@ class EmbeddingBag(_Table):
             raise AttributeValueError("EmbeddingBag: mode is 'sum', 'mean' or 'max'", got=repr(mode))
         self.mode, self.include_last_offset = mode, include_last_offset
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Any,
+        freeze: bool = True,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> EmbeddingBag:
+        """Return a layer whose table is the given matrix."""
+        rows, columns = embeddings.shape
+        bag = cls(
+            rows, columns, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings,
+            include_last_offset, padding_idx,
+        )  # fmt: skip
+        bag.weight.requires_grad_(not freeze)
+        return bag
+
     def forward(self, input: Tensor, offsets: Any = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return F.embedding_bag(
             input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode,

@@ -115,6 +115,10 @@ class GroupNorm(Module):
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.register_parameter("weight", empty_parameter((num_channels,), dtype) if affine else None)
         self.register_parameter("bias", empty_parameter((num_channels,), dtype) if affine and bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the scale to one and the shift to zero."""
         reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:

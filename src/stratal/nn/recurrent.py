@@ -10,6 +10,7 @@ from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
+from stratal.nn.depth import checked_depth
 from stratal.nn.module import Module
 from stratal.nn.recurrent_cells import checked_nonlinearity, draw_weights, register_weights, weights_of
 from stratal.nn.recurrent_steps import STEPS, States, Step
@@ -44,11 +45,14 @@ class _Recurrent(Module):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first = bias, batch_first
         self.dropout, self.bidirectional, self.proj_size = dropout, bidirectional, proj_size
-        for layer in range(num_layers):
+        for layer in range(checked_depth(type(self).__name__, num_layers)):
             width = input_size if layer == 0 else self._width * self._directions
             for suffix in self._suffixes(layer):
                 register_weights(self, suffix, self._step, width, hidden_size, bias, dtype, proj_size)
-        self.resetweights_of()
+            if layer == 1:  # all that follow are like it
+                like = [p for name, p in self.named_parameters() if "_l1" in name]
+                checked_depth(type(self).__name__, num_layers, like)
+        self.reset_parameters()
 
     def _check(self, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
         name = type(self).__name__
@@ -79,7 +83,7 @@ class _Recurrent(Module):
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: self._directions]
 
-    def resetweights_of(self) -> None:
+    def reset_parameters(self) -> None:
         """Draw everything from U(-k, k) with k = 1 / sqrt(hidden_size)."""
         draw_weights(self, self.hidden_size)
 

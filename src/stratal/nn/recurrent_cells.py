@@ -66,9 +66,9 @@ class _Cell(Module):
         self._kind = kind
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         register_weights(self, "", STEPS[kind], input_size, hidden_size, bias, dtype)
-        self.resetweights_of()
+        self.reset_parameters()
 
-    def resetweights_of(self) -> None:
+    def reset_parameters(self) -> None:
         """Draw everything from U(-k, k) with k = 1 / sqrt(hidden_size)."""
         draw_weights(self, self.hidden_size)
 

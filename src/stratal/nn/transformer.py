@@ -11,6 +11,7 @@ from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.attention import MultiheadAttention
 from stratal.nn.containers import ModuleList
+from stratal.nn.depth import repeated
 from stratal.nn.dropout import Dropout
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
@@ -155,7 +156,7 @@ def copies(layer: Module, count: int) -> list[Module]:
     """Return deep copies of a layer, each with its own weights. Raises: DTypeError for what is no module."""
     if not isinstance(layer, Module):
         raise DTypeError("Transformer: a stack is made of a layer", got=type(layer).__name__)
-    return [copy.deepcopy(layer) for _ in range(count)]
+    return repeated("Transformer", count, lambda _: copy.deepcopy(layer))
 
 
 class TransformerEncoder(Module):

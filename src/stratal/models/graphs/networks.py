@@ -10,6 +10,7 @@ from typing import Any
 from stratal import nn
 from stratal.base.errors import AttributeValueError
 from stratal.models.graphs.convolution import GATConv, GCNConv, SAGEConv
+from stratal.nn.depth import repeated
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional
@@ -44,11 +45,14 @@ class _Stack(nn.Module):
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
         self.num_layers, self.dropout, self.act = num_layers, dropout, act
         self.out_channels = hidden_channels if out_channels is None else out_channels
-        widths = [in_channels, *[hidden_channels] * (num_layers - 1), self.out_channels]
-        last = num_layers - 1 if out_channels is not None else None
-        self.convs = nn.ModuleList(
-            [self._layer(widths[k], widths[k + 1], k == last, options) for k in range(num_layers)]
-        )
+        last = num_layers - 1
+
+        def layer(k: int) -> nn.Module:
+            n_in = hidden_channels if k else in_channels
+            n_out = self.out_channels if k == last else hidden_channels
+            return self._layer(n_in, n_out, k == last and out_channels is not None, options)
+
+        self.convs = nn.ModuleList(repeated(name, num_layers, layer))
 
     def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
         """Return a layer; `last` is the one that leads to `out_channels`."""

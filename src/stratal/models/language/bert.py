@@ -14,6 +14,7 @@ from stratal.base.errors import ShapeError
 from stratal.models.language.decoder import checked_tokens, split_heads
 from stratal.models.language.pretrained import Pretrained
 from stratal.models.language.sharing import share_weight
+from stratal.nn.depth import repeated
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import arange, zeros_like
 from stratal.tensor.elementwise import cast
@@ -147,7 +148,7 @@ class _Layer(nn.Module):
 class _Encoder(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
+        self.layer = nn.ModuleList(repeated("BERT", config.num_hidden_layers, lambda _: _Layer(config)))
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         for layer in self.layer:

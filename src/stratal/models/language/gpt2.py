@@ -21,6 +21,7 @@ from stratal.models.language.decoder import (
 )
 from stratal.models.language.generation import Generates
 from stratal.models.language.sharing import share_weight
+from stratal.nn.depth import repeated
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.creation import arange
 from stratal.tensor.explained import explain_methods
@@ -123,7 +124,7 @@ class GPT2Model(nn.Module):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.n_positions, config.n_embd)
         self.drop = nn.Dropout(config.embd_pdrop)
-        self.h = nn.ModuleList([_Block(config) for _ in range(config.n_layer)])
+        self.h = nn.ModuleList(repeated("GPT-2", config.n_layer, lambda _: _Block(config)))
         self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.reset_parameters()
 

@@ -22,6 +22,7 @@ from stratal.models.language.decoder import (
 )
 from stratal.models.language.generation import Generates
 from stratal.models.language.sharing import share_weight
+from stratal.nn.depth import repeated
 from stratal.tensor.creation import arange
 from stratal.tensor.explained import explain_methods
 from stratal.tensor.shapes import stack
@@ -131,7 +132,7 @@ class LlamaModel(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
+        self.layers = nn.ModuleList(repeated("Llama", config.num_hidden_layers, lambda _: _Layer(config)))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         for parameter in self.parameters():
             if parameter.ndim > 1:

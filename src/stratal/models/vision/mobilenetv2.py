@@ -12,6 +12,7 @@ from stratal import nn
 from stratal.base.errors import AttributeValueError
 from stratal.models.vision.layers import Layer, conv_norm_act, start_convolutions, start_linear
 from stratal.models.weights import Weights, loaded
+from stratal.nn.depth import repeated
 from stratal.tensor.tensor import Tensor
 
 # Expansion, channels, number of blocks, stride of the first.
@@ -90,9 +91,8 @@ class MobileNetV2(nn.Module):
         features = [conv_norm_act(3, n_in, 3, 2, 1, norm, nn.ReLU6)]
         for expansion, channels, count, stride in setting:
             n_out = rounded(channels * width_mult, round_nearest)
-            for k in range(count):
-                features.append(make(n_in, n_out, stride if k == 0 else 1, expansion, norm))
-                n_in = n_out
+            features += _row(make, norm, n_in, n_out, expansion, count, stride)
+            n_in = n_out if count else n_in
         features.append(conv_norm_act(n_in, self.last_channel, 1, 1, 1, norm, nn.ReLU6))
         self.features = nn.Sequential(*features)
         self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(self.last_channel, num_classes))
@@ -101,6 +101,18 @@ class MobileNetV2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x).mean(dim=(2, 3)))
+
+
+def _row(
+    block: Layer, norm: Layer, n_in: int, n_out: int, expansion: int, count: int, stride: int
+) -> list[nn.Module]:
+    """Return the blocks of a row of the table, of which the first changes size and channels."""
+    options = (expansion, norm)
+    return repeated(
+        "MobileNetV2",
+        count,
+        lambda k: block(n_out, n_out, 1, *options) if k else block(n_in, n_out, stride, *options),
+    )
 
 
 def mobilenet_v2(*, weights: Weights = None, progress: bool = True, **options: Any) -> MobileNetV2:

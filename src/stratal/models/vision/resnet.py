@@ -12,6 +12,7 @@ from stratal import nn
 from stratal.base.errors import AttributeValueError
 from stratal.models.vision.layers import Layer, scaled, start_convolutions
 from stratal.models.weights import Weights, loaded
+from stratal.nn.depth import repeated
 from stratal.tensor.tensor import Tensor
 
 
@@ -156,13 +157,14 @@ class ResNet(nn.Module):
         project = None
         if stride != 1 or self.inplanes != n_out:
             project = nn.Sequential(_conv1x1(self.inplanes, n_out, stride), norm(n_out))
-        blocks = []
-        for k in range(count):
+
+        def make(k: int) -> nn.Module:
             first = (stride, project) if k == 0 else (1, None)
             dilation = before if k == 0 else self.dilation
-            blocks.append(block(self.inplanes, planes, *first, self.groups, self.base_width, dilation, norm))
-            self.inplanes = n_out
-        return nn.Sequential(*blocks)
+            n_in, self.inplanes = self.inplanes, n_out
+            return block(n_in, planes, *first, self.groups, self.base_width, dilation, norm)
+
+        return nn.Sequential(*repeated("ResNet", count, make))
 
     def _start_as_identity(self) -> None:
         """Set the last scale of every block to zero. See: Goyal et al. 2017, section 5.1."""

@@ -14,6 +14,7 @@ from stratal import nn
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.models.vision.layers import Layer, conv_norm_act
 from stratal.models.weights import Weights, loaded
+from stratal.nn.depth import repeated
 from stratal.tensor.creation import zeros
 from stratal.tensor.shapes import broadcast_to, concat
 from stratal.tensor.tensor import Tensor
@@ -84,7 +85,8 @@ class Encoder(nn.Module):
         nn.init.normal_(self.pos_embedding, std=0.02)
         self.dropout = nn.Dropout(dropout)
         sizes = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout, norm_layer)
-        self.layers = nn.Sequential({f"encoder_layer_{k}": EncoderBlock(*sizes) for k in range(num_layers)})
+        blocks = repeated("VisionTransformer", num_layers, lambda _: EncoderBlock(*sizes))
+        self.layers = nn.Sequential({f"encoder_layer_{k}": block for k, block in enumerate(blocks)})
         self.ln = norm_layer(hidden_dim)
 
     def forward(self, x: Tensor) -> Tensor:
