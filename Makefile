@@ -39,7 +39,7 @@ docs: ## Renew what the documentation shows of the code, run its examples and th
 
 arrayapi: ## Run data-apis/array-api-tests, a clone of which stands in ARRAY_API_TESTS (ten minutes)
 	cd $(ARRAY_API_TESTS) && ARRAY_API_TESTS_MODULE=stratal ARRAY_API_TESTS_VERSION=2024.12 $(PYTHON) -m pytest -q \
-		--disable-deadline --xfails-file $(CURDIR)/tests/array_api_expected_failures.txt $(ARRAY_API_FLAGS) array_api_tests
+		--disable-deadline --xfails-file=$(CURDIR)/tests/array_api_expected_failures.txt $(ARRAY_API_FLAGS) array_api_tests
 
 rows: ## Run the tests that show a row of the mission and print the table
 	$(PYTHON) -m pytest -q --rows
