@@ -76,6 +76,23 @@ def test_training_with_everything_that_changes_compiles_three_programs_at_most(
     assert np.mean(losses[-20:]) < np.mean(losses[:20])
 
 
+@pytest.mark.usefixtures("as_new")
+def test_a_composites_own_numbers_stay_constants_and_the_callers_become_inputs() -> None:
+    x = st.ones(3)
+
+    def varying(times: float) -> int:
+        """Return how many places have numbers that change after calls with two constants and `times`."""
+        found = np.asarray(x.clamp(0.1, 0.7) * times)
+        np.testing.assert_array_equal(found, np.full(3, np.float32(0.7) * np.float32(times)))
+        return list(build._SITES.values()).count(build._VARIES)
+
+    assert [varying(times) for times in (2.0, 2.0, 2.0)] == [0, 0, 0]
+    places = varying(3.0)  # where the call is kept, and where the number enters the graph
+    before = programs.COMPILED[0]
+    assert places > 0 and [varying(times) for times in (4.0, 5.0)] == [places, places]
+    assert programs.COMPILED[0] == before
+
+
 def test_programs_made_under_other_settings_are_other_programs() -> None:
     """Two functions of equal graphs share a program only while what shapes code is the same."""
     x = st.ones((64, 64))

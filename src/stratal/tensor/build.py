@@ -300,14 +300,20 @@ def _scalar_array(name: str, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
 
 
 def changes(value: Any, about: Any = None) -> bool:
-    """Return whether a value has been another one at this place in the code; `about` tells several apart."""
+    """Return whether a value has been another one at this place in the code; `about` tells several apart.
+
+    A place is an instruction of the caller's and the path of calls from there: the numbers a composite has of
+    its own lie at places of their own.
+    """
     frame: FrameType | None = sys._getframe(2)
+    path = []
     while frame is not None and frame.f_code.co_filename.startswith(_FRONT_END):
+        path.append(frame.f_lasti)
         frame = frame.f_back
     if frame is None:
         return False
     code = frame.f_code
-    site = (code.co_filename, code.co_firstlineno, frame.f_lasti, about)
+    site = (code.co_filename, code.co_firstlineno, frame.f_lasti, about, *path)
     before = _SITES.get(site, _SITES)
     if before is _SITES:
         if len(_SITES) >= _MOST_SITES:
