@@ -134,7 +134,7 @@ def ordered_otherwise(graph: Graph, a: Program, b: Program) -> set[int]:
     """Return which results depend on a float reduction that the two programs add up in another order."""
     first, second = reduction_plan(a), reduction_plan(b)
     apart = {n for n, order in first.items() if adds_floats(n) and second.get(n, order) != order}
-    prepared = prepare(graph)
+    prepared = prepare(graph, a.made.target)
     inside = not apart <= set(prepared.nodes)  # in a region: whatever depends on any region may differ
     reached: set[Node] = set()
     for node in prepared.nodes:

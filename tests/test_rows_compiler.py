@@ -54,7 +54,7 @@ def test_every_op_has_a_class_that_follows_from_its_lowering() -> None:
 @pytest.mark.parametrize("seed", range(25))
 def test_no_partition_fuses_what_its_classes_forbid(seed: int) -> None:
     """Opaque ops stand alone; a sum of products begins a kernel, and no kernel has a second one."""
-    graph = prepare(random_graph(seed)[0])
+    graph = prepare(random_graph(seed)[0], current_target())
     lower_of = Lowerings()
     for group in fuse(graph, lower_of, choose_orders(graph, lower_of, current_target())).groups:
         classes = [fusability(lower_of(m)) for m in group.members]

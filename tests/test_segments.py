@@ -13,10 +13,11 @@ from stratal.base import settings
 from stratal.base.artifact import Launch, Once, flat
 from stratal.base.errors import IndexOutOfRangeError
 from stratal.base.target import TARGETS
-from stratal.compiler import decided
+from stratal.compiler import Lowerings, decided
 from stratal.loops.stmt import Fetch, statements
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.simplify import simplify
+from stratal.plan.host import current_target
 
 NODES, EDGES, FEATURES = 700, 9000, 40
 RNG = np.random.default_rng(5)
@@ -135,7 +136,7 @@ def test_the_gradient_of_two_layers_equals_finite_differences() -> None:
 
 def carried_by(step: Any) -> list[list[str]]:
     """Return the dtypes of what each sorting of indices carries along."""
-    graph = choose_algorithms(simplify(step.program.graph))
+    graph = choose_algorithms(simplify(step.program.graph), Lowerings(), current_target())
     return [[str(x.dtype) for x in n.inputs[1:]] for n in graph.nodes if n.op.name == "segments"]
 
 

@@ -159,15 +159,15 @@ def decided(
     """
     with collect() as log:
         tuning.in_force().report()
-        prepared = stage("simplified", prepare(stage("captured", graph)))
+        prepared = stage("simplified", prepare(stage("captured", graph), target))
         draft = stage("commands", lower(prepared, target, fused, scheduled, foreseen))
         share_memory(draft)
     return Drafted(draft, log)
 
 
-def prepare(graph: Graph) -> Graph:
+def prepare(graph: Graph, target: Target) -> Graph:
     """Simplify a graph by rules and make the algorithm choices that are graph rewrites."""
-    return verify(choose_algorithms(simplify(verify(graph))))
+    return verify(choose_algorithms(simplify(verify(graph)), Lowerings(), target))
 
 
 def lower(
@@ -184,7 +184,7 @@ def lower(
     lower_of = Lowerings()
 
     def plan(part: Graph) -> Planned:
-        part = choose_algorithms(part)
+        part = choose_algorithms(part, lower_of, target)
         orders = choose_orders(part, lower_of, target)
         partition = stage("partition", fuse(part, lower_of, orders, enabled=fused))
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))

@@ -187,24 +187,25 @@ class KernelEmitter(Streaming):
         names = [self._fresh("b")[1:] for _ in range(3)]
         parent = self.scopes[-1]
         arms = (stmt.then, stmt.otherwise)
-        registers = dict(self.registers)
+        before, ends = self.registers, []
         text = [f"  br i1 {condition}, label %{names[0]}, label %{names[1]}"]
         for label, arm in zip(names, arms, strict=False):
+            self.registers = dict(before)
             scope = self._push(Scope(label, branch=True))
             if arm is not None:
                 self._statement(arm)
-            self._check_registers(registers)
             self._pop()
             text += [f"{label}:", *scope.lines, f"  br label %{names[2]}"]
-            self.registers = dict(registers)
+            ends.append((scope.label, self.registers))
         parent.lines += [*text, f"{names[2]}:"]  # after whatever the arms hoisted
         parent.label = names[2]
-
-    def _check_registers(self, before: dict[tuple[Buffer, tuple[int, ...]], str]) -> None:
-        if any(self.registers[key] != value for key, value in before.items()):
-            raise VerifyError(
-                f"kernel {self.kernel.name}: a register that lives across a branch is changed inside it"
-            )
+        (one, then), (two, otherwise) = ends
+        self.registers = dict(before)
+        for key in before:
+            if then[key] != otherwise[key]:
+                self.registers[key] = self._fresh("phi")
+                arms_of = f"[{then[key]}, %{one}], [{otherwise[key]}, %{two}]"
+                parent.lines.append(f"  {self.registers[key]} = phi {self.slot_types[key]} {arms_of}")
 
     def _masked(self, stmt: If) -> None:
         outer, sure = self.exec_mask, self.some_lane

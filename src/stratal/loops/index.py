@@ -323,6 +323,13 @@ def both(a: Expr, b: Expr) -> Expr:
     return a if a is b else call("and", a, b)
 
 
+def conjuncts(condition: Expr) -> list[Expr]:
+    """Return the conditions that a condition is the conjunction of."""
+    if isinstance(condition, Call) and condition.fn == "and":
+        return [c for a in condition.args for c in conjuncts(a)]
+    return [condition]
+
+
 def stride_of(expr: Index, var: Var) -> int | None:
     """Return the constant step of an index per step of `var`; None where it is not affine in it."""
     terms, _ = linear(expr)

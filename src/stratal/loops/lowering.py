@@ -5,8 +5,10 @@ Shared by fusion, layouts and scheduling.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stratal.loops.compute import Compute
-from stratal.loops.expr import Call, Expr, Guard, Load, Var, loads
+from stratal.loops.expr import Call, Const, Expr, Guard, Load, Var, loads
 
 
 def is_view(compute: Compute) -> bool:
@@ -23,10 +25,33 @@ def is_generator(compute: Compute) -> bool:
 
 
 def is_contraction(compute: Compute) -> bool:
-    """Return whether a compute is a sum of products of two operands, each read at an affine place."""
+    """Return whether a compute is a sum of products of two operands, each read at an affine place, over all
+    of its reduction or where a condition holds.
+    """
     if compute.combiner is None or compute.combiner.name != "dot":
         return False
-    return all(isinstance(strip_cast(t), Load) for t in compute.terms)
+    terms = compute.terms
+    if counted_where(terms) is not None:
+        terms = tuple(t.value for t in terms if isinstance(t, Guard))
+    return all(isinstance(strip_cast(t), Load) for t in terms)
+
+
+def counted_where(terms: Sequence[Expr]) -> Expr | None:
+    """Return the condition without which every term is 0, if it is one and the same, and no data decides it.
+
+    Such products add nothing to a sum, whatever the operands hold, and need not be made.
+    """
+    first = terms[0]
+    if not isinstance(first, Guard) or loads((first.condition,)):
+        return None
+    same = all(
+        isinstance(t, Guard)
+        and t.condition is first.condition
+        and isinstance(t.otherwise, Const)
+        and not t.otherwise.value
+        for t in terms
+    )
+    return first.condition if same else None
 
 
 def is_segmented(compute: Compute) -> bool:

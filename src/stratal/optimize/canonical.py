@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from string import ascii_letters
 
 from stratal.base import settings
 from stratal.base.dtypes import float32
+from stratal.base.lowered import Lowered
+from stratal.base.target import Target
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.in_reals import use_reals
+from stratal.optimize.padding import Kind, kind_of, leaving_out
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
 from stratal.optimize.pieces import multiply_pieces
 from stratal.optimize.ranges import use_ranges
@@ -20,7 +24,7 @@ from stratal.optimize.sorted_sums import sort_scatters
 from stratal.optimize.views import cut, reshaped
 
 
-def pad_convolutions(graph: Graph) -> Graph:
+def pad_convolutions(graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target) -> Graph:
     """Make padding and dilation of a convolution's operand a value of its own, and inner loops plain.
 
         conv(x, w, padding=p, lhs_dilation=d)  ->  conv(pad(x, 0, p, d - 1), w)
@@ -28,12 +32,14 @@ def pad_convolutions(graph: Graph) -> Graph:
 
     The second is for gradients of filters: one padded copy of x is read in both directions. Its channels lie
     together, as the tiles of Winograd's algorithm need them; direct sums over images are slower that way.
+    Those that leave out the products with padding read images as they are.
     """
-    return rewrite_graph(graph, _pad_convolution)
+    spared = leaving_out(graph, lower_of, target)
+    return rewrite_graph(graph, lambda node: _pad_convolution(node, spared))
 
 
-def _pad_convolution(node: Node) -> tuple[str, Node] | None:
-    if node.op.name != "conv":
+def _pad_convolution(node: Node, spared: frozenset[Kind]) -> tuple[str, Node] | None:
+    if node.op.name != "conv" or kind_of(node) in spared:
         return None
     op = node.op.attributes
     padding, dilation = op["padding"], op["lhs_dilation"]
@@ -163,8 +169,8 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
     return reshaped(b, x, (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]))
 
 
-def choose_algorithms(graph: Graph) -> Graph:
+def choose_algorithms(graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target) -> Graph:
     """Apply every choice of this file."""
     graph = use_reals(graph)
-    convolved = pad_convolutions(split_phases(use_ranges(graph)))
+    convolved = pad_convolutions(split_phases(use_ranges(graph)), lower_of, target)
     return split_reductions(split_products(multiply_pieces(sort_scatters(convolved))))

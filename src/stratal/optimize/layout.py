@@ -53,7 +53,7 @@ def choose_orders(
     convolved = {
         source: node for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])
     }
-    innermost = _innermost(graph, target)
+    inmost = innermost_axis(graph, target)
     for node in graph.nodes:
         if isinstance(node.op, (Input, Const, Item)) or not isinstance(lower_of(node), Compute):
             continue
@@ -64,8 +64,8 @@ def choose_orders(
             if _is_depthwise(conv) and _walks(conv, given[-1]):
                 orders[node] = given
                 _note(node, orders[node], "channels that are convolved one by one stay where they are")
-            elif innermost != "channels" and _of_activations(conv):
-                orders[node] = batch_last(rank) if innermost == "batch" else rows_last(rank)
+            elif inmost != "channels" and _of_activations(conv):
+                orders[node] = batch_last(rank) if inmost == "batch" else rows_last(rank)
                 _note(node, orders[node], "channels are too few to fill the vectors of a convolution")
             else:
                 orders[node] = channels_last(rank)
@@ -82,7 +82,7 @@ def choose_orders(
     return orders
 
 
-def _innermost(graph: Graph, target: Target) -> str:
+def innermost_axis(graph: Graph, target: Target) -> str:
     """Return along which axis the vectors of a graph's convolutions take the least arithmetic: "channels", if
     not by far, "batch", or "rows" of images where no windows move along them by more than one element.
     """

@@ -424,14 +424,8 @@ def _useful(stmt: Stmt, var: Var) -> int:
     if isinstance(stmt, Seq):
         return max((_useful(s, var) for s in stmt.body), default=0)
     if isinstance(stmt, If) and stmt.otherwise is None:
-        return min([_limit(c, var) for c in _conjuncts(stmt.condition)], default=var.extent)
+        return min([_limit(c, var) for c in index.conjuncts(stmt.condition)], default=var.extent)
     return var.extent
-
-
-def _conjuncts(condition: Expr) -> list[Expr]:
-    if isinstance(condition, Call) and condition.fn == "and":
-        return [c for a in condition.args for c in _conjuncts(a)]
-    return [condition]
 
 
 def _limit(condition: Expr, var: Var) -> int:

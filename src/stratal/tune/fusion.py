@@ -61,9 +61,9 @@ def fused_kernels(programs: Iterable[Program]) -> list[FusedKernel]:
     """Return the distinct kernels of programs that compute several ops; those inside loops are left out."""
     found: dict[str, FusedKernel] = {}
     for program in programs:
-        lower_of = Lowerings()
-        graph = choose_algorithms(prepare(program.graph))
-        orders = choose_orders(graph, lower_of, program.made.target)
+        lower_of, target = Lowerings(), program.made.target
+        graph = choose_algorithms(prepare(program.graph, target), lower_of, target)
+        orders = choose_orders(graph, lower_of, target)
         partition = fuse(graph, lower_of, orders, enabled=program.made.fused)
         for group in fused_groups(partition):
             kernel = kernel_graph(group, partition)

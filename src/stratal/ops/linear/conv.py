@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -33,7 +34,8 @@ class Conv(Op):
     out[n, o, y...] = sum over c, k of x[n, group(o)*C/groups + c, p...] * w[o, c, k...] with
     p = (y*stride + k*rhs_dilation - low) / lhs_dilation, where places outside `x` and between its dilated
     elements count 0. A transposed convolution is one with `lhs_dilation`. 16-bit floats accumulate in float32
-    and round once; integers wrap. Attributes have one entry per spatial axis.
+    and round once; integers wrap. Attributes have one entry per spatial axis. Kernels may leave out products
+    with places that count 0, which shows where a filter is not finite; PyTorch's do, too.
 
     Shapes: x [N, C, spatial...], w [O, C/groups, window...] -> [N, O, out...].
     """
@@ -110,11 +112,9 @@ class Conv(Op):
         )
         group = floordiv(o, max(w_type.ints[0] // self.groups, 1))
         channel = add(mul(group, w_type.ints[1]), c)
-        value = guard(condition, cast(x[(n, channel, *at)], compute), const(0, compute))
-        return Compute(
-            (x, w), (n, o, *places), out.dtype, (value, cast(w[(o, c, *offsets)], compute)),
-            reduce=(c, *offsets), combiner="dot",
-        )  # fmt: skip
+        operands = x[(n, channel, *at)], w[(o, c, *offsets)]
+        terms = [guard(condition, cast(e, compute), const(0, compute)) for e in operands]
+        return Compute((x, w), (n, o, *places), out.dtype, terms, reduce=(c, *offsets), combiner="dot")
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, w = inputs
@@ -182,11 +182,12 @@ class Conv(Op):
         return parts[0] if len(parts) == 1 else b.op("add", *parts)
 
     def cost(self, *types: TensorType) -> Cost:
-        """Two operations per product, padding included."""
-        out = self.infer(*types)
-        work = 2.0 * upper_bound(out.size)
-        for n in types[1].shape[1:]:
-            work *= upper_bound(n)
+        """Two operations per product; those with padding are left out where sizes are known."""
+        out, (x, w) = self.infer(*types), types
+        work = 2.0 * math.prod(map(upper_bound, (*out.shape, *w.shape[1:])))
+        if all(isinstance(n, int) for t in types for n in t.shape) and work:
+            pairs = family.products_inside(x.ints[2:], w.ints[2:], self.attributes)
+            work *= pairs / math.prod((*out.ints[2:], *w.ints[2:]))
         return Cost(work, float(types[0].nbytes + types[1].nbytes), float(out.nbytes))
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,23 @@ def window_count(
             got=f"window {window} (dilation {dilation}) over {size} with padding {padding}",
         )
     return room // stride + 1
+
+
+def products_inside(sizes: Sequence[int], window: Sequence[int], attributes: Mapping[str, Any]) -> int:
+    """Return how many pairs of a result's place and a tap of its window do not lie in the padding.
+
+    `attributes` are those of a convolution over an image of these sizes.
+    """
+    count = 1
+    names = "strides", "padding", "lhs_dilation", "rhs_dilation"
+    given = (attributes[name] for name in names)
+    for n, k, stride, padding, base, dilation in zip(sizes, window, *given, strict=True):
+        size = int(dilated(n, base))
+        places = int(window_count("conv", size, k, stride, padding, dilation))
+        edge = padding[0] - np.arange(k) * dilation  # where the window of a tap inside begins, at least
+        first, end = (np.clip(-(-at // stride), 0, places) for at in (edge, edge + size))
+        count *= int((end - first).sum())
+    return count
 
 
 def check_windows(name: str, ndim: int, padding: Pairs, **positive: Sequence[int]) -> None:

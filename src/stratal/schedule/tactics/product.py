@@ -12,7 +12,7 @@ from stratal.loops import index
 from stratal.loops.compute import Combiner, Compute
 from stratal.loops.compute import axes as fresh_axes
 from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, cast, loads, walk
-from stratal.loops.lowering import strip_cast
+from stratal.loops.lowering import counted_where, strip_cast
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Fetch, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
@@ -223,8 +223,19 @@ class Product:
         self.row_index: dict[Var, Expr] = dict(zip(self.roles.rows, rows, strict=True))
         self.where = tuple(substitute(substitute(axes, grid.places), self.row_index))
         self.terms: list[Expr] = substitute(operands, self.row_index)
+        self.counted = counted = self._counted_by_tiles()
+        if counted is not None:  # it is asked before whole loops, not before every product
+            inmost = sorted(self.roles.reduce, key=lambda v: not index.depends(counted, v))
+            self.roles = self.roles._replace(reduce=tuple(inmost))
         self.depth = math.prod(v.extent for v in reduce)
         self.in_place: list[tuple[Buffer, Buffer]] = []
+
+    def _counted_by_tiles(self) -> Expr | None:
+        """Return the condition under which products count, if it is the same for all that a tile holds."""
+        found = counted_where(self.terms)
+        if found is None or any(index.depends(found, v) for v in (self.m, self.roles.vector)):
+            return None
+        return found
 
     def _choice(
         self, axes: Sequence[Var], reduce: Sequence[Var], operands: list[Expr], *, whole: bool
@@ -298,7 +309,7 @@ class Product:
         factor = 1.0
         for k in {0, 1}.difference(copied):
             found = self.operand(k)
-            factor += any(isinstance(e, Guard) for e in walk((self.terms[k],)))
+            factor += any(isinstance(e, Guard) for e in walk((self.terms[k],))) and self.counted is None
             if found is not None and self.narrow(k):
                 factor += slow[found.dtype.name]
         return factor

@@ -15,9 +15,10 @@ from typing import Literal, NamedTuple
 from stratal.base.dtypes import bool_
 from stratal.base.log import decide
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Expr, Var, const, guard
+from stratal.loops.expr import Buffer, Expr, Guard, Var, const, guard
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Stmt, Store, substitute_stmt
+from stratal.schedule.hoisting import hoist, only_where
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Pack
 from stratal.schedule.tactics.common import (
@@ -91,6 +92,9 @@ class TiledProduct:
         self.copies: list[Copy] = []  # made inside
         self._copy(p.roles.b, p.roles.vector, self.width, t.copy_b, "second operand")
         self._copy(p.roles.a, p.m, t.rows, t.copy_a, "first operand")
+        self.counted = p.counted
+        if self.counted is not None:  # what stands under it needs no choice of its own
+            self.terms = [e.value if isinstance(e, Guard) else e for e in self.terms]
 
     def _b_stays(self) -> bool:
         """Return whether neighbouring tiles should follow C's rows: all of B stays in the cache."""
@@ -226,7 +230,10 @@ class TiledProduct:
     def _update(self, acc: Buffer, at: tuple[Expr, ...]) -> Stmt:
         """Add one product to its accumulator, where the last block reaches that far."""
         new = self.p.combiner.combine((acc[at],), self.terms)[0]
-        return guard_leaves(Store(acc, at, new), self.inside)
+        made: Stmt = Store(acc, at, new)
+        if self.counted is not None:
+            made = only_where([self.counted], made)
+        return guard_leaves(made, self.inside)
 
     def _split_reduction(self) -> tuple[list[Var], list[Var]]:
         """Divide the reduction loops into those over blocks and those within one.
@@ -257,6 +264,8 @@ class TiledProduct:
         """Read step `v` of the reduction at a position made of a block and a step in it."""
         self.inside = index.less(position, v.extent)
         self.terms = substitute(self.terms, {v: position})
+        if self.counted is not None:
+            (self.counted,) = substitute((self.counted,), {v: position})
         self.copies = [
             Copy(c.buffer, tuple(at), guard(self.inside, term, const(0, term.dtype)), c.along, c.width)
             for c in self.copies
@@ -320,6 +329,8 @@ class TiledProduct:
         part.vectorize(column)  # a tile in memory takes its row as one wide vector: independent chains
         if reduce:
             self._unroll_reduction(part, list(reduce))
+            if self.counted is not None:
+                hoist(part, [*runs, *again, *tiles])
             self.steps = part.steps
         return Part(part, runs, again, tiles)
 
