@@ -87,3 +87,18 @@ def test_the_first_columns_of_a_product_are_stored_within_their_rows() -> None:
     assert run_kernel(kernel, arrays) == 0  # it raises at the first index outside
     product, gated = (arrays[p] for p in kernel.writes)
     np.testing.assert_allclose(gated, 1 / (1 + np.exp(-product[:, :40])), rtol=1e-6)
+
+
+@pytest.mark.parametrize("perm", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
+def test_a_maximum_of_windows_and_its_place_share_a_kernel(perm: tuple[int, ...]) -> None:
+    """Of equal elements the first in the window's order wins, whatever the order in memory."""
+    geometry = {"window": (1, 3, 2), "strides": (1, 3, 2), "padding": ((0, 0),) * 3, "dilation": (1, 1, 1)}
+
+    def pooled(b: Any, x: Node) -> list[Node]:
+        y = b.permute(x, perm=perm)
+        return [b.window_reduce(y, kind="max", **geometry), b.op("window_argmax", y, **geometry)]
+
+    graph = trace(pooled, [TensorType(float32, (36, 36, 36))])
+    assert kernels(graph) == ["window_reduce+window_argmax"]
+    x = np.random.default_rng(0).choice([1, 2, np.nan, -np.inf], (36, 36, 36), p=(0.3, 0.1, 0.1, 0.5))
+    check_graph(graph, [x.astype(np.float32)])

@@ -237,6 +237,13 @@ def test_windows_of_equal_elements_give_the_gradient_to_the_first_as_pytorch_doe
         compare(make(nn), make(torch.nn), x)
 
 
+@pytest.mark.parametrize("options", [(2,), (3, 2, 1), (3, 1)])
+def test_relu_before_maxima_lets_gradients_through_where_pytorch_does(options):
+    x = np.random.default_rng(0).choice([-2.0, -0.0, 0.0, 1.0, 2.0], (3, 4, 7, 9))
+    ours, theirs = (lib.Sequential(lib.ReLU(), lib.MaxPool2d(*options)) for lib in (nn, torch.nn))
+    compare(ours, theirs, x)
+
+
 FUNCTIONS = {
     "conv3d": lambda f, t, x: f.conv3d(x, t(draw(2, 3, 2, 2, 2, dtype=np.float64)), stride=2),
     "conv_transpose3d": lambda f, t, x: f.conv_transpose3d(x, t(draw(3, 2, 2, 2, 2, dtype=np.float64))),

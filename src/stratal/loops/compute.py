@@ -22,7 +22,7 @@ class Combiner(NamedTuple):
     """An associative combination of states. `combine(states, terms)` gives the new states.
 
     `merge(states, states)` joins two partial results; `lanes` names the function that joins vector lanes of a
-    one-state combiner.
+    one-state combiner. With `in_order` terms must come in the order of their indices.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Combiner(NamedTuple):
     combine: Callable[[States, States], list[Expr]]
     merge: Callable[[States, States], list[Expr]]
     lanes: str | None = None
+    in_order: bool = False
 
 
 def _lowest(dtype: DType) -> float | int:
@@ -108,7 +109,7 @@ def _first_arg(name: str, better: str, no_better: str, worst: Callable[[DType], 
     def identity(dtypes: Sequence[DType]) -> list[Const]:
         return [const(worst(dtypes[0]), dtypes[0]), const(0, dtypes[1])]
 
-    return Combiner(name, 2, 2, identity, combine, anyhow.merge)
+    return Combiner(name, 2, 2, identity, combine, anyhow.merge, in_order=True)
 
 
 def _chosen(take: Expr, states: States, terms: States) -> list[Expr]:

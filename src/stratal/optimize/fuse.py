@@ -60,7 +60,8 @@ class Fusion(Grouping):
         self.alone = alone
         self.whole |= alone | {v for v in self.by_bodies if not self._is_view(v)}
         self.views: dict[Node, tuple[tuple[Var, ...], Access]] = {}
-        self.columns: dict[tuple[tuple[int, ...], ...], list[Group]] = {}
+        self.columns: dict[tuple[object, ...], list[Group]] = {}
+        self.loops: dict[tuple[int, ...], tuple[Var, ...]] = {}  # variables for reductions of some extents
         self.newest: dict[Shape, Group] = {}  # element-wise kernel of each space
         self.little: set[Node] = set()
         self.shown: dict[
@@ -335,9 +336,9 @@ class Fusion(Grouping):
             return
         key = column_key(compute, accesses)
         # Shared loops run over the first reduction's axes: the others' have its extents, in order.
-        slot = None if key is None else (*key, tuple(v.extent for v in compute.reduce))
+        slot = (*(key or self._places(accesses, order)), tuple(v.extent for v in compute.reduce))
         joins = self.enabled and node not in self.alone
-        known = self.columns.setdefault(slot, []) if slot is not None and joins else []
+        known = self.columns.setdefault(slot, []) if joins else []
         for found in reversed(known):
             if _follows(found, latest) and not self._full(found) and self._shares(found, accesses):
                 self._join(found, node)
@@ -345,6 +346,12 @@ class Fusion(Grouping):
         group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
         group.space, group.reduced = key or (space, tuple(range(num_rows, len(space))))
         known.append(group)
+
+    def _places(self, accesses: Sequence[Access], order: tuple[Var, ...]) -> tuple[object, ...]:
+        """Return what a reduction reads, and where: equal for two over the same windows of a value."""
+        common = self.loops.setdefault(tuple(v.extent for v in order), order)
+        at = dict(zip(order, common, strict=True))
+        return common, *((a.value, tuple(substitute(a.indices, at))) for a in accesses)
 
     def _along_memory(self, accesses: Sequence[Access], order: Sequence[Var]) -> bool:
         """Return whether a reduction reads operands with kept axes first and reduced axes last, as they are

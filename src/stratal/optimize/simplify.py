@@ -23,8 +23,9 @@ from stratal.optimize.rules_arithmetic import ARITHMETIC
 from stratal.optimize.rules_fast import FAST
 from stratal.optimize.rules_reduce import REDUCE
 from stratal.optimize.rules_views import MARKS, VIEWS
+from stratal.optimize.rules_windows import WINDOWED
 
-EXACT_RULES = (*ARITHMETIC, *VIEWS, *REDUCE)
+EXACT_RULES = (*ARITHMETIC, *VIEWS, *REDUCE, *WINDOWED)
 ALL_RULES = (*EXACT_RULES, *MARKS, *FAST)
 _ROUNDS = 4  # of everything together; in practice the second changes nothing
 

@@ -228,11 +228,14 @@ class WindowArgmax(Windowed):
         places = fresh_axes(self.infer(*types).ints)
         reduce, offsets = self.offsets()
         condition, at = self.reads(places, offsets, types[0].ints)
-        value = guard(condition, cast(x[at], compute), const(lowest(compute), compute))
-        index = call(
-            "select", condition, cast(flatten(tuple(offsets), self.window), int32), const(NOWHERE, int32)
-        )
-        return Compute((x,), places, int32, (value, index), reduce=reduce, combiner="argmax", result=1)
+        offset = cast(flatten(tuple(offsets), self.window), int32)
+        if all(p == (0, 0) for p in self.padding):  # offset 0 exists: the answer where all are the lowest
+            terms, combiner = (cast(x[at], compute), offset), "first_argmax"
+        else:
+            value = guard(condition, cast(x[at], compute), const(lowest(compute), compute))
+            terms = value, call("select", condition, offset, const(NOWHERE, int32))
+            combiner = "argmax"
+        return Compute((x,), places, int32, terms, reduce=reduce, combiner=combiner, result=1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

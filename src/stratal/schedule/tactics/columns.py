@@ -35,6 +35,7 @@ from stratal.schedule.tactics.in_lanes import InLanes
 VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
 
 MOST_TOGETHER = 32  # elements of a window that are read side by side
+SHORT = 4  # steps that take less than the loop over them
 
 KIND = "columns"
 
@@ -64,7 +65,9 @@ class ColumnNest:
         roots = [t for ts in self.terms.values() for t in ts]
         self.width = vector_lanes(target, roots)
         self.work = 1 + work(roots)
-        self.reduced = self._memory_order(roots, self.reduced)
+        self.in_order = any(x.combiner(m).in_order for m in self.reductions)
+        if not self.in_order:
+            self.reduced = self._memory_order(roots, self.reduced)
         self.states: list[Buffer] = []
         self.in_place: list[tuple[Buffer, Buffer]] = []
 
@@ -92,8 +95,12 @@ class ColumnNest:
     def schedule(self) -> Schedule:
         along = self._unit(self.kept)
         inner = self._unit(self.reduced) if along is None else None
-        if inner is not None and inner.extent < 2 * self.width:
+        last = self.reduced[-1] if self.reduced else None
+        turned = self.in_order and inner is not None and inner is not last  # lanes would leave the order
+        if inner is not None and (turned or inner.extent < 2 * self.width):
             along = self._nearest(self.kept)
+        if turned:
+            inner = None
         if along is not None or inner is None:
             return self._kept_vectors([v for v in self.kept if v is not along], along)
         return self._reduced_vectors(inner)
@@ -179,7 +186,7 @@ class ColumnNest:
         together = 1  # steps written out, so that neighbours in a window are read as such
         for v in reversed(self.reduced):
             together *= v.extent
-            core = For(v, core, "unroll" if apart and together <= MOST_TOGETHER else "serial")
+            core = For(v, core, "unroll" if together <= (MOST_TOGETHER if apart else SHORT) else "serial")
         empty = any(v.extent == 0 for v in self.reduced)
         body = sequence(tiled(init, condition=False), *([] if empty else [core]), tiled(write))
         schedule = Schedule(nest(loops, body), self.states)

@@ -19,7 +19,14 @@ from stratal.loops.stmt import Stmt, Store, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
-from stratal.schedule.tactics.common import cut_tails, distribute_runs, finished, nest, reduction_order
+from stratal.schedule.tactics.common import (
+    FEW_CHUNKS,
+    cut_tails,
+    distribute_runs,
+    finished,
+    nest,
+    reduction_order,
+)
 from stratal.schedule.tactics.product import Product, product_of
 
 KIND = "contract"
@@ -135,12 +142,15 @@ def walked(p: Product, cut: Cut) -> Cut:
 
 
 def cut_in_tiles(p: Product, r: int, c: int) -> Cut:
-    """Choose the runs for a tile: a vector wide, and enough of them."""
-    columns = p.roles.vector.extent
+    """Choose the runs for a tile: a vector wide, and enough of them; half as wide where few are odd."""
+    num_columns, num_rows = -(-p.roles.vector.extent // c), -(-p.m.extent // r)
     run_columns = max(1, p.lanes // c)
-    runs = -(-columns // (c * run_columns)) * p.num_outer
-    num_rows = -(-p.m.extent // r)
-    return Cut(r, c, max(1, num_rows // max(1, -(-RUNS // runs))), run_columns)
+    runs = -(-num_columns // run_columns) * p.num_outer
+    run_rows = max(1, num_rows // max(1, -(-RUNS // runs)))
+    count = runs * -(-num_rows // run_rows)
+    if run_rows == 1 and count % 2 and count < FEW_CHUNKS and num_columns > 1:
+        run_columns = -(-min(run_columns, num_columns) // 2)
+    return Cut(r, c, run_rows, run_columns)
 
 
 def _fits(p: Product, rows: int, columns: int, vectors: int = 1) -> bool:
