@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, MutableMapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from stratal.base.errors import FormatError
 
 Array = np.ndarray[Any, Any]
+_INT_BITS: Final = 4096  # json refuses to read numbers far beyond
 
 
 def pack(value: Any, tensors: MutableMapping[str, Array], name: str = "") -> Any:
     """Return the JSON of a value; its arrays (and tensors, and NumPy scalars) go to `tensors` by their path.
 
-    Raises: FormatError for a value of a type that files do not hold.
+    Raises: FormatError, naming the path, for a value of a type that files do not hold.
     """
-    if value is None or isinstance(value, (bool, str)) or type(value) is int:
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if type(value) is int and value.bit_length() <= _INT_BITS:
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": str(value)}
@@ -37,25 +40,40 @@ def pack(value: Any, tensors: MutableMapping[str, Array], name: str = "") -> Any
         return items if isinstance(value, list) else {"$tuple": items}
     if hasattr(value, "__array__"):
         key = name or "value"
-        while key in tensors:
+        while key in tensors or key == "__metadata__":  # a name safetensors keeps for itself
             key += "_"
-        tensors[key] = np.asarray(value)
+        tensors[key] = np.asarray(value.detach() if hasattr(value, "detach") else value)
         return {"$tensor": key}
+    held = "numbers, text, None, tensors, and lists, tuples and dicts of these"
+    call = getattr(value, "state_dict", None)
     raise FormatError(
         f"save: {name or 'the value'} is of a type that files do not hold",
-        got=type(value).__name__,
-        hint="numbers, text, None, tensors, and lists, tuples and dicts of these",
+        got=f"an int of {value.bit_length()} bits" if type(value) is int else type(value).__name__,
+        hint=f"save its state_dict(); files hold {held}" if callable(call) else held,
     )
 
 
 def _pack_dict(value: Mapping[Any, Any], tensors: MutableMapping[str, Array], name: str) -> Any:
+    for k in value:
+        if not _is_key(k):
+            raise FormatError(
+                f"save: {name or 'the value'} has a key that files do not hold",
+                got=f"{type(k).__name__} {str(k)[:60]}",
+                hint="keys are text, numbers, None, or tuples of these; int(key) makes NumPy's numbers plain",
+            )
     pairs = [(k, pack(v, tensors, f"{name}.{k}" if name else str(k))) for k, v in value.items()]
     if all(isinstance(k, str) and not k.startswith("$") for k, _ in pairs):
         return dict(pairs)
     return {"$dict": [[pack(k, tensors, f"{name}.key"), v] for k, v in pairs]}
 
 
-def unpack(data: Any, tensors: Mapping[str, Array]) -> Any:
+def _is_key(key: object) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_key, key))
+    return key is None or type(key) in (str, bool, int, float)
+
+
+def unpack(data: Any, tensors: Mapping[str, Any]) -> Any:
     """Return the value of a document. Raises: FormatError."""
     if isinstance(data, list):
         return [unpack(v, tensors) for v in data]
@@ -75,7 +93,7 @@ def unpack(data: Any, tensors: Mapping[str, Array]) -> Any:
     _refuse(data)
 
 
-def _unpack_pairs(pairs: list[Any], tensors: Mapping[str, Array]) -> dict[Any, Any]:
+def _unpack_pairs(pairs: list[Any], tensors: Mapping[str, Any]) -> dict[Any, Any]:
     found = {}
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:

@@ -21,10 +21,10 @@ import numpy as np
 
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import FormatError
+from stratal.formats.checkpoint import document_files, read_document, tensors_of
 from stratal.formats.container import read_container, write_container
-from stratal.formats.document import pack, unpack
 from stratal.formats.files import Bytes
-from stratal.formats.safetensors import decode, encode, parse_json
+from stratal.formats.safetensors import encode, parse_json
 from stratal.graph.graph import Graph
 from stratal.graph.json_form import graph_from_json, graph_to_json
 from stratal.graph.node import Input
@@ -57,15 +57,9 @@ def write_model(path: str | Path, model: ModelFile) -> None:
         form = graph_to_json(model.graph, constants)
         files["graph.json"] = [graph_text(form)]
         files["constants.safetensors"] = encode(constants)
-    arrays: dict[str, Array] = {}
-    training = pack({"options": dict(model.options), "optimizer": model.optimizer}, arrays)
-    files["training.json"] = [_json_text(training)]
-    files["training.safetensors"] = encode(arrays)
+    training = {"options": dict(model.options), "optimizer": model.optimizer}
+    files |= document_files("training", training)
     write_container(path, files)
-
-
-def _json_text(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def graph_text(form: Mapping[str, Any]) -> bytes:
@@ -82,12 +76,15 @@ def graph_text(form: Mapping[str, Any]) -> bytes:
 
 def read_model(path: str | Path) -> ModelFile:
     """Return the model in a folder or file. Raises: FormatError for all that `write_model` did not write."""
-    files = read_container(path)
+    return model_of(read_container(path))
+
+
+def model_of(files: Mapping[str, memoryview]) -> ModelFile:
+    """Return the model in the files of a container. Raises: FormatError."""
     if not set(files) <= _FILES or "weights.safetensors" not in files or "training.json" not in files:
         raise FormatError("model file: not the files of a model", got=", ".join(sorted(files)) or "none")
-    weights = _tensors(files, "weights.safetensors")
-    training = parse_json(bytes(files["training.json"]), "training.json")
-    document = unpack(training, _tensors(files, "training.safetensors"))
+    weights = tensors_of(files, "weights.safetensors")
+    document = read_document("training", files)
     if not isinstance(document, dict) or set(document) != {"options", "optimizer"}:
         raise FormatError("training.json: not the options and optimiser of a model")
     if not isinstance(document["options"], dict):
@@ -95,13 +92,9 @@ def read_model(path: str | Path) -> ModelFile:
     graph = None
     if "graph.json" in files:
         form = parse_json(bytes(files["graph.json"]), "graph.json")
-        graph = graph_from_json(form, _tensors(files, "constants.safetensors"))
+        graph = graph_from_json(form, tensors_of(files, "constants.safetensors"))
         _check_weights(graph, weights)
     return ModelFile(graph, weights, document["optimizer"], document["options"])
-
-
-def _tensors(files: Mapping[str, memoryview], name: str) -> dict[str, Array]:
-    return decode(files[name])[0] if name in files else {}
 
 
 def _check_weights(graph: Graph, weights: Mapping[str, Array]) -> None:

@@ -1,4 +1,6 @@
-"""`save` and `load`: a model's weights, and what it computes as a graph that runs without its class."""
+"""`save` and `load`: checkpoints, models' weights, and what a model computes as a graph that runs without its
+class.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.errors import CaptureError, FormatError, ShapeError
-from stratal.formats.model import ModelFile, read_model, write_model
+from stratal.formats.checkpoint import NAME as CHECKPOINT
+from stratal.formats.checkpoint import checkpoint_of, write_checkpoint
+from stratal.formats.container import read_container
+from stratal.formats.model import ModelFile, model_of, write_model
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, constant, graph_input
 from stratal.tensor import programs, values
@@ -28,14 +33,27 @@ def save(
     optimizer: Any = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model (a module or a state dict) to a folder, or to one file where `path` ends in `.stratal`.
+    """Write a model (a module or a state dict) or a checkpoint to a folder, or to one file where `path` ends
+    in `.stratal`.
 
-    With example `inputs` (a tensor or a tuple of them) the graph of `model(*inputs)` in evaluation mode is
-    saved too, and `load` gives a model that computes it without the class. `optimizer` saves its state,
-    `options` any training options of plain values. An existing model is replaced whole or stays whole.
+    A checkpoint is any nest of dicts, lists and tuples of tensors, numbers, text and None, such as
+    `{"model": net.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}`: `load` returns it again.
 
-    Raises: FormatError, FileWriteError.
+    Of a model, with example `inputs` (a tensor or a tuple of them), the graph of `model(*inputs)` in
+    evaluation mode is saved too, and `load` gives a model that computes it without the class. `optimizer`
+    saves its state, `options` any training options of plain values. What stood at `path` is replaced whole
+    or stays whole.
+
+    Raises: FormatError naming where in a nest stands what files do not hold, FileWriteError.
     """
+    if _is_checkpoint(model):
+        if inputs is not None or optimizer is not None or options is not None:
+            raise FormatError(
+                "save: a checkpoint holds all there is to save", got=type(model).__name__,
+                hint="put the optimizer's state and the options into it, or save the module",
+            )  # fmt: skip
+        write_checkpoint(path, model)
+        return
     state = _state_of(model)
     arrays = {name: np.asarray(_detached(value)) for name, value in state.items()}
     graph = None
@@ -51,33 +69,42 @@ def save(
     write_model(path, ModelFile(graph, arrays, saved, options or {}))
 
 
+def _is_checkpoint(value: Any) -> bool:
+    """Return whether a value is a nest other than a state dict, which maps names to tensors."""
+    if not isinstance(value, Mapping):
+        return isinstance(value, list | tuple)
+    return not all(isinstance(k, str) and hasattr(v, "__array__") for k, v in value.items())
+
+
 def _state_of(model: Any) -> dict[str, Any]:
     """Return the tensors of a module or of a state dict by name, or say why they are none."""
     if not isinstance(model, Mapping):
         if not hasattr(model, "state_dict"):
             raise FormatError(
-                "save: a module or its state dict",
+                "save: a module, a state dict or a checkpoint",
                 got=type(model).__name__,
-                hint="save(net, path, optimizer=opt)",
+                hint="save(net, path, optimizer=opt), or a dict of tensors, numbers and text",
             )
         return dict(model.state_dict(keep_vars=True))
-    for name, value in model.items():
-        if not isinstance(name, str) or isinstance(value, Mapping | list | tuple | str):
-            raise FormatError(
-                "save: a state dict maps names to tensors",
-                got=f"{name!r}: {type(value).__name__}",
-                hint="save(net, path, optimizer=opt, options={'epoch': 3}) keeps all a training run needs",
-            )
     return dict(model)
 
 
-def load(path: str | Path) -> SavedModel:
-    """Return the model in a folder or file that `save` wrote. Raises: FormatError for anything else."""
-    return SavedModel(read_model(path))
+def load(path: str | Path) -> Any:
+    """Return what `save` wrote to a folder or file: a checkpoint as it was, a model as a SavedModel.
+
+    Raises: FormatError for anything else.
+    """
+    files = read_container(path)
+    return checkpoint_of(files, tensor) if f"{CHECKPOINT}.json" in files else SavedModel(model_of(files))
 
 
-class SavedModel:
-    """A model from a file: `state_dict()` for a module of its class; called, it computes its graph."""
+class SavedModel(Mapping[str, Tensor]):
+    """A model from a file: a mapping of names to tensors that `load_state_dict` takes; called, it computes
+    its graph.
+    """
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__  # a mapping's own would compare tensors
 
     def __init__(self, file: ModelFile) -> None:
         self.graph = file.graph
@@ -88,6 +115,15 @@ class SavedModel:
     def state_dict(self) -> dict[str, Tensor]:
         """Return parameters and buffers by name."""
         return dict(self._weights)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
 
     def __call__(self, *inputs: Any) -> Any:
         """Compute the saved graph, compiled on first use, on inputs of the saved shapes and dtypes."""

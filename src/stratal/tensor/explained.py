@@ -172,14 +172,14 @@ def written(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     return ", ".join(words) or "no arguments"
 
 
-def shown(value: Any) -> str:
-    """Return a value as a short text: tensors and arrays by their types."""
+def shown(value: Any, depth: int = 8) -> str:
+    """Return a value as a short text: tensors and arrays by their types, also inside of `depth` lists."""
     if isinstance(value, Tensor):
         return str(value.type)
     if isinstance(value, np.ndarray):
         return f"array of {value.dtype}{list(value.shape)}"
-    if type(value) in (list, tuple) and len(value) <= 8:
-        inside = ", ".join(map(shown, value))
+    if type(value) in (list, tuple) and len(value) <= 8 and depth:
+        inside = ", ".join(shown(item, depth - 1) for item in value)
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     if type(value).__module__.startswith("stratal.") or type(value).__repr__ is object.__repr__:
         return f"a {type(value).__name__}"
