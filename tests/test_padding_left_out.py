@@ -11,7 +11,7 @@ from guarded_run import KERNEL, Frame
 
 import stratal as st
 from stratal import nn
-from stratal.base.artifact import KernelObject
+from stratal.base.artifact import KernelObject, Launch, flat
 from stratal.base.dtypes import float32
 from stratal.base.types import TensorType
 from stratal.codegen.assemble import assemble
@@ -206,3 +206,20 @@ kernel k:
       pass"""
     )
     assert schedule.steps == ["hoist(i)"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_a_program_is_given_are_padded_once_for_both_directions(channels: int) -> None:
+    """The gradient of filters reads the copy that the convolution reads, permuted; one channel: reshaped."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((32, channels, 9, 9)), rng.standard_normal((4, channels, 5, 5))
+
+    def loss(x: Any, w: Any) -> Any:
+        return (F.relu(F.conv2d(x, w, padding=2)) ** 2).sum()
+
+    program = st.compile(st.grad(loss, argnums=1))
+    got = program(st.tensor(x), st.tensor(w)).numpy()
+    commands = flat(program.program.executable.commands)
+    assert sum(isinstance(c, Launch) and c.label == "pad" for c in commands) == 1
+    (want,), _ = interpret(program.program.graph, [x, w])
+    np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11 * np.abs(want).max())

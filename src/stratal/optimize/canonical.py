@@ -15,7 +15,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Node
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.in_reals import use_reals
-from stratal.optimize.padding import Kind, kind_of, leaving_out
+from stratal.optimize.padding import Kind, kind_of, leaving_out, padded_twice, permuted
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
 from stratal.optimize.pieces import multiply_pieces
 from stratal.optimize.ranges import use_ranges
@@ -32,13 +32,14 @@ def pad_convolutions(graph: Graph, lower_of: Callable[[Node], Lowered | None], t
 
     The second is for gradients of filters: one padded copy of x is read in both directions. Its channels lie
     together, as the tiles of Winograd's algorithm need them; direct sums over images are slower that way.
-    Those that leave out the products with padding read images as they are.
+    One copy serves images a program is given, too, where these lie with the batch innermost both times.
+    Convolutions that leave out the products with padding read images as they are.
     """
-    spared = leaving_out(graph, lower_of, target)
-    return rewrite_graph(graph, lambda node: _pad_convolution(node, spared))
+    spared, twice = leaving_out(graph, lower_of, target), padded_twice(graph, target)
+    return rewrite_graph(graph, lambda node: _pad_convolution(node, spared, twice))
 
 
-def _pad_convolution(node: Node, spared: frozenset[Kind]) -> tuple[str, Node] | None:
+def _pad_convolution(node: Node, spared: frozenset[Kind], twice: frozenset[Node]) -> tuple[str, Node] | None:
     if node.op.name != "conv" or kind_of(node) in spared:
         return None
     op = node.op.attributes
@@ -53,13 +54,11 @@ def _pad_convolution(node: Node, spared: frozenset[Kind]) -> tuple[str, Node] | 
     low = (0, 0, *(p[0] for p in padding))
     high = (0, 0, *(p[1] for p in padding))
     interior = (0, 0, *(d - 1 for d in dilation))
-    if x.op.name == "permute" and _sums_tiles(node):
-        perm = x.op.attributes["perm"]
+    shown, perm = permuted(x)
+    if (x is not shown and shown in twice) or (x.op.name == "permute" and _sums_tiles(node)):
         place = {axis: k for k, axis in enumerate(perm)}
         moved = [tuple(values[place[axis]] for axis in range(len(perm))) for values in (low, high, interior)]
-        padded = b.permute(
-            b.pad(x.inputs[0], zero, low=moved[0], high=moved[1], interior=moved[2]), perm=perm
-        )
+        padded = b.permute(b.pad(shown, zero, low=moved[0], high=moved[1], interior=moved[2]), perm=perm)
     else:
         padded = b.pad(x, zero, low=low, high=high, interior=interior)
     attributes = op | {"padding": tuple((0, 0) for _ in padding), "lhs_dilation": tuple(1 for _ in dilation)}

@@ -50,9 +50,11 @@ def choose_orders(
     Fusion reads it too: which axes are contiguous decides which reductions run along rows.
     """
     orders: dict[Node, Order] = {}
-    convolved = {
-        source: node for node in graph.nodes if node.op.name == "conv" for source in _sources(node.inputs[0])
-    }
+    convolved: dict[Node, Node] = {}
+    for node in graph.nodes:
+        for source in _sources(node.inputs[0]) if node.op.name == "conv" else ():
+            if source not in convolved or source is node.inputs[0]:  # rather than through a permutation
+                convolved[source] = node
     inmost = innermost_axis(graph, target)
     for node in graph.nodes:
         if isinstance(node.op, (Input, Const, Item)) or not isinstance(lower_of(node), Compute):

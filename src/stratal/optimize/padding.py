@@ -26,7 +26,7 @@ from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.base.types import Type
 from stratal.graph.graph import Graph
-from stratal.graph.node import Const, Node
+from stratal.graph.node import Const, Input, Node
 from stratal.graph.op import Op
 from stratal.optimize.layout import choose_orders, innermost_axis
 
@@ -66,6 +66,31 @@ def leaving_out(graph: Graph, lower_of: Callable[[Node], Lowered | None], target
     by_images = {node for node, order in orders.items() if order[-1] == 0}
     others = {kind_of(conv) for conv in convs if not {conv, conv.inputs[0]} <= by_images}
     return frozenset(map(kind_of, convs)) - others
+
+
+def padded_twice(graph: Graph, target: Target) -> frozenset[Node]:
+    """Return the inputs of a graph that convolutions pad for images and, permuted, for gradients of filters,
+    where both want the batch innermost.
+    """
+    read = [node.inputs[0] for node in graph.nodes if _is_padded(node)]
+    plain = {x for x in read if isinstance(x.op, Input)}
+    both = frozenset(plain & {permuted(x)[0] for x in read if x not in plain})
+    return both if both and innermost_axis(graph, target) == "batch" else frozenset()
+
+
+def permuted(x: Node) -> tuple[Node, tuple[int, ...]]:
+    """Return the value whose axes a node shows in another order, and that order; else the node itself.
+
+    Where one of them is a single element, batch and channels are exchanged by a reshape.
+    """
+    rank = len(x.shape)
+    if x.op.name == "permute":
+        return x.inputs[0], x.op.attributes["perm"]
+    if x.op.name == "reshape" and rank > 2 and 1 in x.shape[:2]:
+        exchanged = (1, 0, *range(2, rank))
+        if x.inputs[0].shape == tuple(x.shape[axis] for axis in exchanged):
+            return x.inputs[0], exchanged
+    return x, tuple(range(rank))
 
 
 def kind_of(node: Node) -> Kind:
