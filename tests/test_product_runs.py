@@ -195,6 +195,14 @@ def test_few_chunks_are_shared_evenly(count: int, size: int) -> None:
     assert chunk_size(8 * CHUNK_WORK, count) == size
 
 
+@pytest.mark.parametrize(("m", "n"), [(25, 6), (150, 16), (5, 16)])
+def test_two_threads_share_few_rows_of_tiles_of_dot_products_evenly(m: int, n: int) -> None:
+    ((_, candidate),) = contracted("mk,nk->mn", (m, 4000), (n, 4000))
+    cut = dict(candidate.parameters)
+    runs = -(-n // (cut["columns"] * cut["run_columns"]))
+    assert candidate.algorithm == "dots" and runs * -(-m // cut["rows"]) % 2 == 0
+
+
 def test_short_rows_are_dot_products_too() -> None:
     """A batch of matrices with short rows times vectors copies nothing."""
     rng = np.random.default_rng(0)

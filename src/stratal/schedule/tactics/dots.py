@@ -19,14 +19,7 @@ from stratal.loops.stmt import Stmt, Store, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
-from stratal.schedule.tactics.common import (
-    FEW_CHUNKS,
-    cut_tails,
-    distribute_runs,
-    finished,
-    nest,
-    reduction_order,
-)
+from stratal.schedule.tactics.common import cut_tails, distribute_runs, finished, nest, reduction_order
 from stratal.schedule.tactics.product import Product, product_of
 
 KIND = "contract"
@@ -35,6 +28,7 @@ SUM_CYCLES = 6.0  # to add up the lanes of one vector
 MISS_CYCLES = 0.4  # by which a multiply-add is slower on average: smaller tiles, vectors from afar
 CHAINS = 2  # of multiply-adds in a tile of one: each waits for the one before
 RUNS = 8  # of columns or rows that there should be, for all threads to share
+FEW_ROWS = 32  # of tiles, of which one more or less is felt
 
 
 class Cut(NamedTuple):
@@ -142,15 +136,16 @@ def walked(p: Product, cut: Cut) -> Cut:
 
 
 def cut_in_tiles(p: Product, r: int, c: int) -> Cut:
-    """Choose the runs for a tile: a vector wide, and enough of them; half as wide where few are odd."""
+    """Choose the runs for a tile: a vector wide, and enough of them; half as wide where two threads could not
+    share few rows of tiles evenly.
+    """
     num_columns, num_rows = -(-p.roles.vector.extent // c), -(-p.m.extent // r)
     run_columns = max(1, p.lanes // c)
     runs = -(-num_columns // run_columns) * p.num_outer
-    run_rows = max(1, num_rows // max(1, -(-RUNS // runs)))
-    count = runs * -(-num_rows // run_rows)
-    if run_rows == 1 and count % 2 and count < FEW_CHUNKS and num_columns > 1:
+    if runs * num_rows % 2 and runs * num_rows < FEW_ROWS and num_columns > 1:
         run_columns = -(-min(run_columns, num_columns) // 2)
-    return Cut(r, c, run_rows, run_columns)
+        runs = -(-num_columns // run_columns) * p.num_outer
+    return Cut(r, c, max(1, num_rows // max(1, -(-RUNS // runs))), run_columns)
 
 
 def _fits(p: Product, rows: int, columns: int, vectors: int = 1) -> bool:
