@@ -512,3 +512,21 @@ def test_many_recaptures_are_bounded():
     for k in range(100):
         assert f(st.ones(1), k).item() == k
     assert sum(map(len, f._entries.values())) <= 64
+
+
+def test_a_tensor_kept_outside_does_not_stop_gradients_of_the_call() -> None:
+    kept: list[st.Tensor] = []
+
+    def function(x: st.Tensor) -> st.Tensor:
+        y = x * 3
+        kept.append(y)
+        return (y * y).sum()
+
+    x = st.tensor([1.0, 2.0], requires_grad=True)
+    compiled = st.compile(function)
+    compiled(x).backward()
+    assert np.asarray(x.grad).tolist() == [18.0, 36.0]
+    assert np.asarray(st.grad(compiled)(x.detach())).tolist() == [18.0, 36.0]
+    assert np.asarray(kept[0].detach()).tolist() == [3.0, 6.0]
+    kept[0].sum().backward()
+    assert np.asarray(x.grad).tolist() == [21.0, 39.0]

@@ -37,8 +37,8 @@ from stratal.tensor.state import tracing
 from stratal.tensor.tensor import Tensor
 
 _KEPT = (
-    "training", "_forward_pre_hooks", "_forward_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
+    "training", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
+    "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from stratal.base.elsewhere import instead_of
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.nn import hooks
+from stratal.nn.backward_hooks import WatchedCall
 from stratal.nn.convert import convert
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
@@ -54,6 +55,8 @@ class Module:
             "_computed": {},
             "_forward_pre_hooks": {},
             "_forward_hooks": {},
+            "_backward_pre_hooks": {},
+            "_backward_hooks": {},
             "_state_dict_hooks": {},
             "_load_state_dict_pre_hooks": {},
             "_load_state_dict_post_hooks": {},
@@ -64,16 +67,24 @@ class Module:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the result. Every subclass defines it."""
         raise StratalError(
-            f"{type(self).__name__}: has no forward", got=f"a call of {len(args)} arguments",
+            f"{type(self).__name__}: has no forward",
+            got=f"a call of {len(args)} arguments",
             hint="define forward(self, ...) in the class",
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (self._forward_pre_hooks or self._forward_hooks):
+        if not (
+            self._forward_pre_hooks or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks
+        ):
             return self.forward(*args, **kwargs)
         args, kwargs = hooks.run_before(self._forward_pre_hooks, self, args, kwargs)
+        call = None
+        if self._backward_hooks or self._backward_pre_hooks:
+            call = WatchedCall(self, self._backward_pre_hooks, self._backward_hooks)
+            args = call.inputs(args)
         result = self.forward(*args, **kwargs)
-        return hooks.run_after(self._forward_hooks, self, args, kwargs, result)
+        result = hooks.run_after(self._forward_hooks, self, args, kwargs, result)
+        return result if call is None else call.results(result)
 
     # -- attributes ------------------------------------------------------------------------------------------
     def __setattr__(self, name: str, value: Any) -> None:
@@ -197,6 +208,25 @@ class Module:
         result); what it returns, unless None, replaces the result.
         """
         return hooks.register(self._forward_hooks, hook, with_kwargs, prepend)
+
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> hooks.HookHandle:
+        """Call `hook(module, grad_output)` when the gradients of the results of a call are known; what it
+        returns, unless None, replaces them. Without a gradient an entry of `grad_output` is None.
+        """
+        return hooks.register(self._backward_pre_hooks, hook, False, prepend)
+
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> hooks.HookHandle:
+        """Call `hook(module, grad_input, grad_output)` when the gradients of the positional arguments of a
+        call are known; what it returns, unless None, replaces `grad_input`.
+
+        Hooks run while the gradient is built: in a compiled function once, when it is captured, so that what
+        they compute is part of it. One that keeps a tensor makes each call capture again. Not under vmap.
+        """
+        return hooks.register(self._backward_hooks, hook, False, prepend)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.HookHandle:
         """Call `hook(module, state_dict, prefix, {})` on every state dict made; it may change the dict."""

@@ -48,7 +48,8 @@ class Work(NamedTuple):
         for node in self.order:
             if node not in number:
                 number[node] = len(number)
-                rows.append((node.op, *[number[i] for i in node.inputs]))
+                op = node.op.bare() if node.op.name == "watched" else node.op  # type: ignore[attr-defined]
+                rows.append((op, *[number[i] for i in node.inputs]))
         rows.append(tuple([number[o] for o in self.outputs]))
         rows.append(tuple([(number[s], number[v]) for s, v in self.updates]))
         return tuple(rows)

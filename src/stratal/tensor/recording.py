@@ -152,7 +152,7 @@ class Recording:
         entry.once = bool(survivors)
         leaf_written = any(c.leaf for c in cells)
         tracked = any(o.track == TRACKED for o in outs if o.number >= 0)
-        entry.lazily = tracked and not trace.differentiated and not leaf_written and not survivors
+        entry.lazily = tracked and not trace.differentiated and not leaf_written
         return entry if self.symbolic is None else self._for_all_sizes(entry, self.symbolic)
 
     def _for_all_sizes(self, entry: Entry, symbolic: Symbolic) -> Entry:

@@ -23,7 +23,7 @@ from stratal.runtime.storage import DISTURBED, Storage
 from stratal.tensor import lazy, programs, values
 from stratal.tensor.alive import watched
 from stratal.tensor.guards import Guards, Source
-from stratal.tensor.handles import CONSTANT, disturb, give_gradient, look, rebind
+from stratal.tensor.handles import CONSTANT, disturb, give_gradient, look, place, rebind
 from stratal.tensor.tensor import Tensor, hold, wrap
 
 
@@ -253,6 +253,11 @@ def _run_lazily(entry: Entry, arguments: list[Any]) -> Any:
         assert not isinstance(read, Fixed)
         rebind(read.tensor(arguments), node, track)
     results = [wrap(outputs[o.number], o.track) if o.number >= 0 else o.value for o in entry.outs]
+    for handle, index in entry.survivors:
+        made = handle()
+        if made is not None:
+            made._trace, made._node = None, outputs[index]
+            place(made)
     return tree.unflatten(entry.structure, results)
 
 
