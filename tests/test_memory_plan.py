@@ -122,6 +122,28 @@ def overlaps(values: list[Value], commands: tuple[Command, ...], outputs: list[i
     ]
 
 
+@pytest.mark.parametrize(("wide", "together"), [(1 << 18, False), (1 << 21, True), (1 << 10, True)])
+def test_wide_values_of_one_size_lie_over_one_another_alone_where_the_arena_stays_little(
+    wide: int, together: bool
+) -> None:
+    """Values 1 and 3 are alike; 2 would fit where 1 was, and does where memory is what counts."""
+    values = [vector(0, 16, "input", 0), vector(1, wide), vector(2, wide // 2), vector(3, wide), vector(4)]
+    values.append(vector(5))
+    commands = (
+        launch((0,), 1),
+        launch((1,), 4),
+        launch((4,), 2),
+        launch((2,), 5),
+        launch((5,), 3),
+        launch((3,), 4),
+    )
+    arena = plan_arena(values, commands, outputs=[4])
+    assert not overlaps(values, commands, [4])
+    assert values[1].offset == values[3].offset
+    assert (values[2].offset < values[1].offset + 4 * wide) == together
+    assert arena <= live_minimum(values, commands, [4]) + (0 if together else 2 * wide + 256)
+
+
 @pytest.mark.row("E3")
 def test_offsets_never_overlap_while_values_live_in_random_programs() -> None:
     for seed in SEEDS:

@@ -102,8 +102,18 @@ class ColumnNest:
         if turned:
             inner = None
         if along is not None or inner is None:
-            return self._kept_vectors([v for v in self.kept if v is not along], along)
+            return self._kept_vectors(self._outer(along), along)
         return self._reduced_vectors(inner)
+
+    def _outer(self, along: Var | None) -> list[Var]:
+        """Return the kept axes around the vectors.
+
+        Where images lie innermost, rows of places come before channels: so convolutions write them, and lines
+        that two processors have read are slow to write again.
+        """
+        outer = [v for v in self.kept if v is not along]
+        images = along is not None and along is self.kept[0] and len(outer) > 2
+        return [outer[1], outer[0], *outer[2:]] if images else outer
 
     def _nearest(self, axes: Sequence[Var]) -> Var | None:
         """Return the axis with a vector of windows that lie next to each other, where there is one: a vector

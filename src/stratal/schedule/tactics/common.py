@@ -157,7 +157,9 @@ def fair_size(count: int, most: int) -> int:
     many each; `most` where no size above half of it does that.
     """
     fair = max(-(-count // 2), FAIR_SHARE * count)
-    return next((size for size in range(most, most // 2, -1) if _longer_share(count, size) <= fair), most)
+    return next(
+        (size for size in range(most, (most - 1) // 2, -1) if _longer_share(count, size) <= fair), most
+    )
 
 
 def _longer_share(count: int, size: int) -> int:
