@@ -22,6 +22,7 @@ from stratal.nn.convolution import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from stratal.nn.hooked import TABLES
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter
@@ -36,10 +37,7 @@ from stratal.nn.running_statistics import (
 from stratal.tensor.state import tracing
 from stratal.tensor.tensor import Tensor
 
-_KEPT = (
-    "training", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
-    "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
-)  # fmt: skip
+_KEPT = ("training", *TABLES)
 
 
 class UninitializedParameter(Parameter):

@@ -10,13 +10,16 @@ from stratal.base.errors import AttributeValueError, StratalError
 from stratal.nn import hooks
 from stratal.nn.backward_hooks import WatchedCall
 from stratal.nn.convert import convert
+from stratal.nn.hooked import TABLES, Hooked
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
+from stratal.tensor.capture import compile as compiled
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.explained import explain_methods
 from stratal.tensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
+EXTRA_STATE = "_extra_state"  # the key of what get_extra_state returns, as in PyTorch
 
 
 class ModuleAttributeError(StratalError, AttributeError):
@@ -31,7 +34,7 @@ class Computed(Protocol):
     def assign(self, module: Any, value: Any) -> None: ...
 
 
-class Module:
+class Module(Hooked):
     """Base of every layer and model. A subclass makes its parts in `__init__` and computes in `forward`.
 
     Attributes that are parameters, tensors registered as buffers, or modules are found by name.
@@ -53,13 +56,8 @@ class Module:
             "_non_persistent": set(),
             "_modules": {},
             "_computed": {},
-            "_forward_pre_hooks": {},
-            "_forward_hooks": {},
-            "_backward_pre_hooks": {},
-            "_backward_hooks": {},
-            "_state_dict_hooks": {},
-            "_load_state_dict_pre_hooks": {},
-            "_load_state_dict_post_hooks": {},
+            "_compiled": None,
+            **{table: {} for table in TABLES},
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -73,6 +71,18 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs) if self._compiled is None else self._compiled(*args, **kwargs)
+
+    def compile(self, *, dynamic: bool | None = None) -> None:
+        """Compile this module's calls in place, as `st.compile` does: its state and parts stay its own."""
+        self._compiled = compiled(self._call, name=type(self).__name__, dynamic=dynamic)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is not compiled: what was captured belongs to this module's tensors."""
+        return {**self.__dict__, "_compiled": None}
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run forward between the hooks."""
         if not (
             self._forward_pre_hooks or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks
         ):
@@ -191,56 +201,6 @@ class Module:
         note_mutation()
 
     add_module = register_module
-
-    def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> hooks.HookHandle:
-        """Call `hook(module, args)` before forward; what it returns, unless None, replaces the arguments.
-
-        With `with_kwargs` it is called with (module, args, kwargs) and returns (args, kwargs) or None.
-        """
-        return hooks.register(self._forward_pre_hooks, hook, with_kwargs, prepend)
-
-    def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> hooks.HookHandle:
-        """Call `hook(module, args, result)` after forward, or, with `with_kwargs`, (module, args, kwargs,
-        result); what it returns, unless None, replaces the result.
-        """
-        return hooks.register(self._forward_hooks, hook, with_kwargs, prepend)
-
-    def register_full_backward_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> hooks.HookHandle:
-        """Call `hook(module, grad_output)` when the gradients of the results of a call are known; what it
-        returns, unless None, replaces them. Without a gradient an entry of `grad_output` is None.
-        """
-        return hooks.register(self._backward_pre_hooks, hook, False, prepend)
-
-    def register_full_backward_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> hooks.HookHandle:
-        """Call `hook(module, grad_input, grad_output)` when the gradients of the positional arguments of a
-        call are known; what it returns, unless None, replaces `grad_input`.
-
-        Hooks run while the gradient is built: in a compiled function once, when it is captured, so that what
-        they compute is part of it. One that keeps a tensor makes each call capture again. Not under vmap.
-        """
-        return hooks.register(self._backward_hooks, hook, False, prepend)
-
-    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.HookHandle:
-        """Call `hook(module, state_dict, prefix, {})` on every state dict made; it may change the dict."""
-        return hooks.register(self._state_dict_hooks, hook, False, False)
-
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.HookHandle:
-        """Call `hook(module, state_dict, prefix, {}, strict, [], [], [])` on a copy of every state dict
-        before it is loaded; it may rename keys.
-        """
-        return hooks.register(self._load_state_dict_pre_hooks, hook, False, False)
-
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.HookHandle:
-        """Call `hook(module, result)` after a state dict was loaded."""
-        return hooks.register(self._load_state_dict_post_hooks, hook, False, False)
 
     # -- walking the tree ------------------------------------------------------------------------------------
     def named_modules(
@@ -391,6 +351,11 @@ class Module:
         convert(tensors, *args, dtype=dtype, device=device)
         return self
 
+    def to_empty(self: Self, *, device: Any, recurse: bool = True) -> Self:
+        """Return self, whose values then mean nothing in PyTorch: on the only device there is, they stay."""
+        convert((), device=device)
+        return self
+
     def cpu(self: Self) -> Self:
         """Return self: the only device is the CPU."""
         return self
@@ -416,13 +381,21 @@ class Module:
         return self.to(dtype="bfloat16")
 
     # -- state dicts -------------------------------------------------------------------------------
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
         """Return parameters and persistent buffers by dotted name: values as they are now, unless
-        `keep_vars`.
+        `keep_vars`; and what `get_extra_state` returns where a module defines it.
         """
-        live = self._live_state(prefix)
-        state = live if keep_vars else {name: value.detach() for name, value in live.items()}
-        for name, part in self._owners(prefix):
+        owners = list(self._owners(prefix))
+        for name, part in owners:
+            for hook in hooks.in_order(part._state_dict_pre_hooks):
+                hook.function(part, name, keep_vars)
+        state: dict[str, Any] = {}
+        for name, part in owners:
+            live = part._own_state(name)
+            state |= live if keep_vars else {key: value.detach() for key, value in live.items()}
+            if type(part).get_extra_state is not Module.get_extra_state:
+                state[name + EXTRA_STATE] = part.get_extra_state()
+        for name, part in owners:
             for hook in hooks.in_order(part._state_dict_hooks):
                 hook.function(part, state, name, {})
         return state
@@ -437,20 +410,36 @@ class Module:
         for name, part in self._owners():
             for hook in hooks.in_order(part._load_state_dict_pre_hooks):
                 hook.function(part, state, name, {}, strict, [], [], [])
-        result = load_into(self._live_state(), state, strict, type(self).__name__)
-        for _, part in self._owners():
+        owners = dict(self._owners())
+        live = {key: value for name, part in owners.items() for key, value in part._own_state(name).items()}
+        extra = {
+            name + EXTRA_STATE: part
+            for name, part in owners.items()
+            if type(part).set_extra_state is not Module.set_extra_state
+        }
+        result = load_into(live, state, strict, type(self).__name__, extra)
+        for key, part in extra.items():
+            if key in state:
+                part.set_extra_state(state[key])
+        for part in owners.values():
             for hook in hooks.in_order(part._load_state_dict_post_hooks):
                 hook.function(part, result)
         return result
 
-    def _live_state(self, prefix: str = "") -> dict[str, Tensor]:
-        """Return parameters and persistent buffers by dotted name; a shared one under each of its names."""
-        found: dict[str, Tensor] = {}
-        for owner, part in self._owners(prefix):
-            for name, value in [*part._parameters.items(), *part._buffers.items()]:
-                if value is not None and name not in part._non_persistent:
-                    found[owner + name] = value
-        return found
+    def get_extra_state(self) -> Any:
+        """Return what else a state dict holds of this module, of any type. A subclass defines it."""
+        raise StratalError(f"{type(self).__name__}: has no extra state", hint="define get_extra_state(self)")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take over what `get_extra_state` returned. A subclass defines it."""
+        raise StratalError(
+            f"{type(self).__name__}: has no extra state", hint="define set_extra_state(self, state)"
+        )
+
+    def _own_state(self, prefix: str) -> dict[str, Tensor]:
+        """Return this module's parameters and persistent buffers by name, without those of its children."""
+        own = {**self._parameters, **self._buffers}
+        return {prefix + k: v for k, v in own.items() if v is not None and k not in self._non_persistent}
 
     def _owners(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yield this module and all below it with the prefix of its keys in a state dict."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,13 +47,15 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
         return np.asarray(None)
 
 
-def load_into(own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, owner: str) -> LoadResult:
+def load_into(
+    own: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool, owner: str, extra: Collection[str] = ()
+) -> LoadResult:
     """Write the values of a state dict into the live tensors of a module, all or nothing.
 
-    `owner` names the module in errors.
+    `owner` names the module in errors; names in `extra` belong to the state dict and are written elsewhere.
     """
-    missing = [name for name in own if name not in state]
-    unexpected = [name for name in state if name not in own]
+    missing = [name for name in (*own, *extra) if name not in state]
+    unexpected = [name for name in state if name not in own and name not in extra]
     arrays = {name: as_array(state[name]) for name in own if name in state}
     misshapen = [
         f"{name}: {list(array.shape)} for {list(own[name].shape)}"

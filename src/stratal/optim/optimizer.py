@@ -15,6 +15,7 @@ import numpy as np
 from stratal.base.dtypes import float32
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.optim.group import ParamGroup
+from stratal.optim.hooked import Hooked
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.creation import full
 from stratal.tensor.explained import explain_methods
@@ -29,7 +30,7 @@ Shape = tuple[int, ...]
 _NO_EFFECT = {"foreach", "fused", "capturable"}  # how PyTorch runs a step; here each is one sweep, compiled
 
 
-class Optimizer:
+class Optimizer(Hooked):
     """Base of every optimizer.
 
     A subclass gives `runtime` (the hyper-parameters that are runtime inputs), `slots` (its state for one
@@ -65,6 +66,7 @@ class Optimizer:
                 got=", ".join(unknown) or "differentiable=True",
                 hint="to differentiate through updates, write them as expressions and use st.grad",
             )
+        super().__init__()
         self.defaults = dict(defaults)
         self.master_weights = master_weights
         self.param_groups: list[ParamGroup] = []
@@ -78,8 +80,9 @@ class Optimizer:
         entries: list[Any] = [params] if isinstance(params, Tensor) else list(params)
         if not entries:
             raise AttributeValueError(
-                f"{type(self).__name__}: got no parameters", got="nothing to update",
-                hint="does the module register its parameters?"
+                f"{type(self).__name__}: got no parameters",
+                got="nothing to update",
+                hint="does the module register its parameters?",
             )
         if not isinstance(entries[0], Mapping):
             entries = [{"params": entries}]
@@ -186,6 +189,15 @@ class Optimizer:
     # -- the step ----------------------------------------------------------------------------------
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return what `closure`, called first, returns."""
+        if not (self._hooks["before step"] or self._hooks["after step"]):
+            return self._run(closure)
+        (_, *given), named = args, kwargs = self._before_step((self, closure) if closure else (self,), {})
+        result = self._run(*given, **named)
+        self._after_step(args, kwargs)
+        return result
+
+    def _run(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step, between the hooks."""
         loss = closure() if closure is not None else None
         before, MODE.grad = MODE.grad, False  # no `with`: Ctrl-C can prevent the call of its exit
         try:
@@ -254,6 +266,7 @@ class Optimizer:
         """Return `{"state": {index: {...}}, "param_groups": [...]}`, parameters numbered in the order of the
         groups.
         """
+        self._told("before state")
         number = {p: k for k, p in enumerate(self._all_params())}
         state = {
             number[p]: {k: v.detach() for k, v in entries.items()}
@@ -263,10 +276,12 @@ class Optimizer:
         groups = [
             {**_without_params(g), "params": [number[p] for p in g["params"]]} for g in self.param_groups
         ]
-        return {"state": state, "param_groups": groups}
+        made: dict[str, Any] = self._passed("after state", {"state": state, "param_groups": groups})
+        return made
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over hyper-parameters and state from a state dict of the same optimizer, ours or PyTorch's."""
+        state_dict = self._passed("before load", dict(state_dict))
         saved_groups = state_dict["param_groups"]
         if [len(g["params"]) for g in saved_groups] != [len(g["params"]) for g in self.param_groups]:
             raise AttributeValueError(
@@ -297,6 +312,7 @@ class Optimizer:
                     self.state[p][name].copy_(_array(value))
         self._load_counts(saved)
         note_mutation()
+        self._told("after load")
 
     def _load_counts(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
         """Write the step counts, parameters of equal counts sharing one cell again."""
