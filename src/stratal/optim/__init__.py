@@ -11,6 +11,7 @@ from stratal.optim.adamax import Adamax as Adamax
 from stratal.optim.asgd import ASGD as ASGD
 from stratal.optim.layerwise import LAMB as LAMB
 from stratal.optim.layerwise import LARS as LARS
+from stratal.optim.lbfgs import LBFGS as LBFGS
 from stratal.optim.lion import Lion as Lion
 from stratal.optim.muon import Muon as Muon
 from stratal.optim.nadam import NAdam as NAdam
@@ -21,6 +22,6 @@ from stratal.optim.rprop import Rprop as Rprop
 from stratal.optim.sgd import SGD as SGD
 
 __all__ = [
-    "ASGD", "LAMB", "LARS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion",
-    "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "lr_scheduler", "swa_utils",
+    "ASGD", "LAMB", "LARS", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax",
+    "Lion", "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "lr_scheduler", "swa_utils",
 ]  # fmt: skip

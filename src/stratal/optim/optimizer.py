@@ -268,16 +268,16 @@ class Optimizer(Hooked):
         """
         self._told("before state")
         number = {p: k for k, p in enumerate(self._all_params())}
-        state = {
-            number[p]: {k: v.detach() for k, v in entries.items()}
-            for p, entries in self.state.items()
-            if entries
-        }
+        state = {number[p]: self._saved(entries) for p, entries in self.state.items() if entries}
         groups = [
             {**_without_params(g), "params": [number[p] for p in g["params"]]} for g in self.param_groups
         ]
         made: dict[str, Any] = self._passed("after state", {"state": state, "param_groups": groups})
         return made
+
+    def _saved(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state of one parameter as a state dict holds it."""
+        return {k: v.detach() for k, v in entries.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over hyper-parameters and state from a state dict of the same optimizer, ours or PyTorch's."""
@@ -291,6 +291,16 @@ class Optimizer(Hooked):
             )  # fmt: skip
         index_of = [k for g in saved_groups for k in g["params"]]
         saved = {p: state_dict["state"].get(k, {}) for k, p in zip(index_of, self._all_params(), strict=True)}
+        self._check_state(saved)
+        for group, found in zip(self.param_groups, saved_groups, strict=True):
+            group.update({k: v for k, v in _without_params(found).items() if k in group or k == "initial_lr"})
+            self._prepare(group)
+        self._load_state(saved)
+        note_mutation()
+        self._told("after load")
+
+    def _check_state(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
+        """Refuse the state of other parameters, before anything is taken over. Raises: ShapeError."""
         wrong = [
             f"{name} of parameter {k}: {list(value.shape)} for {list(shape)}"
             for k, (p, entries) in enumerate(saved.items())
@@ -303,16 +313,14 @@ class Optimizer(Hooked):
                 f"{type(self).__name__}: the state dict has other shapes", got="; ".join(wrong),
                 hint="it is of an optimizer of other parameters",
             )  # fmt: skip
-        for group, found in zip(self.param_groups, saved_groups, strict=True):
-            group.update({k: v for k, v in _without_params(found).items() if k in group or k == "initial_lr"})
-            self._prepare(group)
+
+    def _load_state(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
+        """Write saved values into the state, parameters of equal counts sharing one cell again."""
         for p, entries in saved.items():
             for name, value in entries.items():
                 if name in self.state[p] and name != "step" and value is not None:
                     self.state[p][name].copy_(_array(value))
         self._load_counts(saved)
-        note_mutation()
-        self._told("after load")
 
     def _load_counts(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
         """Write the step counts, parameters of equal counts sharing one cell again."""
