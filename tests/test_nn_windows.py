@@ -237,6 +237,16 @@ def test_windows_of_equal_elements_give_the_gradient_to_the_first_as_pytorch_doe
         compare(make(nn), make(torch.nn), x)
 
 
+@pytest.mark.parametrize("window", [(3, 85), (16, 16)])
+def test_places_in_windows_of_255_and_256_agree_with_pytorch_with_gradients(window):
+    x = np.random.default_rng(0).integers(-300, 300, (2, 2, 33, 171)).astype(float)
+    x[0, 0] = -1.0
+    x[0, 1, 2, 84] = x[1, 1, 15, 15] = 999.0  # in the last places
+    ours, theirs = (lib.MaxPool2d(window, return_indices=True) for lib in (nn, torch.nn))
+    np.testing.assert_array_equal(ours(st.tensor(x))[1].numpy(), theirs(torch.tensor(x))[1].numpy())
+    compare(nn.MaxPool2d(window, padding=1), torch.nn.MaxPool2d(window, padding=1), x)
+
+
 @pytest.mark.parametrize("options", [(2,), (3, 2, 1), (3, 1)])
 def test_relu_before_maxima_lets_gradients_through_where_pytorch_does(options):
     x = np.random.default_rng(0).choice([-2.0, -0.0, 0.0, 1.0, 2.0], (3, 4, 7, 9))

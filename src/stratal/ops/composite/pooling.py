@@ -79,7 +79,7 @@ def max_pool_offsets(
     dilation: Sizes,
     ceil_mode: bool = False,
 ) -> Node:
-    """Return where in its window each greatest element is, row-major, int32."""
+    """Return where in its window each greatest element is, row-major; bytes where they do, else int32."""
     geometry = _over_all_axes("max_pool_offsets", x, window, strides, padding, dilation, ceil_mode)
     return b.op("window_argmax", x, **geometry._asdict())
 

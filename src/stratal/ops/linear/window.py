@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from stratal.base.cost import Cost
 from stratal.base.dims import Dim, Shape, as_int, product, upper_bound
-from stratal.base.dtypes import DType, bfloat16, bool_, float32, float64, int32, int64
+from stratal.base.dtypes import DType, bfloat16, bool_, float32, float64, int32, int64, uint8
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -25,9 +26,15 @@ from stratal.ops.families import check_kind, linear_jvp, over_rows, refuse_host_
 from stratal.ops.linear import family
 from stratal.ops.linear.family import Pairs
 
-NOWHERE = 2**31 - 1  # the offset window_argmax gives a window that lies in the padding alone
-
 Sizes = tuple[int, ...]
+
+
+def offset_dtype(window: Sizes) -> DType:
+    """Return the dtype of offsets in a window: bytes where they do, for gradients keep one per window.
+
+    Its greatest number is the offset of nothing: that of a window that lies in the padding alone.
+    """
+    return uint8 if math.prod(window) <= highest(uint8) else int32
 
 
 class Windowed(Op):
@@ -198,7 +205,7 @@ class WindowReduce(Windowed):
 class WindowArgmax(Windowed):
     """The row-major offset in every window of its greatest element: the first of equal ones, of NaN if any.
 
-    Padding never wins; a window of padding alone has an offset no element has. int32.
+    Padding never wins; a window of padding alone has an offset no element has. Dtype: `offset_dtype`.
     """
 
     window: Sizes
@@ -211,7 +218,7 @@ class WindowArgmax(Windowed):
 
     def infer(self, *types: TensorType) -> TensorType:
         check_kind(self.name, types[0].dtype, "uif")
-        return self.counts(types[0]).with_dtype(int32)
+        return self.counts(types[0]).with_dtype(offset_dtype(self.window))
 
     def ref(self, *arrays: Array) -> Array:
         x = family.accumulating(arrays[0])
@@ -219,7 +226,8 @@ class WindowArgmax(Windowed):
         view = self.view(x, lowest(family.dtype_of(x)))
         best = np.max(view, axis=-1, keepdims=True)
         winners = inside & ((view == best) | ((view != view) & (best != best)))
-        return np.where(winners.any(-1), np.argmax(winners, axis=-1), NOWHERE).astype(np.int32)
+        dtype = offset_dtype(self.window)
+        return np.where(winners.any(-1), np.argmax(winners, axis=-1), highest(dtype)).astype(dtype.np)
 
     def lower(self, *types: TensorType) -> Lowered:
         refuse_host_only(self, types)
@@ -228,14 +236,15 @@ class WindowArgmax(Windowed):
         places = fresh_axes(self.infer(*types).ints)
         reduce, offsets = self.offsets()
         condition, at = self.reads(places, offsets, types[0].ints)
+        dtype = offset_dtype(self.window)
         offset = cast(flatten(tuple(offsets), self.window), int32)
         if all(p == (0, 0) for p in self.padding):  # offset 0 exists: the answer where all are the lowest
             terms, combiner = (cast(x[at], compute), offset), "first_argmax"
         else:
             value = guard(condition, cast(x[at], compute), const(lowest(compute), compute))
-            terms = value, call("select", condition, offset, const(NOWHERE, int32))
+            terms = value, call("select", condition, offset, const(highest(dtype), int32))
             combiner = "argmax"
-        return Compute((x,), places, int32, terms, reduce=reduce, combiner=combiner, result=1)
+        return Compute((x,), places, dtype, terms, reduce=reduce, combiner=combiner, result=1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -250,10 +259,10 @@ class WindowArgmax(Windowed):
         yield Reject(cls((1, 2), (1, 1), ((0, 0), (0, 0)), (1, 1)), (x.with_dtype(bool_),), "takes")
 
 
-def check_offsets(name: str, index: TensorType, places: TensorType) -> None:
-    """Offsets are int32, one per window. Raises: DTypeError, ShapeError."""
-    if index.dtype is not int32:
-        raise DTypeError(f"{name}: offsets are int32", got=str(index))
+def check_offsets(name: str, window: Sizes, index: TensorType, places: TensorType) -> None:
+    """Offsets are as window_argmax gives them, one per window. Raises: DTypeError, ShapeError."""
+    if index.dtype is not offset_dtype(window):
+        raise DTypeError(f"{name}: offsets in this window are {offset_dtype(window)}", got=str(index))
     if index.shape != places.shape:
         raise ShapeError(f"{name}: takes one offset per window", got=f"{index} for {places}")
 
@@ -272,7 +281,7 @@ class WindowGather(Windowed):
     def infer(self, *types: TensorType) -> TensorType:
         check_kind(self.name, types[0].dtype, "uifc")
         result = self.counts(types[0])
-        check_offsets(self.name, types[1], result)
+        check_offsets(self.name, self.window, types[1], result)
         return result
 
     def ref(self, *arrays: Array) -> Array:
@@ -291,7 +300,7 @@ class WindowGather(Windowed):
         reduce, offsets = self.offsets()
         condition, at = self.reads(places, offsets, types[0].ints)
         value = guard(condition, cast(x[at], compute), const(0, compute))
-        here = call("eq", index[tuple(places)], cast(flatten(tuple(offsets), self.window), int32))
+        here = call("eq", index[tuple(places)], cast(flatten(tuple(offsets), self.window), index.dtype))
         term = call("select", here, value, const(0, compute))
         return Compute((x, index), places, types[0].dtype, term, reduce=reduce, combiner="sum")
 
@@ -307,15 +316,15 @@ class WindowGather(Windowed):
             for dtype in (float32, float64, int64):
                 op = cls(*geometry)
                 x = TensorType(dtype, shape)
-                types = (x, op.counts(x).with_dtype(int32))
+                types = (x, op.counts(x).with_dtype(offset_dtype(op.window)))
                 yield Sample(op, types, draw=_draw(types, geometry[0]))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
         op = cls((1, 2), (1, 1), ((0, 0), (0, 0)), (1, 1))
         x = TensorType(float32, (2, 5))
-        yield Reject(op, (x, TensorType(int64, (2, 4))), "int32")
-        yield Reject(op, (x, TensorType(int32, (2, 5))), "one offset")
+        yield Reject(op, (x, TensorType(int64, (2, 4))), "offsets in this window")
+        yield Reject(op, (x, TensorType(uint8, (2, 5))), "one offset")
 
 
 @record
@@ -324,7 +333,7 @@ class WindowScatter(Windowed):
 
     Lowered as a sum over window offsets, so that no two threads write one element; 16-bit floats sum in
     float32.
-    Shapes: values [places...], offsets [places...] int32 -> `shape`.
+    Shapes: values [places...], offsets [places...] of `offset_dtype` -> `shape`.
     """
 
     shape: Shape
@@ -342,7 +351,7 @@ class WindowScatter(Windowed):
         places = self.counts(result)
         if places.shape != types[0].shape:
             raise ShapeError("window_scatter: takes one value per window", got=f"{types[0]} for {places}")
-        check_offsets(self.name, types[1], places)
+        check_offsets(self.name, self.window, types[1], places)
         return result
 
     def ref(self, *arrays: Array) -> Array:
@@ -371,7 +380,7 @@ class WindowScatter(Windowed):
         condition, places = family.window_writes(
             elements, offsets, types[0].ints, self.strides, self.padding, self.dilation
         )
-        here = call("eq", index[places], cast(flatten(tuple(offsets), self.window), int32))
+        here = call("eq", index[places], cast(flatten(tuple(offsets), self.window), index.dtype))
         zero = const(0, compute)
         term = guard(condition, call("select", here, cast(values[places], compute), zero), zero)
         return Compute((values, index), elements, types[0].dtype, term, reduce=reduce, combiner="sum")
@@ -390,7 +399,7 @@ class WindowScatter(Windowed):
         for place, count in zip(places, types[0].ints, strict=True):
             covered = both(covered, less(place, count))
         zero = const(0, types[0].dtype)
-        here = call("eq", index[places], cast(offset, int32))
+        here = call("eq", index[places], cast(offset, index.dtype))
         return Compute(
             (values, index),
             elements,
@@ -414,15 +423,15 @@ class WindowScatter(Windowed):
             for dtype in (float32, float64, int64):
                 op = cls(shape, *geometry)
                 places = op.counts(TensorType(dtype, shape))
-                types = (places, places.with_dtype(int32))
+                types = (places, places.with_dtype(offset_dtype(op.window)))
                 yield Sample(op, types, draw=_draw(types, geometry[0]))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
         op = cls((2, 5), (1, 2), (1, 1), ((0, 0), (0, 0)), (1, 1))
         x = TensorType(float32, (2, 4))
-        yield Reject(op, (x, TensorType(int64, (2, 4))), "int32")
-        yield Reject(op, (TensorType(float32, (2, 5)), TensorType(int32, (2, 4))), "one value")
+        yield Reject(op, (x, TensorType(int64, (2, 4))), "offsets in this window")
+        yield Reject(op, (TensorType(float32, (2, 5)), TensorType(uint8, (2, 4))), "one value")
 
 
 def _draw(types: Sequence[TensorType], window: Sizes) -> Any:
@@ -435,7 +444,7 @@ def _draw(types: Sequence[TensorType], window: Sizes) -> Any:
             else rng.uniform(-2, 2, types[0].ints)
         )
         index = rng.integers(0, int(np.prod(window)), types[1].ints)
-        return [np.asarray(x).astype(types[0].dtype.np), np.asarray(index).astype(np.int32)]
+        return [np.asarray(x).astype(types[0].dtype.np), np.asarray(index).astype(types[1].dtype.np)]
 
     return values
 
