@@ -198,9 +198,12 @@ def test_few_chunks_are_shared_evenly(count: int, size: int) -> None:
 @pytest.mark.parametrize(("m", "n"), [(25, 6), (150, 16), (5, 16)])
 def test_two_threads_share_few_rows_of_tiles_of_dot_products_evenly(m: int, n: int) -> None:
     ((_, candidate),) = contracted("mk,nk->mn", (m, 4000), (n, 4000))
+    if candidate.algorithm != "dots":
+        assert current_target().lanes(4) < 16  # tiles along shorter vectors may be faster
+        return
     cut = dict(candidate.parameters)
     runs = -(-n // (cut["columns"] * cut["run_columns"]))
-    assert candidate.algorithm == "dots" and runs * -(-m // cut["rows"]) % 2 == 0
+    assert runs * -(-m // cut["rows"]) % 2 == 0
 
 
 def test_short_rows_are_dot_products_too() -> None:
