@@ -16,6 +16,7 @@ W, V = np.array([[0.2, 0.5, 0.3], [1.0, 2.0, 5.0]]), np.array([[0.4, 0.4, 0.2], 
 L = np.array([[1.0, 0.0, 0.0], [0.3, 0.7, 0.0], [-0.5, 0.2, 1.4]])
 M = np.array([[0.6, 0.0, 0.0], [-0.2, 1.7, 0.0], [0.1, 0.2, 0.9]])
 S = np.array([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])  # shares of a whole
+FACTOR = M / np.linalg.norm(M, axis=-1, keepdims=True)  # of correlations
 CASES = {  # two sets of arguments, and values to ask about
     "Normal": ((A, B), (B, A), [-1.0, 0.2, 3.0]),
     "LogNormal": ((A, B), (B, A), [0.1, 1.0, 3.0]),
@@ -50,8 +51,12 @@ CASES = {  # two sets of arguments, and values to ask about
     "RelaxedOneHotCategorical": ((0.7, W), None, S),
     "LogisticNormal": ((A, B), None, [0.1, 0.2, 0.3, 0.4]),
     "MultivariateNormal": ((A, L @ L.T), (B, M @ M.T), [0.1, 0.2, 0.3]),
+    "LowRankMultivariateNormal": ((A, L[:, :2], B), None, [0.1, 0.2, 0.3]),
+    "LowRankMultivariateNormal of higher rank": ((A, np.hstack([L, M]), B), None, [[0.1, 0.2, 0.3], B]),
+    "Wishart": ((np.array([3.5, 6.0]), L @ L.T), None, M @ M.T),
+    "LKJCholesky": ((3, np.array([0.6, 1.0, 3.0])), None, FACTOR),
 }
-WITHOUT_MOMENTS = ("Cauchy", "HalfCauchy", "Categorical")
+WITHOUT_MOMENTS = ("Cauchy", "HalfCauchy", "Categorical", "LKJCholesky")
 
 
 def _ours(name, args):

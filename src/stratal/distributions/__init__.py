@@ -34,6 +34,9 @@ from stratal.distributions.gammas import StudentT as StudentT
 from stratal.distributions.independent import Independent as Independent
 from stratal.distributions.kl import kl_divergence as kl_divergence
 from stratal.distributions.kl import register_kl as register_kl
+from stratal.distributions.low_rank import LowRankMultivariateNormal as LowRankMultivariateNormal
+from stratal.distributions.matrices import LKJCholesky as LKJCholesky
+from stratal.distributions.matrices import Wishart as Wishart
 from stratal.distributions.multivariate import MixtureSameFamily as MixtureSameFamily
 from stratal.distributions.multivariate import MultivariateNormal as MultivariateNormal
 from stratal.distributions.relaxed import ExpRelaxedCategorical as ExpRelaxedCategorical

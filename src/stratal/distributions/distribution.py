@@ -56,13 +56,14 @@ class Distribution:
     support: ClassVar[Rule] = REAL
     has_rsample: ClassVar[bool] = False
     event_shape: tuple[int, ...] = ()
+    _validates_unasked: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         explain_methods(cls, "__init__", "log_prob", "cdf", "icdf", "rsample", "sample", "entropy", "expand")
 
     def __init__(self, validate_args: bool | None = None, **given: Any) -> None:
-        self.validate_args, self._given = validate_args is not False, tuple(given)
+        self.validate_args, self._given = self._validates(validate_args), tuple(given)
         who = type(self).__name__
         tensors = {name: as_tensor(value, who) for name, value in given.items()}
         dtype = default_float(common_dtype(who, normalise(who, list(given.values()))))
@@ -82,6 +83,16 @@ class Distribution:
         for name, value in tensors.items():
             setattr(self, name, broadcast_to(value.astype(dtype), (*self.batch_shape, *own[name])))
         self.dtype = dtype
+
+    @staticmethod
+    def set_default_validate_args(value: bool) -> None:
+        """Say whether distributions made from now on check their arguments where `validate_args` is None."""
+        if not isinstance(value, bool):
+            raise AttributeValueError("set_default_validate_args: takes a bool", got=repr(value))
+        Distribution._validates_unasked = value
+
+    def _validates(self, asked: bool | None) -> bool:
+        return Distribution._validates_unasked if asked is None else bool(asked)
 
     def _check(self, name: str, value: Tensor, rule: Rule) -> None:
         words, holds = rule

@@ -27,6 +27,32 @@ LOWER: Rule = (
 SYMMETRIC: Rule = ("symmetric", lambda x: abs(x - x.mT) <= 1e-6 * (1 + abs(x)))
 
 
+def one_form(who: str, covariance_matrix: Any, precision_matrix: Any, scale_tril: Any) -> tuple[str, Any]:
+    """Return the name and the value of the one form of a covariance that is given."""
+    forms = {
+        "covariance_matrix": covariance_matrix, "precision_matrix": precision_matrix,
+        "scale_tril": scale_tril,
+    }  # fmt: skip
+    given = [(name, value) for name, value in forms.items() if value is not None]
+    if len(given) != 1:
+        raise AttributeValueError(
+            f"{who}: takes one of {', '.join(forms)}", got=", ".join(name for name, _ in given) or "none"
+        )
+    return given[0]
+
+
+def factor_of(form: str, matrix: Tensor) -> Tensor:
+    """Return the lower triangular factor of a covariance given in one of its forms."""
+    if form == "scale_tril":
+        return matrix
+    if form == "covariance_matrix":
+        return cholesky(matrix)
+    # with J the exchange matrix and J P J = M M^T, the inverse of P is that of J M J on both sides
+    turned = cholesky(flip(matrix, axis=(-2, -1)))
+    upper = flip(turned, axis=(-2, -1)).mT
+    return solve_triangular(upper, eye(matrix.shape[-1], dtype=matrix.dtype), upper=False)
+
+
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors, by one of covariance, its inverse `precision`, or a factor.
 
@@ -51,18 +77,7 @@ class MultivariateNormal(Distribution):
         scale_tril: Any = None,
         validate_args: bool | None = None,
     ) -> None:
-        shapes = {
-            "covariance_matrix": covariance_matrix,
-            "precision_matrix": precision_matrix,
-            "scale_tril": scale_tril,
-        }
-        given = {name: value for name, value in shapes.items() if value is not None}
-        if len(given) != 1:
-            raise AttributeValueError(
-                "MultivariateNormal: takes one of covariance_matrix, precision_matrix, scale_tril",
-                got=", ".join(given) or "none",
-            )
-        ((name, value),) = given.items()
+        name, value = one_form("MultivariateNormal", covariance_matrix, precision_matrix, scale_tril)
         matrix, mean = as_tensor(value, "MultivariateNormal"), as_tensor(loc, "MultivariateNormal")
         size = matrix.shape[-1] if matrix.ndim else 0
         if matrix.ndim < 2 or matrix.shape[-2] != size or (mean.ndim and mean.shape[-1] not in (1, size)):
@@ -71,15 +86,9 @@ class MultivariateNormal(Distribution):
                 got=f"{matrix.type}, loc {mean.type}",
             )
         mean = broadcast_to(mean, (*mean.shape[:-1], size)) if mean.ndim else mean
-        super().__init__(validate_args, loc=mean, **given)
+        super().__init__(validate_args, loc=mean, **{name: value})
         self.event_shape = (int(size),)
-        if name == "covariance_matrix":
-            self.scale_tril = cholesky(self.covariance_matrix)
-        elif name == "precision_matrix":
-            # with J the exchange matrix and J P J = M M^T, the inverse of P is that of J M J on both sides
-            turned = cholesky(flip(self.precision_matrix, axis=(-2, -1)))
-            upper = flip(turned, axis=(-2, -1)).mT
-            self.scale_tril = solve_triangular(upper, eye(int(size), dtype=self.dtype), upper=False)
+        self.scale_tril = factor_of(name, getattr(self, name))
 
     @cached_property
     def covariance_matrix(self) -> Tensor:
@@ -147,7 +156,7 @@ class MixtureSameFamily(Distribution):
                 "MixtureSameFamily: the last axis of the batch of components must count the classes",
                 got=f"{list(parts.batch_shape)} for {mixture.num_events}",
             )
-        self.validate_args = validate_args is not False
+        self.validate_args = self._validates(validate_args)
         self.component_distribution, self.dtype = parts, parts.dtype
         self.batch_shape, self.event_shape = parts.batch_shape[:-1], parts.event_shape
         self.mixture_distribution: Any = mixture.expand(self.batch_shape)

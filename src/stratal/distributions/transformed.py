@@ -38,7 +38,7 @@ class TransformedDistribution(Distribution):
     ) -> None:
         self.transform = composed(transforms)
         self.transforms = self.transform.parts
-        self.validate_args = validate_args is not False
+        self.validate_args = self._validates(validate_args)
         base, t = base_distribution, self.transform
         whole = base.batch_shape + base.event_shape
         if len(whole) < t.domain_event_dim:
