@@ -12,11 +12,14 @@ from stratal.distributions.discrete import Bernoulli, Categorical, Geometric, On
 from stratal.distributions.distribution import Distribution, NotGivenError
 from stratal.distributions.gammas import Beta, Dirichlet, Gamma
 from stratal.distributions.independent import Independent
+from stratal.distributions.low_rank import LowRankMultivariateNormal
+from stratal.distributions.matrices import Wishart
 from stratal.distributions.multivariate import MultivariateNormal
 from stratal.distributions.transformed import LogNormal, Pareto, TransformedDistribution
-from stratal.linalg import solve_triangular
-from stratal.special import betaln, digamma, erf, lgamma, xlogy
+from stratal.linalg import diagonal, solve_triangular
+from stratal.special import betaln, digamma, erf, lgamma, mvlgamma, xlogy
 from stratal.tensor.composites.arithmetic import softplus
+from stratal.tensor.creation import arange
 from stratal.tensor.elementwise import exp, log, log1p, where
 from stratal.tensor.tensor import Tensor
 
@@ -143,12 +146,31 @@ def _dirichlet(p: Any, q: Any) -> Tensor:
     return q.log_normalizer() - p.log_normalizer() + ((a - b) * means).sum(axis=-1)
 
 
+@register_kl(LowRankMultivariateNormal, LowRankMultivariateNormal)
+@register_kl(LowRankMultivariateNormal, MultivariateNormal)
+@register_kl(MultivariateNormal, LowRankMultivariateNormal)
 @register_kl(MultivariateNormal, MultivariateNormal)
 def _multivariate_normal(p: Any, q: Any) -> Tensor:
     spread = solve_triangular(q.scale_tril, p.scale_tril, upper=False)
     off = solve_triangular(q.scale_tril, (q.loc - p.loc)[..., None], upper=False)
     square = (spread * spread).sum(axis=(-2, -1)) + (off * off).sum(axis=(-2, -1))
-    return q.half_log_det() - p.half_log_det() + 0.5 * (square - p.event_shape[0])
+    return _half_log_det(q.scale_tril) - _half_log_det(p.scale_tril) + 0.5 * (square - p.event_shape[0])
+
+
+def _half_log_det(scale_tril: Tensor) -> Tensor:
+    """Return half of the logarithm of the determinant of a covariance with this factor."""
+    return log(diagonal(scale_tril)).sum(axis=-1)
+
+
+@register_kl(Wishart, Wishart)
+def _wishart(p: Any, q: Any) -> Tensor:
+    size = p.event_shape[0]
+    spread = solve_triangular(q.scale_tril, p.scale_tril, upper=False)
+    volume = q.df * (_half_log_det(q.scale_tril) - _half_log_det(p.scale_tril))
+    shapes = mvlgamma(q.df / 2, size) - mvlgamma(p.df / 2, size)
+    slopes = digamma((p.df[..., None] - arange(size, dtype=p.dtype)) / 2).sum(axis=-1)
+    trace = (spread * spread).sum(axis=(-2, -1))
+    return volume + shapes + p.df / 2 * (trace - size) + (p.df - q.df) / 2 * slopes
 
 
 @register_kl(Bernoulli, Bernoulli)
