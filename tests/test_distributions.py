@@ -53,7 +53,7 @@ CASES = {  # two sets of arguments, and values to ask about
     "MultivariateNormal": ((A, L @ L.T), (B, M @ M.T), [0.1, 0.2, 0.3]),
     "LowRankMultivariateNormal": ((A, L[:, :2], B), (B, M[:, 1:], A), [0.1, 0.2, 0.3]),
     "LowRankMultivariateNormal of higher rank": ((A, np.hstack([L, M]), B), None, [[0.1, 0.2, 0.3], B]),
-    "Wishart": ((np.array([3.5, 6.0]), L @ L.T), (np.array([4.0, 5.0]), M @ M.T), M @ M.T),
+    "Wishart": ((np.array([3.5, 6.0]), L @ L.T), None, M @ M.T),
     "LKJCholesky": ((3, np.array([0.6, 1.0, 3.0])), None, FACTOR),
 }
 WITHOUT_MOMENTS = ("Cauchy", "HalfCauchy", "Categorical", "LKJCholesky")
@@ -106,7 +106,7 @@ def test_divergences_are_pytorchs(name):
     first, second, _ = CASES[name]
     want = torch.distributions.kl_divergence(_theirs(torch, name, first), _theirs(torch, name, second))
     got = D.kl_divergence(_ours(name, first), _ours(name, second))
-    np.testing.assert_allclose(np.array(got), want.detach().numpy(), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(np.array(got), want.numpy(), rtol=1e-6, atol=1e-9)
 
 
 PAIRS = [

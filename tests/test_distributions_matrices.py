@@ -143,3 +143,17 @@ def test_a_wrong_distribution_is_refused(name: str) -> None:
     make, says = REFUSED[name]
     with pytest.raises(StratalError, match=says):
         make()
+
+
+@pytest.mark.torch
+def test_the_divergence_of_wishart_matrices_is_pytorchs_of_one_at_a_time() -> None:
+    """PyTorch's of a batch adds up terms of different rows."""
+    torch = pytest.importorskip("torch")
+    scale = np.diag([0.5, 1.0, 2.0])
+    p, q = np.array([3.5, 6.0]), np.array([4.0, 5.0])
+    ours = D.kl_divergence(D.Wishart(st.tensor(p), st.tensor(S)), D.Wishart(st.tensor(q), st.tensor(scale)))
+    for k in range(2):
+        first = torch.distributions.Wishart(torch.tensor(p[k]), torch.tensor(S))
+        second = torch.distributions.Wishart(torch.tensor(q[k]), torch.tensor(scale))
+        wanted = torch.distributions.kl_divergence(first, second)
+        np.testing.assert_allclose(float(ours[k]), float(wanted.detach()), rtol=1e-8)
