@@ -71,7 +71,14 @@ class Module(Hooked):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs) if self._compiled is None else self._compiled(*args, **kwargs)
+        own = self.__dict__  # once: the attributes of a module take longer
+        if own["_compiled"] is not None:
+            return own["_compiled"](*args, **kwargs)
+        if own["_forward_hooks"] or own["_forward_pre_hooks"]:
+            return self._call(*args, **kwargs)
+        if own["_backward_hooks"] or own["_backward_pre_hooks"]:
+            return self._call(*args, **kwargs)
+        return self.forward(*args, **kwargs)
 
     def compile(self, *, dynamic: bool | None = None) -> None:
         """Compile this module's calls in place, as `st.compile` does: its state and parts stay its own."""
@@ -83,10 +90,6 @@ class Module(Hooked):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         """Run forward between the hooks."""
-        if not (
-            self._forward_pre_hooks or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks
-        ):
-            return self.forward(*args, **kwargs)
         args, kwargs = hooks.run_before(self._forward_pre_hooks, self, args, kwargs)
         call = None
         if self._backward_hooks or self._backward_pre_hooks:
