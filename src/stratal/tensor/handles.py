@@ -101,6 +101,7 @@ def blank(made: Tensor, type_: TensorType) -> Tensor:
     made._held = made._storage = made._home = made._before = made._grad = made._trace = None
     made._track = CONSTANT
     made._leaf = made._retains = made._guarded = False
+    made._view, made._writes = None, 0
     return made
 
 
@@ -136,6 +137,7 @@ def rebind(tensor: Tensor, node: Node, track: int) -> None:
                 hint="do it under st.no_grad(), or on a copy",
             )  # fmt: skip
         track = TRACKED
+    tensor._writes += 1
     trace = MODE.trace
     if trace is not None:
         trace.write(tensor, node, track)
@@ -178,6 +180,7 @@ def take_value(made: Tensor, source: Tensor, leaf: bool = False) -> None:
         blank(made, source.type)
     else:
         disturb(made)
+        made._writes += 1
         made.type, made._home, made._before, made._storage = source.type, None, None, None
         if made._guarded:
             note_mutation()

@@ -18,12 +18,12 @@ from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import Scalar, apply, as_tensor, broadcast_shapes, full
 from stratal.tensor.elementwise import cast, where
-from stratal.tensor.handles import look, rebind
 from stratal.tensor.naming import two_names
 from stratal.tensor.selection import is_plain_mask, nonzero, selected
 from stratal.tensor.shapes import broadcast_to, flip, moveaxis, permute_dims, reshape, slice_op
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor, wrap
+from stratal.tensor.views import assign, refreshed
 
 
 class _Range(NamedTuple):
@@ -273,13 +273,17 @@ def _order(
 
 # -- writing -------------------------------------------------------------------------------------------------
 def setitem(x: Tensor, index: Any, value: Any) -> None:
-    """Give this handle, and no other, the value it has with the elements an index names replaced."""
+    """Give this tensor, and what it is a view of, the value it has with what an index names replaced."""
+    view = value._view if isinstance(value, Tensor) else None
+    if view is not None and view.root() is x and view.seen == x._writes and view.is_at(index):
+        return  # x[i] += v has written to x already
+    refreshed(x)
     update = _as_update(value, x)
     mask = whole_mask(x, index, update)
     updated = where(mask, update, x) if mask is not None else set_at(x, index, update)
     if updated.type != x.type:
         raise ShapeError("x[i] = v: the value does not fit", got=f"{updated.type} into {x.type}")
-    rebind(x, *look(updated))
+    assign(x, updated)
 
 
 def whole_mask(x: Tensor, index: Any, update: Any) -> Tensor | None:

@@ -39,12 +39,13 @@ from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.explained import explained
 from stratal.tensor.gradients import backward
-from stratal.tensor.handles import look, rebind
 from stratal.tensor.kept import kept
 from stratal.tensor.lazy import compute
 from stratal.tensor.namespace import check_version
-from stratal.tensor.tensor import Tensor, fresh
+from stratal.tensor.tensor import Tensor, fresh, wrap
 from stratal.tensor.tensor import tensor as make_tensor
+from stratal.tensor.view_methods import MOVED, RESHAPED, get, viewing
+from stratal.tensor.views import assign, refreshed
 
 # -- the same function under its own name --------------------------------------------------------------------
 _PLAIN: dict[Any, tuple[str, ...]] = {
@@ -126,13 +127,13 @@ def update(self: Tensor, value: Tensor, name: str) -> Tensor:
         value = cast(value, self.dtype)
     if value.shape != self.shape:
         value = shapes.broadcast_to(value, self.shape)
-    rebind(self, *look(value))
+    assign(self, value)
     return self
 
 
 def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return update(self, function(self, *args, **kwargs), name)
+        return update(self, function(refreshed(self), *args, **kwargs), name)
 
     method.__doc__ = f"Give this tensor the value of `{name}` of it, and return it."
     return method
@@ -164,7 +165,7 @@ def reshape(self: Tensor, *shape: Any) -> Tensor:
 
 
 def view(self: Tensor, *shape: Any) -> Tensor:
-    """Return another shape of the same elements (a value: nothing aliases), or the bits as another dtype."""
+    """Return another shape of the same elements, or the bits as another dtype."""
     if len(shape) == 1 and isinstance(shape[0], (DType, type)):
         target = as_dtype(shape[0])
         if target.itemsize != self.dtype.itemsize:
@@ -265,7 +266,7 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
         value = cast(value, self.dtype)
     if value.shape != self.shape:
         value = shapes.broadcast_to(value, self.shape)
-    rebind(self, *look(value))
+    assign(self, value)
     return self
 
 
@@ -273,7 +274,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     """Give every element of this tensor one value, and return it."""
     if isinstance(value, Scalar):
         plain = value.item() if isinstance(value, np.generic) else value
-        rebind(self, full("fill_", plain, self.dtype, self.shape), 0)
+        assign(self, wrap(full("fill_", plain, self.dtype, self.shape)))
         return self
     return copy_(self, value)
 
@@ -285,7 +286,7 @@ def zero_(self: Tensor) -> Tensor:
 
 def clip_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Move every element of this tensor into [min, max], and return it."""
-    return update(self, elementwise.clip(self, min, max), "clamp_")
+    return update(self, elementwise.clip(refreshed(self), min, max), "clamp_")
 
 
 def normal_(self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
@@ -432,13 +433,13 @@ def _install() -> None:
         swapaxes=shapes.transpose, swapdims=shapes.transpose, movedim=shapes.moveaxis, t=t,
         std=_spread(reductions.std),
         var=_spread(reductions.var), unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
-        broadcast_to=shapes.broadcast_to, T=property(kept(_reversed)),
-        mT=property(kept(shapes.matrix_transpose)),
+        broadcast_to=shapes.broadcast_to, T=property(viewing(kept(_reversed), "T")),
+        mT=property(viewing(kept(shapes.matrix_transpose), "mT")),
         H=property(_adjoint), mH=property(_adjoint), adjoint=_adjoint,
         real=property(parts.real), imag=property(parts.imag), conjugate=parts.conj, copy=clone,
         reshape_as=view_as, split_with_sizes=shapes.split, take_along_dim=indexing.take_along_axis,
         searchsorted=sorting.searchsorted, multinomial=random.multinomial, bernoulli=random.bernoulli,
-        at=property(At), __getitem__=kept(indexing.getitem), __setitem__=indexing.setitem,
+        at=property(At), __getitem__=get, __setitem__=indexing.setitem,
         __contains__=_contains,
     )  # fmt: skip
     methods.update({f"{name}_": _in_place(f"{name}_", methods[name]) for name in _IN_PLACE})
@@ -450,7 +451,11 @@ def _install() -> None:
     for name, module in METHODS.items():
         setattr(Tensor, name, _Elsewhere(module, name))
     for name, method in methods.items():
-        setattr(Tensor, name, method if name.startswith("_") else explained(kept(method)))
+        if name.startswith("_") or isinstance(method, property):
+            setattr(Tensor, name, method)
+            continue
+        method = explained(kept(method))
+        setattr(Tensor, name, viewing(method, name) if name in RESHAPED or name in MOVED else method)
 
 
 class _Elsewhere:

@@ -48,6 +48,7 @@ from stratal.tensor.handles import (
 )
 from stratal.tensor.promises import Promise
 from stratal.tensor.state import MODE, no_grad
+from stratal.tensor.views import View, taken
 
 if TYPE_CHECKING:
     from stratal.tensor.trace import Trace
@@ -79,6 +80,8 @@ class Tensor:
         "_storage",
         "_trace",
         "_track",
+        "_view",
+        "_writes",
         "type",
     )
 
@@ -94,6 +97,8 @@ class Tensor:
     _trace: Trace | None  # the capture this tensor was made in
     _guarded: bool  # a compiled function reads this handle, and must hear of a change of its type
     _retains: bool  # keep the gradient although this is no leaf
+    _view: View | None  # what it was taken of
+    _writes: int  # how often it was given another value
 
     __array_priority__ = 1000
 
@@ -402,9 +407,13 @@ class Tensor:
             self.grad.zero_()
 
     def detach(self) -> Tensor:
-        """Return the value as of now, through which no gradient flows. Later changes of either do not show in
-        the other.
+        """Return the value as of now, through which no gradient flows. Changed in place, this tensor changes,
+        too; what becomes of this tensor does not show in the result.
         """
+        return taken(self._snapshot(), self, None)
+
+    def _snapshot(self) -> Tensor:
+        """Return a tensor of its own that holds the value as of now, without history."""
         if self._storage is not None and MODE.trace is None and self._trace is None:
             made = hold(self._storage)
             share(made, self)
@@ -414,14 +423,15 @@ class Tensor:
 
     @property
     def data(self) -> Tensor:
-        """The value without history; assigning gives this handle another value and keeps whether it takes
-        gradients.
+        """The value without history, as `detach` returns it; assigning gives this handle another value and
+        keeps whether it takes gradients.
         """
         return self.detach()
 
     @data.setter
     def data(self, value: Any) -> None:
         source = value if isinstance(value, Tensor) else tensor(value, dtype=self.dtype)
+        self._view = None
         with no_grad():
             if source.type == self.type:
                 rebind(self, *look(source.detach()))
@@ -438,14 +448,14 @@ class Tensor:
             )
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
-        take_value(made, self.detach(), leaf=self._leaf)
+        take_value(made, self._snapshot(), leaf=self._leaf)
         made._grad = None if self._grad is None else self._grad.__deepcopy__(memo)
         for name, value in getattr(self, "__dict__", {}).items():
             setattr(made, name, value)
         return made
 
     def __copy__(self) -> Tensor:
-        return self.detach().requires_grad_(self._leaf)
+        return self._snapshot().requires_grad_(self._leaf)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_from_parts, (type(self), np.array(self.numpy()), self.dtype.name, self._leaf))
@@ -503,7 +513,7 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, device:
     """
     check_device(device)
     if isinstance(data, Tensor):
-        made = data.detach() if dtype is None else data.detach().astype(dtype)
+        made = data._snapshot() if dtype is None else data._snapshot().astype(dtype)
     else:
         made = _from_array(to_array(data, None if dtype is None else as_dtype(dtype)))
     return made.requires_grad_() if requires_grad else made
