@@ -56,6 +56,17 @@ def test_a_module_takes_pytorchs_arguments_with_its_defaults(name):
             assert ours[word] == default or default is None or name == "Module", f"{name}: {word}"
 
 
+@pytest.mark.parametrize("name", [n for n in MODULES if n != "Module"])
+def test_a_module_takes_pytorchs_arguments_in_its_order(name):
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
+    theirs, ours = (
+        [p.name for p in inspect.signature(getattr(of, name)).parameters.values() if p.kind in kinds]
+        for of in (torch.nn, nn)
+    )
+    theirs = [word for word in theirs if word not in DROPPED]
+    assert ours[: len(theirs)] == theirs
+
+
 ELSEWHERE = {
     "LSTM": {"get_expected_cell_size", "check_forward_args", "permute_hidden"},  # parts of PyTorch's forward
     "MultiheadAttention": {"merge_masks"},

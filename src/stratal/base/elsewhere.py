@@ -7,7 +7,7 @@ from typing import Any, Final
 _INSTEAD: Final = {
     "autograd": "st.gradients(outputs, inputs) of tensors, st.grad of functions; st.custom_vjp for a "
     "derivative of your own",
-    "cuda mps xpu device pin_memory": 'only the CPU is here; device="cpu" is taken, too',
+    "accelerator mps xpu pin_memory": 'only the CPU is here; device="cpu" is taken, too',
     "jit script": "st.compile",
     "lax": "st.cond, st.switch, st.scan, st.while_loop, st.fori_loop and st.map",
     "numpy": "the functions are in stratal itself",

@@ -8,8 +8,8 @@ from typing import Any
 from stratal.base.dtypes import as_dtype, float32
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.fft.transforms import check_count
-from stratal.tensor.arguments import check_device
 from stratal.tensor.build import as_tensor
+from stratal.tensor.device import check_device
 from stratal.tensor.naming import two_names
 from stratal.tensor.ramps import Array, write_ramp, written
 from stratal.tensor.shapes import as_axes, roll

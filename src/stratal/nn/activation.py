@@ -131,7 +131,7 @@ class PReLU(_Activation):
     shown = ("num_parameters",)
 
     def __init__(
-        self, num_parameters: int = 1, init: float = 0.25, *, dtype: object = None, device: object = None
+        self, num_parameters: int = 1, init: float = 0.25, device: object = None, dtype: object = None
     ) -> None:
         super().__init__()
         self.num_parameters, self.init = num_parameters, init

@@ -35,10 +35,10 @@ class _Convolution(Module):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
         *,
         output_padding: Sizes = 0,
-        dtype: Any = None,
-        device: Any = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -161,9 +161,8 @@ class _Transposed(_Convolution):
         bias: bool = True,
         dilation: Sizes = 1,
         padding_mode: str = "zeros",
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode,

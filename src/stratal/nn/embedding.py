@@ -83,9 +83,8 @@ class Embedding(_Table):
         sparse: bool = False,
         _weight: Any = None,
         _freeze: bool = False,
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse,
@@ -134,9 +133,8 @@ class EmbeddingBag(_Table):
         _weight: Any = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse,

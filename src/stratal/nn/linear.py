@@ -30,7 +30,7 @@ class Linear(Module):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None, device: Any = None
+        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
@@ -70,9 +70,8 @@ class Bilinear(Module):
         in2_features: int,
         out_features: int,
         bias: bool = True,
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         if in1_features < 1:

@@ -9,7 +9,7 @@ from stratal.base.elsewhere import instead_of
 from stratal.base.errors import AttributeValueError, StratalError
 from stratal.nn import hooks
 from stratal.nn.backward_hooks import WatchedCall
-from stratal.nn.convert import convert
+from stratal.nn.convert import convert, on_the_cpu
 from stratal.nn.hooked import TABLES, Hooked
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
@@ -46,6 +46,8 @@ class Module(Hooked):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("stratal.") and "__init__" in cls.__dict__:
+            cls.__init__ = on_the_cpu(cls.__init__)  # type: ignore[method-assign]
         explain_methods(cls, "__init__", "forward")
 
     def __init__(self) -> None:

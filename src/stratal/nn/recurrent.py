@@ -200,9 +200,8 @@ class LSTM(_Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         proj_size: int = 0,
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype,
@@ -236,9 +235,8 @@ class GRU(_OneState):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype
@@ -261,9 +259,8 @@ class RNN(_OneState):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             checked_nonlinearity("RNN", nonlinearity), input_size, hidden_size, num_layers, bias, batch_first,

@@ -94,7 +94,7 @@ class LSTMCell(_Cell):
     """One step of an LSTM. Shapes: input [N, input_size], h and c [N, hidden_size]; all without N, too."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: Any = None, device: Any = None
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__("lstm", input_size, hidden_size, bias, dtype)
 
@@ -106,7 +106,7 @@ class GRUCell(_Cell):
     """One step of a GRU. Shapes: input [N, input_size], h [N, hidden_size]; both without N, too."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: Any = None, device: Any = None
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__("gru", input_size, hidden_size, bias, dtype)
 
@@ -123,9 +123,8 @@ class RNNCell(_Cell):
         hidden_size: int,
         bias: bool = True,
         nonlinearity: str = "tanh",
-        *,
-        dtype: Any = None,
         device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(checked_nonlinearity("RNNCell", nonlinearity), input_size, hidden_size, bias, dtype)
         self.nonlinearity = nonlinearity

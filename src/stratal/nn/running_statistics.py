@@ -31,10 +31,10 @@ class _Tracking(Module):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
         *,
         bias: bool = True,
-        dtype: Any = None,
-        device: Any = None,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
@@ -122,10 +122,10 @@ class _InstanceNorm(_Tracking):
         momentum: float | None = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
         *,
         bias: bool = True,
-        dtype: Any = None,
-        device: Any = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias, dtype=dtype)
 

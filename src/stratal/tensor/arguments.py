@@ -1,10 +1,10 @@
-"""What arguments that many functions take may say: axes and devices."""
+"""What arguments that many functions take may say: axes and functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stratal.base.errors import AxisError, DTypeError, StratalError
+from stratal.base.errors import AxisError, DTypeError
 
 
 def check_axis(name: str, axis: Any, ndim: int) -> int:
@@ -16,14 +16,6 @@ def check_axis(name: str, axis: Any, ndim: int) -> int:
     if not -ndim <= k < ndim:
         raise AxisError(f"{name}: axis out of range", got=f"axis {k} of {ndim} dimensions")
     return int(k % ndim)
-
-
-def check_device(device: Any) -> None:
-    """Refuse any device but the CPU: another name is an error rather than a silent change of place."""
-    if device is not None and str(device) not in ("cpu", "cpu:0"):
-        raise StratalError(
-            "device: only the CPU is here", got=str(device), hint='leave device out, or pass "cpu"'
-        )
 
 
 def check_function(name: str, function: Any) -> None:

@@ -19,10 +19,10 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.op import REGISTRY
 from stratal.runtime.storage import Storage
-from stratal.tensor.arguments import check_device
 from stratal.tensor.arrays import Array
 from stratal.tensor.build import Scalar, apply, as_tensor, where_now
 from stratal.tensor.build import full as full_node
+from stratal.tensor.device import check_device
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.ramps import write_ramp, written
 from stratal.tensor.shapes import as_shape, broadcast_to, reshape

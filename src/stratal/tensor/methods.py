@@ -32,9 +32,9 @@ from stratal.tensor import (
     shapes,
     sorting,
 )
-from stratal.tensor.arguments import check_device
 from stratal.tensor.at import At
 from stratal.tensor.build import Scalar, as_tensor, call, full
+from stratal.tensor.device import check_device, is_device
 from stratal.tensor.display import show
 from stratal.tensor.elementwise import FUNCTIONS, cast
 from stratal.tensor.explained import explained
@@ -215,7 +215,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     for x in args:
         if isinstance(x, Tensor):
             dtype = x.dtype
-        elif isinstance(x, str) and x.split(":")[0] in ("cpu", "cuda", "mps", "gpu"):
+        elif is_device(x):
             check_device(x)
         elif not isinstance(x, bool):
             dtype = x

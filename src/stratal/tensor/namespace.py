@@ -9,7 +9,7 @@ from typing import Any
 
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError
-from stratal.tensor.arguments import check_device
+from stratal.tensor.device import CPU, check_device, device
 from stratal.tensor.info import isdtype
 
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -31,13 +31,13 @@ class NamespaceInfo:
         """
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
-    def default_device(self) -> str:
+    def default_device(self) -> device:
         """Return the device tensors are made on."""
-        return "cpu"
+        return CPU
 
-    def devices(self) -> list[str]:
+    def devices(self) -> list[device]:
         """Return all devices."""
-        return ["cpu"]
+        return [CPU]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         """Return the dtype of Python numbers, of each kind."""

@@ -16,8 +16,8 @@ from stratal.base.dtypes import as_dtype, float32, int64, uint64
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.graph.builder import Builder
 from stratal.tensor.alive import share
-from stratal.tensor.arguments import check_device
 from stratal.tensor.build import as_tensor, call, full, where_now
+from stratal.tensor.device import check_device
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.handles import CONSTANT, look, rebind
 from stratal.tensor.reductions import argmax

@@ -14,8 +14,8 @@ import numpy as np
 
 from stratal.base.dtypes import DType, as_dtype, complex64, float32
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
-from stratal.tensor.arguments import check_device
 from stratal.tensor.arrays import Array
+from stratal.tensor.device import check_device
 from stratal.tensor.ramps import write_ramp, written
 from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor

@@ -27,8 +27,9 @@ from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
 from stratal.tensor import values
 from stratal.tensor.alive import share, watched
-from stratal.tensor.arguments import check_axis, check_device
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.arrays import Array, to_array
+from stratal.tensor.device import CPU, check_device, device
 from stratal.tensor.handles import (
     CONSTANT,
     STOPPED,
@@ -205,9 +206,9 @@ class Tensor:
         return self.type.dtype.itemsize
 
     @property
-    def device(self) -> str:
+    def device(self) -> device:
         """Where it lies: on the CPU."""
-        return "cpu"
+        return CPU
 
     @property
     def size(self) -> _Size:

@@ -9,8 +9,9 @@ import numpy as np
 
 from stratal.base.dtypes import as_dtype, float32
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.tensor.arguments import check_axis, check_device
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import as_tensor
+from stratal.tensor.device import check_device
 from stratal.tensor.indexing import take
 from stratal.tensor.ramps import Array, mirror, write_ramp, write_window, written
 from stratal.tensor.shapes import moveaxis
