@@ -29,8 +29,8 @@ def test_a_device_is_a_value() -> None:
     assert device == st.device("cpu:0") == "cpu" and (device.type, device.index) == ("cpu", 0)
     assert repr(st.device("cpu")) == "device(type='cpu')" and repr(device) == "device(type='cpu', index=0)"
     assert {device: 1}["cpu"] == 1
-    again = pickle.loads(pickle.dumps(device))  # noqa: S301, written here
-    for again in (copy.deepcopy(device), again):
+    stored = pickle.loads(pickle.dumps(device))  # noqa: S301, written here
+    for again in (copy.deepcopy(device), stored):
         assert repr(again) == repr(device)
 
 

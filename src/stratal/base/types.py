@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Union, final
+from typing import Final, NoReturn, Union, final
 
 from stratal.base.dims import Dim, Shape, as_int, product, upper_bound
 from stratal.base.dtypes import DType
+from stratal.base.errors import DTypeError
 
 
 @final
@@ -19,6 +20,14 @@ class TensorType:
         self.dtype: Final = dtype
         self.shape: Final[Shape] = tuple(shape)
         self._hash: Final = hash((dtype.name, self.shape))
+
+    def __call__(self, *_: object) -> NoReturn:
+        """Refuse `x.type(dtype)`, PyTorch's other name of `x.to(dtype)`: here `x.type` is the type itself."""
+        raise DTypeError(
+            "type: is an attribute",
+            got=f"a call of the type {self}",
+            hint="x.to(dtype) converts x, x.dtype names its dtype",
+        )
 
     @property
     def ndim(self) -> int:
@@ -47,9 +56,7 @@ class TensorType:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, TensorType)
-            and self.dtype is other.dtype
-            and self.shape == other.shape
+            isinstance(other, TensorType) and self.dtype is other.dtype and self.shape == other.shape
         )
 
     def __hash__(self) -> int:

@@ -24,6 +24,7 @@ from stratal.tensor.build import Scalar, apply, as_tensor, where_now
 from stratal.tensor.build import full as full_node
 from stratal.tensor.device import check_device
 from stratal.tensor.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.naming import two_names
 from stratal.tensor.ramps import write_ramp, written
 from stratal.tensor.shapes import as_shape, broadcast_to, reshape
 from stratal.tensor.state import MODE
@@ -56,6 +57,7 @@ def _fill(out: Array, value: Any) -> None:
         out[...] = value
 
 
+@two_names
 def full(
     shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -68,6 +70,7 @@ def full(
     return _filled(sizes, plain, as_dtype(type(plain) if dtype is None else dtype), device, requires_grad)
 
 
+@two_names
 def zeros(
     shape: Any, *more: int, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -75,6 +78,7 @@ def zeros(
     return _filled(as_shape("zeros", (shape, *more)), 0, as_dtype(dtype or float32), device, requires_grad)
 
 
+@two_names
 def ones(
     shape: Any, *more: int, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -82,6 +86,7 @@ def ones(
     return _filled(as_shape("ones", (shape, *more)), 1, as_dtype(dtype or float32), device, requires_grad)
 
 
+@two_names
 def empty(
     shape: Any, *more: int, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:

@@ -83,7 +83,7 @@ def _as_entry(entry: Any) -> Any:
         return entry
     if isinstance(entry, (bool, np.bool_)):
         entry = np.asarray(entry)
-    if isinstance(entry, (list, tuple)):
+    if isinstance(entry, (list, tuple, range)):
         entry = tensor(np.asarray(entry, dtype=None if len(entry) else np.int64))
     if isinstance(entry, np.ndarray):
         entry = tensor(entry)

@@ -15,6 +15,7 @@ _WORDS = (
     ("dim", "axes"),
     ("dims", "axis"),
     ("keepdim", "keepdims"),
+    ("size", "shape"),
     ("input", "x"),
     ("other", "y"),
     ("tensors", "arrays"),

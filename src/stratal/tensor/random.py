@@ -233,8 +233,11 @@ def categorical(logits: Any, *, axis: int = -1, key: Source = None) -> Tensor:
 
 
 # -- PyTorch's names -----------------------------------------------------------------------------------------
-def _sized(name: str, size: Sequence[Any]) -> tuple[Any, ...]:
-    return as_shape(name, size) if size else ()
+def _sized(name: str, sizes: Sequence[Any], size: Any = None) -> tuple[Any, ...]:
+    """Return a shape given as several numbers, as one sequence, or by its name."""
+    if size is not None:
+        return as_shape(name, (size,))
+    return as_shape(name, sizes) if sizes else ()
 
 
 def _finish(made: Tensor, device: Any, requires_grad: bool) -> Tensor:
@@ -243,7 +246,8 @@ def _finish(made: Tensor, device: Any, requires_grad: bool) -> Tensor:
 
 
 def rand(
-    *size: Any,
+    *sizes: Any,
+    size: Any = None,
     dtype: Any = None,
     generator: Any = None,
     device: Any = None,
@@ -252,11 +256,12 @@ def rand(
 ) -> Tensor:
     """Return floats uniform in [0, 1)."""
     source = key if key is not None else generator
-    return _finish(uniform(_sized("rand", size), dtype=dtype, key=source), device, requires_grad)
+    return _finish(uniform(_sized("rand", sizes, size), dtype=dtype, key=source), device, requires_grad)
 
 
 def randn(
-    *size: Any,
+    *sizes: Any,
+    size: Any = None,
     dtype: Any = None,
     generator: Any = None,
     device: Any = None,
@@ -265,7 +270,8 @@ def randn(
 ) -> Tensor:
     """Return floats of the standard normal distribution."""
     source = key if key is not None else generator
-    return _finish(standard_normal(_sized("randn", size), dtype=dtype, key=source), device, requires_grad)
+    made = standard_normal(_sized("randn", sizes, size), dtype=dtype, key=source)
+    return _finish(made, device, requires_grad)
 
 
 def rand_like(x: Any, *, dtype: Any = None, key: Any = None) -> Tensor:

@@ -65,8 +65,8 @@ class _Size(int):
 
 
 class Tensor:
-    """An n-dimensional array of one dtype. `Tensor(data)` copies its data; `st.tensor` and friends make one
-    too.
+    """An n-dimensional array of one dtype. `Tensor(data)` copies its data, `Tensor(2, 3)` has such sizes and
+    zeros, as PyTorch's constructor has no particular values; `st.tensor` and friends make one, too.
     """
 
     __slots__ = (
@@ -159,7 +159,10 @@ class Tensor:
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(self, "Tensor", name)
 
-    def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
+    def __init__(self, data: Any = (), dtype: Any = None, requires_grad: bool = False, *more: int) -> None:
+        if data.__class__ is int and self.__class__ is Tensor:  # sizes
+            sizes = [n for n in (data, dtype, requires_grad, *more) if n is not None and n is not False]
+            data, dtype, requires_grad = np.zeros(sizes, np.float32), None, False
         source = data if isinstance(data, Tensor) else tensor(data, dtype=dtype)
         if dtype is not None and source.dtype is not as_dtype(dtype):
             source = source.astype(dtype)

@@ -51,8 +51,8 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Apply dropout to whole channels of [N, C, H, W]; three axes are [N, C, L], as in PyTorch."""
-    return _of_channels("dropout2d", input, p, training, {3: 2, 4: 2})
+    """Apply dropout to whole channels of [N, C, H, W]; less axes are [N, C, L] or [N, C], as in PyTorch."""
+    return _of_channels("dropout2d", input, p, training, {2: 2, 3: 2, 4: 2})
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
