@@ -33,7 +33,7 @@ _MODULES = (
     "special",
     "te",
 )
-_PLACES = {"random": "stratal.tensor.random"}
+_PLACES = {"cuda": "stratal.tensor.cuda", "random": "stratal.tensor.random"}
 _NAMES: dict[str, str] = {
     "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "
     "int16 int32 int64 int8 uint16 uint32 uint64 uint8",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratal.base.errors import AttributeValueError, StratalError
+from stratal.base.errors import AttributeValueError
 
 _KINDS = ("cpu", "cuda", "gpu", "meta", "mps", "xpu")
 
 
 class device(str):
-    """A device: `st.device("cpu")`. It is equal to its name. Raises: StratalError for any but the CPU."""
+    """A device: `st.device("cpu")`. It equals its name. Raises: AttributeValueError for any but the CPU."""
 
     __slots__ = ("index", "type")
 
@@ -24,7 +24,7 @@ class device(str):
         if name not in _KINDS:
             raise AttributeValueError("device: a kind of device, cpu:0 or such", got=repr(type))
         if name != "cpu" or index not in (None, 0):
-            raise StratalError(
+            raise AttributeValueError(
                 "device: only the CPU is here", got=str(type), hint='leave device out, or pass "cpu"'
             )
         made = super().__new__(cls, "cpu")
