@@ -41,6 +41,8 @@ def test_other_devices_are_refused_wherever_they_are_named(name: str) -> None:
         lambda: st.device(name),
         lambda: st.ones(2, device=name),
         lambda: st.ones(2).to(name),
+        lambda: st.ones(2).cuda(),
+        lambda: net.cuda(),
         lambda: net.to(name),
         lambda: net.to(device=name),
         lambda: nn.Linear(2, 2, device=name),

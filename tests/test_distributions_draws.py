@@ -22,7 +22,7 @@ SCIPY = {
 }  # fmt: skip
 
 
-NO_MEAN = {"Categorical", "RelaxedBernoulli", "RelaxedOneHotCategorical", "LogisticNormal"}
+NO_MEAN = {"Categorical", "RelaxedBernoulli", "RelaxedOneHotCategorical", "LogisticNormal", "LKJCholesky"}
 TRIED_BELOW = {"Beta above 1", "Poisson", "Binomial", "NegativeBinomial", "Geometric"}
 
 

@@ -13,11 +13,9 @@ from stratal.base.errors import StratalError
 @pytest.mark.parametrize(
     ("read", "hint"),
     [
-        (lambda: st.cuda, "only the CPU"),
+        (lambda: st.accelerator, "only the CPU"),
         (lambda: st.autograd, "st.grad"),
-        (lambda: st.ones(2).cuda, "only the CPU"),
         (lambda: st.ones(2).stride, "x.numpy"),
-        (lambda: nn.Linear(2, 2).cuda, "only the CPU"),
         (lambda: nn.DataParallel, "all cores"),
         (lambda: nn.Linear(2, 2).summary(), "print"),
         (lambda: nn.Sequential().fit, "a loop over batches"),

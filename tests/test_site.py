@@ -43,7 +43,7 @@ def test_every_public_namespace_has_a_page_with_all_its_names(reference: dict[st
 
 def test_an_entry_has_its_signature_its_docstring_and_its_place(reference: dict[str, str]) -> None:
     entry = reference["nn"].partition("{ #nn.Linear }")[2].partition("\n## ")[0]
-    assert "    in_features: int,\n    out_features: int,\n    bias: bool = True" in entry
+    assert "Linear(in_features: int, out_features: int, bias: bool = True" in entry
     assert re.search(r"`nn/linear\.py:\d+`", entry)
     assert "Another name of [`stratal.grad`](stratal.md#stratal.grad)" in reference["func"]
 

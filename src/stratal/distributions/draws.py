@@ -31,7 +31,7 @@ from stratal.tensor.elementwise import (
     where,
 )
 from stratal.tensor.state import no_grad
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor, tensor
 
 _TINY = 1e-38  # what a uniform number is at least, so that it has a logarithm
 _TURNS = 1000  # never reached: each turn accepts half of what is left or more
@@ -59,7 +59,7 @@ def _accepted(
         value, accepted = propose(keys[0], keys[1])
         return turn + 1, where(done, kept, value), done | accepted
 
-    start = (Tensor(0), like * 0.0, ~wanted)
+    start = (tensor(0), like * 0.0, ~wanted)
     found: Tensor = while_loop(lambda s: (s[0] < _TURNS) & ~s[2].all(), again, start)[1]
     return found
 

@@ -361,6 +361,10 @@ class Module(Hooked):
         convert((), device=device)
         return self
 
+    def cuda(self: Self, device: Any = None) -> Self:
+        """Refuse: there is only the CPU."""
+        return self.to("cuda" if device is None else device)
+
     def cpu(self: Self) -> Self:
         """Return self: the only device is the CPU."""
         return self

@@ -239,6 +239,12 @@ def contiguous(self: Tensor, **_: Any) -> Tensor:
     return self
 
 
+def cuda(self: Tensor, device: Any = None, **_: Any) -> Tensor:
+    """Refuse: there is only the CPU."""
+    check_device("cuda" if device is None else device)
+    return self
+
+
 def cpu(self: Tensor) -> Tensor:
     """Return the tensor, which is on the CPU."""
     return self
@@ -390,7 +396,7 @@ def _contains(self: Tensor, value: Any) -> bool:
 
 
 _OWN = (
-    __array_namespace__, bernoulli_, clone, contiguous, copy_, cpu, expand_as, fill_, is_complex,
+    __array_namespace__, bernoulli_, clone, contiguous, copy_, cpu, cuda, expand_as, fill_, is_complex,
     is_contiguous, is_floating_point, new_empty, new_full, new_ones, new_tensor, new_zeros, normal_, permute,
     register_hook, repeat, reshape, to, to_device, type_as, uniform_, unsqueeze, view, view_as, where, zero_,
 )  # fmt: skip
