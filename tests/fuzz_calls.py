@@ -181,7 +181,10 @@ def twin_shapes(space: str, name: str, call: Any) -> list[tuple[int, ...]] | Non
             return np.asarray(t) if torch is None else torch.tensor(np.array(t))
 
         args = [as_theirs(a, theirs) for a in call.args]
-        result = function(*args, **{k: as_theirs(v, theirs) for k, v in call.kwargs.items()})
+        named = {k: as_theirs(v, theirs) for k, v in call.kwargs.items()}
+        if torch is None and type(named.get("axis")) is list:
+            named["axis"] = tuple(named["axis"])  # NumPy takes no list; no axes reduce nothing
+        result = function(*args, **named)
     except BaseException:  # whatever it is, it is not ours
         return None
     parts = result if isinstance(result, (tuple, list)) else (result,)
