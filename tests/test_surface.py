@@ -95,6 +95,15 @@ def test_the_manifest_is_printed_and_written(tmp_path: Path, capsys: pytest.Capt
     assert "linalg.solve" in capsys.readouterr().out
 
 
+def test_without_the_tests_at_hand_nothing_is_said_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratal.cli.surface.TESTS", tmp_path / "none")
+    assert main(["ops", "--surface", "--json", str(tmp_path / "surface.json")]) == 0
+    families = json.loads((tmp_path / "surface.json").read_text())["families"]
+    assert all(family["untested"] is None for family in families) and "no tests here" in capsys.readouterr().out
+
+
 # -- names no other file calls -------------------------------------------------------------------------------
 def test_an_array_is_shared_and_a_diagonal_filled() -> None:
     x = np.arange(12.0).reshape(4, 3)
