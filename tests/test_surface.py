@@ -101,7 +101,8 @@ def test_without_the_tests_at_hand_nothing_is_said_of_them(
     monkeypatch.setattr("stratal.cli.surface.TESTS", tmp_path / "none")
     assert main(["ops", "--surface", "--json", str(tmp_path / "surface.json")]) == 0
     families = json.loads((tmp_path / "surface.json").read_text())["families"]
-    assert all(family["untested"] is None for family in families) and "no tests here" in capsys.readouterr().out
+    assert all(family["untested"] is None for family in families)
+    assert "no tests here" in capsys.readouterr().out
 
 
 # -- names no other file calls -------------------------------------------------------------------------------
