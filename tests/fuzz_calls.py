@@ -38,12 +38,13 @@ SPACES = {
         "torch.fft"),
     "linalg": ("numpy.linalg", "torch.linalg"), "functional": ("torch.nn.functional",),
 }  # fmt: skip
-# Names that mean something else there, results whose shape follows from values or from chance, and what does
-# not end there (PyTorch's matrix_power of the least integer).
+# Names that mean something else there (no axes reduce all in PyTorch, nothing in NumPy and here; the tri of NumPy
+# has no columns where k is beyond its integers), results whose shape follows from values or from chance, and
+# what does not end there (PyTorch's matrix_power of the least integer).
 OTHERS_MEAN = {
     "amax", "amin", "argsort", "bincount", "cond", "histc", "histogram", "lstsq", "lu_factor", "matrix_power",
-    "norm", "one_hot", "pixel_unshuffle", "round", "sort", "split", "tril_indices", "triu_indices", "unique",
-    "unique_consecutive",
+    "nanmedian", "norm", "one_hot", "pixel_unshuffle", "round", "sort", "split", "std_mean", "tri",
+    "tril_indices", "triu_indices", "unique", "unique_consecutive", "var_mean",
 }  # fmt: skip
 
 
