@@ -38,7 +38,7 @@ SPACES = {
         "torch.fft"),
     "linalg": ("numpy.linalg", "torch.linalg"), "functional": ("torch.nn.functional",),
 }  # fmt: skip
-# Names that mean something else there (no axes reduce all in PyTorch, nothing in NumPy and here; the tri of NumPy
+# Names that mean something else there (no axes reduce all in PyTorch, nothing in NumPy and here; NumPy's tri
 # has no columns where k is beyond its integers), results whose shape follows from values or from chance, and
 # what does not end there (PyTorch's matrix_power of the least integer).
 OTHERS_MEAN = {
