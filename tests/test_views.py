@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -204,6 +205,14 @@ def test_a_view_does_not_keep_what_it_was_taken_of() -> None:
     row = (st.ones(2, 2) + 1.0)[0]
     row += 1.0
     assert row.tolist() == [3, 3]
+
+
+def test_a_view_holds_no_tensor_but_its_value() -> None:
+    like = st.ones(4)
+    gone = weakref.ref(like)
+    row = st.zeros(2, 2).view_as(like)
+    del like
+    assert gone() is None and row.shape == (4,)
 
 
 def test_assigning_to_an_index_in_place_writes_once() -> None:

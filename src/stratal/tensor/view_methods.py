@@ -36,17 +36,18 @@ def get(self: Tensor, index: Any) -> Tensor:
 
 def viewing(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a method whose result, or each of several, is a view of its tensor."""
-    put = _put_reshaped if name in RESHAPED else _put_moved
 
     @functools.wraps(function)
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         made = function(self, *args, **kwargs)
-        if isinstance(made, Tensor):
+        if name in RESHAPED:
             if made.dtype is self.dtype:  # x.view(dtype) shows bits
-                taken(made, self, Step(function, put, args, kwargs, None))
+                taken(made, self, Step(reshape, _put_reshaped, (made.shape,), {}, None))
+        elif isinstance(made, Tensor):
+            taken(made, self, Step(function, _put_moved, args, kwargs, None))
         else:
             for k, part in enumerate(made):
-                taken(part, self, Step(function, put, args, kwargs, k))
+                taken(part, self, Step(function, _put_moved, args, kwargs, k))
         return made
 
     return method
