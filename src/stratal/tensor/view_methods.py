@@ -17,7 +17,7 @@ RESHAPED = (
     "flatten", "ravel", "reshape", "reshape_as", "squeeze", "unflatten", "unsqueeze", "view", "view_as",
 )  # fmt: skip
 MOVED = (
-    "T", "chunk", "diagonal", "mT", "moveaxis", "movedim", "narrow", "permute", "split", "split_with_sizes",
+    "chunk", "diagonal", "moveaxis", "movedim", "narrow", "permute", "split", "split_with_sizes",
     "swapaxes", "swapdims", "t", "transpose", "unbind",
 )  # fmt: skip
 _BASIC = frozenset({int, slice, type(None), type(Ellipsis)})
