@@ -4,6 +4,7 @@ examples:
     python -m benchmarks run                             train and forward, against all that is installed
     python -m benchmarks run --suite kernels --against torch --rounds 9 --json rows.json
     python -m benchmarks run --only mlp,gpt --python peers=/path/to/python
+    python -m benchmarks run --against before --python before=PATH   beside another commit
     python -m benchmarks sizes --only mlp,gpt            training steps at odd sizes and with twice the work
     python -m benchmarks random --against torch,jax      random products and convolutions: right, and how fast
     python -m benchmarks explorer                        the tuner's cost model against random draws
@@ -40,7 +41,7 @@ from benchmarks.cases import draw_cases
 from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
 from benchmarks.report import PAGE, write
-from benchmarks.systems import SYSTEMS
+from benchmarks.systems import BEFORE, SYSTEMS
 from benchmarks.task import Task
 from benchmarks.tasks import SUITES, TASKS, of_suites
 from stratal.tune.model import MODELS
@@ -173,7 +174,7 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.error("--report needs --json FILE")
     settings = _settings(parser, arguments)
     _check_writable(parser, arguments.json)
-    versions = available(chosen_systems(parser, arguments.against), settings)
+    versions = available(chosen_systems(parser, arguments.against, settings), settings)
     peaks = None if arguments.no_floor else _peaks(settings.threads)
     about = {
         "versions": versions, "threads": settings.threads, "rounds": settings.rounds,
@@ -218,7 +219,7 @@ def run_random(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
     settings = _settings(parser, arguments)
     _check_writable(parser, arguments.json)
     settings = dataclasses.replace(
-        settings, versions=available(chosen_systems(parser, arguments.against), settings)
+        settings, versions=available(chosen_systems(parser, arguments.against, settings), settings)
     )
     cases = draw_cases(arguments.contractions, arguments.convolutions, arguments.seed)
     first, _, last = arguments.cases.partition(":")
@@ -362,9 +363,11 @@ def chosen_tasks(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     return [TASKS[name] for name in only] if only else of_suites(suites)
 
 
-def chosen_systems(parser: argparse.ArgumentParser, against: str) -> list[str]:
+def chosen_systems(parser: argparse.ArgumentParser, against: str, settings: Settings) -> list[str]:
     if against in ("all", "none"):
-        return [OWN, *(PEERS if against == "all" else [])]
+        return [OWN, *(p for p in PEERS if against == "all" and p != BEFORE)]
+    if BEFORE in _names(against) and BEFORE not in settings.pythons:
+        parser.error(f"{BEFORE} needs --python {BEFORE}=PATH, an interpreter with another commit")
     for name in _names(against):
         if name not in PEERS:
             parser.error(f"unknown peer {name!r}; there are {', '.join(PEERS)}")

@@ -10,15 +10,18 @@ import math
 import statistics
 from typing import Any
 
+import numpy as np
+
 import stratal as st
 from stratal.plan.host import current_target
 from stratal.schedule.result import Candidate
 from stratal.tune.explore import Explorer, Verdict
 from stratal.tune.measure import Measurer
-from stratal.tune.model import LearnedStrategy, RandomStrategy, features, rank_correlation
+from stratal.tune.model import LearnedStrategy, RandomStrategy, features
 from stratal.tune.session import Task, Watch, tasks_of
 
 Row = dict[str, Any]
+Array = np.ndarray[Any, Any]
 
 SHAPES = ((256, 192, 320), (96, 384, 640), (512, 128, 160), (32, 512, 768))  # m, k, n
 
@@ -59,6 +62,23 @@ def _times(verdict: Verdict) -> list[tuple[Candidate, float]]:
 
 def _best(verdict: Verdict) -> float:
     return min((ratio for _, ratio in _times(verdict)), default=1.0)
+
+
+def rank_correlation(first: Any, second: Any) -> float:
+    """Return how far two rows of numbers agree in their order, from -1 to 1 (Spearman); equal numbers share
+    their places.
+    """
+    places = [_places(np.asarray(x, np.float64)) for x in (first, second)]
+    a, b = (p - p.mean() for p in places)
+    size = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / size if size else 0.0
+
+
+def _places(values: Array) -> Array:
+    """Return the place of every value in their order, the middle one where several are equal."""
+    ordered = np.sort(values)
+    left, right = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return np.asarray((left + right - 1) / 2, np.float64)
 
 
 def _correlation(learned: LearnedStrategy, drawn: Verdict, shape: tuple[int, int]) -> float:

@@ -20,12 +20,12 @@ import numpy as np
 import stratal as st
 from stratal.base import settings, tree
 from stratal.base.errors import StratalError
-from stratal.inspect.surface.calls import call_of
 from stratal.inspect.surface.draws import Call, Draws
 from stratal.inspect.surface.entries import Entry, entries
 from stratal.inspect.surface.facts import facts_of
+from stratal.inspect.surface.layers import call_of
 from stratal.inspect.surface.twins import SPACES, arrays, difference, twins
-from stratal.tensor import lazy
+from stratal.tensor.lazy import lazy
 
 SIZES = (1_000, 1_000_000)
 SLOW = 3.0  # times the better of the two

@@ -1,6 +1,6 @@
 """The differential check: interpreter = unfused = fused, and to the bit where sums are ordered alike.
 
-What held inputs decide, computed once, must be right in the runs that follow.
+What frozen inputs decide, computed once, must be right in the runs that follow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def with_held_inputs(graph: Graph) -> Graph:
     """Return a graph of which every second input that is no state is held."""
     states = {state for state, _ in graph.updates}
     given = [node for node in graph.inputs if node not in states][::2]
-    fresh = {node: graph_input(f"held{k}", node.aval, held=True) for k, node in enumerate(given)}
+    fresh = {node: graph_input(f"held{k}", node.aval, frozen=True) for k, node in enumerate(given)}
     roots = substitute(graph.roots, fresh)
     split = len(graph.outputs)
     updates = zip((state for state, _ in graph.updates), roots[split:], strict=True)

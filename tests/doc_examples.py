@@ -163,9 +163,9 @@ def index_text() -> str:
     return "\n".join(f"{text:18}  ->  {found}" for text, found in rows.items())
 
 
-def sum_record() -> str:
+def permute_record() -> str:
     """Show a record as its file has it."""
-    return inspect.getsource(REGISTRY["sum"])
+    return inspect.getsource(REGISTRY["permute"])
 
 
 # -- pages ----------------------------------------------------------------------------------------------

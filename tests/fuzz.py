@@ -39,7 +39,9 @@ def work(run: Run, start: int, stop: int, step: int) -> None:
     seed = start
     while seed < stop:
         command = [sys.executable, __file__, "--worker", str(seed), str(stop), str(step)]
-        environment = {"STRATAL_COMPILE_WORKERS": "0", "STRATAL_CACHE_DIR": "off", **os.environ}
+        environment = {
+            "STRATAL_COMPILE_WORKERS": "0", "STRATAL_CACHE_DIR": "off", "STRATAL_STRICT": "1", **os.environ,
+        }  # fmt: skip
         worker = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )

@@ -244,7 +244,8 @@ def _work(
     while at < stop:
         command = [sys.executable, __file__, "--worker", *map(str, (seed, at, stop, step))]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env={"STRATAL_COMPILE_WORKERS": "0", **os.environ})  # fmt: skip
+                                   env={"STRATAL_COMPILE_WORKERS": "0", "STRATAL_STRICT": "1",
+                                        **os.environ})  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
         errors: list[str] = []
         reader = threading.Thread(target=errors.extend, args=(process.stderr,))

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from guard_pages import Edge, guarded_array
 
 from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, Once, Value, While
 from stratal.memory.liveness import roots
-from stratal.runtime.guard import Edge, guarded_array
 from stratal.runtime.loader import load_kernels
 
 Array = np.ndarray[Any, Any]

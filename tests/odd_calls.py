@@ -13,9 +13,9 @@ import numpy as np
 
 import stratal as st
 from stratal import nn, optim
-from stratal.inspect.surface.calls import call_of, made_and_called
 from stratal.inspect.surface.draws import Call, Draws
 from stratal.inspect.surface.entries import Entry
+from stratal.inspect.surface.layers import call_of, made_and_called
 
 HUGE = 1 << 40
 

@@ -7,7 +7,7 @@ import pytest
 
 import stratal as st
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError
-from stratal.tensor.sets import LARGE
+from stratal.tensor.functions.sets import LARGE
 
 A = np.array([[1.5, -0.0, 0.0], [np.nan, -3.0, np.inf]], np.float32)
 ROW = np.array([3.0, 1.0, 1.0, 2.0, np.nan, np.nan], np.float32)

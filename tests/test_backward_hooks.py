@@ -11,7 +11,7 @@ import pytest
 import stratal as st
 from stratal import nn
 from stratal.base.errors import AttributeValueError, NotDifferentiableError, ShapeError
-from stratal.tensor import programs
+from stratal.tensor.lazy import programs
 
 X = np.random.default_rng(0).standard_normal((5, 3))
 

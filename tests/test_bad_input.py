@@ -310,7 +310,7 @@ print(np.asarray(model[0].weight).tobytes().hex())
 def run_with(cache: Path, code: str = TRAIN, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "STRATAL_CACHE_DIR": str(cache), **env},
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, check=False,
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -428,7 +428,7 @@ def test_an_interrupt_loses_nothing(style: str, when: str, delays: tuple[float, 
         time.sleep(delay)
         child.send_signal(signal.SIGINT)
         try:
-            out, err = child.communicate(timeout=120)
+            out, err = child.communicate(timeout=600)
         finally:
             child.kill()
         assert out == "fine\n", err

@@ -73,7 +73,10 @@ NESTS: list[Any] = [
     [math.nan, math.inf, -math.inf, -0.0, 2**70, 5e-324],
     [st.zeros((0, 3)), st.tensor(2.0), st.ones(2, dtype="bfloat16"), st.tensor([1 + 2j]), st.tensor([True])],
     [],
+    {},
     {"epoch": 3},
+    {"z": st.ones(2), "a": st.zeros(1), "": st.zeros(1)},
+    nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).state_dict(),
 ]
 
 

@@ -24,7 +24,7 @@ def stratal(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         text=True,
         stdin=subprocess.DEVNULL,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 
@@ -129,7 +129,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert "Traceback" not in ended.stderr
     assert "BrokenPipe" not in ended.stderr
@@ -146,3 +146,59 @@ def test_ctrl_c_ends_a_command_with_status_130(
     monkeypatch.setattr(ops, "run", interrupted)
     assert main(["ops"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+OK = """
+import stratal as st
+st.compile(lambda x: (x @ x).sum())(st.ones(16, 16))
+"""
+REFUSED = {  # arguments after a script, the status, and what is said
+    "svg": (["explain", "--svg", "no/where.svg", "ok.py"], 1, "save: cannot write where.svg"),
+    "png": (["explain", "--svg", "no/where.png", "ok.py"], 1, "save: cannot write where.png"),
+    "dot": (["explain", "--dot", "no/where.dot", "ok.py"], 1, "save: cannot write where.dot"),
+    "json": (["explain", "--json", "no/where.json", "ok.py"], 1, "save: cannot write where.json"),
+    "roofline": (["profile", "--roofline", "no/where.png", "ok.py"], 1, "save: cannot write where.png"),
+    "kernel 99": (["explain", "--kernel", "99999", "ok.py"], 1, "no program shown has such a kernel"),
+    "kernel 0": (["explain", "--kernel", "0", "ok.py"], 2, "a whole number from 1 on; got '0'"),
+    "another name": (["explain", "--only", "nosuch", "ok.py"], 1, "no program whose name contains 'nosuch'"),
+    "another profile": (["profile", "--only", "nosuch", "ok.py"], 1, "no program whose name contains"),
+    "minus one row": (["profile", "--top", "-1", "ok.py"], 2, "a whole number from 1 on"),
+    "junk.ll": (["explain", "junk.ll"], 1, "stage: LLVM refuses this text"),
+    "junk.kernel": (["explain", "junk.kernel"], 1, "got:"),
+    "junk.graph": (["explain", "junk.graph"], 1, "got:"),
+    "seed": (["tune", "--seed", "-1", "ok.py"], 2, "a whole number from 0 on; got '-1'"),
+    "limit": (["tune", "--limit", "nan", "ok.py"], 2, "takes seconds, more than 0; got 'nan'"),
+    "no limit": (["tune", "--limit", "0", "ok.py"], 2, "takes seconds, more than 0"),
+    "no end": (["tune", "--seconds", "inf", "ok.py"], 2, "takes seconds, more than 0"),
+    "trials": (["tune", "--trials", "1.5", "ok.py"], 2, "a whole number from 1 on"),
+    "seeds": (["demo", "--seeds", "x"], 2, "a whole number from 1 on; got 'x'"),
+    "op": (["ops", "add", "nosuch"], 1, "no op whose name contains 'nosuch'"),
+    "name": (["ops", "--surface", "nosuch"], 1, "no public name whose name contains 'nosuch'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_said_without_a_trace(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, status, says = REFUSED[name]
+    if name in ("png", "roofline"):
+        pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    Path("ok.py").write_text(OK)
+    for suffix in ("ll", "kernel", "graph"):
+        Path(f"junk.{suffix}").write_text("junk")
+    try:
+        found = main(arguments)
+    except SystemExit as ended:
+        found = int(ended.code or 0)
+    assert found == status
+    shown = capsys.readouterr().err
+    assert says in shown and "fault of Stratal\n" not in shown
+
+
+def test_a_script_may_close_its_output(tmp_path: Path) -> None:
+    (tmp_path / "closes.py").write_text(OK + "import sys\nsys.stdout.close()\n")
+    ended = stratal("explain", str(tmp_path / "closes.py"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "1 program compiled" in ended.stdout

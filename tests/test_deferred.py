@@ -5,9 +5,9 @@ import pytest
 
 import stratal as st
 import stratal.deferred as sd
-from stratal.base.errors import StratalError
+from stratal.base.errors import StratalError, UndecidedError
 from stratal.graph.node import Const, Input
-from stratal.tensor.functions import FUNCTIONS
+from stratal.tensor.api.functions import FUNCTIONS
 
 
 @pytest.fixture(autouse=True)
@@ -617,7 +617,7 @@ def test_statistics_of_open_sizes_are_those_of_numpy(size):
             st.average(x, axis=0),
             st.average(x, returned=True)[1],
             st.cov(x, rowvar=False),
-            st.corrcoef(x),
+            st.corrcoef(x.T),
             st.corrcoef(x, rowvar=False),
         ]
     a = _rows(size, 4)
@@ -625,8 +625,16 @@ def test_statistics_of_open_sizes_are_those_of_numpy(size):
         np.average(a, axis=0),
         np.float32(a.size),
         np.cov(a, rowvar=False),
-        np.corrcoef(a),
+        np.corrcoef(a.T),
         np.corrcoef(a, rowvar=False),
     ]
     for ours, theirs in zip(sd.Session().run(fetches, {x: a}), want, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_result_whose_rank_follows_from_an_open_size_is_refused():
+    x = sd.placeholder(sd.float32, (None, 4))
+    with pytest.raises(UndecidedError, match="== 1"), sd.get_default_graph():
+        st.corrcoef(x)  # a number for one row, a matrix for more
+    with pytest.raises(UndecidedError, match="== 1"), sd.get_default_graph():
+        x.squeeze()

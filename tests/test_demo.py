@@ -42,7 +42,7 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 def test_the_demo_trains_saves_and_loads_in_a_fresh_process(tmp_path: Path) -> None:
     model, figures = tmp_path / "digits", tmp_path / "demo.json"
     demo = start("demo", "--epochs", "3", "--seeds", "2", "--json", str(figures), "--save", str(model))
-    out, err = demo.communicate(timeout=300)
+    out, err = demo.communicate(timeout=600)
     assert demo.returncode == 0, err
     report = json.loads(figures.read_text())
     assert set(report) >= FIGURES
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_the_demo_at_once_and_leaves_nothing_behind(tmp_path: Path) 
         assert demo.poll() is None
     demo.send_signal(signal.SIGINT)
     asked = time.monotonic()
-    _, err = demo.communicate(timeout=60)
+    _, err = demo.communicate(timeout=600)
     assert demo.returncode == 130
     assert time.monotonic() - asked < 20
     assert "interrupted" in err
@@ -132,5 +132,5 @@ def test_the_reference_may_run_more_steps_than_an_epoch_has(monkeypatch: pytest.
             return (x + y,)
 
     monkeypatch.setattr(demo.example, "Training", Training)
-    monkeypatch.setattr(demo, "REFERENCE_SECONDS", 0.05)
-    assert demo.reference_rate(Training(1)) > 2 / 0.05
+    monkeypatch.setattr(demo, "REFERENCE_SECONDS", 0.5)
+    assert demo.reference_rate(Training(1)) > 2 / 0.5

@@ -1,4 +1,4 @@
-"""Networks of absurdly many layers are refused before they are built."""
+"""What is absurdly deep or large: networks of many layers, nested lists, ints that no float holds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from test_undivided_calls import with_room
 
 import stratal as st
-from stratal import models, nn
-from stratal.base.errors import ShapeError
+from stratal import models, nn, optim
+from stratal.base import tree
+from stratal.base.errors import CaptureError, DTypeError, ShapeError
 from stratal.nn import depth
 
 MANY = (2**40, 2**63 - 1)
@@ -75,3 +77,66 @@ def test_counts_of_layers_are_integers() -> None:
 def test_where_the_system_does_not_say_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depth, "memory_bytes", lambda: 0)
     assert depth.checked_depth("net", 2**40) == 2**40
+
+
+def _nested(depth: int) -> list[Any]:
+    made: list[Any] = [st.ones(2)]
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
+def _sequence(depth: int) -> nn.Module:
+    made: nn.Module = nn.Linear(2, 2)
+    for _ in range(depth):
+        made = nn.Sequential(made)
+    return made
+
+
+TOO_DEEP: dict[str, Callable[[], Any]] = {
+    "module": lambda: _sequence(400)(st.ones(1, 2)),
+    "argument": lambda: st.compile(lambda x: 1)(_nested(5000)),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_DEEP)
+def test_what_is_too_deep_for_the_stack_is_a_recursion_error(kind: str) -> None:
+    with pytest.raises(RecursionError):
+        TOO_DEEP[kind]()
+
+
+def test_a_step_at_the_end_of_the_stack_fails_with_a_recursion_error_and_nothing_else() -> None:
+    weight = nn.Parameter(st.zeros(2))
+    optimizer = optim.SGD([weight], lr=1.0)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (weight * 1).sum().backward()
+        optimizer.step()
+
+    step()
+    assert sum(with_room(room, step) for room in range(140, 3, -3)) < 46
+
+
+def test_a_container_that_holds_itself_is_told_from_a_deep_one() -> None:
+    cycle: list[Any] = [st.ones(2)]
+    cycle.append({"again": cycle})
+    shared = [st.ones(2)]
+    assert tree.holds_itself(cycle)
+    assert tree.holds_itself([[shared], cycle])
+    assert not tree.holds_itself([shared, [shared, {"a": shared}]])
+    assert not tree.holds_itself(_nested(5000))
+    with pytest.raises(CaptureError, match="holds itself"):
+        st.compile(lambda x: 1)(cycle)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**6000], ids=["large", "negative", "huge"])
+@pytest.mark.parametrize(
+    "apply",
+    [lambda x, n: x * n, lambda x, n: n - x, lambda x, n: x == n, lambda x, n: x.fill_(n),
+     lambda x, n: x.add_(n), lambda x, n: st.compile(lambda x, n: x * n)(x, n),
+     lambda x, n: st.where(x > 0, n, 1.0)],
+)  # fmt: skip
+def test_an_int_that_no_float_holds_is_refused(apply: Callable[[Any, int], Any], value: int) -> None:
+    with pytest.raises(DTypeError, match=r"(?s)does not fit the dtype.*an int of [0-9]+ bits for f32"):
+        apply(st.ones(2), value)

@@ -29,8 +29,14 @@ def test_a_random_graph_gives_the_same_interpreted_unfused_and_fused(start: int)
 
 def test_the_same_holds_for_avx2() -> None:
     with settings.using(compile_workers=0, target="haswell"):
-        found = {seed: check_seed(seed) for seed in range(100, 108)}
+        found = {seed: check_seed(seed) for seed in (*range(100, 108), 6534)}  # the last: dot products
     assert not any(found.values()), found
+
+
+def test_a_row_of_one_element_is_stored_beside_its_reductions() -> None:
+    """Beside a reduction of its own it has a loop over vectors, whose variables the store must not name."""
+    with settings.using(compile_workers=0):
+        assert check_seed(6743) == []
 
 
 @pytest.mark.slow

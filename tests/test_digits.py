@@ -1,4 +1,4 @@
-"""The digits and the loader: real data, one fixed split, an order that only seed and epoch decide."""
+"""The digits and the loader: real data, one fixed split, orders that seeds and generators decide."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stratal.base import settings
-from stratal.base.errors import AttributeValueError, FormatError, ShapeError
+import stratal as st
+from stratal.base.errors import AttributeValueError, CaptureError, FormatError, ShapeError, StratalError
 from stratal.data import (
     ConcatDataset,
     DataLoader,
@@ -104,10 +104,91 @@ def test_every_epoch_has_its_own_order_and_a_second_loader_the_same_ones() -> No
     assert order_of(DataLoader(rows(100), 10, shuffle=True, seed=4)) != epochs[0]
 
 
-def test_the_setting_is_the_default_seed() -> None:
-    with settings.seed(3):
-        loader = DataLoader(rows(100), 10, shuffle=True)
-    assert order_of(loader) == order_of(DataLoader(rows(100), 10, shuffle=True, seed=3))
+def shuffled(**options: Any) -> list[list[int]]:
+    return order_of(DataLoader(rows(100), 10, shuffle=True, **options))
+
+
+def split(**options: Any) -> list[list[int]]:
+    return [[int(y) for _, y in part] for part in random_split(rows(100), [70, 30], **options)]
+
+
+@pytest.mark.parametrize("draw", [shuffled, split])
+def test_orders_and_splits_follow_manual_seed_or_their_generator(draw: Any) -> None:
+    def seeded(seed: int) -> Any:
+        st.manual_seed(seed)
+        return draw()
+
+    first = seeded(0)
+    assert draw() != first == seeded(0) != seeded(1)
+    state = st.get_rng_state()
+    again = draw()
+    st.set_rng_state(state)
+    assert draw() == again
+    five, other, six = (draw(generator=st.Generator(k)) for k in (5, 5, 6))
+    assert five == other != six
+    assert draw(seed=5) == draw(seed=5) != draw(seed=6)
+    for options in ({"seed": 1, "generator": st.Generator()}, {"generator": np.random.default_rng(0)}):
+        with pytest.raises(StratalError, match="takes a"):
+            draw(**options)
+    with pytest.raises(CaptureError, match=r"drawn outside of programs|loop over it outside"):
+        st.compile(lambda x: (x, draw())[0])(st.ones(2))
+
+
+def test_a_split_is_not_the_first_order_of_a_loader() -> None:
+    orders = []
+    for source in ({"seed": 3}, {"generator": st.Generator(3)}, {}):
+        orders += [sum(map(tuple, draw(**source)), ()) for draw in (split, shuffled)]
+    assert len(set(orders)) == len(orders)
+
+
+def test_epochs_of_one_loader_follow_the_generator_as_they_begin() -> None:
+    loader = DataLoader(rows(100), 10, shuffle=True)
+    epochs = []
+    for _ in range(2):
+        st.manual_seed(0)
+        epochs.append([order_of(loader), order_of(loader)])
+    assert epochs[0] == epochs[1] and epochs[0][0] != epochs[0][1]
+
+
+@pytest.mark.parametrize("batches", [0, 2, 4])
+def test_a_loader_that_draws_goes_on_where_the_other_stood(batches: int) -> None:
+    st.manual_seed(0)
+    stopped = DataLoader(rows(), 3, shuffle=True)
+    for _ in zip(range(batches), stopped, strict=False):
+        pass
+    state, generator = stopped.state_dict(), st.get_rng_state()
+    stopped.load_state_dict(state)
+    expected = order_of(stopped) + order_of(stopped)
+    st.set_rng_state(generator)
+    resumed = DataLoader(rows(), 3, shuffle=True)
+    resumed.load_state_dict(state)
+    assert order_of(resumed) + order_of(resumed) == expected
+
+
+def test_samplers_decide_on_positions_and_batches() -> None:
+    odd = [k for k in range(10) if k % 2]
+    loader = DataLoader(rows(), 2, sampler=odd)
+    assert len(loader) == 3 and order_of(loader) == [[1, 3], [5, 7], [9]]
+    assert order_of(DataLoader(rows(), 2, sampler=iter(odd), drop_last=True)) == [[1, 3], [5, 7]]
+    assert order_of(DataLoader(rows(), 2, sampler=st.tensor([4, 2]))) == [[4, 2]]
+    loader = DataLoader(rows(), batch_sampler=[[1], [2, 3, 4]])
+    assert len(loader) == 2 and order_of(loader) == [[1], [2, 3, 4]]
+    loader.load_state_dict({"seed": None, "epoch": 0, "batch": 1})
+    assert order_of(loader) == [[2, 3, 4]]
+
+
+def test_what_pytorch_says_of_workers_is_taken_where_it_means_nothing() -> None:
+    options = {"persistent_workers": True, "prefetch_factor": 2, "timeout": 5, "num_workers": 2}
+    assert order_of(DataLoader(rows(4), 4, **options)) == [[0, 1, 2, 3]]
+    assert order_of(DataLoader(rows(4), 4, worker_init_fn=print)) == [[0, 1, 2, 3]]
+    refused: list[dict[str, Any]] = [
+        {"worker_init_fn": print, "num_workers": 2}, {"presistent_workers": True},
+        {"sampler": [1], "shuffle": True},
+        {"batch_sampler": [[1]], "drop_last": True}, {"batch_sampler": [[1]], "batch_size": 4},
+    ]  # fmt: skip
+    for wrong in refused:
+        with pytest.raises(AttributeValueError, match="DataLoader: "):
+            DataLoader(rows(), **wrong)
 
 
 def test_a_resumed_loader_goes_on_where_the_other_stood() -> None:

@@ -164,7 +164,7 @@ def test_llvm_text_that_is_rejected_is_kept_by_itself(
     assert path.suffix == ".ll"
     assert "ret i1" in path.read_text()
     assert main(["explain", str(path)]) == 1
-    assert "LLVM rejected" in capsys.readouterr().err
+    assert "LLVM refuses this text" in capsys.readouterr().err
 
 
 def test_a_kernel_whose_code_cannot_be_generated_is_kept_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

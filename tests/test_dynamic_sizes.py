@@ -9,7 +9,7 @@ import pytest
 
 import stratal as st
 from stratal import nn, optim
-from stratal.tensor.recaptures import RecompileWarning
+from stratal.tensor.capture.recaptures import RecompileWarning
 
 F = nn.functional
 

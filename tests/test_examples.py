@@ -67,7 +67,7 @@ def test_a_transformer_learns_what_follows_and_writes() -> None:
 
 def test_an_example_runs_as_a_program() -> None:
     run = [sys.executable, str(EXAMPLES / "karate.py"), "--small"]
-    found = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120)
+    found = subprocess.run(run, capture_output=True, text=True, check=True, timeout=600)
     assert "of 34 are where they went" in found.stdout
 
 
@@ -91,8 +91,9 @@ def test_ten_lines_of_the_readme_learn_what_the_long_form_learns() -> None:
     before, after = lines.split("opt = ")
     exec(before, names)
     start = [np.array(p.detach()) for p in names["net"].parameters()]
+    state = st.get_rng_state()
     batches = [(x.numpy(), y.numpy()) for _ in range(10) for x, y in names["train"]]
-    names["train"].load_state_dict({**names["train"].state_dict(), "epoch": 0})
+    st.set_rng_state(state)
     exec(f"opt = {after}", names)
 
     images, labels = names["test"].dataset.arrays

@@ -106,7 +106,7 @@ def blocks(page: str) -> dict[str, str]:
 
 def run(program: str, *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

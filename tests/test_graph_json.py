@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import random
-from typing import Any
+import re
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -42,6 +44,28 @@ def test_every_sample_of_every_record_comes_back_equal(name: str) -> None:
         inputs = [graph_input(f"x{k}", t) for k, t in enumerate(sample.types)]
         graph = Graph(inputs, items(make(sample.op, *inputs)), name=name)
         assert through_json(graph) == graph
+
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?![\w.])")
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_an_attribute_of_another_kind_is_refused(name: str) -> None:
+    """A whole number that becomes 1.5, true or text: in a float's place the first is another float."""
+    hints = get_type_hints(REGISTRY[name])
+    for sample in REGISTRY[name].samples():
+        inputs = [graph_input(f"x{k}", t) for k, t in enumerate(sample.types)]
+        form = graph_to_json(Graph(inputs, items(make(sample.op, *inputs)), name=name))
+        for row in form["nodes"]:
+            for key, text in row.get("attributes", {}).items() if row["op"] == name else ():
+                if not isinstance(text, str) or "{" in text or '"' in text:
+                    continue
+                for found, put in itertools.product(NUMBER.finditer(text), ("1.5", "true", '"x"')):
+                    row["attributes"][key] = text[: found.start()] + put + text[found.end() :]
+                    if put != "1.5" or hints[key] is not float:
+                        with pytest.raises(FormatError):
+                            graph_from_json(form)
+                row["attributes"][key] = text
 
 
 def test_updates_names_and_source_lines_come_back_and_paths_stay_private() -> None:

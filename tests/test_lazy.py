@@ -13,7 +13,7 @@ import pytest
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import DonatedBufferError, NotDifferentiableError
-from stratal.tensor import alive, lazy, programs
+from stratal.tensor.lazy import lazy, programs
 
 
 def compiled_during(work) -> int:
@@ -111,12 +111,11 @@ def test_a_cell_nobody_looks_at_is_written_where_it_stands():
     x += 1.0
     x.tolist()
     assert x._storage is not before
-    assert alias.tolist() == [2.0, 3.0]
+    assert alias.tolist() == [3.0, 4.0]
 
 
-def test_every_alias_can_be_changed_without_changing_the_others():
-    makers = (st.tensor, lambda x: x.clone(), lambda x: st.asarray(x, copy=True), lambda x: st.reshape(x, 2))
-    for make in makers:
+def test_a_copy_is_changed_without_the_others_and_a_view_with_all_of_them():
+    for make in (st.tensor, lambda x: x.clone(), lambda x: st.asarray(x, copy=True)):
         x = st.tensor([1.0, 2.0])
         a = make(x)
         b = make(a)
@@ -126,14 +125,14 @@ def test_every_alias_can_be_changed_without_changing_the_others():
         assert b.tolist() == [10.0, 20.0]
         x -= 1.0
         assert (x.tolist(), a.tolist(), b.tolist()) == ([0.0, 1.0], [2.0, 3.0], [10.0, 20.0])
-    for make in (lambda x: x.detach(), lambda x: x[:], lambda x: x.reshape(2)):
+    for make in (lambda x: x.detach(), lambda x: x[:], lambda x: st.reshape(x, 2)):
         x = st.tensor([1.0, 2.0])
         a = make(x)
         b = make(a)
-        a += 1.0  # a view writes to what it was taken of, and to nothing else
-        assert (x.tolist(), a.tolist(), b.tolist()) == ([2.0, 3.0], [2.0, 3.0], [1.0, 2.0])
+        a += 1.0
+        assert x.tolist() == a.tolist() == b.tolist() == [2.0, 3.0]
         x -= 1.0
-        assert (x.tolist(), a.tolist(), b.tolist()) == ([1.0, 2.0], [2.0, 3.0], [1.0, 2.0])
+        assert x.tolist() == a.tolist() == b.tolist() == [1.0, 2.0]
     key = st.random.default_generator().next_key()
     before = key.item()
     st.rand(2).numpy()
@@ -161,7 +160,7 @@ def test_aliases_of_a_parameter_hold_the_documented_values_after_a_step():
         weight.tolist(), np.array(old) - 0.5 * np.array(gradient), rtol=1e-4, atol=1e-6
     )
     assert view.tolist() == old
-    assert detached.tolist() == old
+    assert detached.tolist() == weight.tolist()
     assert copied.tolist() == old
     np.testing.assert_allclose(np.asarray(output), expected_output, rtol=1e-4, atol=1e-5)
     held = weight.grad
@@ -380,8 +379,8 @@ def test_parameters_written_twice_beside_a_counter_they_read_are_computed_in_ord
 def test_a_tensor_that_is_detached_again_and_again_is_remembered_once() -> None:
     x = st.ones((3,))
     others = [x.detach() for _ in range(100)]
-    handles = alive._SHARED[id(x._storage)]
+    handles = list(x._storage.handles.values())
     assert len(handles) == 101 and sum(h() is x for h in handles) == 1
     del others
     x.detach()
-    assert len(alive._SHARED[id(x._storage)]) == 2
+    assert list(x._storage.handles) == [id(x)]  # the dead are gone

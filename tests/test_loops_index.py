@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stratal.base.dtypes import float32, int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, children, index_const, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, index_const, walk
 from stratal.loops.rebuild import substitute, with_children
 
 Point = Mapping[Expr, int]
@@ -103,7 +103,7 @@ def test_normalising_a_normal_form_changes_nothing(drawn: tuple[list[Expr], Form
     _, (form, _) = drawn
     again: dict[Expr, Expr] = {}
     for e in walk([form]):
-        again[e] = with_children(e, tuple(again[c] for c in children(e)))
+        again[e] = with_children(e, tuple(again[c] for c in e.parts))
     assert again[form] is form
 
 

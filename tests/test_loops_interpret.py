@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowered import evaluate_lowered
 
 from stratal.base.dtypes import DType, bool_, float32, float64, int8, int32, int64, uint8, uint32, uint64
 from stratal.base.errors import IndexOutOfRangeError, VerifyError
 from stratal.base.types import TensorType
 from stratal.loops import index
-from stratal.loops.compute import Check, Compute, LoopBody, arguments, axes, pointwise
+from stratal.loops.compute import Check, Compute, LoopBody, arguments, fresh_axes, pointwise
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, Expr, Var, call, cast, const, guard, lanes
-from stratal.loops.interpret import evaluate, evaluate_compute, evaluate_lowered, run_kernel
-from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, Seq, Store
+from stratal.loops.interpret import evaluate, evaluate_compute, run_kernel
+from stratal.loops.stmt import Fail, For, If, Kernel, Prefetch, Seq, Store
 
 Array = np.ndarray[Any, Any]
 
@@ -123,7 +124,7 @@ def test_mulhi_is_the_upper_half_of_the_product() -> None:
 def test_a_guarded_load_does_not_happen_and_another_out_of_range_is_refused() -> None:
     x = TensorType(float32, (4,))
     shifted = lambda v: index.sub(v, 1)  # noqa: E731
-    (a,), (i,) = arguments(x), axes((4,))
+    (a,), (i,) = arguments(x), fresh_axes((4,))
     padded = Compute((a,), (i,), float32, guard(index.less(0, i), a[shifted(i)], const(9, float32)))
     assert evaluate_compute(padded, [np.arange(4, dtype=np.float32)]).tolist() == [9, 0, 1, 2]
     with pytest.raises(VerifyError, match="outside the buffer"):
@@ -132,19 +133,19 @@ def test_a_guarded_load_does_not_happen_and_another_out_of_range_is_refused() ->
 
 def test_reductions_combine_in_order_and_the_reduction_of_nothing_is_the_identity() -> None:
     x = np.array([[1e8, 1.0, -1e8, 1.0], [1.0, 2.0, 3.0, 4.0]], np.float32)
-    (a,), (i, k) = arguments(TensorType(float32, (2, 4))), axes((2, 4))
+    (a,), (i, k) = arguments(TensorType(float32, (2, 4))), fresh_axes((2, 4))
     total = Compute((a,), (i,), float32, a[i, k], reduce=(k,), combiner="sum")
     assert evaluate_compute(total, [x]).tolist() == [1.0, 10.0]
     first = Compute((a,), (i,), int64, (a[i, k], k), reduce=(k,), combiner="argmax", result=1)
     x[1, 2] = np.nan
     assert evaluate_compute(first, [x]).tolist() == [0, 2]
-    (e,), (r, c) = arguments(TensorType(float32, (2, 0))), axes((2, 0))
+    (e,), (r, c) = arguments(TensorType(float32, (2, 0))), fresh_axes((2, 0))
     most = Compute((e,), (r,), float32, e[r, c], reduce=(c,), combiner="max")
     assert evaluate_compute(most, [np.zeros((2, 0), np.float32)]).tolist() == [-np.inf, -np.inf]
 
 
 def test_a_dot_uses_fma() -> None:
-    (a, b), (k,) = arguments(*[TensorType(float32, (2,))] * 2), axes((2,))
+    (a, b), (k,) = arguments(*[TensorType(float32, (2,))] * 2), fresh_axes((2,))
     dot = Compute((a, b), (), float32, (a[k], b[k]), reduce=(k,), combiner="dot")
     x = np.array([-1.0, 1 + 2**-12], np.float32)
     y = np.array([1 + 2**-11, 1 + 2**-12], np.float32)
@@ -153,7 +154,7 @@ def test_a_dot_uses_fma() -> None:
 
 def test_checked_indices_out_of_range_are_an_error() -> None:
     table, where = arguments(TensorType(float32, (3,)), TensorType(int64, (2,)))
-    (i,) = axes((2,))
+    (i,) = fresh_axes((2,))
     taken = Compute(
         (table, where), (i,), float32, table[where[i]], checks=[Check(1, 3, "take: index out of range")]
     )
@@ -201,7 +202,7 @@ def test_a_loop_body_runs_over_fresh_results() -> None:
 
 def test_a_fetch_changes_nothing() -> None:
     x, out, i = Buffer("x", int64, (4,)), Buffer("out", int64, (4,)), Var("i", 4)
-    body = For(i, Seq([Fetch(x, (i,)), Fetch(out, (i,)), Store(out, (i,), x[i])]))
+    body = For(i, Seq([Prefetch(x, (i,)), Prefetch(out, (i,)), Store(out, (i,), x[i])]))
     values, result = np.arange(4), np.zeros(4, np.int64)
     assert run_kernel(Kernel("k", [x], [out], body), {x: values, out: result}) == 0
     assert result.tolist() == values.tolist() == [0, 1, 2, 3]

@@ -12,7 +12,7 @@ from stratal.loops import index, math
 from stratal.loops.expr import COMPARISONS, FUNCTIONS, Buffer, Expr, Var, call, cast, const, guard, lanes
 from stratal.loops.parse import parse_kernel
 from stratal.loops.philox import random_bits
-from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, LoopKind, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, For, If, Kernel, LoopKind, Prefetch, Seq, Stmt, Store
 from stratal.loops.verify import verify_kernel
 
 DTYPES = (float32, float64, int64, uint32, bool_)
@@ -103,7 +103,7 @@ class Grower:
             )
         if kind == 5:
             buffer = self.draw(st.sampled_from([*self.reads, *self.writes]))
-            return Fetch(buffer, self.where(buffer, scope), self.draw(st.sampled_from((0, 64))))
+            return Prefetch(buffer, self.where(buffer, scope), self.draw(st.sampled_from((0, 64))))
         condition = self.expression(bool_, scope, 2)
         if kind == 3:
             otherwise = self.statement(scope, depth - 1, vector) if self.draw(st.booleans()) else None
@@ -191,11 +191,11 @@ WRONG: dict[str, tuple[Stmt, str]] = {
     "load range": (For(ROW, Store(OUT, (ROW,), X[index.sub(ROW, 1)])), "leaves the buffer"),
     "index dtype": (For(ROW, Store(OUT, (const(1, uint32),), X[ROW])), "not an int64"),
     "condition": (For(ROW, If(X[ROW], Store(OUT, (ROW,), X[ROW]))), "not a bool"),
-    "code": (For(ROW, Fail(call("lt", ROW, ROW), 0)), "means success"),
-    "fetch rank": (For(ROW, Fetch(X, (ROW, ROW))), "2 indices"),
-    "fetch back": (For(ROW, Fetch(X, (ROW,), -1)), "looks back"),
-    "fetch range": (For(ROW, Fetch(X, (index.add(ROW, 1),))), "leaves the buffer"),
-    "fetch undeclared": (For(ROW, Fetch(Buffer("y", float32, (4,)), (ROW,))), "no parameter"),
+    "code": (For(ROW, Fail(call("lt", ROW, ROW))), "not a int64"),
+    "fetch rank": (For(ROW, Prefetch(X, (ROW, ROW))), "2 indices"),
+    "fetch back": (For(ROW, Prefetch(X, (ROW,), -1)), "looks back"),
+    "fetch range": (For(ROW, Prefetch(X, (index.add(ROW, 1),))), "leaves the buffer"),
+    "fetch undeclared": (For(ROW, Prefetch(Buffer("y", float32, (4,)), (ROW,))), "no parameter"),
     "vectors": (
         For(ROW, For(COLUMN, Store(OUT, (ROW,), X[COLUMN]), "vector"), "vector"),
         "inside a vector loop",

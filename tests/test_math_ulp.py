@@ -16,7 +16,7 @@ from stratal.base.dtypes import DType, float32, float64, int8, int64, uint8
 from stratal.base.target import PLAIN, TARGETS
 from stratal.graph.op import REGISTRY
 from stratal.inspect import ulp
-from stratal.inspect.extended import REFERENCES, extended_is_wider
+from stratal.inspect.ulp import REFERENCES, extended_is_wider
 from stratal.loops import math
 from stratal.loops.expr import Buffer, Call, Expr, walk
 from stratal.loops.interpret import evaluate

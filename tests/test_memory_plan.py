@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory_baselines import dynamic_pool, naive_bytes
 from runtime_programs import Model, Program, random_program, run_model
 
 from stratal.base.artifact import Branch, Command, Copy, Launch, Loop, Value, While
 from stratal.base.dtypes import bool_, float32, int64
 from stratal.base.types import TensorType
 from stratal.memory.alias import choose_aliases
-from stratal.memory.baselines import dynamic_pool, naive_bytes
 from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import arena_blocks, arrange, live_minimum, plan_arena
 from stratal.memory.render import render, to_json

@@ -179,6 +179,29 @@ def test_functions_of_one_batch_are_scikit_learns(name):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-15)
 
 
+SHIFTED = LOGITS + 3 * RNG.normal(size=(200, 1))  # a softmax knows nothing of these
+ODDS = np.log(CHANCES / (1 - CHANCES))
+RANKINGS = [
+    (name, given, options)
+    for name in ("auroc", "average_precision", "roc", "precision_recall_curve", "accuracy", "f1_score")
+    for given, options in (
+        ((SHIFTED, SHARES, CLASSES), FOUR),
+        ((ODDS, CHANCES, LABELS), THREE),
+        ((ODDS[:, 0], CHANCES[:, 0], LABELS[:, 0]), {"task": "binary"}),
+    )
+    if options["task"] == "binary" or name not in ("roc", "precision_recall_curve")
+]
+
+
+@pytest.mark.parametrize(("name", "given", "options"), RANKINGS)
+def test_scores_outside_of_0_to_1_are_logits(name, given, options):
+    logits, chances, target = given
+    options = {} if name in ("roc", "precision_recall_curve") else options
+    got, want = (getattr(M.functional, name)(st.tensor(p), target, **options) for p in (logits, chances))
+    for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
+        np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-15)
+
+
 def test_correlations_are_scipys():
     stats = pytest.importorskip("scipy.stats")
     x, y = np.round(U[:, 0], 1), np.round(U[:, 1] + U[:, 0], 1)  # with ties

@@ -94,11 +94,12 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Any, tuple[Any, ...]]] = {
         cross_entropy, (images(3, 16, 16), LABELS),
     ),
 }  # fmt: skip
-STEPS = {"vgg11_bn": 90, "alexnet": 150, "googlenet": 100, "unet": 150, "vae": 300}  # others: 40
+SLOW = dict.fromkeys(("googlenet", "bn-inception"), pytest.mark.slow)  # half a minute each
+STEPS = {"vgg11_bn": 90, "alexnet": 250, "googlenet": 100, "unet": 150, "vae": 300}  # others: 40
 
 
 @pytest.mark.row("A11")
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW.get(n, ())) for n in NETWORKS])
 def test_a_network_has_the_gradients_of_its_loss_and_learns_32_samples_by_heart(name: str) -> None:
     st.manual_seed(0)
     build, loss, data = NETWORKS[name]
@@ -160,6 +161,7 @@ VGG = {
 def test_the_name_of_a_vgg_counts_its_layers(depth: int) -> None:
     for normed, build in enumerate(VGG[depth]):
         parts = [type(m) for m in build(num_classes=4, width_mult=1 / 64).modules()]
+        assert parts[0] is models.VGG
         assert parts.count(nn.Conv2d) + parts.count(nn.Linear) == depth
         assert parts.count(nn.BatchNorm2d) == normed * parts.count(nn.Conv2d)
 

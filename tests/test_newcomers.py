@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import stratal as st
 from stratal import nn, optim
 from stratal.base.elsewhere import _BY_NAME
 from stratal.base.errors import StratalError
+from stratal.inspect.surface.draws import Draws
+from stratal.inspect.surface.entries import entries
+from stratal.inspect.surface.layers import call_of, made_and_called
 
 
 @pytest.mark.parametrize(
@@ -19,6 +23,9 @@ from stratal.base.errors import StratalError
         (lambda: nn.DataParallel, "all cores"),
         (lambda: nn.Linear(2, 2).summary(), "print"),
         (lambda: nn.Sequential().fit, "a loop over batches"),
+        (lambda: st.Size, "a tuple"),
+        (lambda: st.set_printoptions, "np.set_printoptions"),
+        (lambda: st.ones(2).detach_, "x.detach"),
     ],
 )
 def test_a_name_of_another_library_says_what_is_here(read, hint):
@@ -52,3 +59,71 @@ def test_what_newcomers_try_is_refused_with_the_way_to_do_it(call, words):
     with pytest.raises(StratalError) as caught:
         call()
     assert words in str(caught.value)
+
+
+CONVERSIONS = {"array", "asarray", "from_dlpack", "from_numpy"}
+UNTOUCHED = {"is_complex", "Identity", "alpha_dropout", "feature_alpha_dropout"}  # but in training
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("family", ["math", "special", "linalg", "fft", "functional", "layers"])
+def test_a_tensor_of_pytorch_is_refused_by_name_and_the_way_is_said(family):
+    torch = pytest.importorskip("torch")
+    draws, silent, calls = Draws(64), {}, 0
+    for entry in entries((family,)):
+        made = made_and_called(entry, draws) if family == "layers" else (entry.value, call_of(entry, draws))
+        if made is None or made[1] is None or entry.name in CONVERSIONS | UNTOUCHED:
+            continue
+        function, call = made
+        if not any(isinstance(x, np.ndarray) for x in (*call.args, *call.kwargs.values())):
+            continue
+        calls += 1
+        try:
+            silent[entry.path] = call.mapped(lambda x: torch.from_numpy(x.copy())).of(function)
+        except StratalError as error:
+            if "PyTorch" not in str(error) or "st.from_dlpack(x)" not in str(error):
+                silent[entry.path] = error
+    assert silent == {} and calls > 10
+
+
+class Elsewhere:
+    """An array of a library nobody knows."""
+
+    def __array__(self, *args, **kwargs):
+        return np.ones(2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda x: st.ones(2) + x, lambda x: st.stack([x, x]), st.sum, nn.ReLU(), lambda x: st.where(x, 1, x)],
+)
+def test_an_array_of_any_library_is_refused_with_the_way_to_bring_it(call):
+    with pytest.raises(TypeError, match=r"(?s)takes tensors of Stratal.*Elsewhere.*st\.tensor\(x\)"):
+        call(Elsewhere())
+    assert st.tensor(Elsewhere()).tolist() == [1, 1]
+
+
+DEFAULTS = {"fullgraph": True, "mode": "default", "backend": "inductor", "options": None, "disable": False}
+OTHERS = {"mode": "max-autotune", "backend": "eager", "options": {"a": 1}, "disable": True, "nosuch": 1}
+
+
+def test_what_pytorch_says_by_default_of_compiling_and_loading_is_taken(tmp_path):
+    assert st.compile(lambda x: x + 1, **DEFAULTS)(st.ones(1)).item() == 2
+    assert st.compile(fullgraph=True)(lambda x: x + 1)(st.ones(1)).item() == 2
+    st.save({"a": 1}, tmp_path / "a.stratal")
+    for where in (None, "cpu", st.device("cpu")):
+        assert st.load(tmp_path / "a.stratal", map_location=where, weights_only=False, mmap=True) == {"a": 1}
+    assert st.ones(1).is_cuda is False
+
+
+@pytest.mark.parametrize("word", OTHERS)
+def test_what_pytorch_compiles_by_another_way_is_refused(word):
+    with pytest.raises(StratalError, match=f"compile: {word} is not to be chosen"):
+        st.compile(lambda x: x, **{word: OTHERS[word]})
+
+
+@pytest.mark.parametrize("where", ["cuda:0", "nowhere", {"cuda:0": "cpu"}, lambda storage, location: storage])
+def test_a_file_is_loaded_to_the_cpu_only(where, tmp_path):
+    st.save({"a": 1}, tmp_path / "a.stratal")
+    with pytest.raises(StratalError, match="device"):
+        st.load(tmp_path / "a.stratal", map_location=where)

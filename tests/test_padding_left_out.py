@@ -24,7 +24,7 @@ from stratal.loops.verify import verify_kernel
 from stratal.ops.linear.conv import Conv
 from stratal.plan.host import current_target
 from stratal.runtime.loader import load_kernels
-from stratal.schedule.hoisting import hoist
+from stratal.schedule.guard_hoisting import hoist
 from stratal.schedule.primitives import Schedule
 
 F = nn.functional

@@ -102,6 +102,6 @@ def test_what_is_wanted_as_a_whole_is_put_together_once() -> None:
 def test_what_held_inputs_decide_is_put_together_once() -> None:
     graph = product("bld,bsd->bls", NEW, [CACHE, NEW], 1)
     x, *pieces = graph.inputs
-    held = [graph_input("held", p.aval, held=True) for p in pieces]
+    held = [graph_input("held", p.aval, frozen=True) for p in pieces]
     fixed = Graph([x, *held], substitute(graph.roots, dict(zip(pieces, held, strict=True))))
     assert multiply_pieces(fixed) is fixed

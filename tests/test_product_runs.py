@@ -138,7 +138,7 @@ def test_few_columns_become_dot_products_with_the_narrow_side_turned(
 ) -> None:
     m, k, n = sizes
     (candidate,) = computed("mk,kn->mn", (m, k), (k, n), target=target)
-    assert candidate.algorithm == ("dots" if n == 1 else "dots, one side turned")
+    assert candidate.algorithm == ("dots" if n == 1 else "dots, one operand transposed")
 
 
 @pytest.mark.parametrize("target", ["host", "haswell"])

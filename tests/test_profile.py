@@ -27,7 +27,7 @@ from stratal.inspect.profiler import Profile, Profiler, profile
 from stratal.inspect.roofline import command_work
 from stratal.ops.composite import activations, normalization
 from stratal.runtime.storage import Storage
-from stratal.tensor import programs
+from stratal.tensor.lazy import programs
 
 SLOW_MEMORY = MachinePeaks(
     threads=1, cpu="described", flops={float32: 100.0}, read_gbs=10.0, copy_gbs=10.0, l1_gbs=400.0,

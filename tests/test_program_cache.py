@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 import stratal as st
 from stratal.base import settings
+from stratal.base.artifact import KernelObject
 from stratal.base.dtypes import float32
 from stratal.base.log import DecisionLog
 from stratal.base.types import TensorType
@@ -21,8 +24,10 @@ from stratal.compiler import Program, compile_graph
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import graph_input
-from stratal.plan import kept
+from stratal.plan import caching, generation
 from stratal.runtime.cache import object_cache
+from stratal.runtime.pack import pack
+from stratal.runtime.storage import Storage
 
 SCRIPT = """
 import json, sys
@@ -54,7 +59,7 @@ def run(cache: Path, script: str = SCRIPT, **extra: str) -> dict[str, Any]:
     """Run a script in a fresh process and return what it printed."""
     environment = {**os.environ, "STRATAL_CACHE_DIR": str(cache), "STRATAL_THREADS": "2", **extra}
     command = [sys.executable, "-W", "ignore", "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -93,6 +98,19 @@ def test_a_corrupt_entry_is_compiled_again(tmp_path: Path) -> None:
     again = run(tmp_path / "c")
     assert again["planned"] and again["cached"] == 0 and again["bytes"] == cold["bytes"]
     assert not run(tmp_path / "c")["planned"]  # and stored again
+
+
+def test_the_package_in_a_zip_file_finds_the_same_programs(tmp_path: Path) -> None:
+    cold = run(tmp_path / "c")
+    package = Path(st.__file__).parent
+    with zipfile.ZipFile(tmp_path / "stratal.zip", "w") as archive:
+        for path in package.rglob("*"):
+            if path.suffix != ".pyc":
+                archive.write(path, Path("stratal") / path.relative_to(package))
+    zipped = run(tmp_path / "c", PYTHONPATH=str(tmp_path / "stratal.zip"))
+    assert not zipped["planned"] and zipped["bytes"] == cold["bytes"]
+    fresh = run(tmp_path / "d", PYTHONPATH=str(tmp_path / "stratal.zip"))
+    assert fresh["planned"] and fresh["plan"] == cold["plan"]
 
 
 def test_threads_and_target_have_entries_of_their_own(tmp_path: Path) -> None:
@@ -141,7 +159,7 @@ def test_an_edit_of_the_compiler_makes_old_entries_unreachable(
     cache: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_graph(graph())
-    monkeypatch.setattr(kept, "toolchain_digest", lambda scope: "edited")
+    monkeypatch.setattr(caching, "toolchain_digest", lambda scope: "edited")
     again = compile_graph(graph())
     assert not from_cache(again) and again.kernels_from_cache == 0
 
@@ -178,6 +196,37 @@ def test_a_directory_that_cannot_be_written_is_still_read(
     with pytest.warns(UserWarning, match="cannot be written"):
         program = compile_graph(graph(5.0))
     assert not from_cache(program)
+
+
+@pytest.mark.parametrize("bad", [b"", b"text", b"\x7fELF" + bytes(200)], ids=["empty", "text", "zeros"])
+@pytest.mark.parametrize("what", ["kernels", "program", "driver", "driver alone"])
+def test_code_in_the_cache_that_does_not_link_is_compiled_again(
+    cache: Any, monkeypatch: pytest.MonkeyPatch, what: str, bad: bytes
+) -> None:
+    first = compile_graph(graph())
+    target = first.made.target
+    store, kernels = object_cache(), caching.CachedKernels(target)
+    program_key = caching.CachedProgram(first.graph, target, fused=True)._key
+    x = Storage(TensorType(float32, (64, 64)), np.ones((64, 64), np.float32))
+    expected = first.run([x])[0].array.tobytes()
+    if what == "kernels":
+        store.drop(program_key)
+        for kernel in first.executable.kernels.values():
+            store.put(kernel.key, bad)
+    elif what == "program":
+        broken = dataclasses.replace(first.executable)
+        broken.kernels = {s: KernelObject(s, bad, k.key) for s, k in first.executable.kernels.items()}
+        store.put(program_key, pack(broken, []))
+    else:
+        store.put(kernels.key("driver"), bad)
+        monkeypatch.setitem(generation._drivers, target, bad)
+        if what == "driver alone":
+            store.drop(program_key)
+            for kernel in first.executable.kernels.values():
+                store.drop(kernel.key)
+    again = compile_graph(graph())
+    assert again.run([x])[0].array.tobytes() == expected
+    assert not from_cache(again) and from_cache(compile_graph(graph()))
 
 
 def test_the_log_is_that_of_the_compilation(cache: Any) -> None:

@@ -1,4 +1,4 @@
-"""What held inputs decide is computed once: in the first run, and again after one of them has changed."""
+"""What frozen inputs decide is computed once: in the first run, and again after one of them has changed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stratal.compiler import Lowerings, compile_graph
 from stratal.graph.graph import Graph
 from stratal.graph.json_form import graph_from_json, graph_to_json
 from stratal.graph.text import parse_graph
-from stratal.optimize.prologue import apart
+from stratal.optimize.prologue import hoist
 from stratal.runtime.pack import pack, unpack
 from stratal.runtime.storage import Storage
 from stratal.runtime.timing import TimedProgram
 
 SCALED = (
-    'graph "scaled"(%0: f32[8,6] = "x", %1: f32[6] held = "g", %2: f32[6] held = "v") {\n'
+    'graph "scaled"(%0: f32[8,6] = "x", %1: f32[6] frozen = "g", %2: f32[6] frozen = "v") {\n'
     "  %3 = rsqrt(%2) : f32[6]\n  %4 = mul(%1, %3) : f32[6]\n"
     "  %5 = broadcast(%4) shape=(8,6) axes=(1,) : f32[8,6]\n  %6 = mul(%0, %5) : f32[8,6]\n"
     "  return %6\n}"
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 def parts(graph: Graph) -> tuple[list[str], list[str]]:
     """Return the ops of the prologue and of the rest."""
-    prologue, rest = apart(graph, Lowerings())
+    prologue, rest = hoist(graph, Lowerings())
     made = [] if prologue is None else [n.op.name for n in prologue.nodes if n.op.name != "input"]
     return made, [n.op.name for n in rest.nodes if n.op.name != "input"]
 
@@ -99,14 +99,14 @@ def test_what_held_inputs_decide_is_made_apart() -> None:
 
 
 def test_without_held_inputs_a_graph_stays_as_it_is() -> None:
-    graph = parse_graph(SCALED.replace(" held", ""))
-    prologue, rest = apart(graph, Lowerings())
+    graph = parse_graph(SCALED.replace(" frozen", ""))
+    prologue, rest = hoist(graph, Lowerings())
     assert prologue is None and rest is graph
 
 
 def test_neither_views_nor_what_is_larger_than_its_operands_is_kept() -> None:
     graph = parse_graph(
-        'graph "g"(%0: f32[8,6] = "x", %1: f32[6] held = "a", %2: f32[8] held = "b") {\n'
+        'graph "g"(%0: f32[8,6] = "x", %1: f32[6] frozen = "a", %2: f32[8] frozen = "b") {\n'
         "  %3 = broadcast(%1) shape=(8,6) axes=(1,) : f32[8,6]\n"
         "  %4 = broadcast(%2) shape=(8,6) axes=(0,) : f32[8,6]\n"
         "  %5 = add(%3, %4) : f32[8,6]\n  %6 = mul(%0, %5) : f32[8,6]\n  return %6\n}"
@@ -116,7 +116,7 @@ def test_neither_views_nor_what_is_larger_than_its_operands_is_kept() -> None:
 
 def test_a_state_is_not_held_whatever_its_input_says() -> None:
     graph = parse_graph(
-        'graph "g"(%0: f32[6] = "x", %1: f32[6] held = "a") {\n'
+        'graph "g"(%0: f32[6] = "x", %1: f32[6] frozen = "a") {\n'
         "  %2 = exp(%1) : f32[6]\n  %3 = mul(%0, %2) : f32[6]\n  return %3\n  update %1 <- %3\n}"
     )
     assert parts(graph) == ([], ["exp", "mul"])
@@ -146,7 +146,7 @@ def test_what_runs_on_the_host_is_kept_like_all_else() -> None:
 
 def test_held_inputs_survive_text_and_json_and_count_in_the_digest() -> None:
     graph = parse_graph(SCALED)
-    plain = parse_graph(SCALED.replace(" held", ""))
+    plain = parse_graph(SCALED.replace(" frozen", ""))
     for form in (parse_graph(str(graph)), graph_from_json(graph_to_json(graph))):
         assert form == graph and str(form) == str(graph)
     assert graph.digest != plain.digest
@@ -156,7 +156,7 @@ def test_a_graph_with_a_prologue_gives_the_bits_of_one_without() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.random(s, dtype=np.float32) for s in ((8, 6), (6,), (6,))]
     results = []
-    for text in (SCALED, SCALED.replace(" held", "")):
+    for text in (SCALED, SCALED.replace(" frozen", "")):
         program = compile_graph(parse_graph(text))
         types = program.graph.input_types
         for _ in range(2):
@@ -171,13 +171,13 @@ def test_an_executable_with_a_prologue_survives_packing() -> None:
     again = unpack(pack(made))
     assert any(isinstance(c, Once) for c in again.commands)
     assert (again.commands, again.values) == (made.commands, made.values)
-    assert (again.kept_bytes, again.held) == (made.kept_bytes, made.held) != (0, ())
+    assert (again.persistent_bytes, again.frozen) == (made.persistent_bytes, made.frozen) != (0, ())
 
 
 def test_the_plan_says_what_is_prepared_once_and_how_much_is_kept() -> None:
     plan = compile_graph(parse_graph(SCALED)).plan
-    assert "once, and again after one of 2 held inputs has changed" in str(plan)
-    assert "kept 64 B" in str(plan) and plan.memory["kept_bytes"] == 64
+    assert "once, and again after one of 2 frozen inputs has changed" in str(plan)
+    assert "persistent 64 B" in str(plan) and plan.memory["persistent_bytes"] == 64
     (once,) = (c for c in plan.commands if c["do"] == "once")
     assert all(kernel["times"] == 0 for kernel in once["body"])
 
@@ -187,10 +187,10 @@ def test_a_held_operand_is_packed_once_however_few_rows_read_it() -> None:
         'graph "product"(%0: f32[8,512] = "x", %1: f32[512,768] HELD = "w") {\n'
         '  %2 = contract(%0, %1) spec="ab,bc->ac" dtype=none : f32[8,768]\n  return %2\n}'
     )
-    held, plain = (compile_graph(parse_graph(text.replace(" HELD", word))) for word in (" held", ""))
+    held, plain = (compile_graph(parse_graph(text.replace(" HELD", word))) for word in (" frozen", ""))
     (once,) = (c for c in held.plan.commands if c["do"] == "once")
     assert [kernel["tactic"] for kernel in once["body"]] == ["pack"]
-    assert held.executable.held == (1,) and held.executable.kept_bytes >= 4 * 512 * 768
+    assert held.executable.frozen == (1,) and held.executable.persistent_bytes >= 4 * 512 * 768
     assert not any(c["do"] == "once" for c in plain.plan.commands)
 
 
@@ -346,7 +346,7 @@ def test_a_tensor_whose_gradient_is_made_inside_is_not_held() -> None:
         return loss
 
     gradient(st.tensor(np.ones(4, np.float32)))
-    held = {n.op.label for n in gradient.graph.inputs if n.op.held}
+    held = {n.op.label for n in gradient.graph.inputs if n.op.frozen}
     assert not any("w" in label for label in held) and len(held) == 1
 
 
@@ -377,4 +377,4 @@ def test_what_is_kept_lies_outside_the_arena() -> None:
     once = [c for c in made.commands if isinstance(c, Once)]
     written = {w for c in flat(tuple(once)) for w in getattr(c, "writes", ())}
     read = {r for c in made.commands if not isinstance(c, Once) for r in c.reads}  # type: ignore[union-attr]
-    assert {made.values[id_].home for id_ in written & read} == {"kept"}
+    assert {made.values[id_].home for id_ in written & read} == {"persistent"}

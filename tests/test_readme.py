@@ -38,7 +38,17 @@ def test_every_file_the_readme_points_to_is_there() -> None:
 
 
 def test_the_ci_run_and_the_readme_run_the_same_commands() -> None:
-    readme, ci = README.read_text(), (ROOT / ".ci" / "run").read_text()
-    assert "python -m pip install '.[dev]' && python -m pytest" in readme
-    assert re.search(r"^python -m pip install (--\w+ )*'\.\[dev\]'$", ci, re.MULTILINE)
-    assert re.search(r"^python -m pytest$", ci, re.MULTILINE)
+    (commands,) = re.findall(r"## Test\n.*?```sh\n(.*?)\n```", README.read_text(), re.DOTALL)
+    install, test = commands.split(" && ")
+    ci = (ROOT / ".ci" / "run").read_text().replace(" --quiet", "").splitlines()
+    assert install == "python -m pip install '.[dev]'"
+    assert test.startswith("python -m pytest")
+    assert ci.index(install) + 1 == ci.index(test)
+
+
+def test_the_ci_run_also_takes_pytorch_both_fuzzers_and_processors_without_avx512() -> None:
+    for_all, for_avx2 = (ROOT / ".ci" / "run").read_text().split("export STRATAL_TARGET=haswell")
+    fuzzers = ("tests/fuzz_programs.py --seconds 30", "tests/fuzz_python.py --seconds 30")
+    assert [c for c in ("pytest -n 2 -m 'torch and not slow'", *fuzzers) if c not in for_all] == []
+    native = ("tests/test_records_native.py", "tests/test_winograd.py", "tests/fuzz.py", "stratal demo")
+    assert [c for c in native if c not in for_avx2] == []

@@ -10,7 +10,9 @@ import pytest
 import stratal as st
 from stratal import nn, optim
 from stratal.base import settings
-from stratal.tensor import build, kept, programs
+from stratal.base.session import SESSION
+from stratal.tensor import build
+from stratal.tensor.lazy import programs
 
 STEPS = 200
 
@@ -26,8 +28,7 @@ def batches(count: int) -> list[tuple[Any, Any]]:
 @pytest.fixture
 def as_new() -> None:
     """Forget which Python numbers changed where, and kept graphs: other tests ran the same lines."""
-    for known in (build._SITES, kept._SEEN, kept._TEMPLATES, kept._VARYING):
-        known.clear()
+    SESSION.reset()
 
 
 @pytest.mark.usefixtures("as_new")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lowered import evaluate_lowered
 from record_samples import Array
 from tolerance import disagreement, same_zeros
 
@@ -16,7 +17,6 @@ from stratal.base.dtypes import ALL, DType, bool_
 from stratal.base.types import TensorType
 from stratal.graph.interpret import apply
 from stratal.graph.op import REGISTRY, Op
-from stratal.loops.interpret import evaluate_lowered
 from stratal.ops.families import Elementwise
 
 POINTWISE = sorted(name for name, r in REGISTRY.items() if issubclass(r, Elementwise) and not r.not_lowered)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowered import evaluate_lowered
 from record_samples import NAMES, Array, called, inputs, results, results_of, samples
 from tolerance import GRADIENT_ATOL, GRADIENT_RTOL, STRIDED_ULP, disagreement
 
@@ -25,7 +26,7 @@ from stratal.graph.node import graph_input, items, make
 from stratal.graph.op import REGISTRY, Op, Sample
 from stratal.graph.text import parse_graph
 from stratal.loops.compute import Nest, Region, SameBytes
-from stratal.loops.interpret import evaluate_lowered
+from stratal.ops.families import Elementwise
 
 EXEMPT = {"input", "const", "item"}  # no op of its own: graph input, stored value, result of another op
 RECORDS = [name for name in NAMES if name not in EXEMPT]
@@ -347,3 +348,72 @@ def test_the_interpreter_runs_the_call_as_a_graph(name: str) -> None:
         return None
 
     check_samples(name, samples(name), check)
+
+
+# -- derivatives at special values ---------------------------------------------------------------------------
+POINTS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -3.0, 30.0, -30.0, 800.0, 1e8, -1e160)
+POINTS += (np.inf, -np.inf, np.nan)
+UNDEFINED = {("pow", 1): "the logarithm of a negative base"}  # derivatives of finite values that are NaN
+DIFFERENTIABLE = [name for name in RECORDS if not REGISTRY[name].not_differentiable]
+POINTWISE = [n for n in DIFFERENTIABLE if issubclass(REGISTRY[n], Elementwise) and n != "complex"]
+POINTWISE = [n for n in POINTWISE if "f" in REGISTRY[n].kinds]
+
+
+def _derivatives(op: Op, arrays: Sequence[Array], k: int) -> list[Array]:
+    """Return an element-wise result and its derivative by operand `k`, in forward and in reverse mode."""
+    graph = graph_of(op, [TensorType(float64, a.shape) for a in arrays])
+    given, marks = [*arrays, np.ones(arrays[0].shape)], [j == k for j in range(len(arrays))]
+    return [*interpret(jvp_graph(graph, marks), given)[0], *interpret(vjp_graph(graph, marks), given)[0]]
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_derivatives_at_special_values_agree_with_each_other_and_with_differences(name: str) -> None:
+    op = REGISTRY[name]()
+    grids = np.meshgrid(*[np.array(POINTS)] * (op.arity or 1), indexing="ij")
+    arrays = [np.ascontiguousarray(g.ravel()) for g in grids]
+    for k in range(len(arrays)):
+        with np.errstate(all="ignore"):
+            y, forward, reverse = _derivatives(op, arrays, k)
+            np.testing.assert_allclose(forward, reverse, rtol=1e-9, err_msg=f"modes, by operand {k}")
+            numbers = np.isfinite(y) & np.all(np.isfinite(arrays), axis=0)
+            assert (name, k) in UNDEFINED or not np.isnan(reverse[numbers]).any()
+            step = 1e-6
+            before, behind = (
+                (_derivatives(op, [a + s if j == k else a for j, a in enumerate(arrays)], k)[0] - y) / s
+                for s in (-step, step)
+            )
+        low, high = np.minimum(before, behind), np.maximum(before, behind)
+        near = numbers & (np.max(np.abs(arrays), axis=0) <= 30) & np.isfinite(reverse)
+        near &= (np.abs(low) < 1e3) & (np.abs(high) < 1e3) & (np.abs(y) < 1e4)  # neither jump nor pole
+        slack = 1e-4 + 1e-4 * np.abs(high)
+        between = (reverse >= low - slack) & (reverse <= high + slack)
+        wrong = near & ~between
+        assert not wrong.any(), f"by operand {k}: {reverse[wrong]} outside of {low[wrong]}, {high[wrong]}"
+
+
+def _random(rng: np.random.Generator, type_: TensorType) -> Array:
+    found = rng.standard_normal(type_.ints)
+    return found + 1j * rng.standard_normal(type_.ints) if type_.dtype.is_complex else found
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_both_modes_are_adjoint_at_zeros_ties_and_large_numbers(name: str) -> None:
+    """<ct, jvp(t)> = <vjp(ct), t> holds at kinks, too: both modes make the same choice."""
+    rng = np.random.default_rng(0)
+    small = [s for s in differentiable(name) if elements(s) <= 50 and s.draw is None][:4]
+    for sample in small:
+        arrays, graph = operands(sample), graph_of(sample.op, sample.types)
+        marks = [a.dtype.kind in "fc" for a in arrays]
+        for a in arrays:
+            if a.dtype.kind in "fc":
+                a[...] = rng.choice([0.0, -0.0, 1.0, 1.0, -1.0, 2.0, -30.0, 1e8], a.shape)
+        ins, outs = sample.types, results_of(sample.op, sample.types)
+        tangents, seeds = ([_random(rng, t) for t in ts if t.dtype.is_inexact] for ts in (ins, outs))
+        with np.errstate(all="ignore"):
+            moved = interpret(jvp_graph(graph, marks), [*arrays, *tangents])[0][-len(seeds) :]
+            turned = interpret(vjp_graph(graph, marks), [*arrays, *seeds])[0]
+            pairs = [*zip(seeds, moved, strict=True)], [*zip(tangents, turned, strict=True)]
+            terms = [np.concatenate([np.real(np.conj(a) * b).ravel() for a, b in p]) for p in pairs]
+            scale = sum(np.abs(t).sum() for t in terms)
+        if np.isfinite(scale):
+            assert abs(terms[0].sum() - terms[1].sum()) <= 1e-9 * scale, called(sample)

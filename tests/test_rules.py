@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rule_instances import Instance, as_step
 
 import stratal.ops
 from stratal.autodiff import trace, value_and_grad_graph
@@ -24,7 +25,7 @@ from stratal.graph.interpret import interpret
 from stratal.graph.node import Node, graph_input
 from stratal.graph.pattern import Full, P, Rule, Rules, Var
 from stratal.optimize.rewrite import rewrite, rewrite_graph
-from stratal.optimize.simplify import ALL_RULES, EXACT_RULES, as_step, count_nodes, cse, simplify
+from stratal.optimize.simplify import ALL_RULES, EXACT_RULES, count_nodes, cse, simplify
 
 Array = np.ndarray[Any, Any]
 F = TensorType(float32, (2, 3))
@@ -51,7 +52,7 @@ def _variants(rule: Rule) -> Iterator[tuple[list[Node], Node, Node]]:
         first = types[0].dtype
         for dtype in (first, *(d for d in ALL if d is not first and rule.name != "cast_cast")):
             try:
-                inputs, left = rule.instance(_retyped(example, first, dtype))
+                inputs, left = Instance(_retyped(example, first, dtype)).build(rule.lhs)
             except StratalError:
                 continue  # the op does not take this dtype
             found = step(left)
@@ -86,10 +87,16 @@ def same_bits(a: Array, b: Array) -> bool:
     if a.dtype.kind == "c":
         return same_bits(a.real.copy(), b.real.copy()) and same_bits(a.imag.copy(), b.imag.copy())
     if as_dtype(a.dtype).is_float:
-        nan = np.isnan(a.astype(np.float64))
+        nan = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
         zero = np.zeros((), a.dtype)
-        a, b = np.where(nan, zero, a), np.where(np.isnan(b.astype(np.float64)) & nan, zero, b)
+        a, b = np.where(nan, zero, a), np.where(nan, zero, b)
     return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+
+
+def test_bits_tell_nan_from_numbers_and_zeros_by_their_sign() -> None:
+    nan, zero = np.float32([np.nan]), np.zeros(1, np.float32)
+    assert same_bits(nan, -nan) and same_bits(nan * 1j, nan * -1j)
+    assert not (same_bits(nan, zero) or same_bits(zero, nan) or same_bits(zero, -zero))
 
 
 @pytest.mark.row("C1")

@@ -135,6 +135,32 @@ def test_an_idle_worker_ends_and_the_next_job_starts_another(
     workers.close()
 
 
+def test_a_worker_that_idles_is_reaped_without_a_further_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hasty = tmp_path / "worker.py"
+    hasty.write_text(SCRIPT.read_text().replace("IDLE_S = 20.0", "IDLE_S = 0.2"))
+    monkeypatch.setattr(assemble_workers, "SCRIPT", hasty)
+    monkeypatch.setattr(assemble_workers.assemble_worker, "IDLE_S", 0.2)
+    monkeypatch.setattr(assemble_workers, "REAP_S", 0.1)
+    workers = Workers()
+    workers.prepare()
+    (worker,) = workers._idle
+    deadline = time.time() + 20
+    while os.path.exists(f"/proc/{worker.pid}") and time.time() < deadline:
+        time.sleep(0.05)
+    assert workers._idle == [] and worker._process.returncode is not None
+    workers.close()
+
+
+def test_a_process_that_compiled_ends_without_a_word_in_development_mode(tmp_path: Path) -> None:
+    code = "import stratal as st; print(float((st.ones(3) * 2).sum()))"
+    environment = {**os.environ, "STRATAL_CACHE_DIR": str(tmp_path), "STRATAL_COMPILE_WORKERS": "2"}
+    command = [sys.executable, "-X", "dev", "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("6.0\n", "")
+
+
 def test_workers_are_started_ahead_for_the_kernels_that_will_come(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers()
     monkeypatch.setattr(assembly_module, "WORKERS", workers)
@@ -257,8 +283,9 @@ def test_a_killed_worker_is_replaced_and_its_kernel_compiled_here() -> None:
 def test_an_interrupt_during_compilation_leaves_everything_usable() -> None:
     killer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
     killer.start()
+    deadline = time.time() + 60
     with pytest.raises(KeyboardInterrupt):
-        while True:
+        while time.time() < deadline:
             compile_all(jobs(60, 300), HOST, num_workers=2)
     killer.join()
     time.sleep(0.05)

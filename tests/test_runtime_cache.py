@@ -6,7 +6,6 @@ import errno
 import multiprocessing
 import os
 import stat
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from stratal.base.files import DRAFTS, new_draft
+from stratal.runtime import cache as cache_module
 from stratal.runtime.cache import CacheWarning, ObjectCache
 
 LIMIT = 1 << 20
@@ -82,6 +83,59 @@ def test_an_entry_that_is_a_link_is_refused(cache: ObjectCache, tmp_path: Path) 
     assert cache.get("a") is None
 
 
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 40 << 30)
+
+
+def make_long(path: Path) -> None:
+    """Make an entry that is consistent with itself and longer than the whole cache may be."""
+    path.write_bytes(cache_module._HEADER.pack(cache_module.MAGIC, bytes(32), 40 << 30))
+    os.truncate(path, (40 << 30) + cache_module._HEADER.size)
+
+
+ODD = {
+    "a pipe": make_fifo,
+    "a folder": Path.mkdir,
+    "a folder with something in it": lambda path: (path / "x").mkdir(parents=True),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a sparse file": make_sparse,
+    "a long entry": make_long,
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_entry_that_is_no_plain_file_is_one_miss(cache: ObjectCache, odd: str) -> None:
+    cache.put("a", b"code")
+    path = entry_of(cache, "a")
+    path.unlink()
+    ODD[odd](path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.get("a") is None
+        stored = cache.put("a", b"again")
+        assert cache.get("a") == (b"again" if stored else None)
+        assert stored or odd == "a folder with something in it"
+        assert cache.put("b", b"other") and cache.get("b") == b"other"
+    assert cache.state().usable
+    cache.clear()
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_anything_may_stand_where_drafts_are_written(tmp_path: Path, odd: str) -> None:
+    (tmp_path / "cache").mkdir(0o700)
+    ODD[odd](tmp_path / "cache" / DRAFTS)
+    cache = ObjectCache(tmp_path / "cache", LIMIT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.put("a", b"code") and cache.get("a") == b"code"
+
+
 def foreign(monkeypatch: Patch, function: str) -> None:
     """Let a stat function say that somebody else owns what it looks at."""
     real = getattr(os, function)
@@ -131,7 +185,7 @@ def test_a_directory_that_cannot_be_made_is_done_without(cache: ObjectCache, mon
 
 def test_a_read_only_directory_still_gives_what_it_has(cache: ObjectCache, monkeypatch: Patch) -> None:
     cache.put("old", b"code")
-    refuse(monkeypatch, tempfile, "mkstemp", errno.EROFS)
+    refuse(monkeypatch, cache_module, "replace_whole", errno.EROFS)
     assert_works_without(cache, "Read-only file system")
     assert cache.get("old") == b"code"
 
@@ -145,7 +199,7 @@ def test_a_full_disk_leaves_no_half_entry(cache: ObjectCache, monkeypatch: Patch
     cache.put("old", b"code")
     refuse(monkeypatch, os, "replace", errno.ENOSPC)
     assert_works_without(cache, "No space left")
-    assert [p.name for p in (tmp_path / "cache").iterdir()] == [entry_of(cache, "old").name]
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == [entry_of(cache, "old")]
 
 
 def test_a_file_or_a_link_in_place_of_the_directory_is_not_used(tmp_path: Path) -> None:
@@ -179,12 +233,16 @@ def test_the_entries_unused_longest_go_first(tmp_path: Path) -> None:
 
 def test_files_that_dead_writers_left_are_cleaned_up(cache: ObjectCache, tmp_path: Path) -> None:
     cache.put("a", b"code")
-    old, new = (tmp_path / "cache" / f"{name}.writing" for name in ("old", "new"))
+    drafts = tmp_path / "cache" / DRAFTS
+    dead, living = new_draft(drafts), new_draft(drafts)
+    dead.close()
+    old, new = (tmp_path / "cache" / f"{name}.writing" for name in ("old", "new"))  # of an earlier version
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    cache.state()
+    ObjectCache(tmp_path / "cache", LIMIT).state()
     assert not old.exists() and new.exists()
+    assert list(drafts.iterdir()) == [Path(str(living.name))]
 
 
 def test_no_directory_means_no_cache_and_no_warning() -> None:

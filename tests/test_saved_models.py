@@ -14,6 +14,7 @@ import pytest
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import CaptureError, FormatError, ShapeError
+from stratal.formats import ModelFile, write_model
 
 
 def network() -> Any:
@@ -76,15 +77,6 @@ def test_the_state_dict_goes_into_a_model_of_the_class(tmp_path: Path) -> None:
     st.save(net, tmp_path / "model")
     other.load_state_dict(st.load(tmp_path / "model").state_dict())
     assert bits(other[0].weight.detach()) == bits(net[0].weight.detach())
-
-
-def test_a_plain_state_dict_can_be_saved(tmp_path: Path) -> None:
-    net = network()
-    st.save(net.state_dict(), tmp_path / "weights.stratal")
-    loaded = st.load(tmp_path / "weights.stratal")
-    assert set(loaded.state_dict()) == set(net.state_dict())
-    with pytest.raises(FormatError, match="without a graph"):
-        loaded(batch())
 
 
 def train(net: Any, optimizer: Any, steps: range) -> None:
@@ -165,13 +157,25 @@ def test_what_is_no_model_is_refused_and_what_can_be_saved_is_said(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_saved_model_is_a_state_dict(tmp_path: Path) -> None:
+def test_a_model_file_without_a_graph_is_a_mapping_of_weights(tmp_path: Path) -> None:
+    """Older versions wrote state dicts so, too."""
     net, other = network(), network()
     with st.no_grad():
         net[0].weight.add_(1.0)
-    st.save(net.state_dict(), tmp_path / "weights.stratal")
-    other.load_state_dict(st.load(tmp_path / "weights.stratal"))
+    arrays = {name: np.asarray(value) for name, value in net.state_dict().items()}
+    write_model(tmp_path / "weights.stratal", ModelFile(None, arrays))
+    loaded = st.load(tmp_path / "weights.stratal")
+    other.load_state_dict(loaded)
     assert bits(other[0].weight.detach()) == bits(net[0].weight.detach())
+    with pytest.raises(FormatError, match="without a graph"):
+        loaded(batch())
+
+
+def test_a_loaded_model_is_saved_with_its_graph(tmp_path: Path) -> None:
+    st.save(network(), tmp_path / "first", inputs=batch())
+    st.save(st.load(tmp_path / "first"), tmp_path / "second")
+    first, second = st.load(tmp_path / "first")(batch()), st.load(tmp_path / "second")(batch())
+    assert bits(first) == bits(second)
 
 
 def test_a_model_saved_in_eager_mode_has_its_graph_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stratal.base.artifact import Launch, Once, flat
 from stratal.base.errors import IndexOutOfRangeError
 from stratal.base.target import TARGETS
 from stratal.compiler import Lowerings, decided
-from stratal.loops.stmt import Fetch, statements
+from stratal.loops.stmt import Prefetch, statements
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.simplify import simplify
 from stratal.plan.host import current_target
@@ -103,7 +103,7 @@ def test_long_slices_of_a_large_array_are_fetched_before_they_are_added() -> Non
         step = st.compile(aggregate)
         step(*operands("spread", features=features))
         kernels = decided(step.program.graph, TARGETS["avx512"]).draft.kernels.values()
-        found = [s for k in kernels for s in statements(k.kernel.body) if isinstance(s, Fetch)]
+        found = [s for k in kernels for s in statements(k.kernel.body) if isinstance(s, Prefetch)]
         return {str(s.buffer.shape) for s in found}
 
     assert fetched(403) == {str((NODES, 403))}, "what is gathered, not the indices or the weights"

@@ -96,7 +96,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     pytest.importorskip("mkdocs")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=120,
+        cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     pages = sorted((tmp_path / "site").rglob("*.html"))

@@ -10,24 +10,25 @@ import pytest
 
 import stratal as st
 from stratal import nn
-from stratal.base.dims import Sym
+from stratal.base.dims import Sym, evaluate
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import ShapeError, UndecidedError
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
 from stratal.optimize.sized import bounded
-from stratal.tensor import values
-from stratal.tensor.state import tracing
 from stratal.tensor.tensor import wrap
-from stratal.tensor.trace import Trace
+from stratal.tensor.values import values
+from stratal.tensor.values.state import tracing
+from stratal.tensor.values.trace import Trace
 
 F = nn.functional
-SYMBOLS = {name: Sym.named(name, 1, high) for name, high in (("b", 6), ("t", 7), ("l", 20), ("m", 24))}
+BOUNDS = {"b": (1, 6), "t": (2, 7), "l": (1, 20), "m": (1, 24)}
+SYMBOLS = {name: Sym.named(name, *bounds) for name, bounds in BOUNDS.items()}
 AT = (
     {"b": 3, "t": 5, "l": 17, "m": 19},
     {"b": 6, "t": 7, "l": 20, "m": 24},
-    {"b": 1, "t": 1, "l": 1, "m": 2},
+    {"b": 1, "t": 2, "l": 1, "m": 2},
 )
 Q, K = ("float32", ("b", "l", 8)), ("float32", ("b", "m", 8))
 X, Y, V = ("float32", ("b", "t", 8)), ("int64", ("b", "t")), ("float32", ("b", 8))
@@ -168,10 +169,26 @@ def test_a_bounded_graph_gives_what_one_made_for_the_sizes_gives(name):
 
 def test_what_depends_on_an_undecided_question_says_so():
     t = SYMBOLS["t"]
-    for question in (lambda: t > 3, lambda: int(t), lambda: float(t), lambda: range(t), lambda: bool(t - 1)):
+    questions = (
+        lambda: t > 3, lambda: t == 3, lambda: t != SYMBOLS["b"], lambda: t in (1, 7), lambda: t < 2.5,
+        lambda: int(t), lambda: float(t), lambda: range(t), lambda: bool(t - 2), lambda: t % 2 == 0,
+    )  # fmt: skip
+    for question in questions:
         with pytest.raises(UndecidedError):
             question()
     assert t <= 7 and not t > 7 and t + 1 > 1
+    assert t == t and t != 8 and t != 1 and t * 2 == t + t and t - t == 0 and t != "t"
+
+
+def test_bounds_hold_for_negative_factors_and_divisors():
+    n, m = Sym.named("n", 2, 7), Sym.named("m", 1, 5)
+    cases = (n // -2, -n // 3, (n - m) * (n - m), (n - 5) // 2 * m, n % 3, n - n // 2, (n - 5) * (m - 3) * n)
+    for size in cases:
+        low, high = size.range()
+        for v in range(2, 8):
+            for w in range(1, 6):
+                assert low <= evaluate(size, {"n": v, "m": w}) <= high, size
+    assert evaluate(n // -2, {"n": 7}) == 7 // -2
 
 
 def test_an_op_without_a_rule_is_refused():

@@ -8,7 +8,7 @@ import pytest
 
 import stratal as st
 from stratal.ops.indexing.rows import HELD
-from stratal.tensor.sorting import first
+from stratal.tensor.functions.sorting import first
 
 DTYPES = (
     np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64, np.uint64, np.int8, np.uint16, np.bool_

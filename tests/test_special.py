@@ -160,7 +160,7 @@ def test_derivatives_agree_with_differences_to_second_order(name):
 def test_derivatives_where_a_factor_vanishes():
     x = st.tensor([0.0, 0.0], requires_grad=True)
     special.xlogy(x, st.tensor([0.0, 2.0])).sum().backward()
-    assert np.asarray(x.grad)[1] == 0 and not np.isnan(np.asarray(x.grad)).any()
+    assert np.allclose(x.grad, [0, np.log(2)])
     x = st.tensor([0.0], requires_grad=True)
     special.i1(x).sum().backward()
     assert np.asarray(x.grad)[0] == 0.5

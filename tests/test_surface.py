@@ -10,11 +10,11 @@ import pytest
 
 import stratal as st
 from stratal.cli import main
-from stratal.inspect.surface.calls import call_of
 from stratal.inspect.surface.coverage import covering
 from stratal.inspect.surface.draws import Draws
 from stratal.inspect.surface.entries import FAMILIES, entries
 from stratal.inspect.surface.facts import facts_of
+from stratal.inspect.surface.layers import call_of
 from stratal.inspect.surface.twins import SPACES, arrays, compared, difference, twins
 
 TESTS = Path(__file__).parent

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import numpy as np
 import pytest
 
 import stratal as st
+from stratal.base.errors import ShapeError
 
 A = np.arange(60, dtype=np.float64).reshape(3, 4, 5)
 ROWS = np.array([2, 0, 2])
@@ -21,7 +25,7 @@ READS = [
     (slice(4, 1, -1), 0),
     ROWS, NEGATIVE, GRID, (slice(None), ROWS), (..., ROWS), (ROWS, ROWS), (ROWS, slice(None), ROWS),
     (slice(None), ROWS, ROWS),
-    (ROWS, 1), (1, ROWS), (0, slice(None), ROWS), (ROWS, slice(1, 3)), (GRID, ROWS[:2]), (None, ROWS),
+    (ROWS, 1), (1, ROWS), (ROWS, slice(1, 3)), (GRID, ROWS[:2]), (None, ROWS),
     (ROWS, None),
     (slice(None), ROWS, None), (ROWS[:, None], ROWS), ([0, 2],), (slice(None), [1, 1]),
 ]  # fmt: skip
@@ -141,3 +145,109 @@ def test_a_mask_selects_of_what_takes_a_gradient_and_of_what_is_not_computed_yet
     np.testing.assert_array_equal(lazy[lazy > 3], [4, 6])
     with pytest.raises(st.StratalError, match="data"):
         st.compile(lambda v: v[v > 1])(lazy)
+
+
+PARTS = {
+    "int": 1, "slice": slice(None), "none": None, "array": np.array([2, 0]), "scalar": np.array(1),
+    "mask": np.array([True, False, True]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", itertools.product(PARTS, repeat=3), ids="-".join)
+def test_reads_writes_and_gradients_at_mixed_indices_agree_with_torch(parts):
+    torch = pytest.importorskip("torch")
+    base = np.random.default_rng(0).standard_normal((3, 3, 3, 3)).astype(np.float32)
+
+    def run(library, index):
+        index = tuple(library.tensor(p) if isinstance(p, np.ndarray) else p for p in index)
+        x = library.tensor(base, requires_grad=True)
+        found = x[index]
+        written = x * 1.0
+        shape = tuple(found.shape)
+        written[index] = library.tensor(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+        (found * found.detach() + found.sum()).sum().backward()
+        return [np.asarray(v.detach()) for v in (found, written, x.grad)]
+
+    index = tuple(PARTS[p] for p in parts)
+    for got, want in zip(run(st, index), run(torch, index), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    given = tuple(st.tensor(p) if isinstance(p, np.ndarray) else p for p in index)
+    want = st.tensor(base)[given]
+    np.testing.assert_array_equal(st.tensor(base).at[given].get(), want)
+    np.testing.assert_array_equal(st.tensor(base).at[given].set(want), base)
+
+
+MANY = {
+    "zeros": lambda: st.zeros((1,) * 65),
+    "tensor": lambda: st.tensor(functools.reduce(lambda x, _: [x], range(65), 1.0)),
+    "unsqueeze": lambda: st.zeros((1,) * 64).unsqueeze(0),
+    "None": lambda: st.zeros((1,) * 64)[None],
+    "stack": lambda: st.stack([st.zeros((1,) * 64)] * 2),
+    "reshape": lambda: st.zeros(1).reshape((1,) * 65),
+    "expand": lambda: st.zeros(1).expand((1,) * 65),
+    "gather": lambda: st.zeros((1,) * 40)[st.zeros((1,) * 30, dtype=st.int64)],
+    "tensordot": lambda: st.tensordot(st.zeros((1,) * 40), st.zeros((1,) * 40), 0),
+    "jacobian": lambda: st.jacrev(lambda x: x * 2)(st.zeros((1,) * 40)),
+}
+
+
+@pytest.mark.parametrize("make", MANY.values(), ids=MANY)
+def test_results_of_more_axes_than_tensors_have_are_refused_where_they_are_made(make):
+    with pytest.raises(ShapeError, match="axes"):
+        make()
+    with pytest.raises(ShapeError, match="axes"):
+        st.compile(make)()
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("index", [(), (0,), (slice(None), 1), ([1],), (None,)], ids=str)
+@pytest.mark.parametrize("plain", [True, False], ids=["bool", "tensor"])
+def test_a_mask_without_axes_is_written_through_as_in_torch(held, index, plain):
+    torch = pytest.importorskip("torch")
+
+    def run(library):
+        condition = held if plain else library.tensor(held)
+        at = (*index, condition) if index else condition
+        x = library.tensor(A[0, :2, :2], requires_grad=True)
+        added, replaced, constant = x * 1, x * 1, x * 1
+        added[at] += 1
+        replaced[at] = x[at] * 3
+        constant[at] = 7
+        (added + 2 * replaced + 3 * constant).sum().backward()
+        return [np.asarray(v.detach()) for v in (x[at], added, replaced, constant, x.grad)]
+
+    for got, want in zip(run(st), run(torch), strict=True):
+        np.testing.assert_array_equal(got, want, strict=True)
+
+
+LONG = np.arange(300.0)
+READERS = {
+    "[]": lambda x, i: x[i],
+    "[:]": lambda x, i: st.stack([x, x])[:, i][0],
+    "two": lambda x, i: st.stack([x] * 300)[i, i],
+    "take": st.take,
+    "index_select": lambda x, i: st.index_select(x, 0, i),
+    "gather": lambda x, i: st.gather(x, 0, i),
+    "take_along_axis": lambda x, i: st.take_along_axis(x, i, 0),
+    "at": lambda x, i: x.at[i].add(x).at[i].get()[:2] if i.shape == x.shape else x.at[i].get(),
+    "index_add": lambda x, i: x.index_add(0, i, st.ones(i.shape, dtype=x.dtype))[i.to(st.int64)] - 1,
+    "scatter": lambda x, i: st.where(x.scatter(0, i, -1.0) < 0, x, 0).sort()[0].flip(0)[:2],
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("known", [True, False])
+def test_an_index_of_any_integer_dtype_reads_an_axis_of_any_length(dtype, read, known):
+    last = 100 if dtype.startswith("u") else -1
+    index = st.tensor([last, 5], dtype=dtype) if known else st.tensor([last - 1, 4], dtype=dtype) + 1
+    np.testing.assert_array_equal(read(st.tensor(LONG), index), LONG[[last, 5]])
+    np.testing.assert_array_equal(st.compile(read)(st.tensor(LONG), index), LONG[[last, 5]])
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, 2**63 + 5, 300])
+@pytest.mark.parametrize("read", [READERS[n] for n in ("[]", "take", "gather", "index_add")])
+def test_an_unsigned_index_out_of_range_is_named_as_it_is(read, value):
+    with pytest.raises(IndexError, match=f"index {value};"):
+        read(st.tensor(LONG), st.tensor([value], dtype=st.uint64)).numpy()

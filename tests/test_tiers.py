@@ -45,16 +45,17 @@ def folder(module: str) -> str:
 
 
 class Imports(ast.NodeVisitor):
-    """Collects what a module imports at run time, at any depth: `if TYPE_CHECKING:` blocks never run."""
+    """Collects what a module imports, at any depth: at run time, or for types alone, too."""
 
-    def __init__(self, module: str, path: Path, known: dict[str, Path]) -> None:
+    def __init__(self, module: str, path: Path, known: dict[str, Path], for_types: bool) -> None:
+        self.for_types = for_types
         self.package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         self.known = known
         self.found: list[tuple[str, int]] = []
         self.visit(ast.parse(path.read_text(encoding="utf-8")))
 
     def visit_If(self, node: ast.If) -> None:
-        if "TYPE_CHECKING" in ast.unparse(node.test):
+        if "TYPE_CHECKING" in ast.unparse(node.test) and not self.for_types:
             for child in node.orelse:
                 self.visit(child)
         else:
@@ -75,9 +76,9 @@ class Imports(ast.NodeVisitor):
             self.found.append((submodule if submodule in self.known else source, node.lineno))
 
 
-def edges() -> dict[str, list[tuple[str, int]]]:
+def edges(for_types: bool = False) -> dict[str, list[tuple[str, int]]]:
     known = modules()
-    return {module: Imports(module, path, known).found for module, path in known.items()}
+    return {module: Imports(module, path, known, for_types).found for module, path in known.items()}
 
 
 def cycles(graph: dict[str, list[str]]) -> list[list[str]]:
@@ -125,6 +126,38 @@ def test_a_folder_imports_only_from_tiers_below_it_and_never_from_a_sibling() ->
 def test_no_modules_import_each_other_in_a_circle_not_even_inside_functions() -> None:
     graph = {module: [target for target, _ in imports] for module, imports in edges().items()}
     assert cycles(graph) == []
+
+
+def test_no_modules_of_tensors_know_each_other_in_a_circle_not_even_for_their_types() -> None:
+    graph = {
+        module: [target for target, _ in imports]
+        for module, imports in edges(for_types=True).items()
+        if folder(module) == "tensor"
+    }
+    assert cycles(graph) == []
+
+
+def test_the_folders_of_tensors_know_each_other_in_one_direction() -> None:
+    def part(module: str) -> str:
+        parent, _, name = module.removeprefix("stratal.tensor").strip(".").partition(".")
+        return parent or name
+
+    graph: dict[str, list[str]] = {}
+    for module, imports in edges(for_types=True).items():
+        if folder(module) == "tensor":
+            own = part(module)
+            found = [part(target) for target, _ in imports if folder(target) == "tensor"]
+            graph.setdefault(own, []).extend(name for name in found if name != own)
+    assert {"capture", "composites"} <= set(graph)
+    assert cycles(graph) == []
+
+
+def test_imports_for_types_are_edges_where_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("if TYPE_CHECKING:\n    from stratal.base import dims\n", encoding="utf-8")
+    known = {"stratal.base.dims": path}
+    assert Imports("stratal.tensor.x", path, known, for_types=True).found == [("stratal.base.dims", 2)]
+    assert Imports("stratal.tensor.x", path, known, for_types=False).found == []
 
 
 def test_the_cycle_finder_finds_a_cycle() -> None:

@@ -31,17 +31,32 @@ from stratal.schedule.tactics.tiles import Tiling
 from stratal.tune.explore import Attempt, Explorer, Objective
 from stratal.tune.fusion import FusionVerdict, compare_fusion, fused_kernels
 from stratal.tune.measure import Dropped, Measurer, Timing
-from stratal.tune.model import LearnedStrategy, RandomStrategy, features, rank_correlation, strategy
+from stratal.tune.model import LearnedStrategy, RandomStrategy, features, strategy
 from stratal.tune.session import Task, Watch, problems_of, tasks_of, toolchain
 from stratal.tune.trial import Trial, trial_of
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
+
+from benchmarks.compare_explorers import rank_correlation
+
 BAD = Tiling(1, 1)
+pytestmark = pytest.mark.filterwarnings("ignore:tuning records .* no such file")  # tests begin without one
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
     with settings.tuning(str(tmp_path / "tuning.json")):  # type: ignore[arg-type]
         yield tmp_path / "tuning.json"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_file_of_records_that_is_not_there_is_named_once(path: Path) -> None:
+    with pytest.warns(tuning.TuningWarning, match="are ignored: there is no such file") as caught:
+        assert tuning.records_for("host", str).ignored
+        tuning.records_for("host", str)
+    assert len(caught) == 1
+    with settings.tuning("auto"), settings.cache_dir(path.parent):
+        assert not tuning.records_for("host", str).ignored  # nothing was tuned yet
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +209,7 @@ def test_a_kernel_has_the_same_digest_in_another_process() -> None:
         "print(tasks_of(watch.programs)[0].problem.digest)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=600, check=True
     )
     assert done.stdout.strip() == only_task(product_graph()).problem.digest
 
@@ -406,11 +421,11 @@ def test_the_command_tunes_a_script_and_knows_what_it_tuned(tmp_path: Path) -> N
         "--db",
         str(records),
     ]
-    first = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120)
+    first = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=600)
     assert first.returncode == 0, first.stderr
     assert "tuning 1" in first.stdout and "2 candidates tried" in first.stdout
     assert len(tuning.read_file(records)) == 1
-    again = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=120)
+    again = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=600)
     assert "1 tuned before: tuning 0" in again.stdout, again.stdout + again.stderr
 
 

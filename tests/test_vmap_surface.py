@@ -12,7 +12,7 @@ import pytest
 import stratal as st
 from stratal.base import tree
 from stratal.base.errors import CaptureError
-from stratal.tensor.functions import FUNCTIONS
+from stratal.tensor.api.functions import FUNCTIONS
 
 ROWS = 3
 

@@ -22,7 +22,7 @@ from benchmarks.models import gpt, mlp
 
 import stratal as st
 from stratal import nn, optim
-from stratal.tensor import random
+from stratal.tensor.functions import random
 
 BATCHES = 5
 Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]

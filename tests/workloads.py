@@ -15,7 +15,7 @@ import stratal as st
 from stratal import nn, optim
 from stratal.cli.examples import digits
 from stratal.runtime.storage import Storage
-from stratal.tensor import programs
+from stratal.tensor.lazy import programs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
 

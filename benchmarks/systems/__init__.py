@@ -6,7 +6,7 @@ A system's module has `build(task, variant, model_file) -> Job`; importing it im
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,12 +53,16 @@ class System:
 _THREADS = {"OMP_NUM_THREADS": "{threads}", "MKL_NUM_THREADS": "{threads}"}
 _FORMATS = ("channels_last", "contiguous")
 
+_STRATAL = System("stratal", "stratal_compiled", "stratal", True,
+                  {"STRATAL_THREADS": "{threads}", "STRATAL_CACHE_DIR": "{cache}"},
+                  _FORMATS, variant_suites=("kernels",))  # fmt: skip
+BEFORE = "before"  # Stratal at another commit, as an interpreter of its own has it installed
+
 SYSTEMS: dict[str, System] = {
     s.name: s
     for s in (
-        System("stratal", "stratal_compiled", "stratal", True,
-               {"STRATAL_THREADS": "{threads}", "STRATAL_CACHE_DIR": "{cache}"},
-               _FORMATS, variant_suites=("kernels",)),
+        _STRATAL,
+        replace(_STRATAL, name=BEFORE),
         System("torch", "torch_eager", "torch", False, {**_THREADS, **KEEP_FREED}, _FORMATS),
         System("torch_compile", "torch_compiled", "torch", True,
                {**_THREADS, **KEEP_FREED, "TORCHINDUCTOR_CACHE_DIR": "{cache}",

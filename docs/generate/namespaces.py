@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import stratal as st
-from stratal.tensor.functions import FUNCTIONS
+from stratal.tensor.api.functions import FUNCTIONS
 
 PACKAGE = Path(st.__file__).parent
 INNER = (  # public modules inside of those that `stratal` offers itself
@@ -19,22 +19,20 @@ INNER = (  # public modules inside of those that `stratal` offers itself
     "optim.lr_scheduler", "optim.swa_utils",
 )  # fmt: skip
 TENSOR = "Tensor"
-SECTIONS = {  # of the functions of `stratal` itself, by the modules that define them
-    "Making tensors": "tensor tensor.tensor tensor.methods tensor.creation tensor.random",
-    "Element by element": "tensor.elementwise tensor.composites.arithmetic tensor.composites.complexes "
-    "tensor.parts special.gammas special.incomplete special.information",
-    "Reductions and statistics": "tensor.reductions tensor.composites.statistics tensor.composites.nans "
-    "tensor.composites.quantiles tensor.composites.running",
-    "Shapes, joining and splitting": "tensor.shapes tensor.composites.joining tensor.composites.padding",
-    "Indexing and writing": "tensor.indexing tensor.selection tensor.composites.writing",
-    "Sorting, sets and counting": "tensor.sorting tensor.sets tensor.composites.histograms",
-    "Products and matrices": "tensor.linear tensor.composites.matrices",
-    "Sequences and signals": "tensor.calculus tensor.composites.signals tensor.composites.windows fft.frames",
-    "Derivatives and other transformations": "tensor.gradients tensor.jacobians tensor.mapping tensor.custom "
-    "tensor.checkpoint",
-    "Control flow": "tensor.control tensor.associative",
-    "Compiling, modes": "tensor.capture tensor.state tensor.lazy tensor.autocast",
-    "Dtypes": "tensor.info",
+SECTIONS = {  # of the functions of `stratal` itself, by folder and module; of tensors by module alone
+    "Making tensors": "tensor methods creation random",
+    "Element by element": "elementwise arithmetic parts special.gammas special.incomplete "
+    "special.information",
+    "Reductions and statistics": "reductions statistics quantiles",
+    "Shapes, joining and splitting": "shapes joining",
+    "Indexing and writing": "indexing selection writing",
+    "Sorting, sets and counting": "sorting sets histograms",
+    "Products and matrices": "linear matrices",
+    "Sequences and signals": "calculus signals fft.frames",
+    "Derivatives and other transformations": "gradients jacobians mapping custom checkpoint",
+    "Control flow": "control",
+    "Compiling, modes": "state lazy autocast",
+    "Dtypes": "info",
     "Files and measurements": "formats.saved inspect.profiler",
     "More": "",
 }
@@ -89,16 +87,20 @@ def _for_layers(value: Any) -> bool:
     return inspect.isfunction(value) and next(iter(inspect.signature(value).parameters), "") == "dims"
 
 
+def _short(module: str) -> str:
+    """Return the folder of the package a module is in, unless it is that of tensors, and its own name."""
+    _, *folders, name = module.split(".")
+    return name if not folders or folders[0] == "tensor" else f"{folders[0]}.{name}"
+
+
 def functions() -> dict[str, list[Entry]]:
     """Return the functions of `stratal` itself by the section they belong to."""
-    section = {
-        f"stratal.{module}": title for title, modules in SECTIONS.items() for module in modules.split()
-    }
+    section = {module: title for title, modules in SECTIONS.items() for module in modules.split()}
     groups: dict[str, list[Entry]] = {title: [] for title in SECTIONS}
     for name in sorted({*FUNCTIONS, *st._HOMES} - {TENSOR}):
         value = FUNCTIONS.get(name) or getattr(st, name)
         if callable(value) and not name.startswith("_"):
-            groups[section.get(value.__module__, "More")].append(Entry(name, value))
+            groups[section.get(_short(value.__module__), "More")].append(Entry(name, value))
     return {title: found for title, found in groups.items() if found}
 
 

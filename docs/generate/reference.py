@@ -18,7 +18,7 @@ import stratal as st
 from stratal import cli
 from stratal.base import errors, settings
 from stratal.cli.ops import describe, primitives
-from stratal.tensor.functions import FUNCTIONS
+from stratal.tensor.api.functions import FUNCTIONS
 
 
 def pages() -> dict[str, str]:

@@ -33,27 +33,27 @@ _MODULES = (
     "special",
     "te",
 )
-_PLACES = {"cuda": "stratal.tensor.cuda", "random": "stratal.tensor.random"}
+_PLACES = {"cuda": "stratal.tensor.api.cuda", "random": "stratal.tensor.functions.random"}
 _NAMES: dict[str, str] = {
     "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "
     "int16 int32 int64 int8 uint16 uint32 uint64 uint8",
     "stratal.base.errors": "StratalError",
-    "stratal.tensor.associative": "associative_scan",
     "stratal.tensor.autocast": "autocast get_autocast_dtype is_autocast_enabled",
-    "stratal.tensor.capture": "compile",
+    "stratal.tensor.capture": "compile frozen",
     "stratal.tensor.device": "device",
-    "stratal.tensor.control": "cond fori_loop host_call map scan spec switch while_loop",
-    "stratal.tensor.checkpoint": "checkpoint",
-    "stratal.tensor.custom": "custom_jvp custom_vjp",
-    "stratal.tensor.gradients": "check_grad grad gradients jvp linearize value_and_grad vjp",
-    "stratal.tensor.info": "can_cast e finfo iinfo inf isdtype nan newaxis pi result_type",
-    "stratal.tensor.jacobians": "hessian jacfwd jacobian jacrev",
-    "stratal.tensor.lazy": "eager",
-    "stratal.tensor.namespace": "__array_namespace_info__",
-    "stratal.tensor.mapping": "vmap",
-    "stratal.tensor.random": "Generator bernoulli initial_seed manual_seed multinomial normal "
-    "rand rand_like randint randn randn_like randperm",
-    "stratal.tensor.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
+    "stratal.tensor.transformations.control": "associative_scan cond fori_loop host_call map scan spec "
+    "switch while_loop",
+    "stratal.tensor.transformations.checkpoint": "checkpoint",
+    "stratal.tensor.transformations.custom": "custom_jvp custom_vjp",
+    "stratal.tensor.transformations.gradients": "check_grad grad gradients jvp linearize value_and_grad vjp",
+    "stratal.tensor.api.info": "__array_namespace_info__ can_cast e finfo get_default_dtype iinfo inf "
+    "isdtype nan newaxis pi result_type set_default_dtype",
+    "stratal.tensor.transformations.jacobians": "hessian jacfwd jacobian jacrev",
+    "stratal.tensor.lazy.lazy": "eager",
+    "stratal.tensor.transformations.mapping": "vmap",
+    "stratal.tensor.functions.random": "Generator bernoulli get_rng_state initial_seed manual_seed "
+    "multinomial normal rand rand_like randint randn randn_like randperm set_rng_state",
+    "stratal.tensor.values.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
     "stratal.tensor.tensor": "Tensor",
     "stratal.fft.frames": "istft stft",
     "stratal.formats": "load save",
@@ -80,24 +80,31 @@ _RENAMED = {
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name not in _HOMES:
         raise AttributeError(name)
+    from stratal.base.interrupts import InterruptsHeld
+
+    with InterruptsHeld():  # no import stops halfway
+        value = globals()[name] = _load(name)
+    return value
+
+
+def _load(name: str) -> Any:
     if name in _MODULES:
         value: Any = importlib.import_module(_PLACES.get(name, f"stratal.{name}"))
     elif name in _HOMES or name in _RENAMED:
         wanted = _RENAMED.get(name, name)
-        importlib.import_module("stratal.tensor.functions")
+        importlib.import_module("stratal.tensor.api.functions")
         value = getattr(importlib.import_module(_HOMES[wanted]), wanted)
-        value = importlib.import_module("stratal.tensor.explained").explained(value)
+        value = importlib.import_module("stratal.tensor.api.explained").explained(value)
     else:
-        functions = importlib.import_module("stratal.tensor.functions")
+        functions = importlib.import_module("stratal.tensor.api.functions")
         if name not in functions.FUNCTIONS:
             from stratal.base.elsewhere import no_attribute
 
             raise no_attribute(sys.modules[__name__], "module 'stratal'", name)
         value = functions.FUNCTIONS[name]
-    globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    functions = importlib.import_module("stratal.tensor.functions")
+    functions = importlib.import_module("stratal.tensor.api.functions")
     return sorted({*globals(), *_HOMES, *_MODULES, *_RENAMED, *functions.FUNCTIONS})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from stratal.base import settings, tuning
+from stratal.base import fallback, settings, tuning
 from stratal.base.artifact import (
     Branch,
     Command,
@@ -22,32 +22,37 @@ from stratal.base.artifact import (
     own_reads,
 )
 from stratal.base.collector import collector_paused
+from stratal.base.fallback import Fallbacks, skippable, unchanged
+from stratal.base.faults import is_fault
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.codegen.assemble import toolchain_digest
 from stratal.graph.graph import Graph, verify
 from stratal.graph.node import Const, Input, Item, Node
+from stratal.graph.partition import Partition
 from stratal.loops import index
 from stratal.loops.stmt import Kernel
 from stratal.memory.alias import choose_aliases
 from stratal.memory.liveness import analyse, check_written, rows
-from stratal.memory.plan import plan_arena, plan_kept
+from stratal.memory.plan import plan_arena, plan_home
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
 from stratal.optimize.layout import choose_orders, strides
-from stratal.optimize.prologue import apart
+from stratal.optimize.prologue import Hoisted, hoist
 from stratal.optimize.simplify import simplify
 from stratal.plan.build import Compilation, make_plan
+from stratal.plan.caching import CachedProgram
 from stratal.plan.explain import Text, explain
-from stratal.plan.generation import Generation, driver_object
+from stratal.plan.fallback import report
+from stratal.plan.generation import Generation, blame, driver_object, drop_driver
 from stratal.plan.host import current_target
-from stratal.plan.kept import KeptProgram
 from stratal.plan.record import Plan
-from stratal.plan.stages import recording, stage
-from stratal.runtime.ahead import MemoryAhead
+from stratal.plan.stages import recording, stage, strict
+from stratal.runtime.prefault import ArenaPrefault
 from stratal.runtime.program import LoadedProgram
 from stratal.schedule.draft import Draft
+from stratal.schedule.on_host import on_host
 from stratal.schedule.program import Planned, ProgramLowering
 
 
@@ -55,11 +60,27 @@ def no_matter(news: Kernel | int) -> None:
     """Hear of a kernel, or of memory, and do nothing."""
 
 
+class Rewritten(NamedTuple):
+    """A graph before and after all passes that rewrite it, then in two parts, and the decisions so far."""
+
+    captured: Graph
+    parts: Hoisted
+    log: DecisionLog
+
+
 class Drafted(NamedTuple):
     """What is decided before code is generated, and the decisions."""
 
     draft: Draft
     log: DecisionLog
+
+
+class Built(NamedTuple):
+    """A program that can run, its draft if it has one, and how many of its kernels the cache had."""
+
+    loaded: LoadedProgram
+    drafted: Drafted | None
+    num_cached: int
 
 
 class Program:
@@ -119,59 +140,122 @@ class Program:
 def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     """Compile a graph for the current target and settings.
 
-    `fused=False` gives every op a kernel of its own.
+    `fused=False` gives every op a kernel of its own. What fails is compiled again with less ambition: a pass
+    is left out, a kernel goes down the levels of `base.fallback`.
     """
     started = time.perf_counter()
     target = current_target()
     records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
-    with collector_paused(), recording(graph) as record, tuning.using(records), MemoryAhead() as memory:
-        kept = KeptProgram(graph, target, fused=fused)
-        executable, drafted = kept.find(), None
-        num_cached = len(executable.kernels) if executable else 0
-        if executable is None:
-            with Generation(target, len(graph.nodes)) as generation:
-                drafted = decided(
-                    graph, target, fused=fused, scheduled=generation.add, foreseen=memory.expect
-                )
-                kernels, num_cached = generation.finish(drafted.draft.kernels)
-            executable = stage("linked", link(graph, drafted.draft, kernels))
-            kept.keep(executable)
-        loaded = LoadedProgram(executable, driver_object(target), new=memory.new)
+    fallbacks = Fallbacks(allowed=not strict())
+    with (
+        collector_paused(), recording(graph) as record, tuning.using(records), ArenaPrefault() as memory,
+        fallbacks.active(),
+    ):  # fmt: skip
+        cached = CachedProgram(graph, target, fused=fused)
+        built = restored(cached, target, memory)
+        if built is None:
+            parts = rewritten(graph, target)
+            built = fallbacks.attempts(partial(build, parts, target, fused, memory, cached))
+        if built.drafted is not None and not fallbacks.lasting:
+            cached.keep(built.loaded.executable)
     index.forget()
     seconds = time.perf_counter() - started
     made = Compilation(
-        target, seconds, num_cached, tuple(record.overrides), fused, settings.winograd.value, records
-    )
-    return record.finished(Program(graph, loaded, made, drafted))
+        target, seconds, built.num_cached, tuple(record.overrides), fused, settings.winograd.value, records,
+        report(graph, fallbacks),
+    )  # fmt: skip
+    return record.finished(Program(graph, built.loaded, made, built.drafted))
+
+
+def restored(cached: CachedProgram, target: Target, memory: ArenaPrefault) -> Built | None:
+    """Return the program the cache holds, or None; what cannot be loaded is dropped and compiled anew."""
+    executable = cached.find()
+    if executable is None:
+        return None
+    try:
+        loaded = LoadedProgram(executable, driver_object(target), new=memory.new)
+    except Exception as error:
+        if not is_fault(error):
+            raise
+        drop(executable, cached, target)
+        return None
+    return Built(loaded, None, len(executable.kernels))
+
+
+def drop(executable: Executable, cached: CachedProgram, target: Target) -> None:
+    """Remove all code of a program from the cache: some of it does not load."""
+    cached.drop(executable)
+    drop_driver(target)
+
+
+def build(graph: Rewritten, target: Target, fused: bool, memory: ArenaPrefault, at: CachedProgram) -> Built:
+    """Compile a rewritten graph: kernels, memory, code. Code that does not load is made once more."""
+
+    def built(first: bool) -> Built:
+        with Generation(target, len(graph.captured.nodes)) as generation:
+            drafted = decide(graph, target, fused, generation.add, memory.expect)
+            kernels, num_cached = generation.finish(drafted.draft)
+        executable = stage("linked", link(graph.captured, drafted.draft, kernels))
+        try:
+            loaded = LoadedProgram(executable, driver_object(target), new=memory.new)
+        except Exception as error:
+            if not is_fault(error):
+                raise
+            drop(executable, at, target)
+            if first:
+                return built(first=False)
+            blame(drafted.draft, executable)
+            raise
+        return Built(loaded, drafted, num_cached)
+
+    return built(first=True)
 
 
 def decided(
-    graph: Graph,
-    target: Target,
-    *,
-    fused: bool = True,
-    scheduled: Callable[[Kernel], None] = no_matter,
-    foreseen: Callable[[int], None] = no_matter,
+    graph: Graph, target: Target, *, fused: bool = True, foreseen: Callable[[int], None] = no_matter
 ) -> Drafted:
-    """Take every decision: rewrites, partition, layouts, schedules and shared memory.
+    """Take every decision: rewrites, partition, layouts, schedules and shared memory."""
+    return decide(rewritten(graph, target), target, fused, foreseen=foreseen)
 
-    `scheduled` is told of each kernel as soon as it is final, `foreseen` about how many bytes will be needed.
-    """
+
+def rewritten(graph: Graph, target: Target) -> Rewritten:
+    """Return a graph after all passes that rewrite it, and apart what is computed once for many runs."""
     with collect() as log:
         tuning.in_force().report()
         prepared = stage("simplified", prepare(stage("captured", graph), target))
-        draft = stage("commands", lower(prepared, target, fused, scheduled, foreseen))
-        share_memory(draft)
-    return Drafted(draft, log)
+        return Rewritten(graph, hoist(prepared, Lowerings()), log)
 
 
 def prepare(graph: Graph, target: Target) -> Graph:
     """Simplify a graph by rules and make the algorithm choices that are graph rewrites."""
-    return verify(choose_algorithms(simplify(verify(graph)), Lowerings(), target))
+    simple = simplify(verify(graph))
+    return fallback.optional(
+        "algorithm choices", lambda: verify(choose_algorithms(simple, Lowerings(), target)), lambda: simple
+    )
+
+
+def decide(
+    graph: Rewritten,
+    target: Target,
+    fused: bool = True,
+    scheduled: Callable[[Kernel], None] = no_matter,
+    foreseen: Callable[[int], None] = no_matter,
+) -> Drafted:
+    """Decide what is left after the rewrites: partition, layouts, schedules and shared memory.
+
+    `scheduled` is told of each kernel as soon as it is final, `foreseen` about how many bytes will be needed.
+    """
+    with collect(DecisionLog(list(graph.log))) as log:
+        if fallback.floor() == fallback.HOST:
+            return Drafted(on_host(graph.captured), log)
+        draft = stage("commands", lower(graph.parts, target, fused, scheduled, foreseen))
+        fallback.settle()
+        share_memory(draft)
+    return Drafted(draft, log)
 
 
 def lower(
-    graph: Graph,
+    parts: Hoisted,
     target: Target,
     fused: bool = True,
     scheduled: Callable[[Kernel], None] = no_matter,
@@ -179,24 +263,39 @@ def lower(
 ) -> Draft:
     """Partition, lay out and schedule a graph, regions included: values and commands, no code yet.
 
-    What held inputs decide alone becomes commands that run once.
+    What frozen inputs decide alone becomes commands that run once.
     """
     lower_of = Lowerings()
 
     def plan(part: Graph) -> Planned:
         part = choose_algorithms(part, lower_of, target)
         orders = choose_orders(part, lower_of, target)
-        partition = stage("partition", fuse(part, lower_of, orders, enabled=fused))
+        partition = stage("partition", partitioned(part, lower_of, orders, fused))
         return Planned(part, partition, lambda node: strides(node.aval.ints, orders.get(node)))
 
-    prologue, rest = apart(graph, lower_of)
-    return ProgramLowering(plan, lower_of, target, scheduled, foreseen).program(rest, prologue)
+    lowering = ProgramLowering(plan, lower_of, target, scheduled, foreseen)
+    return lowering.program(parts.rest, parts.prologue)
+
+
+def partitioned(
+    graph: Graph, lower_of: Lowerings, orders: Mapping[Node, tuple[int, ...]], fused: bool
+) -> Partition:
+    """Fuse a graph, but for nodes that fell below that level; where fusion fails, give each op a kernel."""
+    fused = fused and fallback.floor() == fallback.FUSED
+    alone = frozenset(n for n in fallback.below_fused() if isinstance(n, Node))
+    found = fallback.optional(
+        "fusion", partial(fuse, graph, lower_of, orders, enabled=fused, alone=alone),
+        partial(fuse, graph, lower_of, orders, enabled=False),
+    )  # fmt: skip
+    for group in found.groups:
+        group.why = fallback.reason(group.members[0]) or group.why
+    return found
 
 
 class Lowerings:
     """The lowering of each node, made once per op and operand types.
 
-    None where the reference runs on the host.
+    None where the reference runs on the host: there is no lowering, or code made of it failed.
     """
 
     def __init__(self) -> None:
@@ -211,12 +310,14 @@ class Lowerings:
             return found
 
     def _lowered(self, node: Node) -> Lowered | None:
-        if isinstance(node.op, (Input, Const, Item)):
+        if isinstance(node.op, (Input, Const, Item)) or fallback.level(node) == fallback.HOST:
             return None
         types = tuple(i.aval for i in node.inputs)
         key = (node.op, types)
         if key not in self._found:
-            self._found[key] = None if node.op.host_reason(*types) else node.op.lower(*types)
+            make = partial(node.op.lower, *types)
+            self._found[key] = None if node.op.host_reason(*types) else fallback.optional(
+                f"lowering of {node.op.name}", make, lambda: None, where=node.where)  # fmt: skip
         return self._found[key]
 
 
@@ -233,6 +334,7 @@ def share_memory(draft: Draft) -> None:
     draft.commands = without_empty_copies(draft.commands, draft.values)
 
 
+@skippable(unchanged)
 def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -> tuple[Command, ...]:
     """Return commands without copies between values that share their memory."""
 
@@ -240,7 +342,7 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
         value = values[id_]
         return id_ if value.alias is None or value.row is not None else root(value.alias)
 
-    kept: list[Command] = []
+    remaining: list[Command] = []
     for c in commands:
         if isinstance(c, Copy) and root(c.source) == root(c.target):
             continue
@@ -256,25 +358,25 @@ def without_empty_copies(commands: Sequence[Command], values: Sequence[Value]) -
             c = Branch(c.predicate, *arms, c.label)
         elif isinstance(c, Once):
             c = Once(without_empty_copies(c.body, values))
-        kept.append(c)
-    return tuple(kept)
+        remaining.append(c)
+    return tuple(remaining)
 
 
 def generate(draft: Draft, target: Target) -> tuple[dict[str, KernelObject], int]:
     """Compile every distinct kernel the cache does not have; return all, and how many it had."""
     with Generation(target) as generation:
-        return generation.finish(draft.kernels)
+        return generation.finish(draft)
 
 
 def link(graph: Graph, draft: Draft, kernels: dict[str, KernelObject]) -> Executable:
     """Plan the arena and put everything into one artifact."""
     arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
-    kept = plan_kept(draft.values)
+    persistent = plan_home(draft.values, "persistent")
     scratch = max((s.kernel.scratch_bytes for s in draft.kernels.values()), default=0)
     return Executable(
         graph.name, kernels, draft.values, draft.commands, draft.inputs, draft.outputs, draft.states,
         draft.constants, arena, scratch, settings.threads.value, draft.calls,
-        kept_bytes=kept, held=prepared_from(draft),
+        persistent_bytes=persistent, frozen=prepared_from(draft),
     )  # fmt: skip
 
 

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from stratal.nn.stateless import functional_call, stack_module_state
-from stratal.tensor.gradients import grad, jvp, linearize, value_and_grad, vjp
-from stratal.tensor.jacobians import Argnums, hessian, jacfwd, jacrev
-from stratal.tensor.mapping import vmap
+from stratal.tensor.api.explained import explained
+from stratal.tensor.transformations.gradients import grad, jvp, linearize, value_and_grad, vjp
+from stratal.tensor.transformations.jacobians import Argnums, hessian, jacfwd, jacrev
+from stratal.tensor.transformations.mapping import vmap as vmap_
+
+vmap = explained(vmap_)  # takes in_dims and out_dims
 
 
 def grad_and_value(

@@ -9,14 +9,6 @@ from stratal.autodiff.jvp import jvp, jvp_graph
 from stratal.autodiff.vjp import grad_graph, value_and_grad_graph, vjp, vjp_graph
 
 __all__ = [
-    "GradReport",
-    "GradientMismatchError",
-    "check_grad",
-    "grad_graph",
-    "jvp",
-    "jvp_graph",
-    "trace",
-    "value_and_grad_graph",
-    "vjp",
-    "vjp_graph",
-]
+    "GradReport", "GradientMismatchError", "check_grad", "grad_graph", "jvp", "jvp_graph", "trace",
+    "value_and_grad_graph", "vjp", "vjp_graph",
+]  # fmt: skip

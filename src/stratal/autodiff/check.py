@@ -13,7 +13,7 @@ import numpy as np
 
 from stratal.autodiff.jvp import jvp_graph
 from stratal.autodiff.vjp import vjp_graph
-from stratal.base.dtypes import DType, as_dtype, complex64, complex128, float64
+from stratal.base.dtypes import as_dtype, complex128, float64
 from stratal.base.errors import DTypeError, StratalError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
@@ -147,11 +147,9 @@ def _draw(rng: np.random.Generator, type_: TensorType) -> Array:
     def part() -> Array:
         return np.asarray(rng.uniform(0.5, 1.5, type_.ints) * rng.choice([-1.0, 1.0], type_.ints))
 
-    return np.asarray(part() + 1j * part() if type_.dtype.is_complex else part(), _double(type_.dtype).np)
-
-
-def _double(dtype: DType) -> DType:
-    return complex128 if dtype in (complex64, complex128) else float64
+    if type_.dtype.is_complex:
+        return np.asarray(part() + 1j * part(), np.complex128)
+    return np.asarray(part(), np.float64)
 
 
 def _run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:

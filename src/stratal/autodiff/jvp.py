@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from stratal.autodiff.tangents import has_tangent, located
-from stratal.base.errors import DTypeError, ShapeError, VerifyError
+from stratal.base.errors import DTypeError, NotDifferentiableError, ShapeError, VerifyError
 from stratal.base.types import TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
@@ -81,3 +81,31 @@ def jvp_graph(graph: Graph, wrt: Sequence[bool]) -> Graph:
         b.like(o, 0) if t is None else t for o, t in zip(outputs, jvp(outputs, marked, tangents), strict=True)
     ]
     return Graph((*graph.inputs, *tangents), (*graph.outputs, *found), name=f"{graph.name}.jvp")
+
+
+def has_tangent(node: Node) -> bool:
+    """Return whether a value, or one of its results, is of an inexact dtype."""
+    if isinstance(node.type, TupleType):
+        return any(t.dtype.is_inexact for t in node.type.elements)
+    return node.type.dtype.is_inexact
+
+
+def active_nodes(order: Iterable[Node], wrt: Iterable[Node]) -> set[Node]:
+    """Return the nodes of a topological order whose derivative with respect to `wrt` may be non-zero."""
+    active = {node for node in wrt if has_tangent(node)}
+    for node in order:
+        for child in node.inputs:
+            if child in active:
+                if has_tangent(node):
+                    active.add(node)
+                break
+    return active
+
+
+@contextmanager
+def located(node: Node) -> Iterator[None]:
+    """Tell a missing derivative the line of the node that lacks it."""
+    try:
+        yield
+    except NotDifferentiableError as error:
+        raise error.at(node.where) from None

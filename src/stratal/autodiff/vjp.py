@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stratal.autodiff.jvp import jvp_graph
-from stratal.autodiff.tangents import active_nodes, located
+from stratal.autodiff.jvp import active_nodes, jvp_graph, located
 from stratal.base.errors import DTypeError, ShapeError, VerifyError
 from stratal.base.types import TupleType
 from stratal.graph.builder import Builder

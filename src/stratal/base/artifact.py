@@ -25,7 +25,7 @@ from typing import Literal, Union
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 
-Home = Literal["arena", "kept", "input", "output", "const"]
+Home = Literal["arena", "persistent", "input", "output", "const"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """Run `body` in the first run, and again where a held input has changed since it ran last."""
+    """Run `body` in the first run, and again where a frozen input has changed since it ran last."""
 
     body: tuple[Command, ...]
 
@@ -160,15 +160,13 @@ class Once:
 Command = Union[Launch, Copy, Host, Loop, While, Branch, Once]
 
 
-def bodies(command: Command) -> tuple[tuple[Command, ...], ...]:
-    """Return the nested command lists of a command."""
+def bodies(command: Command) -> dict[str, tuple[Command, ...]]:
+    """Return the nested command lists of a command by name, in the order they run."""
     if isinstance(command, (Loop, Once)):
-        return (command.body,)
+        return {"body": command.body}
     if isinstance(command, While):
-        return (command.condition, command.body)
-    if isinstance(command, Branch):
-        return (command.then, command.otherwise)
-    return ()
+        return {"condition": command.condition, "body": command.body}
+    return {"then": command.then, "otherwise": command.otherwise} if isinstance(command, Branch) else {}
 
 
 def own_reads(command: Command) -> tuple[int, ...]:
@@ -191,7 +189,7 @@ def flat(commands: tuple[Command, ...]) -> Iterator[Command]:
     """Yield every command, nested ones after the command that holds them."""
     for command in commands:
         yield command
-        for body in bodies(command):
+        for body in bodies(command).values():
             yield from flat(body)
 
 
@@ -200,7 +198,7 @@ class Executable:
     """A whole program, ready for a runtime to load.
 
     `calls` are the host calls, which only live in this process. What a command `Once` makes is kept in
-    `kept_bytes` of memory, and decided by the inputs at the positions `held`.
+    `persistent_bytes` of memory, and decided by the inputs at the positions `frozen`.
     """
 
     name: str
@@ -216,5 +214,5 @@ class Executable:
     threads: int
     calls: list[object] = field(default_factory=list)
     plan: dict[str, object] = field(default_factory=dict)  # the JSON plan
-    kept_bytes: int = 0
-    held: tuple[int, ...] = ()
+    persistent_bytes: int = 0
+    frozen: tuple[int, ...] = ()

@@ -1,8 +1,9 @@
 """Dims: the sizes of axes, today mostly ints, tomorrow bounded symbols.
 
 `infer` rules and the index algebra touch a Dim only through arithmetic (`+ - *`, `//` by an int) and
-`known_equal`, `divides`, `upper_bound` and `as_int`. Comparing a symbol with `<` is refused unless its
-bounds decide it, so a rule that silently assumes a concrete size fails its contract test.
+`known_equal`, `divides`, `upper_bound` and `as_int`. Comparing a symbol by `<` or `==` is refused unless its
+bounds decide it, so a rule that silently assumes a concrete size fails its contract test, and what a user's
+function decides by a size holds for every size its capture serves.
 
     Sym := polynomial over atoms with integer coefficients;   atom := name | floor(Sym / int)
 """
@@ -10,7 +11,7 @@ bounds decide it, so a rule that silently assumes a concrete size fails its cont
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Union, final
 
 from stratal.base.errors import UndecidedError
@@ -88,13 +89,17 @@ class Sym:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: int) -> Dim:
+    def __floordiv__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
         if all(c % other == 0 for _, c in self.terms):
             return self._collapse({m: c // other for m, c in self.terms}, self.bounds)
         atom = f"floor(({self})/{other})"
-        low, high = self.range()
         _QUOTIENTS[atom] = (self, other)
-        return Sym({(atom,): 1}, self.bounds | {atom: (low // other, high // other)})
+        return Sym({(atom,): 1}, self.bounds | {atom: _divided(self.range(), other)})
+
+    def __mod__(self, other: Any) -> Any:
+        return self - self // other * other if isinstance(other, int) else NotImplemented
 
     def __truediv__(self, other: Any) -> Any:
         return self._number() / other if isinstance(other, (int, float, Sym)) else NotImplemented
@@ -103,9 +108,9 @@ class Sym:
         return other / self._number()
 
     def __pow__(self, other: Any) -> Any:
-        if isinstance(other, int) and 0 <= other <= 4:
+        if isinstance(other, int) and other >= 0:
             return product([self] * other)
-        return self._number() ** other
+        return self._number() ** other if isinstance(other, (int, float)) else NotImplemented
 
     def __float__(self) -> float:
         raise undecided(self, f"dims: the size {self} is symbolic where a float is needed")
@@ -114,13 +119,15 @@ class Sym:
         """Return bounds that hold for every value of the atoms."""
         low = high = 0
         for monomial, c in self.terms:
-            ranges = [self.bounds[a] for a in monomial]
-            lo = math.prod(r[0] for r in ranges) * c
-            hi = math.prod(r[1] for r in ranges) * c
-            low, high = low + min(lo, hi), high + max(lo, hi)
+            ends = [c]
+            for atom in monomial:
+                ends = [e * bound for e in (min(ends), max(ends)) for bound in self.bounds[atom]]
+            low, high = low + min(ends), high + max(ends)
         return low, high
 
-    def _decide(self, other: Dim, verdict: str) -> bool:
+    def _decide(self, other: Any, verdict: str) -> bool:
+        if isinstance(other, float):
+            other = math.ceil(other) if verdict in ("<", ">=") else math.floor(other)
         gap = self - other
         low, high = self._lift(gap).range()
         answers = {
@@ -148,13 +155,23 @@ class Sym:
         return self._decide(other, ">=")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sym) and self.terms == other.terms
+        if isinstance(other, float) and other.is_integer():
+            other = int(other)
+        if not isinstance(other, (int, Sym)):
+            return False
+        gap: Dim = self - other
+        if isinstance(gap, int):
+            return gap == 0
+        low, high = gap.range()
+        if low > 0 or high < 0 or low == high:
+            return low == high == 0
+        raise undecided(gap, f"dims: {self} == {other} is not decided by the bounds of its symbols", "==")
 
     def __hash__(self) -> int:
         return hash(self.terms)
 
     def __bool__(self) -> bool:
-        return self._decide(0, ">")
+        return self != 0
 
     def __index__(self) -> int:
         raise undecided(self, f"dims: the size {self} is symbolic where an int is needed")
@@ -174,6 +191,11 @@ def undecided(size: Dim, rule: str, verdict: str = "") -> UndecidedError:
     error = UndecidedError(rule, hint="use known_equal, divides or upper_bound")
     error.size, error.verdict = size, verdict
     return error
+
+
+def _divided(bounds: tuple[int, int], by: int) -> tuple[int, int]:
+    ends = bounds[0] // by, bounds[1] // by
+    return min(ends), max(ends)
 
 
 def atoms_of(size: Dim) -> set[str]:
@@ -197,8 +219,7 @@ def range_of(size: Dim, bounds: Mapping[str, tuple[int, int]]) -> tuple[int, int
             if parts is None:
                 own[atom] = bounds[atom]
             else:
-                low, high = range_of(parts[0], bounds)
-                own[atom] = low // parts[1], high // parts[1]
+                own[atom] = _divided(range_of(parts[0], bounds), parts[1])
     return Sym(dict(size.terms), own).range()
 
 
@@ -224,7 +245,14 @@ Shape = tuple[Dim, ...]
 
 def known_equal(a: Dim, b: Dim) -> bool:
     """Return whether two sizes are equal for every value of their symbols."""
+    if isinstance(a, Sym) or isinstance(b, Sym):
+        return isinstance(a, Sym) and isinstance(b, Sym) and a.terms == b.terms
     return a == b
+
+
+def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Return whether shapes are equal for every value of their symbols."""
+    return len(a) == len(b) and all(map(known_equal, a, b))
 
 
 def divides(divisor: Dim, size: Dim) -> bool:

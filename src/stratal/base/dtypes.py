@@ -93,14 +93,16 @@ ALL: Final = (
 )  # fmt: skip
 SIGNED: Final = (int8, int16, int32, int64)
 UNSIGNED: Final = (uint8, uint16, uint32, uint64)
-INTEGERS: Final = SIGNED + UNSIGNED
-FLOATS: Final = (float16, bfloat16, float32, float64)
-COMPLEX: Final = (complex64, complex128)
 
 _LOOKUP: dict[object, DType] = {}
 for _d in ALL:
     _LOOKUP.update({_d.name: _d, _d.short: _d, _d.np: _d, _d.np.type: _d, _d: _d})
 _LOOKUP.update({bool: bool_, int: int64, float: float32, complex: complex64})
+
+
+def set_default_float(dtype: DType) -> None:
+    """Let `as_dtype(float)` be a float dtype from now on, and `as_dtype(complex)` as wide."""
+    _LOOKUP[float], _LOOKUP[complex] = dtype, complex128 if dtype is float64 else complex64
 
 
 def as_dtype(value: object) -> DType:
@@ -115,12 +117,38 @@ def as_dtype(value: object) -> DType:
         except TypeError:
             found = None
     if found is None:
-        raise DTypeError(
-            "dtype: not a dtype Stratal knows",
-            got=repr(value),
-            hint="one of " + ", ".join(d.name for d in ALL),
-        )
+        hint = "one of " + ", ".join(d.name for d in ALL)
+        if type(value).__module__.partition(".")[0] == "torch":
+            hint = "st.float32, or a name; a tensor of PyTorch becomes one of ours by st.from_dlpack(x)"
+        raise DTypeError("dtype: not a dtype Stratal knows", got=repr(value), hint=hint)
     return found
+
+
+def as_element(name: str, value: bool | int | float | complex, dtype: DType) -> np.ndarray:
+    """Return a Python number as an array without axes: the one way by which numbers become elements.
+
+    Fractions are dropped for integers, as in casts. Raises: DTypeError for what an integer dtype does not
+    reach, NaN among it, for an int beyond all floats, and for an imaginary part where the dtype has none.
+    """
+    try:
+        if dtype.kind in "uif" and not value.imag:
+            value = value.real
+        if dtype.is_integer:
+            value = int(value)  # type: ignore[arg-type]
+            low = 0 if dtype.kind == "u" else -(1 << (dtype.bits - 1))
+            if not low <= value < low + (1 << dtype.bits):
+                raise OverflowError
+        elif dtype.is_float:
+            value = float(value)  # type: ignore[arg-type]
+        with np.errstate(all="ignore"):
+            return np.array(value, dtype.np)
+    except (OverflowError, ValueError, TypeError):
+        long = isinstance(value, int) and abs(value) >= 1 << 99
+        shown = f"an int of {int(value.real).bit_length()} bits" if long else str(value)
+        raise DTypeError(
+            f"{name}: the Python number does not fit the dtype", got=f"{shown} for {dtype}",
+            hint="cast the tensor to a wider dtype first",
+        ) from None  # fmt: skip
 
 
 def promote(a: DType, b: DType) -> DType:
@@ -159,5 +187,5 @@ def promote_scalar(dtype: DType, value: bool | int | float | complex) -> DType:
     if isinstance(value, int):
         return int64 if dtype.is_bool else dtype
     if isinstance(value, float):
-        return dtype if dtype.is_inexact else float32
-    return complex128 if dtype is float64 else complex64
+        return dtype if dtype.is_inexact else as_dtype(float)
+    return (complex128 if dtype is float64 else complex64) if dtype.is_float else as_dtype(complex)

@@ -13,8 +13,10 @@ _INSTEAD: Final = {
     "numpy": "the functions are in stratal itself",
     "utils": "st.data for loaders, st.nn.utils for modules; st.checkpoint is a function",
     "set_num_threads get_num_threads": "the setting threads: STRATAL_THREADS=2",
-    "set_default_dtype get_default_dtype": "dtype= where tensors are made; net.double() converts a module",
     "layer_norm group_norm batch_norm dropout embedding": "st.nn.functional has it",
+    "detach_": "x = x.detach()",
+    "Size": "x.shape is a tuple of ints",
+    "set_printoptions": "print(x.numpy()) prints as np.set_printoptions says",
     "is_tensor": "isinstance(x, st.Tensor)",
     "FloatTensor DoubleTensor LongTensor IntTensor BoolTensor": "st.tensor(data, dtype=...)",
     "keras layers Model": "st.nn has the layers, and training is a loop",
@@ -27,7 +29,7 @@ _INSTEAD: Final = {
 }
 _METHODS: Final = {
     "stratal.linalg.as_pytorch": "cholesky cholesky_inverse cholesky_solve det inverse logdet matrix_exp "
-    "matrix_power pinverse qr slogdet svd",
+    "matrix_power pinverse qr slogdet svd"
 }
 METHODS: Final = {name: module for module, names in _METHODS.items() for name in names.split()}
 """Methods of tensors that are functions of modules above them."""

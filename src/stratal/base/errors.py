@@ -20,9 +20,7 @@ class StratalError(Exception):
 
     advice: ClassVar[str] = "help() on what is named above says what it takes"
 
-    def __init__(
-        self, rule: str, *, got: str = "", where: Iterable[SourceLine] = (), hint: str = ""
-    ) -> None:
+    def __init__(self, rule: str, *, got: str = "", where: Iterable[SourceLine] = (), hint: str = "") -> None:
         self.rule = rule
         self.got = got
         lines = tuple(where)
@@ -92,6 +90,19 @@ class IndexOutOfRangeError(StratalError, IndexError):
 
     advice = "indices lie in [0, n); in x[i] negative ones count from the end"
 
+    def at(self, where: Iterable[SourceLine]) -> StratalError:
+        """Return this error, told where the user's line is, and named after the function called there."""
+        lines = tuple(where)
+        if lines and lines[0].scope and ":" in self.rule:
+            self.rule = f"{lines[0].scope[0]}:{self.rule.split(':', 1)[1]}"
+        return super().at(lines)
+
+
+class DivisionByZeroError(StratalError, ZeroDivisionError):
+    """An integer divided by the number 0."""
+
+    advice = "of floats the quotient is infinite or NaN: x.float() // 0"
+
 
 class LinAlgError(StratalError, np.linalg.LinAlgError):
     """A matrix without such a factorisation, inverse or solution, met while computing; also NumPy's error."""
@@ -107,6 +118,15 @@ class CaptureError(StratalError, RuntimeError):
 
 class CallOrderError(StratalError, RuntimeError):
     """A call that belongs after, or before, another one."""
+
+
+class NotGivenError(StratalError, NotImplementedError):
+    """What an object does not have: a method that its class leaves out, differentiable draws of classes."""
+
+
+def not_given(owner: object, method: str, hint: str) -> NotGivenError:
+    """Return the error for a method that subclasses define and the class of `owner` does not."""
+    return NotGivenError(f"{type(owner).__name__}: has no {method}", got="a subclass without it", hint=hint)
 
 
 class DonatedBufferError(StratalError, RuntimeError):

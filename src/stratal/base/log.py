@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stratal.base.errors import FormatError
-from stratal.base.source import SourceLine
+from stratal.base.source import SourceLine, during
 
 Basis = Literal["estimated", "measured", "rule"]
 """What a choice rests on: the static cost model, a timing on some machine, or a rule that admits no other."""
@@ -88,7 +88,8 @@ class DecisionLog:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the log as JSON values."""
-        return [_plain(d) for d in self.decisions]
+        rows: list[dict[str, Any]] = json.loads(json.dumps([dataclasses.asdict(d) for d in self.decisions]))
+        return rows
 
     @classmethod
     def from_json(cls, rows: object) -> DecisionLog:
@@ -96,11 +97,6 @@ class DecisionLog:
         if not isinstance(rows, list):
             raise FormatError("decision log: a list of decisions", got=type(rows).__name__)
         return cls([_decision(row) for row in rows])
-
-
-def _plain(decision: Decision) -> dict[str, Any]:
-    row: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(decision)))
-    return row
 
 
 def _decision(row: object) -> Decision:
@@ -121,15 +117,9 @@ def _decision(row: object) -> Decision:
 _LOG: ContextVar[DecisionLog | None] = ContextVar("stratal_decision_log", default=None)
 
 
-@contextmanager
-def collect(into: DecisionLog | None = None) -> Iterator[DecisionLog]:
+def collect(into: DecisionLog | None = None) -> AbstractContextManager[DecisionLog]:
     """Collect the decisions made inside the block: in a log of their own, or in one given."""
-    log = DecisionLog() if into is None else into
-    token = _LOG.set(log)
-    try:
-        yield log
-    finally:
-        _LOG.reset(token)
+    return during(_LOG, DecisionLog() if into is None else into)
 
 
 def collecting() -> bool:

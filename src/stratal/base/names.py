@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from stratal.base.elsewhere import no_attribute
+from stratal.base.interrupts import InterruptsHeld
 
 
 def lazy_names(
@@ -25,12 +26,13 @@ def lazy_names(
     offered = set(modules)
 
     def getattr_(name: str) -> Any:
-        if name in offered:
-            value: Any = importlib.import_module(f"{package}.{name}")
-        elif name in homes:
-            value = offer(getattr(importlib.import_module(f"{package}.{homes[name]}"), name))
-        else:
+        if name not in offered and name not in homes:
             raise no_attribute(sys.modules[package], f"module {package!r}", name)
+        with InterruptsHeld():  # no import stops halfway
+            if name in offered:
+                value: Any = importlib.import_module(f"{package}.{name}")
+            else:
+                value = offer(getattr(importlib.import_module(f"{package}.{homes[name]}"), name))
         setattr(sys.modules[package], name, value)
         return value
 

@@ -70,14 +70,6 @@ STAT_WORKER_CHUNKS: Final = 2  # chunks that the other threads ran
 STAT_WAKES: Final = 3  # times sleeping threads had to be woken
 
 DRIVER_SYMBOLS: Final = (
-    "stratal_pause",
-    "stratal_pool_bytes",
-    "stratal_pool_start",
-    "stratal_pool_stop",
-    "stratal_pool_stat",
-    "stratal_parallel_for",
-    "stratal_run",
-    "stratal_call",
-    "stratal_trace_chunk",
-    "stratal_each_chunk",
-)
+    "stratal_pause", "stratal_pool_bytes", "stratal_pool_start", "stratal_pool_stop", "stratal_pool_stat",
+    "stratal_parallel_for", "stratal_run", "stratal_call", "stratal_trace_chunk", "stratal_each_chunk",
+)  # fmt: skip

@@ -13,17 +13,20 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, final
 
 from stratal.base.errors import SettingError
+from stratal.base.source import during
 
 T = TypeVar("T")
 Origin = Literal["default", "environment", "context"]
 PREFIX: Final = "STRATAL_"
 TARGET_NAMES: Final = ("host", "avx512", "haswell", "neon", "generic")
+MOST_COUNT: Final = 1024  # threads or processes; starting many more takes minutes
+_ENVIRONMENT: Final = " in the environment of the process: unset it, or set it otherwise"
 OBJECTIVES: Final = ("time", "memory", "utilisation")
 
 
@@ -65,24 +68,21 @@ class Setting(Generic[T]):
         self._base = settled
         return settled
 
-    def parse(self, text: str) -> T:
-        """Return the value a text stands for. Raises: SettingError saying what the setting takes."""
+    def parse(self, text: str, source: str = "") -> T:
+        """Return the value a text stands for. Raises: SettingError saying what the setting takes, and where
+        the text came from.
+        """
         try:
             return self._parse(text.strip())
         except ValueError:
-            raise SettingError(f"{self.variable}: takes {self.takes}", got=repr(text)) from None
+            raise SettingError(f"{self.variable}: takes {self.takes}", got=repr(text) + source) from None
 
     def check(self, value: object) -> T:
         """Return a value given from Python, checked as its text would be."""
-        return self.parse(as_text(value))
+        return self.parse(as_text(value), f" for settings.{self.name}")
 
-    @contextmanager
-    def __call__(self, value: T) -> Iterator[None]:
-        token = self._context.set((self.check(value),))
-        try:
-            yield
-        finally:
-            self._context.reset(token)
+    def __call__(self, value: T) -> AbstractContextManager[object]:
+        return during(self._context, (self.check(value),))
 
     def __repr__(self) -> str:
         return f"{self.name} = {self.value} ({self.origin})"
@@ -100,7 +100,7 @@ def as_text(value: object) -> str:
 def _count(low: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         number = int(text)
-        if not low <= number <= 1 << 16:
+        if not low <= number <= MOST_COUNT:
             raise ValueError
         return number
 
@@ -128,16 +128,13 @@ def _path(text: str) -> Path | None:
     return None if text.lower() == "off" else Path(text).expanduser().absolute()
 
 
-def _target(text: str) -> str:
-    if text not in TARGET_NAMES:
-        raise ValueError
-    return text
+def _one_of(names: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError
+        return text
 
-
-def _objective(text: str) -> str:
-    if text not in OBJECTIVES:
-        raise ValueError
-    return text
+    return parse
 
 
 def _records(text: str) -> str:
@@ -162,8 +159,8 @@ def parse_bytes(text: str) -> int:
 def _cores() -> int:
     """Return how many cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+        return min(max(1, len(os.sched_getaffinity(0))), MOST_COUNT)
+    return min(os.cpu_count() or 1, MOST_COUNT)
 
 
 def _user_cache() -> Path | None:
@@ -176,54 +173,23 @@ def _user_cache() -> Path | None:
 
 _FLAG = "1 or 0"
 _PATH = "a directory, or off"
-threads = Setting(
-    "threads",
-    _cores,
-    _count(1),
-    "a whole number from 1",
-    "threads a program runs on; the caller is one of them",
-)
-target = Setting(
-    "target", lambda: "host", _target, "one of " + ", ".join(TARGET_NAMES), "the machine to generate code for"
-)
+threads = Setting("threads", _cores, _count(1), f"a whole number from 1 to {MOST_COUNT}",
+                  "threads a program runs on; the caller is one of them")  # fmt: skip
+target = Setting("target", lambda: "host", _one_of(TARGET_NAMES), "one of " + ", ".join(TARGET_NAMES),
+                 "the machine to generate code for")  # fmt: skip
 cache_dir: Setting[Path | None] = Setting(
     "cache_dir", _user_cache, _path, _PATH, "where compiled kernels and programs are kept between runs"
 )
-cache_limit = Setting(
-    "cache_limit",
-    lambda: 1 << 30,
-    parse_bytes,
-    "a size such as 512MB or 1GiB",
-    "bytes the cache may hold before the entries unused longest go",
-)
-compile_workers = Setting(
-    "compile_workers",
-    _cores,
-    _count(0),
-    "a whole number from 0",
-    "processes that compile kernels; 0 compiles in the calling one",
-)
-winograd = Setting(
-    "winograd",
-    lambda: True,
-    _flag,
-    _FLAG,
-    "let float32 convolutions use Winograd's algorithm: faster, with about three times the rounding error",
-)
-tuning = Setting(
-    "tuning",
-    lambda: "auto",
-    _records,
-    "auto, off or a file",
-    "tuning records that decide schedules; auto: tuning.json in the cache directory",
-)
-objective = Setting(
-    "objective",
-    lambda: "time",
-    _objective,
-    "one of " + ", ".join(OBJECTIVES),
-    "what tuning optimises, and whose records decide",
-)
+cache_limit = Setting("cache_limit", lambda: 1 << 30, parse_bytes, "a size such as 512MB or 1GiB",
+                      "bytes the cache may hold before the entries unused longest go")  # fmt: skip
+compile_workers = Setting("compile_workers", _cores, _count(0), f"a whole number from 0 to {MOST_COUNT}",
+                          "processes that compile kernels; 0 compiles in the calling one")  # fmt: skip
+winograd = Setting("winograd", lambda: True, _flag, _FLAG, "let float32 convolutions use Winograd's "
+                   "algorithm: faster, with about three times the rounding error")  # fmt: skip
+tuning = Setting("tuning", lambda: "auto", _records, "auto, off or a file", "tuning records that decide "
+                 "schedules; auto: tuning.json in the cache directory")  # fmt: skip
+objective = Setting("objective", lambda: "time", _one_of(OBJECTIVES), "one of " + ", ".join(OBJECTIVES),
+                    "what tuning optimises, and whose records decide")  # fmt: skip
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )
@@ -231,6 +197,8 @@ debug = Setting(
     "debug", lambda: False, _flag, _FLAG, "keep internal frames and stage texts, to look into a failure"
 )
 verify = Setting("verify", lambda: False, _flag, _FLAG, "run the verifiers after every pass of the compiler")
+strict = Setting("strict", lambda: False, _flag, _FLAG, "raise where a pass or a kernel fails, rather than "
+                 "compile that part with less ambition and warn")  # fmt: skip
 dump: Setting[Path | None] = Setting(
     "dump", lambda: None, _path, _PATH, "write every stage of every compilation here, as numbered text files"
 )
@@ -279,11 +247,11 @@ def read(environment: Mapping[str, str]) -> None:
         if variable not in by_variable:
             raise SettingError(
                 "settings: no setting reads this environment variable",
-                got=f"{variable}={text}",
+                got=f"{variable}={text}{_ENVIRONMENT}",
                 hint=_nearest(variable, by_variable),
             )
         setting = by_variable[variable]
-        found[setting.name] = setting.parse(text)
+        found[setting.name] = setting.parse(text, _ENVIRONMENT)
     for setting in SETTINGS.values():
         setting._base = (found[setting.name], "environment") if setting.name in found else None
 

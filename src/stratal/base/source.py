@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 EXAMPLES = f"{PACKAGE}/cli/examples/"  # programs as a user would write them: their lines are the user's
 _NUMPY = f"{Path(np.__file__).parent}/"  # asks tensors, on behalf of the user, what they are
 # Never the user's own code.
-_INSIDE = (f"{PACKAGE}/", _NUMPY, "<frozen ", contextlib.__file__, functools.__file__)
+_STANDARD = (contextlib.__file__, functools.__file__, str(importlib.__file__))
+_INSIDE = (f"{PACKAGE}/", _NUMPY, "<frozen ", *_STANDARD)
 _SCOPE: ContextVar[tuple[str, ...]] = ContextVar("stratal_scope", default=())
 
 
@@ -40,23 +43,23 @@ class SourceLine(NamedTuple):
 
 
 @contextmanager
-def scope(name: str) -> Iterator[None]:
+def during(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Give a context variable a value for a block."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
+def scope(name: str) -> AbstractContextManager[object]:
     """Name the nodes built inside: a composite such as `softmax` stays visible to printers and fusion."""
-    token = _SCOPE.set((*_SCOPE.get(), name))
-    try:
-        yield
-    finally:
-        _SCOPE.reset(token)
+    return during(_SCOPE, (*_SCOPE.get(), name))
 
 
-@contextmanager
-def unscoped() -> Iterator[None]:
+def unscoped() -> AbstractContextManager[object]:
     """Let scopes inside be named as if none were around them."""
-    token = _SCOPE.set(())
-    try:
-        yield
-    finally:
-        _SCOPE.reset(token)
+    return during(_SCOPE, ())
 
 
 @lru_cache(maxsize=65536)
@@ -74,12 +77,16 @@ def user_line() -> SourceLine | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        file = code.co_filename
-        ours = file.startswith(_INSIDE) or (file == "<string>" and _generated(frame))
-        if not ours or file.startswith(EXAMPLES):
-            return _line(file, frame.f_lineno, code.co_qualname, _SCOPE.get())
+        if not _inside(code.co_filename) and not (code.co_filename == "<string>" and _generated(frame)):
+            return _line(code.co_filename, frame.f_lineno, code.co_qualname, _SCOPE.get())
         frame = frame.f_back
     return None
+
+
+@lru_cache(maxsize=4096)
+def _inside(file: str) -> bool:
+    """Return whether a file is one of the package's own, none of its examples."""
+    return file.startswith(_INSIDE) and not file.startswith(EXAMPLES)
 
 
 def merge(*groups: tuple[SourceLine, ...], limit: int = 8) -> tuple[SourceLine, ...]:

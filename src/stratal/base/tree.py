@@ -104,11 +104,6 @@ def register_dataclass(cls: C) -> C:
     return cls
 
 
-def _sorted_keys(keys: Iterable[Any]) -> list[Any]:
-    """Return dict keys in one order, however they were inserted; keys of mixed types by type name."""
-    return sorted(keys, key=lambda k: (type(k).__qualname__, k))
-
-
 def _open(tree: Any) -> tuple[type, Hashable, Sequence[Any], tuple[Any, ...]] | None:
     """Return (kind, keys, children, insertion order) of a container; None for a leaf."""
     kind = type(tree)
@@ -116,13 +111,52 @@ def _open(tree: Any) -> tuple[type, Hashable, Sequence[Any], tuple[Any, ...]] | 
         children, keys = _KINDS[kind].flatten(tree)
         return kind, keys, children, ()
     if kind is dict:
-        ordered = _sorted_keys(tree)
+        ordered = sorted(tree, key=lambda k: (type(k).__qualname__, k))  # however they were inserted
         return dict, tuple(ordered), [tree[k] for k in ordered], tuple(tree)
     if kind in (list, tuple):
         return kind, len(tree), tree, ()
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
         return kind, kind._fields, tree, ()
     return None
+
+
+def opened(tree: Any) -> tuple[type, Any, Sequence[Any]] | None:
+    """Return the kind, keys and children of a container, in the order of leaves; None for a leaf."""
+    found = _open(tree)
+    return None if found is None else found[:3]
+
+
+def holds_itself(tree: Any) -> bool:
+    """Return whether a container is found within itself, however deep."""
+    around: set[int] = set()
+    done: dict[int, Any] = {}
+    stack = [(tree, False)]
+    while stack:
+        node, left = stack.pop()
+        if left:
+            around.remove(id(node))
+            done[id(node)] = node
+        elif id(node) in around:
+            return True
+        elif id(node) not in done and (found := opened(node)) is not None:
+            around.add(id(node))
+            stack.append((node, True))
+            stack += [(child, False) for child in found[2]]
+    return False
+
+
+def closed(like: Any, keys: Any, children: Sequence[Any]) -> Any:
+    """Return a container like another one, with other children in the order of leaves."""
+    return _closed(type(like), keys, children, like)
+
+
+def _closed(kind: type, keys: Any, children: Sequence[Any], order: Any) -> Any:
+    if kind in _KINDS:
+        return _KINDS[kind].unflatten(keys, children)
+    if kind is dict:
+        values = dict(zip(keys, children, strict=True))
+        return {k: values[k] for k in order}
+    return kind(children) if kind in (list, tuple) else kind(*children)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
@@ -166,15 +200,7 @@ def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
     if kind is type(None):
         return None
     children = [_build(c, leaves) for c in structure.children]
-    if kind in _KINDS:
-        return _KINDS[kind].unflatten(structure.keys, children)
-    if kind is dict:
-        assert isinstance(structure.keys, tuple)
-        values = dict(zip(structure.keys, children, strict=True))
-        return {k: values[k] for k in structure.order}
-    if kind in (list, tuple):
-        return kind(children)
-    return kind(*children)
+    return _closed(kind, structure.keys, children, structure.order)
 
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:

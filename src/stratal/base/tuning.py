@@ -14,11 +14,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,12 +25,26 @@ from typing import Any, Final, get_type_hints
 
 from stratal.base import settings
 from stratal.base.errors import CacheError, FormatError
+from stratal.base.files import (
+    DRAFTS,
+    followed,
+    held_alone,
+    make_folder,
+    open_plain,
+    refused_by_system,
+    remove_drafts,
+    replace_whole,
+)
 from stratal.base.log import decide
+from stratal.base.session import SESSION
+from stratal.base.source import during
 from stratal.base.vendor import vendor
 
 FORMAT: Final = "stratal-tuning"
 VERSION: Final = 1
 FILE_NAME: Final = "tuning.json"
+MOST_BYTES: Final = 64 << 20  # of a file of records; one takes 600
+WAIT_S: Final = 30.0  # for other processes that add records
 FUSED: Final = "fused"
 UNFUSED: Final = "unfused"
 LIBRARY: Final = "library"  # calls of `base.vendor`
@@ -125,14 +137,9 @@ UNTUNED: Final = Records()
 _IN_FORCE: ContextVar[Records] = ContextVar("stratal_tuning_records", default=UNTUNED)
 
 
-@contextmanager
-def using(records: Records) -> Iterator[Records]:
+def using(records: Records) -> AbstractContextManager[Records]:
     """Put records in force for the compilations of a block."""
-    token = _IN_FORCE.set(records)
-    try:
-        yield records
-    finally:
-        _IN_FORCE.reset(token)
+    return during(_IN_FORCE, records)
 
 
 def in_force() -> Records:
@@ -150,12 +157,19 @@ def records_file() -> Path | None:
 
 
 def read_file(path: Path) -> list[Record]:
-    """Return the records of a file.
+    """Return the records of a file; an empty one, which is about to be written, has none.
 
     Raises: FormatError where it is not as it was written; OSError where it cannot be read.
     """
+    file, status = open_plain(path, follow=True)
+    with file:
+        if status.st_size > MOST_BYTES:
+            raise FormatError("tuning records: the file is too large", got=f"{status.st_size} bytes")
+        text = file.read(status.st_size)
+    if not text:
+        return []
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise FormatError("tuning records: not JSON", got=str(error)[:200]) from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -171,33 +185,35 @@ def read_file(path: Path) -> list[Record]:
 def write_file(path: Path, records: Iterable[Record]) -> int:
     """Add records to a file, in place of earlier verdicts on the same; return how many it then holds.
 
-    A file that cannot be read is replaced. Written to a temporary file and renamed. Raises: CacheError.
+    A file that cannot be read is replaced; of several processes that add records at once, each adds its own.
+    Raises: CacheError.
     """
-    kept: dict[Any, Record] = {}
-    with contextlib.suppress(FormatError, OSError):
-        kept = {r.place: r for r in read_file(path)}
-    kept |= {r.place: r for r in records}
-    rows = [json.loads(json.dumps(dataclasses.asdict(r))) for _, r in sorted(kept.items())]
-    value = {"format": FORMAT, "version": VERSION, "digest": _digest(rows), "records": rows}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write_atomically(path, json.dumps(value, indent=1) + "\n")
+        target = followed(path)
+        make_folder(target.parent, 0o700)
+        with held_alone(target, WAIT_S):
+            kept: dict[Any, Record] = {}
+            with contextlib.suppress(FormatError):
+                kept = {r.place: r for r in read_file(target)}
+            kept |= {r.place: r for r in records}
+            rows = [json.loads(json.dumps(dataclasses.asdict(r))) for _, r in sorted(kept.items())]
+            value = {"format": FORMAT, "version": VERSION, "digest": _digest(rows), "records": rows}
+            _replace(target, json.dumps(value, indent=1) + "\n")
+            return len(rows)
     except OSError as error:
+        if not refused_by_system(error):
+            raise
         reason = error.strerror or str(error)
         raise CacheError("tuning records: the file cannot be written", got=f"{path}: {reason}") from None
-    return len(rows)
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=path.name, suffix=".writing", dir=path.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+def _replace(target: Path, text: str) -> None:
+    drafts = target.parent
+    if drafts == settings.cache_dir.value:
+        drafts /= DRAFTS
+        make_folder(drafts, 0o700)
+    remove_drafts(drafts)
+    replace_whole(target, [text.encode()], folder=drafts, mode=0o600)
 
 
 def _digest(rows: object) -> str:
@@ -220,8 +236,8 @@ def _record(row: object) -> Record:
 
 
 # -- what counts here ----------------------------------------------------------------------------------------
-_READ: Final[dict[Path, tuple[object, list[Record], str]]] = {}  # path -> state of the file, content, fault
-_WARNED: Final[set[tuple[Path, str]]] = set()
+_READ: Final = SESSION.cache(dict[Path, tuple[object, list[Record], str]]())  # state, content, fault
+_WARNED: Final = SESSION.cache(set[tuple[Path, str]]())
 
 
 def records_for(target: str, toolchain: Callable[[], str]) -> Records:
@@ -253,8 +269,11 @@ def _read(path: Path) -> tuple[list[Record], str]:
     """Return the records of a file and what is wrong with it, read anew when it has changed."""
     try:
         status = path.stat()
-    except OSError:
-        return [], ""  # nothing was tuned yet
+    except OSError as error:
+        if settings.tuning.value == "auto":
+            return [], ""  # nothing was tuned yet
+        absent = isinstance(error, FileNotFoundError)
+        return [], "there is no such file" if absent else f"it cannot be read ({error.strerror})"
     state = status.st_mtime_ns, status.st_size, status.st_ino
     known = _READ.get(path)
     if known is None or known[0] != state:

@@ -7,7 +7,9 @@ from typing import Final, NoReturn, Union, final
 
 from stratal.base.dims import Dim, Shape, as_int, product, upper_bound
 from stratal.base.dtypes import DType
-from stratal.base.errors import DTypeError
+from stratal.base.errors import DTypeError, ShapeError
+
+MOST_AXES = 64  # NumPy's limit
 
 
 @final
@@ -19,6 +21,9 @@ class TensorType:
     def __init__(self, dtype: DType, shape: Iterable[Dim] = ()) -> None:
         self.dtype: Final = dtype
         self.shape: Final[Shape] = tuple(shape)
+        if len(self.shape) > MOST_AXES:
+            raise ShapeError("shape: more axes than tensors have", got=f"{len(self.shape)} axes",
+                             hint=f"up to {MOST_AXES}")  # fmt: skip
         self._hash: Final = hash((dtype.name, self.shape))
 
     def __call__(self, *_: object) -> NoReturn:
@@ -56,7 +61,10 @@ class TensorType:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, TensorType) and self.dtype is other.dtype and self.shape == other.shape
+            isinstance(other, TensorType)
+            and self._hash == other._hash  # else symbols would be asked whether they are other sizes
+            and self.dtype is other.dtype
+            and self.shape == other.shape
         )
 
     def __hash__(self) -> int:

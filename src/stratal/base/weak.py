@@ -3,6 +3,9 @@
 A weak reference's callback runs wherever the last holder lets go, and an exception in it is printed and
 dropped. Ctrl-C raises KeyboardInterrupt in whatever Python code runs next: were that a callback, the
 interrupt would be lost. Callbacks here are therefore C functions.
+
+Threads share these tables without a lock: an entry is complete before one operation of a dict publishes it,
+and whoever removes one takes it that another may have been faster.
 """
 
 from __future__ import annotations
@@ -44,20 +47,38 @@ class WeakTable(Generic[T]):
         entry = self._entries.get(key)
         return None if entry is None else entry()
 
+    def values(self) -> list[T]:
+        """Return all that live."""
+        return [value for entry in list(self._entries.values()) if (value := entry()) is not None]
+
+    def clear(self) -> None:
+        self._entries.clear()
+
     def add(self, key: Hashable, value: T) -> T:
         """Remember a value under a key that has no living one, and return it."""
         entries, dead = self._entries, self._dead
         while dead:
-            gone = dead.popleft()
+            try:
+                gone = dead.popleft()
+            except IndexError:  # another thread took it
+                break
             if entries.get(gone.key) is gone:
-                del entries[gone.key]
+                entries.pop(gone.key, None)
         entry = _Entry(value, dead.append)
         entry.key = key
         entries[key] = entry
         return value
 
 
-def note(table: dict[int, Any], owner: object, reference: type[weakref.ref[Any]] = weakref.ref) -> Any:
-    """Put a weak reference to `owner` under its id into `table` and return it; it goes when `owner` dies."""
-    found = table[id(owner)] = reference(owner, partial(table.pop, id(owner)))
-    return found
+class Note(weakref.ref[T]):
+    """A weak reference together with what is known of its object."""
+
+    __slots__ = ("fact",)
+    fact: Any
+
+
+def note(table: dict[int, Any], owner: object, fact: Any = None) -> None:
+    """Put what is known of `owner` under its id into `table`; it goes when `owner` dies."""
+    made = Note(owner, partial(table.pop, id(owner)))
+    made.fact = fact
+    table[id(owner)] = made

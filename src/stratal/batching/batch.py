@@ -11,10 +11,10 @@ from typing import Any
 
 from stratal.base.dims import Dim
 from stratal.base.errors import VerifyError
-from stratal.base.types import TensorType, TupleType
+from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
-from stratal.graph.node import Input, Item, Node, graph_input, items, make, rebuild, topological
+from stratal.graph.node import Item, Node, graph_input, items, label_of, make, rebuild, topological
 from stratal.ops.control.scan import INDEX, Scan
 from stratal.ops.families import repeated
 
@@ -45,7 +45,7 @@ def _batch_of(builder: Builder, node: Node, found: Mapping[Node, list[Node]], si
     if made is None:
         return _row_by_row(b, node, size, mapped, inputs)
     results = items(made) if isinstance(made, Node) else list(made)
-    for result, before in zip(results, _types(node), strict=True):
+    for result, before in zip(results, [r.aval for r in items(node)], strict=True):
         if result.aval not in (before, with_rows(before, size)):
             raise VerifyError(
                 f"{node.op.name}: its batch rule gave a result of another type",
@@ -74,7 +74,7 @@ def batch_graph(graph: Graph, size: Dim, mapped: Sequence[bool], forced: Sequenc
     Outputs have it where they depend on these inputs, and where `forced`.
     """
     inputs = [
-        graph_input(_label(node), with_rows(node.aval, size)) if has else node
+        graph_input(label_of(node), with_rows(node.aval, size)) if has else node
         for node, has in zip(graph.inputs, mapped, strict=True)
     ]
     found = batch(graph.outputs, dict(zip(graph.inputs, inputs, strict=True)), size)
@@ -89,11 +89,3 @@ def batch_graph(graph: Graph, size: Dim, mapped: Sequence[bool], forced: Sequenc
 def with_rows(type_: TensorType, size: Dim) -> TensorType:
     """Return the type with an axis of `size` in front."""
     return type_.with_shape((size, *type_.shape))
-
-
-def _label(node: Node) -> str:
-    return node.op.label if isinstance(node.op, Input) else ""
-
-
-def _types(node: Node) -> tuple[TensorType, ...]:
-    return node.type.elements if isinstance(node.type, TupleType) else (node.aval,)

@@ -27,7 +27,7 @@ from stratal.base.errors import StratalError
 from stratal.cli import plans
 from stratal.cli.examples import digits as example
 from stratal.cli.fresh_process import score_digest
-from stratal.cli.report import add_json_option, console, write_json
+from stratal.cli.report import add_json_option, console, whole, write_json
 from stratal.data.digits import ATTRIBUTION, SPLIT
 
 REFERENCE_SECONDS: Final = 2.0  # how long the reference interpreter is timed
@@ -36,16 +36,9 @@ REFERENCE_SECONDS: Final = 2.0  # how long the reference interpreter is timed
 def configure(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser, "the figures")
     add = parser.add_argument
-    add("--seeds", type=_positive, default=1, metavar="N", help="train N times, with seeds 0 to N-1")
-    add("--epochs", type=_positive, default=example.EPOCHS, metavar="N", help="passes over the data")
+    add("--seeds", type=whole(1), default=1, metavar="N", help="train N times, with seeds 0 to N-1")
+    add("--epochs", type=whole(1), default=example.EPOCHS, metavar="N", help="passes over the data")
     add("--save", type=Path, metavar="PATH", help="keep the model: in a folder, or in a file *.stratal")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 @dataclass

@@ -43,9 +43,7 @@ def run(args: argparse.Namespace) -> int:
         "lapack": _NUMPY if library() is None else str(vendor()),
     }
     if not args.no_measure:
-        from stratal.cli.ceilings import (
-            measure,
-        )  # only when it is asked for: it allocates a quarter of a gigabyte
+        from stratal.cli.ceilings import measure  # when asked for: it allocates much memory
 
         report["ceilings"] = [ceiling._asdict() for ceiling in measure()]
     write_json(args.json, report)

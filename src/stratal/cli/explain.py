@@ -1,6 +1,10 @@
 """`stratal explain`: run a script, then show how everything it computed was compiled.
 
-Given a stage of a compilation instead (a .graph, .kernel or .ll file), it takes that one further.
+Given a stage of a compilation instead, it takes that one further, which reproduces a failed compilation:
+
+.graph    the text form of a graph, to be compiled whole
+.kernel   a kernel's loops: verified, turned into LLVM text, assembled
+.ll       LLVM text: assembled
 """
 
 from __future__ import annotations
@@ -13,23 +17,20 @@ from rich.console import Console
 from rich.text import Text
 
 from stratal.base import settings
-from stratal.cli import plans
-from stratal.cli.report import add_json_option, console, write_json
-from stratal.cli.script import run_script
+from stratal.base.errors import AttributeValueError, CompilerError, FormatError
+from stratal.cli.plans import SECTIONS, program_json
+from stratal.cli.report import add_json_option, console, named, run_script, whole, write_json
+from stratal.codegen.assemble import assemble, emit_assembly
+from stratal.codegen.module import kernel_module
 from stratal.compiler import Program, compile_graph
 from stratal.formats.files import write_atomically
-from stratal.inspect import stage_file
+from stratal.graph.text import parse_graph
 from stratal.inspect.graph_picture import kernels_to_dot
 from stratal.inspect.memory_map import save_memory_map
-from stratal.tensor import programs
-
-SECTIONS: Final = {
-    "plan": plans.show_plan,
-    "decisions": plans.show_decisions,
-    "memory": plans.show_memory,
-    "loops": plans.show_loops,
-    "graph": plans.show_graph,
-}
+from stratal.loops.parse import parse_kernel
+from stratal.loops.verify import verify_kernel
+from stratal.plan.host import current_target
+from stratal.tensor.lazy import programs
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--only", metavar="NAME", default="", help="show only programs whose name contains NAME")
     add("--show", metavar="SECTIONS", type=_sections, default=["plan", "decisions", "memory"],
         help=f"which of {','.join(SECTIONS)}, or all; plan,decisions,memory where left out")  # fmt: skip
-    add("--kernel", metavar="N", type=int, help="show kernel N alone: expression, schedule, loops")
+    add("--kernel", metavar="N", type=whole(1), help="show kernel N alone: expression, schedule, loops")
     add("--llvm", action="store_true", help="with --kernel: its LLVM text and assembly, too")
     add("--svg", metavar="FILE", type=Path, help="draw the memory of the largest program, .svg or .png")
     add("--dot", metavar="FILE", type=Path, help="draw its kernels and what passes between, for Graphviz")
@@ -55,17 +56,22 @@ def _sections(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     out = console()
-    if args.script.suffix in stage_file.SUFFIXES and args.script.suffix != ".graph":
-        out.print(Text(stage_file.code_of_stage(args.script)), soft_wrap=True)
+    if args.script.suffix in SUFFIXES and args.script.suffix != ".graph":
+        out.print(Text(code_of_stage(args.script)), soft_wrap=True)
         return 0
     if args.script.suffix == ".graph":
         with settings.verify(True):  # and so from the start, not from the cache
-            status, found = 0, [compile_graph(stage_file.parse_stage(args.script))]
+            status, found = 0, [compile_graph(parse_graph(read_stage(args.script)))]
     else:
         status = run_script(args.script, args.arguments)
-        found = compiled_here()
-    shown = [p for p in found if args.only in p.graph.name]
-    write_json(args.json, [plans.program_json(p) for p in shown])
+        found = programs.remembered()
+    asked = named([p.graph.name for p in found], [args.only], "program")
+    shown = [p for p in found if p.graph.name in asked]
+    most = max((len(p.plan.kernels) for p in shown), default=0)
+    if args.kernel is not None and args.kernel > most:
+        got = f"{args.kernel} of {most}"
+        raise AttributeValueError("explain: no program shown has such a kernel", got=got)
+    write_json(args.json, [program_json(p) for p in shown])
     _draw(shown, args)
     for program in shown:
         _show(out, program, args)
@@ -96,6 +102,35 @@ def _draw(shown: list[Program], args: argparse.Namespace) -> None:
         write_atomically(args.dot, [kernels_to_dot(largest).encode()])
 
 
-def compiled_here() -> list[Program]:
-    """Return every program this process has compiled and still remembers, in order."""
-    return programs.remembered()
+# -- stages in files -----------------------------------------------------------------------------------------
+SUFFIXES: Final = (".graph", ".kernel", ".ll")
+
+
+def read_stage(path: Path) -> str:
+    """Return the text of a stage. Raises: FormatError."""
+    if path.suffix not in SUFFIXES:
+        raise FormatError(f"stage: a file ending in {', '.join(SUFFIXES)}", got=str(path))
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError("stage: the file cannot be read", got=str(error)) from None
+
+
+def code_of_stage(path: Path) -> str:
+    """Return what code generation makes of a kernel or of LLVM text. Raises: VerifyError, CompilerError."""
+    text, target = read_stage(path), current_target()
+    parts = []
+    if path.suffix == ".kernel":
+        kernel = parse_kernel(text)
+        verify_kernel(kernel)
+        text = kernel_module(kernel, target)
+        parts.append(text)
+    try:
+        parts.append(emit_assembly(text, target))
+        parts.append(f"{len(assemble(text, target))} bytes of object code for {target.name}")
+    except CompilerError as error:
+        if path.suffix != ".ll":
+            raise
+        hint = "a stage that Stratal dumped and LLVM refuses is a fault of Stratal: report it"
+        raise FormatError("stage: LLVM refuses this text", got=error.got, hint=hint) from error
+    return "\n".join(parts)

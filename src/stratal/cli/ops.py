@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import stratal.ops
-from stratal.cli.report import add_json_option, cell, console, table, write_json
+from stratal.cli.report import add_json_option, cell, console, named, table, write_json
 from stratal.graph.op import REGISTRY, Op
 
 PACKAGE: Final = Path(stratal.ops.__file__).parent.parent
@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if args.surface:
         return importlib.import_module("stratal.cli.surface").run(args)  # type: ignore[no-any-return]
     rows = [describe(cls) for cls in primitives()]
-    if args.names:
-        rows = [row for row in rows if any(name in row["name"] for name in args.names)]
+    asked = named([row["name"] for row in rows], args.names, "op")
+    rows = [row for row in rows if row["name"] in asked]
     write_json(args.json, rows)
     out = console()
     shown = table("", "op", "what it computes", "gradient", "vmap", "native code", "file")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -13,10 +14,7 @@ from stratal.compiler import Program
 from stratal.memory.plan import ArenaPlan, arrange
 from stratal.memory.render import format_bytes, render, to_json
 
-
-def show_plan(out: Console, program: Program) -> None:
-    """Print the plan: every kernel with its tactic, source lines, estimated cost and bound."""
-    out.print(Text(str(program.plan)), soft_wrap=True)
+Section = Callable[[Console, Program], None]
 
 
 def show_brief(out: Console, program: Program, limit: int = 6) -> None:
@@ -45,18 +43,6 @@ def show_brief(out: Console, program: Program, limit: int = 6) -> None:
             cell(kernel["bound"]),
         )
     out.print(rows)
-
-
-def show_decisions(out: Console, program: Program) -> None:
-    """Print what the passes chose and why."""
-    out.print(Text("decisions", "bold"))
-    out.print(Text(program.explain()), soft_wrap=True)
-
-
-def show_memory(out: Console, program: Program) -> None:
-    """Print the arena as a map of offsets over time, and what lies where."""
-    out.print(Text("memory", "bold"))
-    out.print(Text(render(arena_of(program), program.executable.values)), soft_wrap=True)
 
 
 def show_memory_map(out: Console, program: Program, height: int = 8) -> None:
@@ -93,10 +79,23 @@ def show_loops(out: Console, program: Program) -> None:
         out.print(Text(str(scheduled.kernel)), soft_wrap=True)
 
 
-def show_graph(out: Console, program: Program) -> None:
-    """Print the graph with the user's lines."""
-    out.print(Text("graph", "bold"))
-    out.print(Text(str(program.graph)), soft_wrap=True)
+def _titled(title: str, text: Callable[[Program], str]) -> Section:
+    def show(out: Console, program: Program) -> None:
+        if title:
+            out.print(Text(title, "bold"))
+        out.print(Text(text(program)), soft_wrap=True)
+
+    return show
+
+
+SECTIONS: Final[dict[str, Section]] = {
+    "plan": _titled("", lambda program: str(program.plan)),
+    "decisions": _titled("decisions", lambda program: program.explain()),
+    "memory": _titled("memory", lambda program: render(arena_of(program), program.executable.values)),
+    "loops": show_loops,
+    "graph": _titled("graph", lambda program: str(program.graph)),
+}
+"""What `stratal explain --show` prints of a program."""
 
 
 def program_json(program: Program) -> dict[str, Any]:

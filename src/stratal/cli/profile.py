@@ -11,14 +11,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from stratal.base.log import duration
-from stratal.cli.report import add_json_option, cell, console, table, write_json
-from stratal.cli.script import run_script
-from stratal.inspect.kernel_classes import MEANING
-from stratal.inspect.kernel_times import NEAR_ROOF, KernelTime, ProgramProfile
+from stratal.cli import INTERRUPTED
+from stratal.cli.report import add_json_option, cell, console, named, run_script, table, whole, write_json
+from stratal.inspect.kernel_times import MEANING, NEAR_ROOF, KernelTime, ProgramProfile
 from stratal.inspect.profiler import Profile, Profiler
 from stratal.plan.text import plural
 
-INTERRUPTED: Final = 130
 STYLES: Final = {"compute": "blue", "memory": "magenta", "overhead": "yellow", "host": "red"}
 EPILOG: Final = """\
 Options stand before the script; what follows it is the script's own. The script runs as it would without the
@@ -36,8 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("script", type=Path, metavar="SCRIPT", help="the script to run")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     add("--only", metavar="NAME", default="", help="show only programs whose name contains NAME")
-    add("--programs", metavar="N", type=int, default=2, help="show the N most expensive programs (2)")
-    add("--top", metavar="N", type=int, default=12, help="show the N most expensive rows of each (12)")
+    add("--programs", metavar="N", type=whole(1), default=2, help="show the N most expensive programs (2)")
+    add("--top", metavar="N", type=whole(1), default=12, help="show the N most expensive rows of each (12)")
     add(
         "--trace", metavar="FILE", type=Path, help="write a Chrome trace with each thread's chunks (Perfetto)"
     )
@@ -54,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             interrupted, status = True, INTERRUPTED
     found = profiler.profile()
-    if args.only:
-        found.programs[:] = [p for p in found.programs if args.only in p.name]
+    asked = named([p.name for p in found.programs], [args.only], "program")
+    found.programs[:] = [p for p in found.programs if p.name in asked]
     out.print()
     if interrupted:
         out.print(Text("Interrupted: what was measured until then follows.", "yellow"))

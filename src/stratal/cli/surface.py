@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from stratal.cli.report import cell, console, table, write_json
+from stratal.cli.report import cell, console, named, table, write_json
 from stratal.inspect.surface.coverage import TESTS, covering
 from stratal.inspect.surface.entries import FAMILIES, entries
 from stratal.inspect.surface.facts import Facts, facts_of
@@ -13,7 +13,9 @@ from stratal.inspect.surface.facts import Facts, facts_of
 
 def manifest(names: Sequence[str] = ()) -> list[Facts]:
     """Return what is known of every entry; of those whose name contains one of `names`, if there are any."""
-    found = [e for e in entries() if not names or any(name in e.path for name in names)]
+    every = list(entries())
+    asked = set(named([e.path for e in every], names, "public name"))
+    found = [e for e in every if e.path in asked]
     here = TESTS.is_dir()
     return [facts_of(e, covering(e)[:3] if here else ()) for e in found]
 

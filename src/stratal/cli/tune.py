@@ -13,8 +13,17 @@ from rich.text import Text
 from stratal.base import settings, tuning
 from stratal.base.errors import SettingError
 from stratal.base.log import duration
-from stratal.cli.report import add_json_option, cell, console, table, write_json
-from stratal.cli.script import run_script
+from stratal.cli import INTERRUPTED
+from stratal.cli.report import (
+    add_json_option,
+    cell,
+    console,
+    run_script,
+    seconds,
+    table,
+    whole,
+    write_json,
+)
 from stratal.memory.render import format_bytes
 from stratal.plan.host import current_target
 from stratal.plan.text import plural
@@ -24,7 +33,6 @@ from stratal.tune.measure import Measurer
 from stratal.tune.model import MODELS, strategy
 from stratal.tune.session import Task, Watch, known_records, tasks_of, toolchain, tune
 
-INTERRUPTED: Final = 130
 EPILOG: Final = """\
 Options stand before the script; what follows it is the script's own. The script runs once as it is. Then
 every distinct kernel there is a choice for is scheduled in other ways, the heaviest kernel first. Each way
@@ -40,29 +48,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("script", type=Path, metavar="SCRIPT", help="the script to run")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
-    add("--trials", metavar="N", type=_count, default=64, help="candidates measured per kernel, at most (64)")
-    add("--seconds", metavar="S", type=float, default=300.0, help="time for the search, in seconds (300)")
-    add("--kernels", metavar="N", type=_count, default=0, help="tune the N heaviest kernels (all)")
+    add("--trials", metavar="N", type=whole(1), default=64, help="candidates per kernel, at most (64)")
+    add("--seconds", metavar="S", type=seconds, default=300.0, help="time for the search, in seconds (300)")
+    add("--kernels", metavar="N", type=whole(1), default=0, help="tune the N heaviest kernels (all)")
     add("--db", metavar="FILE", type=Path, help="the file of records (tuning.json in the cache directory)")
     add("--objective", choices=settings.OBJECTIVES, default=settings.objective.value,
         help="what to optimise: time, memory beside operands, or operations per second (time)")  # fmt: skip
     add("--model", choices=MODELS, default=MODELS[0],
         help="what proposes candidates: a learned cost model, or none, at random (lightgbm)")  # fmt: skip
-    add("--limit", metavar="S", type=float, default=20.0, help="seconds one candidate may take (20)")
-    add("--seed", metavar="N", type=int, default=0, help="seed of the search (0)")
+    add("--limit", metavar="S", type=seconds, default=20.0, help="seconds one candidate may take (20)")
+    add("--seed", metavar="N", type=whole(0), default=0, help="seed of the search (0)")
     add(
         "--fusion",
         action="store_true",
         help="time fused kernels beside their parts, too; losers are taken apart",
     )
     add("--again", action="store_true", help="tune kernels that have a record, too")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
 
 
 def run(args: argparse.Namespace) -> int:

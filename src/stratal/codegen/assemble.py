@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from importlib import resources
+from importlib.abc import Traversable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, TypeVar, Union
 
 from stratal.base import settings
 from stratal.base.errors import CompilerError
+from stratal.base.faults import is_fault
+from stratal.base.interrupts import InterruptsHeld
+from stratal.base.target import Target
 from stratal.codegen.assemble_worker import assembly_of, describe_host, emit_object
 from stratal.codegen.assemble_workers import WORKERS
 
@@ -18,23 +24,16 @@ _SCHEDULE_SOURCES: Final = (*_KERNEL_SOURCES, "schedule")
 _PROGRAM_SOURCES: Final = (*_KERNEL_SOURCES, "graph", "ops", "optimize", "schedule", "memory", "compiler.py")
 
 
-class MachineTarget(Protocol):
-    """What code generation must know to emit objects: LLVM's names for the machine."""
-
-    @property
-    def triple(self) -> str: ...
-    @property
-    def cpu(self) -> str: ...
-    @property
-    def features(self) -> str: ...
-
-
 class Machine(NamedTuple):
     """A target machine in LLVM's words."""
 
     triple: str
     cpu: str
     features: str
+
+
+MachineTarget = Union[Machine, Target]  # what code generation must know to emit objects
+Made = TypeVar("Made")
 
 
 @lru_cache(maxsize=1)
@@ -54,17 +53,22 @@ def host_machine() -> Machine:
 
 def assemble(llvm_text: str, target: MachineTarget) -> bytes:
     """Return the object code of one LLVM module. Raises: CompilerError with the reason LLVM gave."""
-    try:
-        return emit_object(target.triple, target.cpu, target.features, llvm_text)
-    except (RuntimeError, ValueError) as error:
-        raise rejected(str(error)) from None
+    return _asked(emit_object, llvm_text, target)
 
 
 def emit_assembly(llvm_text: str, target: MachineTarget) -> str:
     """Return the assembly of one LLVM module, for people to read. Raises: CompilerError."""
+    return _asked(assembly_of, llvm_text, target)
+
+
+def _asked(ask: Callable[[str, str, str, str], Made], llvm_text: str, target: MachineTarget) -> Made:
+    """Return what LLVM makes of a module."""
     try:
-        return assembly_of(target.triple, target.cpu, target.features, llvm_text)
+        with InterruptsHeld():  # what LLVM has half made must not be left to the order of finalizers
+            return ask(target.triple, target.cpu, target.features, llvm_text)
     except (RuntimeError, ValueError) as error:
+        if not is_fault(error):
+            raise
         raise rejected(str(error)) from None
 
 
@@ -105,16 +109,30 @@ def llvm_version() -> str:
 @lru_cache(maxsize=1)
 def _source_digests() -> list[tuple[str, bytes]]:
     """Return path in the package and digest of every source that decides what programs become, in order."""
+    return sorted((path, hashlib.blake2b(data, digest_size=16).digest()) for path, data in _sources())
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    """Yield path in the package and content of those sources, from a folder or the zip file it is in."""
     package = str(Path(__file__).parent.parent)
-    found = []
+    if not os.path.isdir(package):
+        top = resources.files(__package__.partition(".")[0])
+        for root in _PROGRAM_SOURCES:
+            yield from _sources_below(top / root, root)
+        return
     for root in _PROGRAM_SOURCES:
-        top = f"{package}/{root}"
-        folders = os.walk(top) if os.path.isdir(top) else [(package, [], [root])]
+        top_folder = f"{package}/{root}"
+        folders = os.walk(top_folder) if os.path.isdir(top_folder) else [(package, [], [root])]
         for folder, _, files in folders:
-            found += [f"{folder}/{name}" for name in files if name.endswith(".py")]
-    digests = []
-    for path in sorted(found):
-        with open(path, "rb") as file:
-            content = hashlib.blake2b(file.read(), digest_size=16).digest()
-        digests.append((path[len(package) + 1 :].replace(os.sep, "/"), content))
-    return digests
+            for name in files:
+                if name.endswith(".py"):
+                    with open(f"{folder}/{name}", "rb") as file:
+                        yield f"{folder}/{name}"[len(package) + 1 :].replace(os.sep, "/"), file.read()
+
+
+def _sources_below(item: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    if item.is_dir():
+        for part in item.iterdir():
+            yield from _sources_below(part, f"{path}/{part.name}")
+    elif path.endswith(".py"):
+        yield path, item.read_bytes()

@@ -18,6 +18,7 @@ from stratal.codegen import assemble_worker
 SCRIPT: Final = Path(assemble_worker.__file__)
 START_S: Final = 0.1  # a Python process that imports llvmlite
 READY_S: Final = 0.01  # one that runs already
+REAP_S: Final = 1.0  # from when a worker ends by itself until it is reaped
 PIPE_BYTES: Final = 1 << 20  # of text or code between two looks at a worker
 
 
@@ -134,14 +135,18 @@ class Worker:
         self._process.wait()
 
     def close(self) -> None:
-        """Let the worker end: its input ends."""
+        """End the worker and reap it; nobody waits for its answers."""
+        self._close_pipes()
+        self.kill()
+
+    def _close_pipes(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
 
     def forget(self) -> None:
         """Drop a worker that belongs to the parent of this forked process."""
-        self.close()
+        self._close_pipes()
         self._process.returncode = 0  # not our child: never wait for it
 
 
@@ -161,12 +166,16 @@ def _poll(workers: Iterable[Worker]) -> select.poll:
 
 
 class Workers:
-    """The idle workers of this process. Killed ones are replaced when the next are taken."""
+    """The idle workers of this process. Killed ones are replaced when the next are taken.
+
+    Those that end because nobody needs them are reaped soon after, by a thread that sleeps until then.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
         self._taken: set[Worker] = set()
+        self._reaper: threading.Timer | None = None
         self._usable = bool(sys.executable) and hasattr(select, "poll") and SCRIPT.is_file()
 
     def take(self, count: int) -> list[Worker]:
@@ -174,7 +183,8 @@ class Workers:
         if not self._usable:
             return []
         with self._lock:
-            idle = sorted((w for w in self._idle if w.alive), key=lambda w: not w.ready)
+            self._drop_ended()
+            idle = sorted(self._idle, key=lambda w: not w.ready)
             taken, self._idle = idle[:count], idle[count:]  # the one used last, so that others idle and end
             try:
                 while len(taken) < count:
@@ -197,6 +207,25 @@ class Workers:
                     self._idle.insert(0, worker)
                 else:
                     worker.close()
+            self._reap_later()
+
+    def _drop_ended(self) -> None:
+        for worker in [w for w in self._idle if not w.alive]:
+            worker.close()
+            self._idle.remove(worker)
+
+    def _reap_later(self) -> None:
+        """Look for workers that ended once they have been idle for long. Call with the lock held."""
+        if self._reaper is None and self._idle:
+            self._reaper = threading.Timer(assemble_worker.IDLE_S + REAP_S, self._reap)
+            self._reaper.daemon = True
+            self._reaper.start()
+
+    def _reap(self) -> None:
+        with self._lock:
+            self._drop_ended()
+            self._reaper = None
+            self._reap_later()
 
     def seconds_to_start(self) -> float:
         """Return about how long until the next worker that is taken takes a job."""
@@ -218,7 +247,7 @@ class Workers:
         self._lock = threading.Lock()
         for worker in (*self._idle, *self._taken):
             worker.forget()
-        self._idle, self._taken = [], set()
+        self._idle, self._taken, self._reaper = [], set(), None
 
 
 WORKERS: Final = Workers()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Final
 
 from stratal.base import settings
 from stratal.base.collector import collect_paused
+from stratal.base.faults import is_fault
 from stratal.codegen.assemble import MachineTarget, assemble, rejected
 from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError, wait_for_answers
 
@@ -17,6 +18,7 @@ SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector ke
 SECONDS_PER_KERNEL: Final = 2.0e-3
 AHEAD_S: Final = 0.1  # of work that a worker has before it: this process looks after it between other things
 WAITING_AHEAD_S: Final = 0.005  # while this process does nothing else
+MOST_LOST: Final = 2  # workers a module may end, before it is taken for the cause: it would end this process
 
 
 def compile_all(
@@ -46,20 +48,21 @@ class Assembly:
     def __init__(self, target: MachineTarget, *, num_workers: int | None = None) -> None:
         wanted = settings.compile_workers.value if num_workers is None else num_workers
         self._target: Final = target
-        self._most_helpers: Final = wanted
-        self._most_beside: Final = min(wanted, max(1, wanted - 1))  # this process needs a core until `finish`
+        self._most_helpers = wanted
+        self._most_beside = min(wanted, max(1, wanted - 1))  # this process needs a core until `finish`
         self._texts: Final[dict[str, str]] = {}
         self._pending: Final[list[tuple[int, str]]] = []  # a heap: (-size, key)
         self._pending_seconds = 0.0
         self._done: Final[dict[str, bytes]] = {}
-        self._rejected: Final[dict[str, str]] = {}
+        self._refused: Final[dict[str, Exception]] = {}
+        self._lost: Final[Counter[str]] = Counter()  # workers that ended while they compiled it
         self._helpers: list[Worker] = []
         self._taken: Final[list[Worker]] = []
 
     def __enter__(self) -> Assembly:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: BaseException | TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -88,21 +91,46 @@ class Assembly:
 
         Raises: CompilerError.
         """
+        codes, refused = self.collect()
+        for key in sorted(refused):
+            raise refused[key]
+        return codes
+
+    def collect(self) -> tuple[dict[str, bytes], dict[str, Exception]]:
+        """Wait until all is compiled; return the code, and the errors of what LLVM does not take, by key."""
         while self._pending_seconds > WORKERS.seconds_to_start() * len(self._taken):
             if not self._take_helper(self._most_helpers):
                 break
         self._look_after_helpers(AHEAD_S)
         if any(worker.unanswered for worker in self._helpers):
             collect_paused()
-        while len(self._done) < len(self._texts) and not self._rejected:
+        while len(self._done) + len(self._refused) < len(self._texts):
             if self._helpers:
                 wait_for_answers(self._helpers)
                 self._look_after_helpers(WAITING_AHEAD_S)
             elif key := self._next():
-                self._done[key] = assemble(self._texts[key], self._target)
-        if self._rejected:
-            raise rejected(self._rejected[min(self._rejected)])
-        return {key: self._done[key] for key in self._texts}
+                if self._lost[key] and self._most_helpers and self._take_helper(len(self._taken) + 1):
+                    self._put(key)  # rather than here: if it ends a second process, it shall not be this one
+                else:
+                    self._compile_here(key)
+        return {key: self._done[key] for key in self._texts if key in self._done}, dict(self._refused)
+
+    def give_up_helpers(self) -> None:
+        """Let this process compile all that is not done."""
+        self._helpers.clear()
+        self._most_helpers = self._most_beside = 0
+        waiting = {key for _, key in self._pending}
+        for key in self._texts:
+            if key not in waiting and key not in self._done and key not in self._refused:
+                self._put(key)
+
+    def _compile_here(self, key: str) -> None:
+        try:
+            self._done[key] = assemble(self._texts[key], self._target)
+        except Exception as error:
+            if not is_fault(error):
+                raise
+            self._refused[key] = error
 
     def _put(self, key: str) -> None:
         heapq.heappush(self._pending, (-len(self._texts[key]), key))
@@ -118,7 +146,9 @@ class Assembly:
 
     def _take_helper(self, most: int) -> bool:
         """Take another worker, unless there are that many; return whether there is one more."""
-        taken = WORKERS.take(1 if len(self._taken) < most else 0)
+        if len(self._taken) >= most:
+            return False
+        taken = WORKERS.take(1)
         self._taken.extend(taken)
         self._helpers.extend(taken)
         return bool(taken)
@@ -131,12 +161,16 @@ class Assembly:
                     if worked:
                         self._done[key] = answer
                     else:
-                        self._rejected[key] = answer.decode(errors="replace")
+                        self._refused[key] = rejected(answer.decode(errors="replace"))
                 self._give(worker, ahead_s)
             except WorkerLostError:  # others compile what it leaves
                 self._helpers.remove(worker)
+                self._lost.update(worker.unanswered[:1])
                 for key in worker.unanswered:
-                    self._put(key)
+                    if self._lost[key] < MOST_LOST:
+                        self._put(key)
+                    else:
+                        self._refused[key] = rejected("the process that compiled it ended, more than once")
                 worker.unanswered.clear()
 
     def _give(self, worker: Worker, ahead_s: float) -> None:

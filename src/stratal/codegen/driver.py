@@ -11,6 +11,7 @@ from stratal.codegen.driver_each import each_text
 from stratal.codegen.driver_places import places_declarations
 from stratal.codegen.driver_pool import pool_text
 from stratal.codegen.driver_timing import timing_text
+from stratal.codegen.driver_words import each, find, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +123,8 @@ look:
   %more = icmp slt i64 %index, %count
   br i1 %more, label %compare, label %leave
 compare:
-  %known_at = getelementptr i8, ptr %relocation, i64 8
-  %places_at = getelementptr i8, ptr %relocation, i64 16
+{load("%relocation", "i64 slot", "i64 known", "i64 places")}
   %first = getelementptr i8, ptr %relocation, i64 {native.RELOCATION_WORDS * native.WORD}
-  %slot = load i64, ptr %relocation, align 8
-  %known = load i64, ptr %known_at, align 8
-  %places = load i64, ptr %places_at, align 8
   %length = mul i64 %places, {native.PLACE_WORDS * native.WORD}
   %after = getelementptr i8, ptr %first, i64 %length
   %address_at = getelementptr i64, ptr %addresses, i64 %slot
@@ -139,9 +136,7 @@ moved:
   br label %patch
 patch:
   %place = phi ptr [%first, %moved], [%next_place, %patch]
-  %offset_at = getelementptr i8, ptr %place, i64 8
-  %where = load ptr, ptr %place, align 8
-  %offset = load i64, ptr %offset_at, align 8
+{load("%place", "ptr where", "i64 offset")}
   %value = add i64 %address, %offset
   store i64 %value, ptr %where, align 8
   %next_place = getelementptr i8, ptr %place, i64 {native.PLACE_WORDS * native.WORD}
@@ -158,30 +153,19 @@ leave:
 
 def _move() -> str:
     """Write the addresses of the rows of this turn wherever a frame or a record mentions them."""
+    row = f"""\
+  %start = mul i64 %index, {native.MOVE_WORDS * native.WORD}
+  %move_at = getelementptr i8, ptr %first, i64 %start
+{load("%move_at", "ptr where", "i64 base", "i64 stride")}
+  %distance = mul i64 %stride, %counter
+  %address = add i64 %base, %distance
+  store i64 %address, ptr %where, align 8"""
     return f"""
 define internal void @move(ptr %table, i64 %counter) {{
 entry:
   %count = load i64, ptr %table, align 8
   %first = getelementptr i8, ptr %table, i64 8
-  br label %look
-look:
-  %index = phi i64 [0, %entry], [%next, %patch]
-  %more = icmp slt i64 %index, %count
-  br i1 %more, label %patch, label %leave
-patch:
-  %start = mul i64 %index, {native.MOVE_WORDS * native.WORD}
-  %move_at = getelementptr i8, ptr %first, i64 %start
-  %base_at = getelementptr i8, ptr %move_at, i64 8
-  %stride_at = getelementptr i8, ptr %move_at, i64 16
-  %where = load ptr, ptr %move_at, align 8
-  %base = load i64, ptr %base_at, align 8
-  %stride = load i64, ptr %stride_at, align 8
-  %distance = mul i64 %stride, %counter
-  %address = add i64 %base, %distance
-  store i64 %address, ptr %where, align 8
-  %next = add i64 %index, 1
-  br label %look
-leave:
+{each("%count", row)}
   ret void
 }}
 """
@@ -194,10 +178,8 @@ def _commands() -> str:
     return f"""
 define internal i64 @run_list(ptr %context, ptr %records, i64 %count) {{
 entry:
-  %error_slot = getelementptr i8, ptr %context, i64 8
-  %failed_at = getelementptr i8, ptr %context, i64 16
-  %pool = load ptr, ptr %context, align 8
-  %error_at = load ptr, ptr %error_slot, align 8
+{load("%context", "ptr pool", "ptr error_at")}
+{find("%context", "failed", first=2)}
   br label %look
 look:
   %index = phi i64 [0, %entry], [%next, %done]
@@ -208,19 +190,8 @@ success:
 fetch:
   %start = mul i64 %index, {record_bytes}
   %record = getelementptr i8, ptr %records, i64 %start
-  %n_at = getelementptr i8, ptr %record, i64 8
-  %a_at = getelementptr i8, ptr %record, i64 16
-  %b_at = getelementptr i8, ptr %record, i64 24
-  %c_at = getelementptr i8, ptr %record, i64 32
-  %m_at = getelementptr i8, ptr %record, i64 40
-  %k_at = getelementptr i8, ptr %record, i64 48
-  %d_at = getelementptr i8, ptr %record, i64 56
-  %op = load i64, ptr %record, align 8
-  %n = load i64, ptr %n_at, align 8
-  %a = load ptr, ptr %a_at, align 8
-  %b = load ptr, ptr %b_at, align 8
-  %c = load ptr, ptr %c_at, align 8
-  %m = load i64, ptr %m_at, align 8
+{load("%record", "i64 op", "i64 n", "ptr a", "ptr b", "ptr c", "i64 m")}
+{find("%record", "k", "d", first=6)}
   switch i64 %op, label %unknown [
     i64 {native.LAUNCH}, label %launch
     i64 {native.COPY}, label %copy
@@ -330,60 +301,42 @@ done:
 
 
 def _run() -> str:
-    return """
-define i64 @stratal_run(ptr %context) {
-  %error_slot = getelementptr i8, ptr %context, i64 8
-  %failed_at = getelementptr i8, ptr %context, i64 16
-  %commands_at = getelementptr i8, ptr %context, i64 24
-  %count_at = getelementptr i8, ptr %context, i64 32
-  %addresses_at = getelementptr i8, ptr %context, i64 40
-  %relocations_at = getelementptr i8, ptr %context, i64 48
-  %num_relocations_at = getelementptr i8, ptr %context, i64 56
-  %addresses = load ptr, ptr %addresses_at, align 8
-  %relocations = load ptr, ptr %relocations_at, align 8
-  %num_relocations = load i64, ptr %num_relocations_at, align 8
+    return f"""
+define i64 @stratal_run(ptr %context) {{
+{load("%context", "ptr addresses", "ptr relocations", "i64 num_relocations", first=5)}
   call void @relocate(ptr %addresses, ptr %relocations, i64 %num_relocations)
-  %error_at = load ptr, ptr %error_slot, align 8
+{load("%context", "ptr error_at", first=1)}
+{find("%context", "failed", first=2)}
   store i64 0, ptr %error_at, align 8
   store ptr null, ptr %failed_at, align 8
-  %commands = load ptr, ptr %commands_at, align 8
-  %count = load i64, ptr %count_at, align 8
+{load("%context", "ptr commands", "i64 count", first=3)}
   %code = call i64 @run_list(ptr %context, ptr %commands, i64 %count)
   ret i64 %code
-}
+}}
 """
 
 
 def _call() -> str:
     """Run for CPython: addresses of slots come as Python ints, the error code goes back as one."""
-    return """
-define ptr @stratal_call(ptr %self, ptr %arguments, i64 %count) {
-entry:
-  %context = call ptr @PyLong_AsVoidPtr(ptr %self)
-  %addresses_at = getelementptr i8, ptr %context, i64 40
-  %slots_at = getelementptr i8, ptr %context, i64 64
-  %addresses = load ptr, ptr %addresses_at, align 8
-  %slots = load ptr, ptr %slots_at, align 8
-  br label %look
-look:
-  %index = phi i64 [0, %entry], [%next, %take]
-  %more = icmp slt i64 %index, %count
-  br i1 %more, label %take, label %run
-take:
+    slot = """\
   %object_at = getelementptr ptr, ptr %arguments, i64 %index
   %slot_at = getelementptr i64, ptr %slots, i64 %index
   %object = load ptr, ptr %object_at, align 8
   %slot = load i64, ptr %slot_at, align 8
   %address = call i64 @PyLong_AsLongLong(ptr %object)
   %address_at = getelementptr i64, ptr %addresses, i64 %slot
-  store i64 %address, ptr %address_at, align 8
-  %next = add i64 %index, 1
-  br label %look
-run:
+  store i64 %address, ptr %address_at, align 8"""
+    return f"""
+define ptr @stratal_call(ptr %self, ptr %arguments, i64 %count) {{
+entry:
+  %context = call ptr @PyLong_AsVoidPtr(ptr %self)
+{load("%context", "ptr addresses", first=5)}
+{load("%context", "ptr slots", first=8)}
+{each("%count", slot)}
   %thread = call ptr @PyEval_SaveThread()
   %code = call i64 @stratal_run(ptr %context)
   call void @PyEval_RestoreThread(ptr %thread)
   %made = call ptr @PyLong_FromLongLong(i64 %code)
   ret ptr %made
-}
+}}
 """

@@ -12,24 +12,7 @@ Whoever waits spins first and then sleeps in the kernel.
 
 from __future__ import annotations
 
-from stratal.codegen.driver_words import (
-    CALLER_CHUNKS,
-    CALLER_SLEEPS,
-    CALLER_SPINS,
-    CHUNKS,
-    CLAIMS,
-    DONE,
-    EPOCH,
-    FRAME,
-    KERNEL,
-    REGIONS,
-    SLEEPERS,
-    THREADS,
-    WAKES,
-    WAKING,
-    WORKER_BYTES,
-    at,
-)  # fmt: skip
+from stratal.codegen.driver_words import CLAIMS, WORKER_BYTES, at
 
 
 def claims_text(pause: str) -> str:
@@ -50,7 +33,7 @@ entry:
 
 define internal i64 @share_start(ptr %pool, i64 %thread, i64 %chunks) {{
 entry:
-{at("threads_at", THREADS)}
+{at("threads")}
   %threads = load i64, ptr %threads_at, align 8
   %product = mul i64 %thread, %chunks
   %start = udiv i64 %product, %threads
@@ -64,7 +47,7 @@ def _claim_chunks() -> str:
     return f"""
 define internal i64 @claim_chunks(ptr %pool, i32 %worker) {{
 entry:
-{at("threads_at", THREADS)}
+{at("threads")}
   %threads = load i64, ptr %threads_at, align 8
   %own = zext i32 %worker to i64
   br label %share
@@ -87,9 +70,7 @@ leave:
 define internal i64 @claim_share(ptr %pool, i64 %thread, i32 %worker) {{
 entry:
   %claim_at = call ptr @claim_word(ptr %pool, i64 %thread)
-{at("kernel_at", KERNEL)}
-{at("frame_at", FRAME)}
-{at("chunks_at", CHUNKS)}
+{at("kernel", "frame", "chunks")}
   %following = add i64 %thread, 1
   br label %look
 look:
@@ -123,7 +104,7 @@ def _parallel_for() -> str:
     return f"""
 define i64 @stratal_parallel_for(ptr %pool, ptr %kernel, ptr %frame, i64 %chunks) {{
 entry:
-{at("threads_at", THREADS)}
+{at("threads")}
   %threads = load i64, ptr %threads_at, align 8
   %few_chunks = icmp sle i64 %chunks, 1
   %few_threads = icmp sle i64 %threads, 1
@@ -139,8 +120,7 @@ chunk_loop:
   %more = icmp slt i64 %next_chunk, %chunks
   br i1 %more, label %chunk_loop, label %leave
 shared:
-{at("done_at", DONE)}
-{at("caller_chunks_at", CALLER_CHUNKS)}
+{at("done", "caller_chunks")}
   %goal = call i32 @publish(ptr %pool, ptr %kernel, ptr %frame, i64 %chunks)
   %count = call i64 @claim_chunks(ptr %pool, i32 0)
   %own = load i64, ptr %caller_chunks_at, align 8
@@ -165,16 +145,7 @@ def _publish() -> str:
     return f"""
 define internal i32 @publish(ptr %pool, ptr %kernel, ptr %frame, i64 %chunks) {{
 entry:
-{at("epoch_at", EPOCH)}
-{at("kernel_at", KERNEL)}
-{at("frame_at", FRAME)}
-{at("chunks_at", CHUNKS)}
-{at("done_at", DONE)}
-{at("sleepers_at", SLEEPERS)}
-{at("waking_at", WAKING)}
-{at("threads_at", THREADS)}
-{at("regions_at", REGIONS)}
-{at("wakes_at", WAKES)}
+{at("epoch", "kernel", "frame", "chunks", "done", "sleepers", "waking", "threads", "regions", "wakes")}
   call void @keep_apart(ptr %pool)
   store atomic ptr %kernel, ptr %kernel_at monotonic, align 8
   store atomic ptr %frame, ptr %frame_at monotonic, align 8
@@ -230,10 +201,8 @@ def _await_others(pause: str) -> str:
     return f"""
 define internal void @await_others(ptr %pool, i32 %goal) {{
 entry:
-{at("done_at", DONE)}
-{at("caller_sleeps_at", CALLER_SLEEPS)}
-{at("patience_at", CALLER_SPINS)}
-  %patience = load i32, ptr %patience_at, align 4
+{at("done", "caller_sleeps", "caller_spins")}
+  %patience = load i32, ptr %caller_spins_at, align 4
   br label %spin
 spin:
   %spins = phi i32 [0, %entry], [%spun, %rest]

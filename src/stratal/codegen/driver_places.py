@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratal.codegen.driver_words import CALLER_PLACE, THREADS, WORKER_THREAD, at, in_record
+from stratal.codegen.driver_words import WORKER_THREAD, at, each, in_record, sum_from
 
 SET_BYTES: Final = 128  # of a set of processors, as libc has it: 1024 bits
 SET_WORDS: Final = SET_BYTES // 8
@@ -35,66 +35,54 @@ define internal void @keep_apart(ptr %pool) {
   ret void
 }
 """
-    return f"""
-define internal i64 @count_places(ptr %set) {{
-entry:
-  br label %look
-look:
-  %index = phi i64 [0, %entry], [%next, %look]
-  %sum = phi i64 [0, %entry], [%new_sum, %look]
+    counted = """\
   %word_at = getelementptr i64, ptr %set, i64 %index
   %word = load i64, ptr %word_at, align 8
   %ones = call i64 @llvm.ctpop.i64(i64 %word)
-  %new_sum = add i64 %sum, %ones
-  %next = add i64 %index, 1
-  %more = icmp slt i64 %next, {SET_WORDS}
-  br i1 %more, label %look, label %leave
-leave:
-  ret i64 %new_sum
+  %new_sum = add i64 %sum, %ones"""
+    forbidden = f"""\
+{in_record("thread_at", "%index", WORKER_THREAD)}
+  %thread = load i64, ptr %thread_at, align 8
+  %ignored = call i32 @pthread_setaffinity_np(i64 %thread, i64 {SET_BYTES}, ptr %set)"""
+    return f"""
+define internal i64 @count_places(ptr %set) {{
+entry:
+{each(str(SET_WORDS), counted, phis=sum_from("entry"))}
+  ret i64 %sum
 }}
 
 define internal void @keep_apart(ptr %pool) noinline {{
 entry:
   %set = alloca [{SET_WORDS} x i64], align 64
-{at("place_at", CALLER_PLACE)}
-{at("threads_at", THREADS)}
+{at("caller_place", "threads")}
   %place = call i32 @sched_getcpu()
-  %before = load i32, ptr %place_at, align 4
+  %before = load i32, ptr %caller_place_at, align 4
   %same = icmp eq i32 %place, %before
   %known = icmp ult i32 %place, {8 * SET_BYTES}
   %unknown = xor i1 %known, true
   %nothing = or i1 %same, %unknown
   br i1 %nothing, label %leave, label %moved
 moved:
-  store i32 %place, ptr %place_at, align 4
+  store i32 %place, ptr %caller_place_at, align 4
   %failed = call i32 @sched_getaffinity(i32 0, i64 {SET_BYTES}, ptr %set)
   %bad = icmp slt i32 %failed, 0
   br i1 %bad, label %leave, label %forbid
 forbid:
   %place64 = zext i32 %place to i64
-  %index = lshr i64 %place64, 6
+  %number = lshr i64 %place64, 6
   %shift = and i64 %place64, 63
   %bit = shl i64 1, %shift
   %others = xor i64 %bit, -1
-  %word_at = getelementptr i64, ptr %set, i64 %index
+  %word_at = getelementptr i64, ptr %set, i64 %number
   %word = load i64, ptr %word_at, align 8
   %left = and i64 %word, %others
   store i64 %left, ptr %word_at, align 8
   %count = call i64 @count_places(ptr %set)
   %none = icmp eq i64 %count, 0
   %threads = load i64, ptr %threads_at, align 8
-  br i1 %none, label %leave, label %look
-look:
-  %thread_index = phi i64 [1, %forbid], [%next, %move]
-  %more = icmp slt i64 %thread_index, %threads
-  br i1 %more, label %move, label %leave
-move:
-{in_record("thread_at", "%thread_index", WORKER_THREAD)}
-  %thread = load i64, ptr %thread_at, align 8
-  %ignored = call i32 @pthread_setaffinity_np(i64 %thread, i64 {SET_BYTES}, ptr %set)
-  %next = add i64 %thread_index, 1
-  br label %look
-leave:
+  br i1 %none, label %leave, label %keep
+keep:
+{each("%threads", forbidden, first=1, entry="keep")}
   ret void
 }}
 """

@@ -6,28 +6,18 @@ from stratal.base import native
 from stratal.codegen.driver_claims import claims_text
 from stratal.codegen.driver_places import places_text
 from stratal.codegen.driver_words import (
-    CALLER_CHUNKS,
-    CALLER_PLACE,
-    CALLER_SLEEPS,
-    CALLER_SPINS,
-    DONE,
-    EPOCH,
-    REGIONS,
-    SLEEPERS,
-    STOP,
-    THREADS,
-    WAKES,
-    WAKING,
     WORKER_BYTES,
     WORKER_CHUNKS,
-    WORKER_INDEX,
     WORKER_POOL,
-    WORKER_SPINS,
     WORKER_THREAD,
     WORKERS,
     at,
+    each,
+    find,
     in_record,
-)  # fmt: skip
+    load,
+    sum_from,
+)
 
 
 def pool_text(pause: str, linux: bool) -> str:
@@ -44,16 +34,7 @@ def _pause(pause: str) -> str:
     return f"""
 define i64 @stratal_pause(i64 %count) {{
 entry:
-  br label %look
-look:
-  %index = phi i64 [0, %entry], [%next, %rest]
-  %more = icmp slt i64 %index, %count
-  br i1 %more, label %rest, label %leave
-rest:
-  {pause}
-  %next = add i64 %index, 1
-  br label %look
-leave:
+{each("%count", f"  {pause}")}
   ret i64 %index
 }}
 """
@@ -64,19 +45,11 @@ def _worker(pause: str) -> str:
     return f"""
 define internal ptr @worker_main(ptr %record) {{
 entry:
-{at("index_at", WORKER_INDEX, "%record")}
-{at("own_chunks_at", WORKER_CHUNKS, "%record")}
-  %pool = load ptr, ptr %record, align 8
-  %index64 = load i64, ptr %index_at, align 8
+{load("%record", "ptr pool", "i64 index64")}
+{find("%record", "own_chunks", first=WORKER_CHUNKS // 8)}
   %index = trunc i64 %index64 to i32
-{at("epoch_at", EPOCH)}
-{at("done_at", DONE)}
-{at("caller_sleeps_at", CALLER_SLEEPS)}
-{at("sleepers_at", SLEEPERS)}
-{at("stop_at", STOP)}
-{at("waking_at", WAKING)}
-{at("patience_at", WORKER_SPINS)}
-  %patience = load i32, ptr %patience_at, align 4
+{at("epoch", "done", "caller_sleeps", "sleepers", "stop", "waking", "worker_spins")}
+  %patience = load i32, ptr %worker_spins_at, align 4
   br label %idle
 idle:
   %seen = phi i32 [0, %entry], [%seen, %awake], [%epoch, %work], [%epoch, %report], [%epoch, %rouse]
@@ -135,6 +108,10 @@ leave:
 
 def _pool() -> str:
     """Start and stop the threads of a pool. `start` returns how many threads run, the caller counted."""
+    join = f"""\
+{in_record("thread_at", "%index", WORKER_THREAD)}
+  %thread = load i64, ptr %thread_at, align 8
+  %ignored = call i32 @pthread_join(i64 %thread, ptr null)"""
     return f"""
 define i64 @stratal_pool_bytes(i64 %threads) {{
   %records = mul i64 %threads, {WORKER_BYTES}
@@ -144,10 +121,7 @@ define i64 @stratal_pool_bytes(i64 %threads) {{
 
 define i64 @stratal_pool_start(ptr %pool, i64 %threads, i32 %worker_spins, i32 %caller_spins) {{
 entry:
-{at("threads_at", THREADS)}
-{at("worker_spins_at", WORKER_SPINS)}
-{at("caller_spins_at", CALLER_SPINS)}
-{at("caller_place_at", CALLER_PLACE)}
+{at("threads", "worker_spins", "caller_spins", "caller_place")}
   store i32 %worker_spins, ptr %worker_spins_at, align 4
   store i32 %caller_spins, ptr %caller_spins_at, align 4
   store i32 -1, ptr %caller_place_at, align 4
@@ -158,8 +132,7 @@ look:
   br i1 %missing, label %create, label %leave
 create:
 {in_record("record", "%index", WORKER_POOL)}
-{at("index_at", WORKER_INDEX, "%record")}
-{at("thread_at", WORKER_THREAD, "%record")}
+{find("%record", "index", "thread", first=1)}
   store ptr %pool, ptr %record, align 8
   store i64 %index, ptr %index_at, align 8
   %failed = call i32 @pthread_create(ptr %thread_at, ptr null, ptr @worker_main, ptr %record)
@@ -175,25 +148,12 @@ leave:
 
 define i64 @stratal_pool_stop(ptr %pool) {{
 entry:
-{at("threads_at", THREADS)}
-{at("epoch_at", EPOCH)}
-{at("stop_at", STOP)}
+{at("threads", "epoch", "stop")}
   store atomic i32 1, ptr %stop_at seq_cst, align 4
   %epoch = atomicrmw add ptr %epoch_at, i32 1 seq_cst, align 64
   call void @wake(ptr %epoch_at, i32 2147483647)
   %threads = load i64, ptr %threads_at, align 8
-  br label %look
-look:
-  %index = phi i64 [1, %entry], [%next, %join]
-  %running = icmp slt i64 %index, %threads
-  br i1 %running, label %join, label %leave
-join:
-{in_record("thread_at", "%index", WORKER_THREAD)}
-  %thread = load i64, ptr %thread_at, align 8
-  %ignored = call i32 @pthread_join(i64 %thread, ptr null)
-  %next = add i64 %index, 1
-  br label %look
-leave:
+{each("%threads", join, first=1)}
   store i64 1, ptr %threads_at, align 8
   ret i64 0
 }}
@@ -201,6 +161,10 @@ leave:
 
 
 def _stats() -> str:
+    counted = f"""\
+{in_record("count_at", "%index", WORKER_CHUNKS)}
+  %count = load i64, ptr %count_at, align 8
+  %new_sum = add i64 %sum, %count"""
     return f"""
 define i64 @stratal_pool_stat(ptr %pool, i64 %which) {{
 entry:
@@ -213,33 +177,21 @@ entry:
 unknown:
   ret i64 -1
 regions:
-{at("regions_at", REGIONS)}
+{at("regions")}
   %region_count = load i64, ptr %regions_at, align 8
   ret i64 %region_count
 caller:
-{at("caller_chunks_at", CALLER_CHUNKS)}
+{at("caller_chunks")}
   %caller_count = load i64, ptr %caller_chunks_at, align 8
   ret i64 %caller_count
 wakes:
-{at("wakes_at", WAKES)}
+{at("wakes")}
   %wake_count = load i64, ptr %wakes_at, align 8
   ret i64 %wake_count
 workers:
-{at("threads_at", THREADS)}
+{at("threads")}
   %threads = load i64, ptr %threads_at, align 8
-  br label %look
-look:
-  %index = phi i64 [1, %workers], [%next, %add]
-  %sum = phi i64 [0, %workers], [%new_sum, %add]
-  %running = icmp slt i64 %index, %threads
-  br i1 %running, label %add, label %leave
-add:
-{in_record("count_at", "%index", WORKER_CHUNKS)}
-  %count = load i64, ptr %count_at, align 8
-  %new_sum = add i64 %sum, %count
-  %next = add i64 %index, 1
-  br label %look
-leave:
+{each("%threads", counted, first=1, entry="workers", phis=sum_from("workers"))}
   ret i64 %sum
 }}
 """

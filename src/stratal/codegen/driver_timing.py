@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratal.base import native
+from stratal.codegen.driver_words import find, load
 
 
 def timing_text(clock: int) -> str:
@@ -31,9 +32,7 @@ def _write_event() -> str:
     return f"""
 define internal void @write_event(ptr %log, i64 %what, i64 %chunk, i64 %start, i64 %end) noinline {{
 entry:
-  %count = load i64, ptr %log, align 8
-  %capacity_at = getelementptr i8, ptr %log, i64 {native.WORD}
-  %capacity = load i64, ptr %capacity_at, align 8
+{load("%log", "i64 count", "i64 capacity")}
   %next = add i64 %count, 1
   store i64 %next, ptr %log, align 8
   %room = icmp slt i64 %count, %capacity
@@ -42,10 +41,8 @@ write:
   %skipped = mul i64 %count, {native.EVENT_WORDS * native.WORD}
   %offset = add i64 %skipped, {native.LOG_WORDS * native.WORD}
   %event = getelementptr i8, ptr %log, i64 %offset
-  %chunk_at = getelementptr i8, ptr %event, i64 8
-  %start_at = getelementptr i8, ptr %event, i64 16
-  %end_at = getelementptr i8, ptr %event, i64 24
-  store i64 %what, ptr %event, align 8
+{find("%event", "what", "chunk", "start", "end")}
+  store i64 %what, ptr %what_at, align 8
   store i64 %chunk, ptr %chunk_at, align 8
   store i64 %start, ptr %start_at, align 8
   store i64 %end, ptr %end_at, align 8
@@ -58,46 +55,32 @@ leave:
 
 def _add_time() -> str:
     """Add what a command took to its Timing, and to the log of commands where there is one."""
-    return """
-define internal void @add_time(ptr %timing, i64 %start) noinline {
+    return f"""
+define internal void @add_time(ptr %timing, i64 %start) noinline {{
 entry:
   %end = call i64 @now()
-  %total_at = getelementptr i8, ptr %timing, i64 8
-  %log_at = getelementptr i8, ptr %timing, i64 16
-  %what_at = getelementptr i8, ptr %timing, i64 24
-  %calls = load i64, ptr %timing, align 8
-  %total = load i64, ptr %total_at, align 8
+{load("%timing", "i64 calls", "i64 total", "ptr log", "i64 what")}
   %took = sub i64 %end, %start
   %new_calls = add i64 %calls, 1
   %new_total = add i64 %total, %took
-  store i64 %new_calls, ptr %timing, align 8
+  store i64 %new_calls, ptr %calls_at, align 8
   store i64 %new_total, ptr %total_at, align 8
-  %log = load ptr, ptr %log_at, align 8
   %silent = icmp eq ptr %log, null
   br i1 %silent, label %leave, label %write
 write:
-  %what = load i64, ptr %what_at, align 8
   call void @write_event(ptr %log, i64 %what, i64 -1, i64 %start, i64 %end)
   br label %leave
 leave:
   ret void
-}
+}}
 """
 
 
 def _trace_chunk() -> str:
     """Run one chunk of the kernel a TracedCall names; note which worker ran it, and when."""
-    return """
-define void @stratal_trace_chunk(ptr %call, i64 %chunk, i32 %worker) {
-  %frame_at = getelementptr i8, ptr %call, i64 8
-  %logs_at = getelementptr i8, ptr %call, i64 16
-  %log_bytes_at = getelementptr i8, ptr %call, i64 24
-  %what_at = getelementptr i8, ptr %call, i64 32
-  %kernel = load ptr, ptr %call, align 8
-  %frame = load ptr, ptr %frame_at, align 8
-  %logs = load ptr, ptr %logs_at, align 8
-  %log_bytes = load i64, ptr %log_bytes_at, align 8
-  %what = load i64, ptr %what_at, align 8
+    return f"""
+define void @stratal_trace_chunk(ptr %call, i64 %chunk, i32 %worker) {{
+{load("%call", "ptr kernel", "ptr frame", "ptr logs", "i64 log_bytes", "i64 what")}
   %index = sext i32 %worker to i64
   %offset = mul i64 %index, %log_bytes
   %log = getelementptr i8, ptr %logs, i64 %offset
@@ -106,5 +89,5 @@ define void @stratal_trace_chunk(ptr %call, i64 %chunk, i32 %worker) {
   %end = call i64 @now()
   call void @write_event(ptr %log, i64 %what, i64 %chunk, i64 %start, i64 %end)
   ret void
-}
+}}
 """

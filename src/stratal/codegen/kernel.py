@@ -14,21 +14,21 @@ from typing import Final
 from stratal.base.errors import VerifyError
 from stratal.base.target import PLAIN, Instructions
 from stratal.base.vendor import NOT_TRANSPOSED, ROW_MAJOR, TRANSPOSED, symbol
+from stratal.codegen.cold_paths import WEIGHTS
 from stratal.codegen.placing import Scope
 from stratal.codegen.scalar import mangled, vector_of
-from stratal.codegen.seldom import WEIGHTS
 from stratal.codegen.streaming import LINE_BYTES, Streaming
 from stratal.codegen.types import memory_type, register_type
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Const, Load, Var
-from stratal.loops.matrix import matrix
+from stratal.loops.index import matrix
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import (
     Fail,
-    Fetch,
     For,
     If,
     Kernel,
+    Prefetch,
     ProductCall,
     Seq,
     Stmt,
@@ -58,11 +58,8 @@ class KernelEmitter(Streaming):
         self._end_runs()
         self._close_streams()
         lines = ["entry:", *self.scopes[0].lines, "  ret void"]
-        text = (
-            f"define void @{self.kernel.name}(ptr %frame, i64 %chunk, i32 %worker) #0 {{\n"
-            + "\n".join(lines)
-            + "\n}\n"
-        )
+        head = f"define void @{self.kernel.name}(ptr %frame, i64 %chunk, i32 %worker) #0 {{"
+        text = "\n".join((head, *lines, "}\n"))
         return "\n".join((text, *self.functions.values(), *sorted(self.scalars.declared))) + "\n"
 
     def _prologue(self) -> None:
@@ -74,9 +71,8 @@ class KernelEmitter(Streaming):
         if scratch:
             base, stride = self._frame_field(3), self._frame_field(4, "i64")
             worker = self._append("sext i32 %worker to i64")
-            mine = self._append(
-                f"getelementptr i8, ptr {base}, i64 {self._append(f'mul i64 {worker}, {stride}')}"
-            )
+            skipped = self._append(f"mul i64 {worker}, {stride}")
+            mine = self._append(f"getelementptr i8, ptr {base}, i64 {skipped}")
             offset = 0
             for buffer in scratch:
                 self.pointers[buffer] = self._append(f"getelementptr i8, ptr {mine}, i64 {offset}")
@@ -102,8 +98,8 @@ class KernelEmitter(Streaming):
             self._loop(stmt)
         elif isinstance(stmt, If):
             self._branch(stmt)
-        elif isinstance(stmt, Fetch):
-            self._fetch(stmt)
+        elif isinstance(stmt, Prefetch):
+            self._prefetch(stmt)
         elif isinstance(stmt, ProductCall):
             self._call(stmt)
         else:
@@ -231,18 +227,33 @@ class KernelEmitter(Streaming):
 
     def _fail(self, stmt: Fail) -> None:
         condition = self.value(stmt.condition, self.exec_mask)
-        if self._known(stmt.condition).vector:
-            condition = self._any(self._and(self.exec_mask, condition) or condition)
+        is_vector, code = self._known(stmt.condition).vector, str(stmt.code)
+        if not stmt.code:
+            code, condition = condition, self._not_zero(condition, is_vector)
+        if is_vector:
+            condition = self._and(self.exec_mask, condition) or condition
+            code = code if stmt.code else self._one_of(code, condition)
+            condition = self._any(condition)
         bad, good = self._fresh("bad")[1:], self._fresh("good")[1:]
         self.target = self.scopes[-1]
         self._line(f"  br i1 {condition}, label %{bad}, label %{good}")
         self._block(bad)
-        self._line(f"  store i64 {stmt.code}, ptr {self._frame_field(5)}")
+        self._line(f"  store i64 {code}, ptr {self._frame_field(5)}")
         self._close_streams()
         self._line("  ret void")
         self._block(good)
 
-    def _fetch(self, stmt: Fetch) -> None:
+    def _not_zero(self, code: str, is_vector: bool) -> str:
+        ty = vector_of("i64", self.lanes) if is_vector else "i64"
+        return self._emit_at_current(f"icmp ne {ty} {code}, {'zeroinitializer' if is_vector else 0}")
+
+    def _one_of(self, codes: str, mask: str) -> str:
+        """Return one of the error codes of lanes that fail."""
+        ty, bits = vector_of("i64", self.lanes), vector_of("i1", self.lanes)
+        failed = self._emit_at_current(f"select {bits} {mask}, {ty} {codes}, {ty} zeroinitializer")
+        return self.scalars.intrinsic(f"llvm.vector.reduce.umax.v{self.lanes}i64", "i64", [(ty, failed)])
+
+    def _prefetch(self, stmt: Prefetch) -> None:
         """Prefetch each cache line of a vector, to the second cache what is far ahead.
 
         What lies beyond a mask or the buffer does no harm. What is written past the caches is not fetched.
@@ -355,9 +366,8 @@ class KernelEmitter(Streaming):
             if count == 1:
                 piece, part = memory, self._append(f"extractelement {ty} {value}, i64 {first}")
             else:
-                lanes = ", ".join(f"i32 {k}" for k in range(first, first + count))
-                picked = f"{ty} {value}, {ty} poison, <{count} x i32> <{lanes}>"
-                piece, part = vector_of(memory, count), self._append(f"shufflevector {picked}")
+                piece = vector_of(memory, count)
+                part = self.scalars.shuffle(ty, value, "poison", range(first, first + count))
             self._line(f"  store {piece} {part}, ptr {at}, align {align}")
 
 

@@ -181,9 +181,7 @@ class Placing:
                 return joined._replace(depth=len(self.scopes) - 1, loads=True, changes=changes)
             last_branch = max((k for k, s in enumerate(self.scopes) if s.branch), default=0)
             return joined._replace(depth=max(joined.depth, last_branch), loads=True)
-        if (
-            isinstance(e, Guard) and self._known(e.value).loads
-        ):  # its mask may be joined with others right here
+        if isinstance(e, Guard) and self._known(e.value).loads:  # its mask may be joined with others here
             return joined._replace(depth=len(self.scopes) - 1, loads=True)
         if isinstance(e, Lanes):
             return Info(len(self.scopes) - 1, False, True, WITH_REGISTERS, tuple(self.env))

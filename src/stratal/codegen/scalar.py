@@ -35,14 +35,7 @@ def splat(text: str, scalar: str, lanes: int) -> str:
 
 _INTEGER: Final = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _FLOAT: Final = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_ROUND: Final = {
-    "sqrt": "sqrt",
-    "floor": "floor",
-    "ceil": "ceil",
-    "trunc": "trunc",
-    "rint": "rint",
-    "abs": "fabs",
-}
+_ROUND: Final = {**{fn: fn for fn in ("sqrt", "floor", "ceil", "trunc", "rint")}, "abs": "fabs"}
 _PAIRS: Final = {
     128: "llvm.x86.sse2.pmadd.wd",
     256: "llvm.x86.avx2.pmadd.wd",
@@ -86,6 +79,19 @@ class ScalarEmitter:
         self.declared.add(f"declare {result} @{name}({', '.join(t for t, _ in arguments)})")
         return self.emit(f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in arguments)})")
 
+    def shuffle(self, ty: str, a: str, b: str, lanes: Sequence[int]) -> str:
+        """Emit a vector of some lanes of two, those of the second numbered behind the first one's."""
+        numbers = ", ".join(f"i32 {k}" for k in lanes)
+        return self.emit(f"shufflevector {ty} {a}, {ty} {b}, <{len(lanes)} x i32> <{numbers}>")
+
+    def joined(self, parts: Sequence[str], scalar: str, lanes: int) -> str:
+        """Emit the vector of all lanes of equal vectors, a power of two of them, by pairs."""
+        while len(parts) > 1:
+            ty, lanes = vector_of(scalar, lanes), 2 * lanes
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.shuffle(ty, a, b, range(lanes)) for a, b in pairs]
+        return parts[0]
+
     def call(self, fn: str, args: Sequence[str], arg: DType, result: DType, lanes: int) -> str:
         """Emit `fn` on operands of dtype `arg` (for select, of the values) and return the result's name."""
         scalar = register_type(arg)
@@ -125,10 +131,7 @@ class ScalarEmitter:
             return self._dot2(args, lanes)
         if fn == "ldexp":
             return self._ldexp(args, scalar, ty, lanes)
-        if fn in (
-            "min",
-            "max",
-        ):  # x86 min and max give the second operand on NaN: repair when the first is NaN
+        if fn in ("min", "max"):  # x86 gives the second operand on NaN: repair when the first is NaN
             a, b = args
             mask = vector_of("i1", lanes)
             wins = self.emit(f"fcmp {'olt' if fn == 'min' else 'ogt'} {ty} {a}, {b}")
@@ -183,7 +186,7 @@ class ScalarEmitter:
             given = [(part, self._picked(a, ty, range(k, k + whole))) for a in args]
             mask = (f"i{whole}", "-1")
             scaled.append(self.intrinsic(form.instruction, part, [*given, given[0], mask, ("i32", "4")]))
-        return self._joined(scaled, scalar, whole)
+        return self.joined(scaled, scalar, whole)
 
     def _ldexp_by_products(self, args: Sequence[str], form: _Scale, ty: str, lanes: int) -> str:
         """Emit a * 2^(b//2) * 2^(b - b//2): the first product is exact, the second is rounded.
@@ -220,7 +223,7 @@ class ScalarEmitter:
         for k in range(0, lanes, whole):
             at = self._picked(index, vector_of("i32", lanes), range(k, k + whole))
             found.append(self.intrinsic(name, part, [(part, table), (numbers, at)]))
-        return self._joined(found, scalar, whole)
+        return self.joined(found, scalar, whole)
 
     def _pick8_by_bits(self, index: str, values: Sequence[str], scalar: str, lanes: int) -> str:
         """Emit the choice of a half of the table by each bit of the index, the lowest first."""
@@ -235,19 +238,7 @@ class ScalarEmitter:
 
     def _picked(self, value: str, ty: str, lanes: Sequence[int]) -> str:
         """Return some lanes of a vector."""
-        picked = ", ".join(f"i32 {k}" for k in lanes)
-        return self.emit(f"shufflevector {ty} {value}, {ty} poison, <{len(lanes)} x i32> <{picked}>")
-
-    def _joined(self, parts: list[str], scalar: str, lanes: int) -> str:
-        """Return the vector of all lanes of equal vectors, a power of two of them, by pairs."""
-        while len(parts) > 1:
-            both = ", ".join(f"i32 {k}" for k in range(2 * lanes))
-            ty, lanes = vector_of(scalar, lanes), 2 * lanes
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [
-                self.emit(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{both}>") for a, b in pairs
-            ]
-        return parts[0]
+        return self.shuffle(ty, value, "poison", lanes)
 
     # -- words of short numbers ------------------------------------------------------------------------------
     def _word(self, args: Sequence[str], bits: int, lanes: int) -> str:
@@ -374,9 +365,8 @@ class ScalarEmitter:
         value = self.emit(f"fdiv {ty} {a}, {d}")
         if fn == "irem":
             whole = self._float("trunc", [value], register_type(form), ty, lanes)
-            value = self._float(
-                "fma", [self.emit(f"fneg {ty} {whole}"), d, a], register_type(form), ty, lanes
-            )
+            minus = self.emit(f"fneg {ty} {whole}")
+            value = self._float("fma", [minus, d, a], register_type(form), ty, lanes)
         to = vector_of(register_type(arg), lanes)
         return self.emit(f"{'fptosi' if arg.kind == 'i' else 'fptoui'} {ty} {value} to {to}")
 
@@ -423,9 +413,8 @@ class ScalarEmitter:
         if source.is_float and lanes:
             return self._whole(value, source, target, lanes)
         if source.is_float:
-            name = (
-                f"llvm.fpto{'s' if target.kind == 'i' else 'u'}i.sat.{mangled(t, lanes)}.{mangled(s, lanes)}"
-            )
+            sign = "s" if target.kind == "i" else "u"
+            name = f"llvm.fpto{sign}i.sat.{mangled(t, lanes)}.{mangled(s, lanes)}"
             return self.intrinsic(name, tt, [(st, value)])
         if target.is_float:
             return self.emit(f"{'sitofp' if source.kind == 'i' else 'uitofp'} {st} {value} to {tt}")
@@ -441,22 +430,19 @@ class ScalarEmitter:
         LLVM's own conversion that ends at these takes vectors apart.
         """
         signed = target.kind == "i"
-        least, beyond = (
-            (-(1 << (target.bits - 1)), 1 << (target.bits - 1)) if signed else (0, 1 << target.bits)
-        )
+        beyond = 1 << (target.bits - signed)
+        least = -beyond if signed else 0
         s, t = register_type(source), register_type(target)
         st, tt, masks = vector_of(s, lanes), vector_of(t, lanes), vector_of("i1", lanes)
         low, high, zero = (splat(immediate(float(v), source), s, lanes) for v in (least, beyond, 0))
-        under, over = (
-            self.emit(f"fcmp {fn} {st} {value}, {end}") for fn, end in (("olt", low), ("oge", high))
-        )
+        under = self.emit(f"fcmp olt {st} {value}, {low}")
+        over = self.emit(f"fcmp oge {st} {value}, {high}")
         strange = self.emit(f"or {masks} {under}, {self.emit(f'fcmp uge {st} {value}, {high}')}")
         inside = self.emit(f"select {masks} {strange}, {st} {zero}, {st} {value}")
         whole = self.emit(f"fpto{'s' if signed else 'u'}i {st} {inside} to {tt}")
         for mask, end in ((under, least), (over, beyond - 1)):
-            whole = self.emit(
-                f"select {masks} {mask}, {tt} {splat(immediate(end, target), t, lanes)}, {tt} {whole}"
-            )
+            limit = splat(immediate(end, target), t, lanes)
+            whole = self.emit(f"select {masks} {mask}, {tt} {limit}, {tt} {whole}")
         return whole
 
     def _widen(self, value: str, source: DType, lanes: int) -> str:

@@ -7,9 +7,9 @@ from typing import Final
 
 from stratal.base.dtypes import DType, int32, int64
 from stratal.base.errors import VerifyError
+from stratal.codegen.cold_paths import ColdPaths
 from stratal.codegen.placing import NEVER, Form, Info, Place, lane_count, strays
 from stratal.codegen.scalar import mangled, splat, vector_of
-from stratal.codegen.seldom import Seldom
 from stratal.codegen.types import immediate, memory_type, register_type
 from stratal.loops import index
 from stratal.loops.expr import COMPARISONS, Buffer, Call, Const, Expr, Guard, Lanes, Load, Var
@@ -19,7 +19,7 @@ from stratal.loops.rebuild import substitute
 _ALGEBRA: Final = frozenset(("add", "sub", "mul", "floordiv", "mod", "min", "max"))
 
 
-class Values(Seldom):
+class Values(ColdPaths):
     """Emits values, addresses and loads."""
 
     # -- values ----------------------------------------------------------------------------------------------
@@ -47,10 +47,6 @@ class Values(Seldom):
         _, memo, key = self._entry(e, mask)
         return key in memo
 
-    def _get(self, e: Expr, mask: str | None) -> str:
-        _, memo, key = self._entry(e, mask)
-        return memo[key]
-
     def _one(self, e: Expr, info: Info, mask: str | None) -> str:
         if isinstance(e, Const):
             return self._immediate(e, e.dtype)
@@ -76,7 +72,7 @@ class Values(Seldom):
         self.target = self._home(info)[0]
         lanes = self.lanes if info.vector else 0
         if e.fn in RARE:
-            return self._rarely(e, args, lanes)
+            return self._cold_call(e, args, lanes)
         if e.fn in ("idiv", "irem") and lanes and e.dtype.bits == 64 and not isinstance(e.args[1], Const):
             return self._divided(e, args, lanes)
         value_arg = e.args[1] if e.fn in ("select", "pick8") else e.args[0]
@@ -117,7 +113,8 @@ class Values(Seldom):
         if isinstance(e, Const):
             number = self._immediate(e, form if vector else e.dtype)
             return splat(number, register_type(form), self.lanes) if vector else number
-        value = self._get(e, mask)
+        _, memo, key = self._entry(e, mask)
+        value = memo[key]
         if not vector:
             return value
         if e in self.env:
@@ -267,7 +264,7 @@ class Values(Seldom):
                 return self._append(f"load {vector_of(memory, self.lanes)}, ptr {pointer}, align {size}")
             if strays(buffer, place):
                 pointer = self._safe(pointer, self.pointers[buffer], mask)
-            return self._masked_load("load", memory, f"ptr align {size} {pointer}", mask)
+            return self._masked_load("load", memory, f"align {size} {pointer}", mask)
         if place.stride == -adjacent:
             return self._read_backwards(buffer, place, memory, info, mask)
         turned = self._turned(buffer, place, memory, mask)
@@ -275,8 +272,7 @@ class Values(Seldom):
             return turned
         pointers = self._pointers(buffer, place, mask)
         self.target = self._home(info)[0]
-        where = f"<{self.lanes} x ptr> align {size} {pointers}"
-        return self._masked_load("gather", memory, where, mask or "splat (i1 true)")
+        return self._masked_load("gather", memory, f"align {size} {pointers}", mask or "splat (i1 true)")
 
     def _read_backwards(self, buffer: Buffer, place: Place, memory: str, info: Info, mask: str | None) -> str:
         """Return what lies at a place whose lanes run towards memory's start, read forwards and turned."""
@@ -290,8 +286,7 @@ class Values(Seldom):
     def _backwards(self, element: str, value: str) -> str:
         """Return a vector with its last lane first."""
         ty = vector_of(element, self.lanes)
-        lanes = ", ".join(f"i32 {k}" for k in reversed(range(self.lanes)))
-        return self._append(f"shufflevector {ty} {value}, {ty} poison, <{self.lanes} x i32> <{lanes}>")
+        return self.scalars.shuffle(ty, value, "poison", range(self.lanes)[::-1])
 
     def _word(self, e: Expr) -> Load | None:
         """Return the first load of a word whose parts are neighbours in memory, which are one load."""
@@ -309,8 +304,7 @@ class Values(Seldom):
         at = "ptr" if kind == "load" else f"<{self.lanes} x ptr>"
         pointers = "p0" if kind == "load" else f"v{self.lanes}p0"
         name = f"llvm.masked.{kind}.{mangled(memory, self.lanes)}.{pointers}"
-        self.scalars.declared.add(f"declare {ty} @{name}({at}, {mask_ty}, {ty})")
-        return self._append(f"call {ty} @{name}({where}, {mask_ty} {mask}, {ty} zeroinitializer)")
+        return self.scalars.intrinsic(name, ty, [(at, where), (mask_ty, mask), (ty, "zeroinitializer")])
 
     def _safe(self, pointer: str, base: str, mask: str) -> str:
         """Return a pointer that may be read in any case: the buffer's start where the mask does not hold."""
@@ -420,9 +414,8 @@ class Values(Seldom):
         """Return a condition for each lane, with the iterations of unrolled loops filled in."""
         assert self.lane is not None
         values = {v: index.as_expr(k) for v, k in self.env.items()}
-        return [
-            substitute((condition,), {**values, self.lane: index.as_expr(k)})[0] for k in range(self.lanes)
-        ]
+        lanes = ({**values, self.lane: index.as_expr(k)} for k in range(self.lanes))
+        return [substitute((condition,), lane)[0] for lane in lanes]
 
     def _wide(self, e: Expr, value: str, mask: str | None) -> str:
         if not self._known(e).vector:
@@ -458,10 +451,8 @@ class Values(Seldom):
         while lanes > 1:
             half = lanes // 2
             ty = vector_of(scalar, lanes)
-            parts = [
-                self._append(f"shufflevector {ty} {value}, {ty} poison, <{half} x i32> <{_numbers(s, half)}>")
-                for s in (0, half)
-            ]
+            halves = range(half), range(half, lanes)
+            parts = [self.scalars.shuffle(ty, value, "poison", numbers) for numbers in halves]
             value = self.scalars.call(e.fn, parts, e.dtype, e.dtype, half)
             lanes = half
         result = self._append(f"extractelement {vector_of(scalar, 1)} {value}, i64 0")
@@ -485,7 +476,3 @@ class Values(Seldom):
                 )
             slot.append(constant)
         return tuple(slot)
-
-
-def _numbers(start: int, count: int) -> str:
-    return ", ".join(f"i32 {start + k}" for k in range(count))

@@ -44,20 +44,13 @@ from stratal.deferred.variable import group as group
 from stratal.deferred.variable import placeholder as placeholder
 from stratal.deferred.variable import trainable_variables as trainable_variables
 from stratal.deferred.variable import variables_initializer as variables_initializer
-from stratal.tensor import control, random
-from stratal.tensor.functions import FUNCTIONS
+from stratal.tensor.api.functions import FUNCTIONS
+from stratal.tensor.functions import random
+from stratal.tensor.transformations import control
 
 _RANDOM = (
-    "bernoulli",
-    "multinomial",
-    "normal",
-    "rand",
-    "rand_like",
-    "randint",
-    "randn",
-    "randn_like",
-    "randperm",
-)
+    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randn", "randn_like", "randperm",
+)  # fmt: skip
 _CONTROL = ("cond", "fori_loop", "host_call", "scan", "while_loop")
 
 

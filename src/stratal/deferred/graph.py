@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stratal.base.dims import Dim, Sym
 from stratal.base.dtypes import uint64
 from stratal.base.errors import (
     AttributeValueError,
@@ -21,14 +20,14 @@ from stratal.base.errors import (
     UndecidedError,
 )
 from stratal.graph.node import Input, Node
-from stratal.tensor.state import MODE, tracing
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.trace import Trace
+from stratal.tensor.values.state import MODE, tracing
+from stratal.tensor.values.trace import Trace
 
 if TYPE_CHECKING:
     from stratal.deferred.variable import Variable
 
-_LARGEST = 1 << 30  # a size that is left open
+LARGEST = 1 << 30  # a size that is left open
 _OPEN = "the size is open until a run: give placeholder a number in place of None"
 
 
@@ -114,10 +113,6 @@ class Graph:
             error.hint = _OPEN
         MODE.trace = self._before.pop()
         _DEFAULT.stack.remove(self)
-
-    def open_size(self, name: str) -> Dim:
-        """Return the symbol of a size that is known when a session runs."""
-        return Sym.named(name, 1, _LARGEST)
 
 
 class _Default(threading.local):

@@ -14,7 +14,7 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, NotDifferentiableError
 from stratal.deferred.graph import Deferred, builds
 from stratal.deferred.variable import Operation, Variable, assign, assign_add, gradients, group
-from stratal.tensor.elementwise import FUNCTIONS, cast
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast
 from stratal.tensor.tensor import Tensor
 
 Pair = tuple[Any, Variable]  # a gradient, or None, and what it is of

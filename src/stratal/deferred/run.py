@@ -12,10 +12,11 @@ from stratal.deferred.instantiate import asks_size, instantiate
 from stratal.deferred.variable import Operation, Variable, merge_writes
 from stratal.graph.graph import Graph as CompiledGraph
 from stratal.graph.node import Input, Node, topological
-from stratal.tensor import values
 from stratal.tensor.capture import Compiled
-from stratal.tensor.handles import CONSTANT, node_of, rebind
 from stratal.tensor.tensor import Tensor, wrap
+from stratal.tensor.values import values
+from stratal.tensor.values.handle import CONSTANT
+from stratal.tensor.values.handles import node_of, rebind
 
 Places = dict[str, tuple[int, int]]  # of open sizes: a fed tensor's number and one of its axes
 
@@ -129,15 +130,13 @@ def _open_sizes(nodes: Sequence[Node]) -> set[str]:
     """Return the names of open sizes that results depend on."""
     found: set[str] = set()
     for node in nodes:
-        shape = [node.inputs[0].shape[node.op.attributes["axis"]]] if asks_size(node) else _shape(node)
+        shape: Sequence[Any] = getattr(node.type, "shape", ())
+        if asks_size(node):
+            shape = [node.inputs[0].shape[node.op.attributes["axis"]]]
         for n in shape:
             if isinstance(n, Sym):
                 found |= atoms_of(n)
     return found
-
-
-def _shape(node: Node) -> Sequence[Any]:
-    return getattr(node.type, "shape", ())
 
 
 def _shown(node: Node) -> str:

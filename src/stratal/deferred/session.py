@@ -17,8 +17,8 @@ from stratal.deferred.variable import Operation, Variable, node_in
 from stratal.graph.node import Node
 from stratal.runtime.storage import Storage
 from stratal.tensor.arrays import Array
-from stratal.tensor.state import MODE, no_grad, tracing
 from stratal.tensor.tensor import Tensor, hold, tensor
+from stratal.tensor.values.state import MODE, no_grad, tracing
 
 
 class Session:

@@ -12,16 +12,26 @@ from stratal.base.dims import Sym
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
-from stratal.deferred.graph import Deferred, Graph, Runs, builds, get_default_graph, graph_of, run_by_default
+from stratal.deferred.graph import (
+    LARGEST,
+    Deferred,
+    Graph,
+    Runs,
+    builds,
+    get_default_graph,
+    graph_of,
+    run_by_default,
+)
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.tensor import values
 from stratal.tensor.build import as_tensor, where_now
-from stratal.tensor.elementwise import cast
-from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, blank, look, node_of
-from stratal.tensor.shapes import broadcast_to
-from stratal.tensor.state import tracing
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor, tensor, wrap
+from stratal.tensor.values import values
+from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, enter_trace, initialize
+from stratal.tensor.values.handles import look, node_of
+from stratal.tensor.values.state import tracing
 
 
 def placeholder(dtype: Any, shape: Sequence[Any] | None = None, name: str = "") -> Deferred:
@@ -36,7 +46,7 @@ def placeholder(dtype: Any, shape: Sequence[Any] | None = None, name: str = "") 
             hint="sizes may be open: placeholder(float32, [None, 784])",
         )  # fmt: skip
     graph = get_default_graph()
-    sizes = [_size(graph, k, n) for k, n in enumerate(shape)]
+    sizes = [_size(k, n) for k, n in enumerate(shape)]
     type_ = TensorType(as_dtype(dtype), tuple(sizes))
     made = Deferred.__new__(Deferred)
     _become_input(made, graph, type_, name or "placeholder")
@@ -46,9 +56,9 @@ def placeholder(dtype: Any, shape: Sequence[Any] | None = None, name: str = "") 
     return made
 
 
-def _size(graph: Graph, axis: int, size: Any) -> Any:
+def _size(axis: int, size: Any) -> Any:
     if size is None or isinstance(size, str):
-        return graph.open_size(size or f"open{axis}")
+        return Sym.named(size or f"open{axis}", 1, LARGEST)
     if isinstance(size, bool) or not hasattr(size, "__index__") or int(size) < 0:
         raise ShapeError("placeholder: a size is an int, a name or None", got=repr(size))
     return int(size)
@@ -56,10 +66,9 @@ def _size(graph: Graph, axis: int, size: Any) -> Any:
 
 def _become_input(made: Deferred, graph: Graph, type_: TensorType, label: str) -> None:
     """Make a new tensor one of a graph that is no result of others."""
-    blank(made, type_)
-    made._node = values.placeholder(label, type_, graph.trace.name, where_now())
-    made._track = TRACKED if type_.dtype.is_inexact else CONSTANT
-    made._trace = graph.trace
+    node = values.placeholder(label, type_, graph.trace.name, where_now())
+    initialize(made, type_, node, TRACKED if type_.dtype.is_inexact else CONSTANT)
+    enter_trace(made, graph.trace)
 
 
 class Operation:

@@ -12,6 +12,7 @@ from stratal.distributions.continuous import HalfNormal as HalfNormal
 from stratal.distributions.continuous import Laplace as Laplace
 from stratal.distributions.continuous import Normal as Normal
 from stratal.distributions.continuous import Uniform as Uniform
+from stratal.distributions.continuous import VonMises as VonMises
 from stratal.distributions.counts import Binomial as Binomial
 from stratal.distributions.counts import Multinomial as Multinomial
 from stratal.distributions.counts import NegativeBinomial as NegativeBinomial
@@ -24,6 +25,7 @@ from stratal.distributions.discrete import (
     OneHotCategoricalStraightThrough as OneHotCategoricalStraightThrough,
 )
 from stratal.distributions.distribution import Distribution as Distribution
+from stratal.distributions.distribution import Independent as Independent
 from stratal.distributions.gammas import Beta as Beta
 from stratal.distributions.gammas import Chi2 as Chi2
 from stratal.distributions.gammas import Dirichlet as Dirichlet
@@ -31,12 +33,11 @@ from stratal.distributions.gammas import FisherSnedecor as FisherSnedecor
 from stratal.distributions.gammas import Gamma as Gamma
 from stratal.distributions.gammas import InverseGamma as InverseGamma
 from stratal.distributions.gammas import StudentT as StudentT
-from stratal.distributions.independent import Independent as Independent
 from stratal.distributions.kl import kl_divergence as kl_divergence
 from stratal.distributions.kl import register_kl as register_kl
-from stratal.distributions.low_rank import LowRankMultivariateNormal as LowRankMultivariateNormal
 from stratal.distributions.matrices import LKJCholesky as LKJCholesky
 from stratal.distributions.matrices import Wishart as Wishart
+from stratal.distributions.multivariate import LowRankMultivariateNormal as LowRankMultivariateNormal
 from stratal.distributions.multivariate import MixtureSameFamily as MixtureSameFamily
 from stratal.distributions.multivariate import MultivariateNormal as MultivariateNormal
 from stratal.distributions.relaxed import ExpRelaxedCategorical as ExpRelaxedCategorical
@@ -50,4 +51,3 @@ from stratal.distributions.transformed import Pareto as Pareto
 from stratal.distributions.transformed import TransformedDistribution as TransformedDistribution
 from stratal.distributions.transformed import Weibull as Weibull
 from stratal.distributions.transforms import *  # noqa: F403
-from stratal.distributions.von_mises import VonMises as VonMises

@@ -6,22 +6,22 @@ import math
 from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError
-from stratal.distributions.distribution import NONNEGATIVE, POSITIVE, REAL, Distribution, Rule
-from stratal.special import erfinv, ndtr
-from stratal.tensor import random
-from stratal.tensor.elementwise import atan, exp, expm1, log, log1p, sign, tan, where
-from stratal.tensor.state import MODE
+from stratal.distributions import draws
+from stratal.distributions.distribution import NONNEGATIVE, POSITIVE, REAL, Distribution, Located, Rule
+from stratal.special import erfinv, i0e, i1e, ndtr
+from stratal.tensor.functions import random
+from stratal.tensor.functions.elementwise import atan, cos, exp, expm1, log, log1p, sign, tan, where
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import MODE, no_grad
 
 _EULER = 0.5772156649015329
 
 
-class _LocationScale(Distribution):
+class _LocationScale(Located):
     """A distribution moved by `loc` and stretched by `scale`."""
 
     parameters: ClassVar[dict[str, Rule]] = {"loc": REAL, "scale": POSITIVE}
     has_rsample = True
-    loc: Tensor
     scale: Tensor
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
@@ -29,14 +29,6 @@ class _LocationScale(Distribution):
 
     def _standard(self, value: Any) -> Tensor:
         return (self._asked(value) - self.loc) / self.scale
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
 
 
 class Normal(_LocationScale):
@@ -136,8 +128,8 @@ class Gumbel(_LocationScale):
         return math.pi**2 / 6 * self.scale * self.scale
 
 
-class HalfNormal(Distribution):
-    """The absolute value of a normal variable of mean 0 and deviation `scale`."""
+class _Half(Distribution):
+    """The absolute value of a variable about 0 that `scale` stretches."""
 
     parameters: ClassVar[dict[str, Rule]] = {"scale": POSITIVE}
     support = NONNEGATIVE
@@ -146,6 +138,14 @@ class HalfNormal(Distribution):
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(validate_args, scale=scale)
+
+    @property
+    def mode(self) -> Tensor:
+        return self.scale * 0.0
+
+
+class HalfNormal(_Half):
+    """The absolute value of a normal variable of mean 0 and deviation `scale`."""
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         return self.scale * abs(random.standard_normal(self._extended(sample_shape), dtype=self.dtype))
@@ -169,24 +169,12 @@ class HalfNormal(Distribution):
         return self.scale * math.sqrt(2 / math.pi)
 
     @property
-    def mode(self) -> Tensor:
-        return self.scale * 0.0
-
-    @property
     def variance(self) -> Tensor:
         return self.scale * self.scale * (1 - 2 / math.pi)
 
 
-class HalfCauchy(Distribution):
+class HalfCauchy(_Half):
     """The absolute value of a Cauchy variable about 0; without mean and variance (infinite)."""
-
-    parameters: ClassVar[dict[str, Rule]] = {"scale": POSITIVE}
-    support = NONNEGATIVE
-    has_rsample = True
-    scale: Tensor
-
-    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        super().__init__(validate_args, scale=scale)
 
     def log_prob(self, value: Any) -> Tensor:
         z = self._asked(value) / self.scale
@@ -204,10 +192,6 @@ class HalfCauchy(Distribution):
     @property
     def mean(self) -> Tensor:
         return self.scale * math.inf
-
-    @property
-    def mode(self) -> Tensor:
-        return self.scale * 0.0
 
     @property
     def variance(self) -> Tensor:
@@ -287,3 +271,31 @@ class Uniform(Distribution):
     @property
     def variance(self) -> Tensor:
         return (self.high - self.low) ** 2 / 12
+
+
+class VonMises(Located):
+    """exp(concentration cos(x - loc)) / (2 pi I0(concentration)) of angles in [-pi, pi]."""
+
+    parameters: ClassVar[dict[str, Rule]] = {"loc": REAL, "concentration": POSITIVE}
+    concentration: Tensor
+
+    def __init__(self, loc: Any, concentration: Any, validate_args: bool | None = None) -> None:
+        super().__init__(validate_args, loc=loc, concentration=concentration)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        with no_grad():
+            turned = draws.von_mises(self._wide(self.concentration, sample_shape)) + self.loc
+            return ((turned + math.pi) % (2 * math.pi) - math.pi).detach()
+
+    def log_prob(self, value: Any) -> Tensor:
+        less = cos(self._asked(value) - self.loc) - 1
+        return self.concentration * less - math.log(2 * math.pi) - log(i0e(self.concentration))
+
+    def entropy(self) -> Tensor:
+        ratio = i1e(self.concentration) / i0e(self.concentration)
+        return math.log(2 * math.pi) + log(i0e(self.concentration)) + self.concentration * (1 - ratio)
+
+    @property
+    def variance(self) -> Tensor:
+        """The circular variance."""
+        return 1 - i1e(self.concentration) / i0e(self.concentration)

@@ -19,10 +19,10 @@ from stratal.distributions.distribution import (
 )
 from stratal.special import lgamma, log_expit, xlogy
 from stratal.tensor.composites.arithmetic import softplus
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import exp, floor, maximum, minimum, where
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import exp, floor, maximum, minimum, where
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 
 class Poisson(Distribution):
@@ -150,11 +150,7 @@ class Multinomial(Categorical):
     support = ("whole numbers from 0 up", lambda x: (x >= 0) & (x % 1 == 0))
 
     def __init__(
-        self,
-        total_count: int = 1,
-        probs: Any = None,
-        logits: Any = None,
-        validate_args: bool | None = None,
+        self, total_count: int = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
         if not hasattr(total_count, "__index__") or int(total_count) < 0:
             raise AttributeValueError("Multinomial: total_count is a number of draws", got=repr(total_count))

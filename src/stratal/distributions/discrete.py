@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 from stratal.base.errors import AttributeValueError
 from stratal.distributions.distribution import BIT, COUNT, NONNEGATIVE, REAL, UNIT, Distribution, Rule
 from stratal.special import logsumexp, xlogy
-from stratal.tensor import random
 from stratal.tensor.build import broadcast_shapes
 from stratal.tensor.composites.arithmetic import softplus
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import exp, floor, log, log1p, maximum, minimum, sigmoid, where
-from stratal.tensor.indexing import take_along_axis
-from stratal.tensor.shapes import broadcast_to
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions import random
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import exp, floor, log, log1p, maximum, minimum, sigmoid, where
+from stratal.tensor.functions.indexing import take_along_axis
+from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 _EDGE = 1.1920929e-07  # PyTorch's clamp of probabilities before their logarithms: float32's epsilon
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from stratal.base.errors import AttributeValueError, StratalError
-from stratal.tensor import random
+from stratal.base.errors import AttributeValueError, NotGivenError
+from stratal.tensor.api.explained import explain_methods
 from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, default_float, normalise
-from stratal.tensor.elementwise import exp, maximum, sqrt
-from stratal.tensor.explained import explain_methods
-from stratal.tensor.shapes import broadcast_to
-from stratal.tensor.state import MODE, no_grad
+from stratal.tensor.functions import random
+from stratal.tensor.functions.elementwise import exp, maximum, sqrt
+from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import MODE, no_grad
 
 Rule = tuple[str, Callable[[Tensor], Tensor]]  # in words, and where it holds
 
@@ -36,10 +36,6 @@ def sizes(sample_shape: Any) -> tuple[int, ...]:
     if any(not hasattr(n, "__index__") for n in found):
         raise AttributeValueError("sample_shape is a sequence of sizes", got=repr(sample_shape))
     return found
-
-
-class NotGivenError(StratalError, NotImplementedError):
-    """What a distribution does not have, such as differentiable draws of classes."""
 
 
 class Distribution:
@@ -191,3 +187,79 @@ class Distribution:
             for name, value in ((name, getattr(self, name)) for name in self._given)
         }
         return type(self)(**wide, validate_args=False)
+
+
+class Located(Distribution):
+    """A distribution whose mean and mode are its `loc`."""
+
+    loc: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        return self.loc
+
+
+class Independent(Distribution):
+    """`base` with its last `reinterpreted_batch_ndims` axes of the batch as axes of the event.
+
+    Draws and moments are those of the base; log-densities and entropies are summed over these axes.
+    """
+
+    def __init__(
+        self,
+        base_distribution: Distribution,
+        reinterpreted_batch_ndims: int,
+        validate_args: bool | None = None,
+    ) -> None:
+        base, count = base_distribution, reinterpreted_batch_ndims
+        if not 0 <= count <= len(base.batch_shape):
+            raise AttributeValueError(
+                "Independent: reinterprets at most as many axes as the batch has",
+                got=f"{count} of {list(base.batch_shape)}",
+            )
+        self.base_dist, self.reinterpreted_batch_ndims = base, count
+        self.validate_args, self.dtype = base.validate_args, base.dtype
+        self.has_rsample = base.has_rsample  # type: ignore[misc]  # as its base
+        cut = len(base.batch_shape) - count
+        self.batch_shape, self.event_shape = base.batch_shape[:cut], base.batch_shape[cut:] + base.event_shape
+
+    def __repr__(self) -> str:
+        return f"Independent({self.base_dist}, {self.reinterpreted_batch_ndims})"
+
+    def sum_events(self, x: Tensor) -> Tensor:
+        """Return `x`, of one value per element of the base's batch, summed over the event."""
+        count = self.reinterpreted_batch_ndims
+        return x.sum(axis=tuple(range(-count, 0))) if count else x
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.base_dist.rsample(sample_shape)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return self.base_dist.sample(sample_shape)
+
+    def log_prob(self, value: Any) -> Tensor:
+        return self.sum_events(self.base_dist.log_prob(value))
+
+    def entropy(self) -> Tensor:
+        return self.sum_events(self.base_dist.entropy())
+
+    @property
+    def mean(self) -> Tensor:
+        return self.base_dist.mean
+
+    @property
+    def mode(self) -> Tensor:
+        return self.base_dist.mode
+
+    @property
+    def variance(self) -> Tensor:
+        return self.base_dist.variance
+
+    def expand(self, batch_shape: Any) -> Any:
+        count = self.reinterpreted_batch_ndims
+        kept = self.base_dist.batch_shape[len(self.base_dist.batch_shape) - count :]
+        return Independent(self.base_dist.expand((*batch_shape, *kept)), count)

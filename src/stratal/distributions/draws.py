@@ -11,10 +11,8 @@ from collections.abc import Callable
 
 from stratal.special import lgamma
 from stratal.special.incomplete import gamma_quantile_slope
-from stratal.tensor import random
-from stratal.tensor.control import while_loop
-from stratal.tensor.custom import custom_jvp
-from stratal.tensor.elementwise import (
+from stratal.tensor.functions import random
+from stratal.tensor.functions.elementwise import (
     abs,
     acos,
     cast,
@@ -30,8 +28,10 @@ from stratal.tensor.elementwise import (
     sqrt,
     where,
 )
-from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.transformations.control import while_loop
+from stratal.tensor.transformations.custom import custom_jvp
+from stratal.tensor.values.state import no_grad
 
 _TINY = 1e-38  # what a uniform number is at least, so that it has a logarithm
 _TURNS = 1000  # never reached: each turn accepts half of what is left or more
@@ -60,8 +60,7 @@ def _accepted(
         return turn + 1, where(done, kept, value), done | accepted
 
     start = (tensor(0), like * 0.0, ~wanted)
-    found: Tensor = while_loop(lambda s: (s[0] < _TURNS) & ~s[2].all(), again, start)[1]
-    return found
+    return while_loop(lambda s: (s[0] < _TURNS) & ~s[2].all(), again, start)[1]
 
 
 # -- gamma ---------------------------------------------------------------------------------------------------
@@ -116,8 +115,7 @@ def _summed(first: Tensor, ratio: Callable[[Tensor], Tensor]) -> Tensor:
         return turn + 1.0, where(below, count + 1.0, count), probability, total + probability
 
     start = (Tensor(0.0, dtype=first.dtype), first * 0.0, first, first)
-    count: Tensor = while_loop(lambda s: (s[0] < _MOST) & (s[3] < drawn).any(), step, start)[1]
-    return count
+    return while_loop(lambda s: (s[0] < _MOST) & (s[3] < drawn).any(), step, start)[1]
 
 
 def poisson(rate: Tensor) -> Tensor:

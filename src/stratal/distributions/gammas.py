@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from stratal.distributions import draws
 from stratal.distributions.distribution import NONNEGATIVE, POSITIVE, REAL, SIMPLEX, UNIT, Distribution, Rule
 from stratal.special import betainc, betaln, digamma, gammainc, gammaincc, lgamma, xlog1py, xlogy
-from stratal.tensor import random
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import exp, log, log1p, maximum, sigmoid, where
-from stratal.tensor.info import finfo
-from stratal.tensor.reductions import softmax
+from stratal.tensor.api.info import finfo
+from stratal.tensor.functions import random
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import exp, log, log1p, maximum, sigmoid, where
+from stratal.tensor.functions.reductions import softmax
 from stratal.tensor.tensor import Tensor
 
 
@@ -21,17 +21,22 @@ def positive(x: Tensor) -> Tensor:
     return maximum(x, finfo(x.dtype).tiny)
 
 
-class Gamma(Distribution):
-    """rate^a x^(a-1) exp(-rate x) / gamma(a), a the `concentration`."""
+class _ShapeAndRate(Distribution):
+    """A distribution by the two parameters of gamma variables."""
 
     parameters: ClassVar[dict[str, Rule]] = {"concentration": POSITIVE, "rate": POSITIVE}
-    support = NONNEGATIVE
     has_rsample = True
     concentration: Tensor
     rate: Tensor
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         super().__init__(validate_args, concentration=concentration, rate=rate)
+
+
+class Gamma(_ShapeAndRate):
+    """rate^a x^(a-1) exp(-rate x) / gamma(a), a the `concentration`."""
+
+    support = NONNEGATIVE
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         drawn = draws.log_gamma(self._wide(self.concentration, sample_shape))
@@ -72,17 +77,10 @@ class Chi2(Gamma):
         self.concentration, self.rate = 0.5 * self.df, 0.0 * self.df + 0.5
 
 
-class InverseGamma(Distribution):
+class InverseGamma(_ShapeAndRate):
     """One over a gamma variable of the same parameters."""
 
-    parameters: ClassVar[dict[str, Rule]] = {"concentration": POSITIVE, "rate": POSITIVE}
     support = POSITIVE
-    has_rsample = True
-    concentration: Tensor
-    rate: Tensor
-
-    def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
-        super().__init__(validate_args, concentration=concentration, rate=rate)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         drawn = draws.log_gamma(self._wide(self.concentration, sample_shape))

@@ -6,21 +6,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from stratal.base.errors import NotGivenError
 from stratal.distributions.continuous import Cauchy, Exponential, Gumbel, HalfNormal, Laplace, Normal, Uniform
 from stratal.distributions.counts import Binomial, Poisson
 from stratal.distributions.discrete import Bernoulli, Categorical, Geometric, OneHotCategorical
-from stratal.distributions.distribution import Distribution, NotGivenError
+from stratal.distributions.distribution import Distribution, Independent
 from stratal.distributions.gammas import Beta, Dirichlet, Gamma
-from stratal.distributions.independent import Independent
-from stratal.distributions.low_rank import LowRankMultivariateNormal
 from stratal.distributions.matrices import Wishart
-from stratal.distributions.multivariate import MultivariateNormal
+from stratal.distributions.multivariate import LowRankMultivariateNormal, MultivariateNormal
 from stratal.distributions.transformed import LogNormal, Pareto, TransformedDistribution
 from stratal.linalg import diagonal, solve_triangular
 from stratal.special import betaln, digamma, erf, lgamma, mvlgamma, xlogy
 from stratal.tensor.composites.arithmetic import softplus
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import exp, log, log1p, where
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import exp, log, log1p, where
 from stratal.tensor.tensor import Tensor
 
 _EULER = 0.5772156649015329
@@ -204,13 +203,9 @@ def _categorical(p: Any, q: Any) -> Tensor:
 
 
 # -- of two families -----------------------------------------------------------------------------------------
-def _off(p: Any, q: Any) -> Tensor:
-    """Return the mean square of p's distance from q's mean, in q's deviations."""
-    return ((p.mean - q.loc) ** 2 + p.variance) / q.scale**2
-
-
 def _to_normal(p: Any, q: Any) -> Tensor:
-    return -p.entropy() + 0.5 * math.log(2 * math.pi) + log(q.scale) + 0.5 * _off(p, q)
+    off = ((p.mean - q.loc) ** 2 + p.variance) / q.scale**2  # the mean square, in q's deviations
+    return -p.entropy() + 0.5 * math.log(2 * math.pi) + log(q.scale) + 0.5 * off
 
 
 def _to_exponential(p: Any, q: Any) -> Tensor:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.distributions import draws
 from stratal.distributions.distribution import POSITIVE, Distribution, Rule
 from stratal.distributions.gammas import Beta, positive
-from stratal.distributions.multivariate import LOWER, SYMMETRIC, factor_of, one_form
+from stratal.distributions.multivariate import LOWER, SYMMETRIC, ByCovariance, factor_of, one_form
 from stratal.linalg import diagonal, eigvalsh, slogdet, solve_triangular
 from stratal.special import digamma, lgamma, mvlgamma
-from stratal.tensor import random
+from stratal.tensor.api.info import finfo
 from stratal.tensor.build import as_tensor
 from stratal.tensor.composites.matrices import diag_embed
-from stratal.tensor.creation import arange, eye, tril
-from stratal.tensor.elementwise import exp, log, maximum, sqrt, where
-from stratal.tensor.info import finfo
-from stratal.tensor.linear import matmul
-from stratal.tensor.shapes import broadcast_to
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions import random
+from stratal.tensor.functions.creation import arange, tril
+from stratal.tensor.functions.elementwise import exp, log, maximum, sqrt, where
+from stratal.tensor.functions.linear import matmul
+from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 COVARIANCE: Rule = (
     "symmetric and positive definite",
@@ -34,7 +33,7 @@ CORRELATION_FACTOR: Rule = (
 )
 
 
-class Wishart(Distribution):
+class Wishart(ByCovariance):
     """The sum of x x^T over `df` draws of a normal vector x without mean, by the covariance of x, its inverse
     `precision_matrix`, or a factor; `df` may be any number above n - 1, n the size of x.
 
@@ -49,7 +48,6 @@ class Wishart(Distribution):
     support = COVARIANCE
     has_rsample = True
     df: Tensor
-    scale_tril: Tensor
 
     def __init__(
         self,
@@ -69,15 +67,6 @@ class Wishart(Distribution):
         above: Rule = (f"greater than {self._size - 1}, the size - 1", lambda x: x > self._size - 1)
         self._check("df", self.df, above)
         self.scale_tril = factor_of(name, getattr(self, name))
-
-    @cached_property
-    def covariance_matrix(self) -> Tensor:
-        return matmul(self.scale_tril, self.scale_tril.mT)
-
-    @cached_property
-    def precision_matrix(self) -> Tensor:
-        inverse = solve_triangular(self.scale_tril, eye(self._size, dtype=self.dtype), upper=False)
-        return matmul(inverse.mT, inverse)
 
     def _halves(self) -> Tensor:
         """Return (df - k) / 2 for rows k: half the degrees of freedom of the squares on the diagonal."""

@@ -13,10 +13,10 @@ from stratal.distributions.distribution import REAL, SIMPLEX, UNIT, Distribution
 from stratal.distributions.transformed import TransformedDistribution
 from stratal.distributions.transforms import ExpTransform, SigmoidTransform
 from stratal.special import lgamma, logit, logsumexp
-from stratal.tensor import random
 from stratal.tensor.build import as_tensor
 from stratal.tensor.composites.arithmetic import softplus
-from stratal.tensor.elementwise import log
+from stratal.tensor.functions import random
+from stratal.tensor.functions.elementwise import log
 from stratal.tensor.tensor import Tensor
 
 

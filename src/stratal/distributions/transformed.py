@@ -7,22 +7,22 @@ from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError
 from stratal.distributions.continuous import Exponential, Normal, Uniform
-from stratal.distributions.distribution import POSITIVE, REAL, SIMPLEX, UNIT, Distribution, Rule
-from stratal.distributions.independent import Independent
+from stratal.distributions.distribution import POSITIVE, REAL, SIMPLEX, UNIT, Distribution, Independent, Rule
 from stratal.distributions.transforms import (
     AffineTransform,
     ExpTransform,
     PowerTransform,
     StickBreakingTransform,
+    Transform,
     composed,
     sum_last,
 )
 from stratal.special import betaln, digamma, lgamma
 from stratal.tensor.build import as_tensor
-from stratal.tensor.elementwise import exp, expm1, log, where
-from stratal.tensor.shapes import broadcast_to
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.elementwise import exp, expm1, log, where
+from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 _EULER = 0.5772156649015329
 
@@ -118,17 +118,12 @@ class _Named(TransformedDistribution):
     def expand(self, batch_shape: Any) -> Any:
         return Distribution.expand(self, batch_shape)
 
-    def _unit(self) -> Distribution:
-        """Return a variable uniform in (0, 1), one per element of the batch."""
-        first = getattr(self, self._given[0])
-        return Uniform(0 * first, 0 * first + 1, validate_args=False)
 
-
-class LogNormal(_Named):
-    """The exponential of a normal variable of mean `loc` and deviation `scale`."""
+class _OfNormal(_Named):
+    """What a map makes of a normal variable of mean `loc` and deviation `scale`."""
 
     parameters: ClassVar[dict[str, Rule]] = {"loc": REAL, "scale": POSITIVE}
-    support = POSITIVE
+    map: ClassVar[type[Transform]]
     loc: Tensor
     scale: Tensor
 
@@ -136,7 +131,13 @@ class LogNormal(_Named):
         super().__init__(validate_args, loc=loc, scale=scale)
 
     def parts(self) -> tuple[Distribution, Any]:
-        return Normal(self.loc, self.scale, validate_args=False), ExpTransform()
+        return Normal(self.loc, self.scale, validate_args=False), self.map()
+
+
+class LogNormal(_OfNormal):
+    """The exponential of a normal variable of mean `loc` and deviation `scale`."""
+
+    support, map = POSITIVE, ExpTransform
 
     def entropy(self) -> Tensor:
         return self.base_dist.entropy() + self.loc
@@ -155,19 +156,10 @@ class LogNormal(_Named):
         return expm1(square) * exp(2 * self.loc + square)
 
 
-class LogisticNormal(_Named):
+class LogisticNormal(_OfNormal):
     """Shares of a whole, one more than the normal variables they are made of by breaking a stick."""
 
-    parameters: ClassVar[dict[str, Rule]] = {"loc": REAL, "scale": POSITIVE}
-    support = SIMPLEX
-    loc: Tensor
-    scale: Tensor
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        super().__init__(validate_args, loc=loc, scale=scale)
-
-    def parts(self) -> tuple[Distribution, Any]:
-        return Normal(self.loc, self.scale, validate_args=False), StickBreakingTransform()
+    support, map = SIMPLEX, StickBreakingTransform
 
     def expand(self, batch_shape: Any) -> Any:
         shape = (*batch_shape, self.loc.shape[-1])
@@ -261,7 +253,8 @@ class Kumaraswamy(_Named):
         super().__init__(validate_args, concentration1=concentration1, concentration0=concentration0)
 
     def parts(self) -> tuple[Distribution, Any]:
-        return self._unit(), [
+        unit = Uniform(0 * self.concentration1, 0 * self.concentration1 + 1, validate_args=False)
+        return unit, [
             PowerTransform(1 / self.concentration0), AffineTransform(1.0, -1.0),
             PowerTransform(1 / self.concentration1),
         ]  # fmt: skip

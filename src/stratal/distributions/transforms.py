@@ -10,13 +10,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from stratal.base.errors import AttributeValueError
-from stratal.distributions.distribution import NotGivenError
+from stratal.base.errors import AttributeValueError, NotGivenError, not_given
 from stratal.special import log_expit
+from stratal.tensor.api.explained import explain_methods
+from stratal.tensor.api.info import finfo
 from stratal.tensor.build import as_tensor
 from stratal.tensor.composites.arithmetic import softplus
-from stratal.tensor.creation import arange, eye, tril
-from stratal.tensor.elementwise import (
+from stratal.tensor.functions.creation import arange, eye, tril
+from stratal.tensor.functions.elementwise import (
     abs,
     atanh,
     exp,
@@ -31,10 +32,8 @@ from stratal.tensor.elementwise import (
     tanh,
     where,
 )
-from stratal.tensor.explained import explain_methods
-from stratal.tensor.info import finfo
-from stratal.tensor.reductions import cumprod, softmax
-from stratal.tensor.shapes import concat
+from stratal.tensor.functions.reductions import cumprod, softmax
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
 
 __all__ = [
@@ -61,11 +60,11 @@ class Transform:
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the image of a point."""
-        raise NotImplementedError
+        raise not_given(self, "forward", "define forward(self, x) in the class")
 
     def inverse(self, y: Tensor) -> Tensor:
         """Return the point with an image."""
-        raise NotImplementedError
+        raise not_given(self, "inverse", "define inverse(self, y) in the class")
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         """Return log |det dy/dx| at x, whose image is y."""

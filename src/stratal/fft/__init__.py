@@ -7,24 +7,27 @@ transform to complex64, float64 to complex128; 16-bit floats are refused. They a
 to any order.
 """
 
-from stratal.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
 from stratal.fft.transforms import (
     fft,
     fft2,
+    fftfreq,
     fftn,
+    fftshift,
     hfft,
     ifft,
     ifft2,
     ifftn,
+    ifftshift,
     ihfft,
     irfft,
     irfft2,
     irfftn,
     rfft,
     rfft2,
+    rfftfreq,
     rfftn,
 )
-from stratal.tensor.explained import explain_all
+from stratal.tensor.api.explained import explain_all
 
 __all__ = [
     "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft",

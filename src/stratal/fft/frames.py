@@ -7,13 +7,14 @@ from typing import Any
 from stratal.base.errors import AttributeValueError, ShapeError, StratalError
 from stratal.fft.transforms import fft, ifft, irfft, rfft
 from stratal.tensor.build import as_tensor
-from stratal.tensor.composites import FUNCTIONS
-from stratal.tensor.creation import arange, ones, zeros
-from stratal.tensor.indexing import index_add
-from stratal.tensor.parts import real
-from stratal.tensor.shapes import narrow, pad_constant
-from stratal.tensor.state import MODE
+from stratal.tensor.composites.joining import pad
+from stratal.tensor.composites.signals import unfold
+from stratal.tensor.functions.creation import arange, ones, zeros
+from stratal.tensor.functions.indexing import index_add
+from stratal.tensor.functions.parts import real, view_as_real
+from stratal.tensor.functions.shapes import narrow, pad_constant
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import MODE
 
 _MODES = {"replicate": "edge", "circular": "wrap"}  # PyTorch's words for NumPy's
 
@@ -54,14 +55,14 @@ def stft(
         raise ShapeError("stft: takes a signal [L] or a batch of them [N, L]", got=str(x.type))
     if center:
         around = [(0, 0)] * (x.ndim - 1) + [(n_fft // 2, n_fft // 2)]
-        x = FUNCTIONS["pad"](x, around, mode=_MODES.get(pad_mode, pad_mode))
+        x = pad(x, around, mode=_MODES.get(pad_mode, pad_mode))
     if int(x.shape[-1]) < n_fft:
         raise ShapeError("stft: the signal is shorter than a frame", got=f"{x.type}, n_fft {n_fft}")
-    frames = FUNCTIONS["unfold"](x, -1, n_fft, hop) * weights
+    frames = unfold(x, -1, n_fft, hop) * weights
     half = not frames.dtype.is_complex if onesided is None else onesided
     transform = rfft if half else fft
     made = transform(frames, norm="ortho" if normalized else None).mT
-    return made if return_complex or return_complex is None else FUNCTIONS["view_as_real"](made)
+    return made if return_complex or return_complex is None else view_as_real(made)
 
 
 def istft(

@@ -1,18 +1,19 @@
-"""Transforms along one axis and along several, of complex and of real numbers."""
+"""Transforms along one axis and along several, of complex and of real numbers; their frequencies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from stratal.base.dtypes import complex64, complex128, float32, float64
+from stratal.base.dtypes import as_dtype, complex64, complex128, float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, default_float
-from stratal.tensor.elementwise import cast
-from stratal.tensor.naming import two_names
-from stratal.tensor.shapes import as_axes, narrow, pad_constant
+from stratal.tensor.device import check_device
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.ramps import Array, write_ramp, written
+from stratal.tensor.functions.shapes import as_axes, narrow, pad_constant, roll
 from stratal.tensor.tensor import Tensor
 
 _OTHER_WAY = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -78,15 +79,13 @@ def _transform(name: str, x: Any, s: Any, axes: Any, norm: str | None, inverse: 
     found, sizes = _several(name, t, s, axes)
     for axis, n in zip(found, sizes, strict=True):
         t = _sized(name, t, n, axis)
-    result: Tensor = apply(REGISTRY["fft"](found, inverse, _norm(name, norm)), t)  # type: ignore[call-arg]
-    return result
+    return apply(REGISTRY["fft"](found, inverse, _norm(name, norm)), t)  # type: ignore[call-arg]
 
 
 def _half(name: str, x: Any, n: Any, axis: int, norm: str) -> Tensor:
     t = _real(name, x)
     a = check_axis(name, axis, t.ndim)
-    result: Tensor = apply(REGISTRY["rfft"](a, norm), _sized(name, t, n, a))  # type: ignore[call-arg]
-    return result
+    return apply(REGISTRY["rfft"](a, norm), _sized(name, t, n, a))  # type: ignore[call-arg]
 
 
 def _whole(name: str, x: Any, n: Any, axis: int, norm: str) -> Tensor:
@@ -98,16 +97,13 @@ def _whole(name: str, x: Any, n: Any, axis: int, norm: str) -> Tensor:
             f"{name}: the number of points is a positive int", got=f"{count} of {t.type}"
         )
     t = _sized(name, t, count // 2 + 1, a)
-    result: Tensor = apply(REGISTRY["irfft"](a, count % 2 == 1, norm), t)  # type: ignore[call-arg]
-    return result
+    return apply(REGISTRY["irfft"](a, count % 2 == 1, norm), t)  # type: ignore[call-arg]
 
 
 def _conjugate(t: Tensor) -> Tensor:
-    result: Tensor = apply(REGISTRY["conj"](), t)
-    return result
+    return apply(REGISTRY["conj"](), t)
 
 
-@two_names
 def fft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """Return the transform along an axis: sum over j of x[j] exp(-2 pi i j k / n). Shapes: [..., n] -> [...,
     n].
@@ -115,25 +111,21 @@ def fft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = None
     return _transform("fft", x, None if n is None else (n,), (axis,), norm, False)
 
 
-@two_names
 def ifft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """Return the inverse of `fft`. Shapes: [..., n] -> [..., n]."""
     return _transform("ifft", x, None if n is None else (n,), (axis,), norm, True)
 
 
-@two_names
 def fftn(x: Any, /, s: Any = None, axes: Any = None, norm: str | None = None) -> Tensor:
     """Return the transform along several axes, all for None; `s` are their sizes."""
     return _transform("fftn", x, s, axes, norm, False)
 
 
-@two_names
 def ifftn(x: Any, /, s: Any = None, axes: Any = None, norm: str | None = None) -> Tensor:
     """Return the inverse of `fftn`."""
     return _transform("ifftn", x, s, axes, norm, True)
 
 
-@two_names
 def rfft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """Return the transform of real numbers; the conjugate half is left out. Shapes: [..., n] -> [..., n // 2
     + 1].
@@ -141,13 +133,11 @@ def rfft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = Non
     return _half("rfft", x, n, axis, _norm("rfft", norm))
 
 
-@two_names
 def irfft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """Return the inverse of `rfft`, real. Shapes: [..., m] -> [..., n], n being 2 (m - 1) for None."""
     return _whole("irfft", x, n, axis, _norm("irfft", norm))
 
 
-@two_names
 def rfftn(x: Any, /, s: Any = None, axes: Any = None, norm: str | None = None) -> Tensor:
     """Return the transform of real numbers along several axes; along the last only half of it is kept."""
     t = _real("rfftn", x)
@@ -159,7 +149,6 @@ def rfftn(x: Any, /, s: Any = None, axes: Any = None, norm: str | None = None) -
     return _transform("rfftn", t, kept, found[:-1], norm, False) if kept else t
 
 
-@two_names
 def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: str | None = None) -> Tensor:
     """Return the inverse of `rfftn`, real."""
     t = _complex("irfftn", x)
@@ -171,37 +160,83 @@ def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: str | None = None) 
     return _whole("irfftn", t, sizes[-1], found[-1], _norm("irfftn", norm))
 
 
-@two_names
 def hfft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """Return the real transform of numbers whose other half is conjugate. Shapes: [..., m] -> [..., n]."""
     return _whole("hfft", _conjugate(_complex("hfft", x)), n, axis, _OTHER_WAY[_norm("hfft", norm)])
 
 
-@two_names
 def ihfft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = None) -> Tensor:
     """Return the inverse of `hfft`, of real numbers. Shapes: [..., n] -> [..., n // 2 + 1]."""
     return _conjugate(_half("ihfft", x, n, axis, _OTHER_WAY[_norm("ihfft", norm)]))
 
 
-@two_names
 def fft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
     """Return `fftn` along two axes."""
     return fftn(x, s, axes, norm)
 
 
-@two_names
 def ifft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
     """Return `ifftn` along two axes."""
     return ifftn(x, s, axes, norm)
 
 
-@two_names
 def rfft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
     """Return `rfftn` along two axes."""
     return rfftn(x, s, axes, norm)
 
 
-@two_names
 def irfft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
     """Return `irfftn` along two axes."""
     return irfftn(x, s, axes, norm)
+
+
+# -- frequencies: what transforms have terms for, and where the zero frequency stands ------------------------
+def _frequencies(name: str, count: int, dtype: Any, write: Callable[[Array], None]) -> Tensor:
+    target = as_dtype(float if dtype is None else dtype)
+    if not target.is_inexact:
+        raise DTypeError(f"{name}: frequencies are floats", got=str(target))
+    return written(target, (count,), write)
+
+
+def _positive(name: str, n: Any, d: float) -> int:
+    count = check_count(name, n)
+    if count < 1 or d == 0:
+        raise AttributeValueError(
+            f"{name}: takes a positive number of points, a spacing", got=f"n={n}, d={d}"
+        )
+    return count
+
+
+def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return the frequencies of the terms of `fft` of n points, d apart: [0, 1, ..., -2, -1] / (n d)."""
+    check_device(device)
+    count = _positive("fftfreq", n, d)
+    half = (count + 1) // 2
+
+    def write(out: Array) -> None:
+        write_ramp(out[:half], -0.0, 1.0 / (count * d))
+        write_ramp(out[half:], -0.0, 1.0 / (count * d), -(count // 2))
+
+    return _frequencies("fftfreq", count, dtype, write)
+
+
+def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return the frequencies of the terms of `rfft` of n points, d apart: [0, 1, ..., n // 2] / (n d)."""
+    check_device(device)
+    count = _positive("rfftfreq", n, d)
+    step = 1.0 / (count * d)
+    return _frequencies("rfftfreq", count // 2 + 1, dtype, lambda out: write_ramp(out, -0.0, step))
+
+
+def fftshift(x: Any, /, axes: Any = None) -> Tensor:
+    """Return `x` with the zero frequency in the middle of axes, all for None."""
+    t = as_tensor(x, "fftshift")
+    found = as_axes("fftshift", axes, t.ndim)
+    return roll(t, [t.shape[a] // 2 for a in found], axis=found)
+
+
+def ifftshift(x: Any, /, axes: Any = None) -> Tensor:
+    """Return the inverse of `fftshift`."""
+    t = as_tensor(x, "ifftshift")
+    found = as_axes("ifftshift", axes, t.ndim)
+    return roll(t, [-(t.shape[a] // 2) for a in found], axis=found)

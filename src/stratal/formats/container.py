@@ -1,41 +1,55 @@
 """Containers: a few named files and a manifest of their checksums, as a folder or as one zip file.
 
-    manifest := {"format": "stratal-model", "version": 1, "written_by": text,
-                 "files": {name: {"file": file name, "bytes": number, "sha256": hex}},
-                 "sha256": hex of the manifest without this line}
-
-In a folder every file carries part of its checksum in its name, and the manifest is written last: until it
-is renamed into place, the old manifest still finds the old files. A zip file is stored, not compressed, and
-holds the same files. Every byte is checked: what differs from what was written is refused.
+In a folder file names are drawn anew for every save, in a zip file they follow from what
+is in the files. A zip file is stored, not compressed. Every byte is checked: what differs from what was
+written is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
-import re
+import os
+import secrets
 import struct
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final
 
 import numpy as np
 
 from stratal.base.errors import FormatError
-from stratal.base.version import VERSION as CODE_VERSION
-from stratal.formats.files import Bytes, FileWriteError, read_whole, write_atomically
-from stratal.formats.safetensors import parse_json
+from stratal.base.files import abandoned, create_locked, exists, ignoring_os_errors, make_folder, sync_folder
+from stratal.base.interrupts import InterruptsHeld
+from stratal.formats.files import (
+    Bytes,
+    cannot_open,
+    destination,
+    open_file,
+    read_aligned,
+    read_whole,
+    replace_file,
+    write_atomically,
+    write_synced,
+    writing,
+)
+from stratal.formats.manifest import (
+    FILE_NAME,
+    MANIFEST,
+    MANIFEST_LIMIT,
+    Rows,
+    checked_manifest,
+    manifest_of,
+    refuse,
+    row_of,
+    verified,
+)
 
-MANIFEST: Final = "manifest.json"
-FORMAT: Final = "stratal-model"
-VERSION: Final = 1
 SINGLE_FILE: Final = ".stratal"  # a path that ends so is one file; any other is a folder
-_MANIFEST_LIMIT: Final = 1 << 20
-_MANIFEST_KEYS: Final = {"format", "version", "written_by", "files", "sha256"}
-_FILE_NAME: Final = re.compile(r"[a-z]+\.[0-9a-f]{16}\.(json|safetensors)")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+_OVERHEAD: Final = MANIFEST_LIMIT + (1 << 16)  # of a zip file: its manifest and what zip adds
 
 
 def write_container(path: str | Path, files: Mapping[str, Iterable[Bytes]]) -> None:
@@ -43,33 +57,20 @@ def write_container(path: str | Path, files: Mapping[str, Iterable[Bytes]]) -> N
 
     Raises: FileWriteError.
     """
+    target = destination(path)
+    in_one = target.suffix == SINGLE_FILE
     chunks = {name: list(parts) for name, parts in files.items()}
-    rows = {name: _row(name, parts) for name, parts in chunks.items()}
-    manifest = _manifest_bytes(
-        {"format": FORMAT, "version": VERSION, "written_by": f"stratal {CODE_VERSION}", "files": rows}
-    )
+    rows = {
+        name: row_of(name, parts, "" if in_one else secrets.token_hex(8)) for name, parts in chunks.items()
+    }
     members = {rows[name]["file"]: parts for name, parts in chunks.items()}
-    if Path(path).suffix == SINGLE_FILE:
+    if in_one:
         joined = {name: b"".join(parts) for name, parts in members.items()}
-        write_atomically(path, [_zip_bytes({MANIFEST: manifest, **joined})])
+        with InterruptsHeld():  # an exception leaves a ZipFile that cannot be closed; its finalizer drops one
+            data = _zip_bytes({MANIFEST: manifest_of(rows), **joined})
+        write_atomically(target, [data])
     else:
-        _write_folder(Path(path), manifest, members)
-
-
-def _row(name: str, parts: Sequence[Bytes]) -> dict[str, Any]:
-    sha = hashlib.sha256()
-    for part in parts:
-        sha.update(part)
-    stem, _, suffix = name.partition(".")
-    file = f"{stem}.{sha.hexdigest()[:16]}.{suffix}"
-    return {"file": file, "bytes": sum(map(len, parts)), "sha256": sha.hexdigest()}
-
-
-def _manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
-    """Return the one way a manifest is written, so that any other bytes are refused."""
-    content = {k: v for k, v in manifest.items() if k != "sha256"}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return (json.dumps({**content, "sha256": digest}, indent=2, sort_keys=True) + "\n").encode()
+        write_folder(target, manifest_of(rows), members)
 
 
 def _zip_bytes(members: Mapping[str, bytes]) -> bytes:
@@ -84,95 +85,60 @@ def _zip_bytes(members: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _write_folder(folder: Path, manifest: bytes, members: Mapping[str, Sequence[Bytes]]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stale = _files_of(folder) - set(members)
-    except OSError as error:
-        raise FileWriteError(f"save: cannot write {folder.name}", got=error.strerror or str(error)) from error
-    fresh = [name for name in members if not (folder / name).exists()]
-    try:
-        for name, parts in members.items():
-            write_atomically(folder / name, parts)
-        write_atomically(folder / MANIFEST, [manifest])
-    except BaseException:
-        for name in fresh:
-            (folder / name).unlink(missing_ok=True)
-        raise
-    for name in stale:
-        (folder / name).unlink(missing_ok=True)
-
-
-def _files_of(folder: Path) -> set[str]:
-    """Return the files the manifest in a folder names; none where there is no readable manifest."""
-    if not (folder / MANIFEST).exists():
-        return set()
-    try:
-        rows = _checked_manifest(read_whole(folder / MANIFEST, _MANIFEST_LIMIT, follow=False))
-    except FormatError:
-        return set()
-    return {row["file"] for row in rows.values()}
-
-
 def read_container(path: str | Path) -> dict[str, memoryview]:
     """Return the files of a container by name, every byte checked. Raises: FormatError."""
     place = Path(path)
-    if not place.exists():
+    try:
+        if place.is_dir():
+            return read_folder(place)
+        data = _read_zip(place)
+        with InterruptsHeld():  # as in writing
+            members = _unzipped(data)
+    except FileNotFoundError:
         raise FormatError(
             f"load: there is no {place.name}", got=str(path), hint="st.save(net, path) writes one"
-        )
-    if place.is_dir():
-        manifest = read_whole(place / MANIFEST, _MANIFEST_LIMIT, follow=False)
-        return {
-            name: _verified(name, row, read_whole(place / row["file"], row["bytes"], follow=False))
-            for name, row in _checked_manifest(manifest).items()
-        }
-    members = _unzipped(read_whole(place))
+        ) from None
+    except (OSError, ValueError) as error:  # a name too long, or not to be looked at
+        if isinstance(error, FormatError) or getattr(error, "errno", 0) is None:
+            raise
+        raise cannot_open(place, error) from None
     found = {}
-    for name, row in _checked_manifest(members.pop(MANIFEST, memoryview(b""))).items():
+    for name, row in checked_manifest(members.pop(MANIFEST, memoryview(b""))).items():
         if row["file"] not in members:
-            _refuse("a file of the manifest is missing", row["file"])
-        found[name] = _verified(name, row, members.pop(row["file"]))
+            refuse("a file of the manifest is missing", row["file"])
+        found[name] = verified(name, row, members.pop(row["file"]))
     if members:
-        _refuse("the file holds more than its manifest says", sorted(members)[0])
+        refuse("the file holds more than its manifest says", sorted(members)[0])
     return found
 
 
-def _refuse(what: str, got: object = "") -> NoReturn:
-    raise FormatError(f"model file: {what}", got=str(got)[:120])
+def _read_zip(path: Path) -> memoryview:
+    """Return the bytes of a zip file whose first member is a manifest of what it holds, and of no more.
+
+    Raises: FormatError, before anything large is read; FileNotFoundError.
+    """
+    file, size = open_file(path)
+    with file:
+        start = bytes(read_aligned(file, min(size, _FIRST.size + len(MANIFEST) + MANIFEST_LIMIT), path))
+        rows = checked_manifest(_first_member(start))
+        held = sum(row["bytes"] for row in rows.values())
+        if not 0 <= size - held <= _OVERHEAD:
+            refuse("the file is not as long as its manifest says", f"{size} bytes for {held}")
+        file.seek(0)
+        return read_aligned(file, size, path)
 
 
-def _checked_manifest(data: memoryview) -> dict[str, dict[str, Any]]:
-    """Return name -> row of a manifest. Raises: FormatError for any that `write_container` did not write."""
-    manifest = parse_json(bytes(data), "model file: manifest")
-    if not isinstance(manifest, dict) or set(manifest) != _MANIFEST_KEYS:
-        _refuse("not the manifest of a model")
-    if manifest["format"] != FORMAT or manifest["version"] != VERSION:
-        _refuse("of another format or version", f"{manifest['format']} {manifest['version']}")
-    rows = manifest["files"]
-    if not isinstance(rows, dict) or not isinstance(manifest["written_by"], str):
-        _refuse("not the manifest of a model")
-    for name, row in rows.items():
-        if not isinstance(row, dict) or set(row) != {"file", "bytes", "sha256"}:
-            _refuse("a row of the manifest is damaged", name)
-        file, digest = row["file"], row["sha256"]
-        if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
-            _refuse("a file name that Stratal does not write", file)
-        if type(row["bytes"]) is not int or row["bytes"] < 0 or not isinstance(digest, str):
-            _refuse("a row of the manifest is damaged", name)
-    if _manifest_bytes(manifest) != bytes(data):
-        _refuse("the manifest is damaged")
-    return rows
+_FIRST: Final = struct.Struct("<4s14xI4xHH")  # of a local header: signature, bytes, lengths
 
 
-def _verified(name: str, row: Mapping[str, Any], data: memoryview) -> memoryview:
-    if len(data) != row["bytes"] or hashlib.sha256(data).hexdigest() != row["sha256"]:
-        raise FormatError(
-            f"model file: {name} is damaged",
-            got=f"{len(data)} bytes whose checksum differs from the manifest",
-            hint="the file was changed, cut short or copied badly; restore it from where it came",
-        )
-    return data
+def _first_member(start: bytes) -> bytes:
+    """Return the content of a zip file's first member, which must be a stored manifest."""
+    if len(start) >= _FIRST.size:
+        signature, nbytes, name, extra = _FIRST.unpack_from(start)
+        begin = _FIRST.size + name + extra
+        if signature == b"PK\3\4" and start[_FIRST.size :][:name] == MANIFEST.encode():
+            return start[begin : begin + nbytes]
+    refuse("not a model, or damaged")
 
 
 def _unzipped(data: memoryview) -> dict[str, memoryview]:
@@ -181,15 +147,15 @@ def _unzipped(data: memoryview) -> dict[str, memoryview]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             if any(e.compress_type != zipfile.ZIP_STORED or e.file_size > len(data) for e in entries):
-                _refuse("a member is compressed or larger than the file")
+                refuse("a member is compressed or larger than the file")
             members = {e.filename: archive.read(e) for e in entries}
     except (zipfile.BadZipFile, ValueError, KeyError, NotImplementedError, OSError, EOFError, OverflowError,
             RuntimeError, struct.error) as error:  # fmt: skip
-        if isinstance(error, FormatError):
+        if isinstance(error, FormatError) or getattr(error, "errno", 0) is None:
             raise
         raise FormatError("model file: not a model, or damaged", got=str(error)[:120]) from None
     if _zip_bytes(members) != data:
-        _refuse("the file is damaged, or was not written by Stratal")
+        refuse("the file is damaged, or was not written by Stratal")
     return {name: _aligned(content) for name, content in members.items()}
 
 
@@ -198,3 +164,86 @@ def _aligned(data: bytes) -> memoryview:
     copy = np.empty(len(data), np.uint8)
     copy[:] = np.frombuffer(data, np.uint8)
     return copy.data
+
+
+# -- folders -------------------------------------------------------------------------------------------------
+# A save writes files under names nobody else has, syncs them, and renames its manifest into place: that one
+# rename replaces a version by another. Files no manifest names are removed afterwards, and by later saves,
+# unless their writer lives and may still name them: it holds their locks until its manifest is in place.
+# Readers take no lock. One whose files are gone finds another manifest and reads what that names.
+
+
+def write_folder(folder: Path, manifest: bytes, members: Mapping[str, Sequence[Bytes]]) -> None:
+    """Write files and the manifest that names them. Raises: FileWriteError, see `write_atomically`."""
+    with writing(folder.name):
+        make_folder(folder)
+        _remove_unnamed(folder, os.listdir(folder))  # of savers that died: this one may need the room
+    with ExitStack() as files:
+        try:
+            with writing(folder.name):
+                for name, parts in members.items():
+                    file = files.enter_context(create_locked(folder / name))
+                    write_synced(file, parts)
+                sync_folder(folder)
+            replace_file(folder / MANIFEST, [manifest])
+        except BaseException:
+            files.close()
+            _remove_unnamed(folder, members)
+            raise
+    with ignoring_os_errors():
+        _remove_unnamed(folder, os.listdir(folder))
+
+
+def _remove_unnamed(folder: Path, names: Iterable[str]) -> None:
+    """Remove those of some files that no manifest names, now or later."""
+    for name in names:
+        if not FILE_NAME.fullmatch(name):
+            continue
+        with ignoring_os_errors(), abandoned(folder / name) as is_abandoned:
+            # Asked while its lock is held: whoever wrote it has named it by now, or never will.
+            if is_abandoned and not _is_named(folder, name):
+                os.unlink(folder / name)
+
+
+def _is_named(folder: Path, name: str) -> bool:
+    """Return whether the manifest in a folder names a file; one that cannot be read may name any."""
+    if not exists(folder / MANIFEST):
+        return False
+    try:
+        return any(row["file"] == name for row in _manifest(folder)[1].values())
+    except FormatError:
+        return True
+
+
+def _manifest(folder: Path) -> tuple[bytes, Rows]:
+    data = bytes(read_whole(folder / MANIFEST, MANIFEST_LIMIT, follow=False))
+    return data, checked_manifest(data)
+
+
+def read_folder(folder: Path) -> dict[str, memoryview]:
+    """Return the files of a folder by name, every byte checked. Raises: FormatError."""
+    manifest = b""
+    while True:
+        before = manifest
+        manifest, rows = _manifest(folder)
+        with ExitStack() as files:
+            try:
+                opened = _opened(folder, rows, files)
+            except FileNotFoundError as error:
+                if manifest != before:
+                    continue  # a save may have replaced it since
+                raise cannot_open(Path(str(error.filename)), error) from None
+            return {
+                name: verified(name, rows[name], read_aligned(file, size, folder / rows[name]["file"]))
+                for name, (file, size) in opened.items()
+            }
+
+
+def _opened(folder: Path, rows: Rows, files: ExitStack) -> dict[str, tuple[FileIO, int]]:
+    """Return name -> open file and its size: what is open can be read though it be removed."""
+    found = {}
+    for name, row in rows.items():
+        file, size = open_file(folder / row["file"], row["bytes"], follow=False)
+        files.enter_context(file)
+        found[name] = file, size
+    return found

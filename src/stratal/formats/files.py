@@ -3,90 +3,151 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
 
 from stratal.base.errors import FormatError, StratalError
+from stratal.base.files import (
+    exists,
+    followed,
+    open_plain,
+    refused_by_system,
+    remove_drafts,
+    replace_whole,
+    sync_folder,
+    write_all,
+)
 
 Bytes = bytes | memoryview
+UNTOUCHED = "what was there before, if anything, is untouched"
 
 
 class FileWriteError(StratalError, OSError):
-    """A file that could not be written; what stood there before is untouched."""
+    """A file that could not be written, or not be made to survive a power cut; the message says which."""
 
     advice = "what stood there before is still there: make room or choose another place, then save again"
 
 
-def write_atomically(path: str | os.PathLike[str], chunks: Iterable[Bytes]) -> None:
-    """Write a file whole or not at all: to a temporary file beside it, synced, then renamed over it.
-
-    Raises: FileWriteError, with the old file as it was.
-    """
-    target = Path(os.path.realpath(path))  # a link stays a link; the file it names is replaced
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+@contextmanager
+def writing(name: str, rule: str = "save: cannot write {}", hint: str = UNTOUCHED) -> Iterator[None]:
+    """Turn what the system refuses in a block into a FileWriteError about the file `name`."""
     try:
-        try:
-            with open(draft, "xb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, target)
-            sync_folder(target.parent)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        yield
     except OSError as error:
-        raise FileWriteError(
-            f"save: cannot write {target.name}",
-            got=error.strerror or str(error),
-            hint="what was there before, if anything, is untouched",
-        ) from error
+        if isinstance(error, StratalError) or not refused_by_system(error):
+            raise
+        got = error.strerror or str(error)
+        raise FileWriteError(rule.format(name), got=got, hint=hint) from error
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+def destination(path: str | os.PathLike[str]) -> Path:
+    """Return a path to write to, which has a name. Raises: FileWriteError."""
+    target, text = Path(path), os.fspath(path)
+    if target.name in ("", "..") or "\0" in text or not text.strip():
+        rule = "save: a path ends in the name of a file or folder"
+        raise FileWriteError(rule, got=repr(text), hint=UNTOUCHED)
+    return target
+
+
+def write_atomically(path: str | os.PathLike[str], chunks: Iterable[Bytes]) -> None:
+    """Write a file whole or not at all: to a draft beside it, synced, then renamed over it.
+
+    A link stays a link, and the file it names is replaced. What is read as it is written (a pipe, a terminal,
+    /dev/null) is written as it stands; directories, disks and sockets are refused.
+
+    Raises: FileWriteError, with the old file as it was; or with the new one in place, where only the folder
+    cannot be synced, and then it says so.
+    """
+    target = destination(path)
+    with writing(target.name):
+        target = followed(target)
+        status = os.lstat(target) if exists(target) else None
+    if status is None or stat.S_ISREG(status.st_mode):
+        replace_file(target, chunks, status)
+    elif stat.S_ISCHR(status.st_mode) or stat.S_ISFIFO(status.st_mode):
+        hint = "it is no regular file: what was written before is on its way"
+        with writing(target.name, hint=hint), FileIO(target, "wb") as file:
+            write_all(file, chunks)
+    else:
+        raise FileWriteError(f"save: {target.name} is not a file", got=stat.filemode(status.st_mode))
+
+
+def replace_file(target: Path, chunks: Iterable[Bytes], old: os.stat_result | None = None) -> None:
+    """Write a draft beside `target`, rename it over whatever has that name, and sync the folder.
+
+    It gets the permissions of the `old` file. Raises: FileWriteError, see `write_atomically`.
+    """
+    with writing(target.name):
+        remove_drafts(target.parent)
+        replace_whole(target, chunks, like=old)
+    hint = "the new version is in place, whole; a power cut may still bring back the old one"
+    with writing(target.name, "save: {} is written, but its folder cannot be synced", hint):
+        sync_folder(target.parent)
+
+
+def write_synced(file: FileIO, chunks: Iterable[Bytes]) -> None:
+    """Write chunks to an unbuffered file and wait until the disk has them. Raises: OSError."""
+    write_all(file, chunks)
+    os.fsync(file.fileno())
+
+
+def open_file(path: Path, limit: int | None = None, *, follow: bool = True) -> tuple[FileIO, int]:
+    """Open a regular file; return it with its size.
+
+    Raises: FormatError for what is no regular file, is larger than `limit`, cannot be opened, or is a link
+    where `follow` is False; FileNotFoundError where there is none.
+    """
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        file, status = open_plain(path, follow=follow)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and not refused_by_system(error):
+            raise
+        raise cannot_open(path, error) from None
+    if limit is not None and status.st_size > limit:
+        file.close()
+        raise FormatError(f"load: {path.name} is too large", got=f"{status.st_size} bytes, at most {limit}")
+    return file, status.st_size
+
+
+def cannot_open(path: Path, error: Exception) -> FormatError:
+    """Return the error for a file that cannot be opened."""
+    got = getattr(error, "strerror", None) or str(error)
+    return FormatError(f"load: cannot open {path.name}", got=got)
 
 
 def read_whole(path: Path, limit: int | None = None, *, follow: bool = True) -> memoryview:
-    """Return the bytes of a regular file, 64-byte aligned and writable.
-
-    Raises: FormatError for what is no regular file, is larger than `limit`, cannot be read, or is a link
-    where `follow` is False.
-    """
-    flags = os.O_RDONLY | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK  # never wait on a pipe
+    """Return the bytes of a regular file, 64-byte aligned and writable. Raises: FormatError."""
     try:
-        handle = os.open(path, flags)
-    except OSError as error:
-        raise FormatError(f"load: cannot open {path.name}", got=error.strerror or str(error)) from None
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        raise FormatError(f"load: {path.name} is not a regular file")
-    with open(handle, "rb", buffering=0) as file:
-        if limit is not None and status.st_size > limit:
-            raise FormatError(
-                f"load: {path.name} is too large", got=f"{status.st_size} bytes, at most {limit}"
-            )
-        return _read_aligned(file, status.st_size, path)
+        file, size = open_file(path, limit, follow=follow)
+    except FileNotFoundError as error:
+        raise cannot_open(path, error) from None
+    with file:
+        return read_aligned(file, size, path)
 
 
-def _read_aligned(file: object, size: int, path: Path) -> memoryview:
-    raw = np.empty(size + 64, np.uint8)
+def read_aligned(file: FileIO, size: int, path: Path) -> memoryview:
+    """Return the next bytes of an open file, 64-byte aligned and writable. Raises: FormatError."""
+    try:
+        raw = np.empty(size + 64, np.uint8)
+    except (MemoryError, ValueError):
+        raise FormatError(f"load: {path.name} does not fit into memory", got=f"{size} bytes") from None
     start = -raw.ctypes.data % 64
     view = raw[start : start + size].data
     done = 0
     while done < size:
-        count = file.readinto(view[done:])  # type: ignore[attr-defined]
+        try:
+            count = file.readinto(view[done:])
+        except OSError as error:
+            if not refused_by_system(error):
+                raise
+            raise FormatError(f"load: cannot read {path.name}", got=error.strerror or str(error)) from None
         if not count:
             raise FormatError(f"load: {path.name} ended early", got=f"{done} of {size} bytes")
         done += count

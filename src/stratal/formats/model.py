@@ -21,8 +21,8 @@ import numpy as np
 
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import FormatError
-from stratal.formats.checkpoint import document_files, read_document, tensors_of
 from stratal.formats.container import read_container, write_container
+from stratal.formats.document import document_files, read_document, tensors_of
 from stratal.formats.files import Bytes
 from stratal.formats.safetensors import encode, parse_json
 from stratal.graph.graph import Graph

@@ -27,24 +27,13 @@ MAX_HEADER_BYTES: Final = 100_000_000
 _ALIGN: Final = 64
 
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype(np.bool_),
-    "U8": np.dtype(np.uint8),
-    "I8": np.dtype(np.int8),
-    "U16": np.dtype("<u2"),
-    "I16": np.dtype("<i2"),
-    "U32": np.dtype("<u4"),
-    "I32": np.dtype("<i4"),
-    "U64": np.dtype("<u8"),
-    "I64": np.dtype("<i8"),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "F32": np.dtype("<f4"),
-    "F64": np.dtype("<f8"),
-    "C64": np.dtype("<c8"),
-    "C128": np.dtype("<c16"),
-}
+    name: np.dtype(kind)
+    for name, kind in {
+        "BOOL": np.bool_, "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
+        "U64": "<u8", "I64": "<i8", "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
+        "F16": "<f2", "BF16": ml_dtypes.bfloat16, "F32": "<f4", "F64": "<f8", "C64": "<c8", "C128": "<c16",
+    }.items()
+}  # fmt: skip
 _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 

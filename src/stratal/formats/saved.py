@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 
 from stratal.base import tree
-from stratal.base.errors import CaptureError, FormatError, ShapeError
-from stratal.formats.checkpoint import NAME as CHECKPOINT
-from stratal.formats.checkpoint import checkpoint_of, write_checkpoint
+from stratal.base.errors import AttributeValueError, CaptureError, FormatError, ShapeError
 from stratal.formats.container import read_container
+from stratal.formats.document import NAME as CHECKPOINT
+from stratal.formats.document import checkpoint_of, write_checkpoint
 from stratal.formats.model import ModelFile, model_of, write_model
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, constant, graph_input
-from stratal.tensor import programs, values
-from stratal.tensor.handles import node_of
-from stratal.tensor.state import MODE, no_grad
+from stratal.tensor.device import check_device
+from stratal.tensor.lazy import programs
 from stratal.tensor.tensor import Tensor, hold, tensor
+from stratal.tensor.values import values
+from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.state import MODE, no_grad
 
 
 def save(
@@ -33,11 +35,11 @@ def save(
     optimizer: Any = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model (a module or a state dict) or a checkpoint to a folder, or to one file where `path` ends
-    in `.stratal`.
+    """Write a module or a checkpoint to a folder, or to one file where `path` ends in `.stratal`.
 
     A checkpoint is any nest of dicts, lists and tuples of tensors, numbers, text and None, such as
-    `{"model": net.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}`: `load` returns it again.
+    `net.state_dict()` or `{"model": net.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}`: `load`
+    returns it again.
 
     Of a model, with example `inputs` (a tensor or a tuple of them), the graph of `model(*inputs)` in
     evaluation mode is saved too, and `load` gives a model that computes it without the class. `optimizer`
@@ -46,8 +48,12 @@ def save(
 
     Raises: FormatError naming where in a nest stands what files do not hold, FileWriteError.
     """
-    if _is_checkpoint(model):
-        if inputs is not None or optimizer is not None or options is not None:
+    nest = isinstance(model, Mapping | list | tuple) and not isinstance(model, SavedModel)
+    if inputs is not None and (nest or not callable(model)):
+        name = type(model).__name__
+        raise FormatError("save: only a module has a graph", got=name, hint="leave inputs out")
+    if nest:
+        if optimizer is not None or options is not None:
             raise FormatError(
                 "save: a checkpoint holds all there is to save", got=type(model).__name__,
                 hint="put the optimizer's state and the options into it, or save the module",
@@ -56,12 +62,8 @@ def save(
         return
     state = _state_of(model)
     arrays = {name: np.asarray(_detached(value)) for name, value in state.items()}
-    graph = None
+    graph = model.graph if isinstance(model, SavedModel) else None
     if inputs is not None:
-        if not callable(model):
-            raise FormatError(
-                "save: only a module has a graph", got=type(model).__name__, hint="leave inputs out"
-            )
         examples = inputs if isinstance(inputs, tuple) else (inputs,)
         with evaluating(model):
             graph = graph_of(model, examples, state)
@@ -69,31 +71,29 @@ def save(
     write_model(path, ModelFile(graph, arrays, saved, options or {}))
 
 
-def _is_checkpoint(value: Any) -> bool:
-    """Return whether a value is a nest other than a state dict, which maps names to tensors."""
-    if not isinstance(value, Mapping):
-        return isinstance(value, list | tuple)
-    return not all(isinstance(k, str) and hasattr(v, "__array__") for k, v in value.items())
-
-
 def _state_of(model: Any) -> dict[str, Any]:
-    """Return the tensors of a module or of a state dict by name, or say why they are none."""
-    if not isinstance(model, Mapping):
-        if not hasattr(model, "state_dict"):
-            raise FormatError(
-                "save: a module, a state dict or a checkpoint",
-                got=type(model).__name__,
-                hint="save(net, path, optimizer=opt), or a dict of tensors, numbers and text",
-            )
-        return dict(model.state_dict(keep_vars=True))
-    return dict(model)
+    """Return the tensors of a module by name, or say why there are none."""
+    if not hasattr(model, "state_dict"):
+        raise FormatError(
+            "save: a module, a state dict or a checkpoint",
+            got=type(model).__name__,
+            hint="save(net, path, optimizer=opt), or a dict of tensors, numbers and text",
+        )
+    return dict(model.state_dict(keep_vars=True))
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path, map_location: Any = None, *, weights_only: bool = True, mmap: bool = False) -> Any:
     """Return what `save` wrote to a folder or file: a checkpoint as it was, a model as a SavedModel.
+
+    `map_location` is the CPU; files hold data alone, whatever PyTorch's `weights_only` and `mmap` say.
 
     Raises: FormatError for anything else.
     """
+    if callable(map_location) or isinstance(map_location, Mapping):
+        raise AttributeValueError(
+            "load: map_location is a device", got=type(map_location).__name__, hint="only the CPU is here"
+        )
+    check_device(map_location)
     files = read_container(path)
     return checkpoint_of(files, tensor) if f"{CHECKPOINT}.json" in files else SavedModel(model_of(files))
 
@@ -112,8 +112,8 @@ class SavedModel(Mapping[str, Tensor]):
         self.optimizer = file.optimizer
         self._weights = {name: tensor(array) for name, array in file.weights.items()}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by name."""
+    def state_dict(self, keep_vars: bool = False) -> dict[str, Tensor]:
+        """Return parameters and buffers by name; they have no history to keep."""
         return dict(self._weights)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -210,7 +210,7 @@ def _closed(roots: list[Node], labels: Mapping[Node, str], name: str) -> Graph:
     """Return the graph of some values over labelled leaves; other leaves with a value become constants."""
     _, leaves = programs.walk(roots, lambda n: isinstance(n.op, Input) or values.finished(n) is not None)
     fresh = {
-        node: graph_input(label, node.aval, held=not label.startswith("input "))
+        node: graph_input(label, node.aval, frozen=not label.startswith("input "))
         for node, label in labels.items()
     }
     replaced = dict(fresh)

@@ -60,7 +60,7 @@ class Builder:
         """
         return not self._needs or self._needs[index]
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Callable[..., Node]:
         if name in COMPOSITES:
             function = COMPOSITES[name]
             return lambda *args, **attributes: function(self, *args, **attributes)

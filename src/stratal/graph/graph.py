@@ -8,10 +8,9 @@ from functools import lru_cache
 from typing import Any, Final, final
 
 from stratal.base.errors import VerifyError
-from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
 from stratal.graph.literal import Literal, show
-from stratal.graph.node import Const, Input, Node, is_held, rebuild, topological
+from stratal.graph.node import Const, Input, Node, is_frozen, label_of, rebuild, topological
 from stratal.graph.op import Op
 
 
@@ -70,7 +69,7 @@ class Graph:
             op_of, type_of = lru_cache(None)(op_text), lru_cache(None)(str)  # a graph has many that are equal
             for k, node in enumerate(self.inputs):
                 number[node] = k
-                sha.update(f"input {node.type}{' held' if is_held(node) else ''}\n".encode())
+                sha.update(f"input {node.type}{' frozen' if is_frozen(node) else ''}\n".encode())
             for node in self.nodes:
                 if node in number:
                     continue
@@ -107,9 +106,9 @@ def graph_to_text(graph: Graph, *, lines: bool = True, indent: str = "", limit: 
     head = []
     for node in graph.inputs:
         number[node] = len(number)
-        label = node.op.label if isinstance(node.op, Input) else ""
-        held = " held" if is_held(node) else ""
-        head.append(f"%{number[node]}: {node.type}{held}" + (f" = {show(label)}" if label else ""))
+        label = label_of(node)
+        frozen = " frozen" if is_frozen(node) else ""
+        head.append(f"%{number[node]}: {node.type}{frozen}" + (f" = {show(label)}" if label else ""))
     rows = []
     for node in graph.nodes:
         if node in number:
@@ -214,8 +213,3 @@ def verify(graph: Graph) -> Graph:
             raise VerifyError(f"graph {graph.name}: an update must give a listed input its own type",
                               got=f"{state.type} <- {value.type}", where=value.where)  # fmt: skip
     return graph
-
-
-def provenance(node: Node) -> tuple[SourceLine, ...]:
-    """Return the user's lines a node came from."""
-    return node.where

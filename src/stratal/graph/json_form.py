@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import PurePath
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, get_args, get_origin, get_type_hints
 
 from stratal.base.errors import FormatError, StratalError
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType, TupleType, Type
 from stratal.graph.graph import Graph, verify
 from stratal.graph.literal import Literal, Tokens, parse_type, parse_value, show
-from stratal.graph.node import Input, Node, graph_input, is_held, make, take_item
+from stratal.graph.node import Node, graph_input, is_frozen, label_of, make, take_item
 from stratal.graph.op import REGISTRY, Array
 
 FORMAT: Final = "stratal-graph"
@@ -49,8 +49,7 @@ def graph_to_json(graph: Graph, tensors: MutableMapping[str, Array] | None = Non
         "version": VERSION,
         "name": graph.name,
         "inputs": [
-            {"type": str(n.type), "label": n.op.label if isinstance(n.op, Input) else ""}
-            | ({"held": True} if is_held(n) else {})
+            {"type": str(n.type), "label": label_of(n)} | ({"held": True} if is_frozen(n) else {})
             for n in graph.inputs
         ],
         "nodes": rows,
@@ -135,10 +134,10 @@ def _graph(data: object, tensors: Mapping[str, Array]) -> Graph:
     inputs = []
     for row in _list(form.get("inputs"), '"inputs"'):
         row = _dict(row, frozenset(("type", "label", "held")), "an input")
-        label, held = _text(row.get("label"), "a label"), row.get("held", False)
-        if not isinstance(held, bool):
-            _refuse('"held" is true or false', held)
-        inputs.append(graph_input(label, _tensor_type(row.get("type")), held=held))
+        label, frozen = _text(row.get("label"), "a label"), row.get("held", False)
+        if not isinstance(frozen, bool):
+            _refuse('"held" is true or false', frozen)
+        inputs.append(graph_input(label, _tensor_type(row.get("type")), frozen=frozen))
     values = list(inputs)
     for row in _list(form.get("nodes"), '"nodes"'):
         values.append(_node(_dict(row, _NODE_KEYS, "a node"), values, tensors))
@@ -182,6 +181,10 @@ def _made(name: str, operands: list[Node], attributes: dict[str, Any], where: tu
             return take_item(operands[0], attributes["index"])
         if any(isinstance(o.type, TupleType) for o in operands):
             _refuse(f"{name} takes single results", [str(o.type) for o in operands])
+        hints = _hints(REGISTRY[name]) if attributes else {}
+        for key, value in attributes.items():
+            if not _fits(value, hints.get(key)):
+                _refuse(f"{name} takes another kind of {key}", value)
         return make(REGISTRY[name](**attributes), *operands, where=where)
     except StratalError:
         raise
@@ -189,6 +192,26 @@ def _made(name: str, operands: list[Node], attributes: dict[str, Any], where: tu
         raise FormatError(
             f"graph file: {name} does not take these attributes", got=str(error)[:80]
         ) from error
+
+
+def _hints(record: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(record)
+    except NameError:  # of a user's, annotated with names of a function
+        return {}
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Return whether a value is what a record's field is annotated with; True where it has no such field."""
+    parts = get_args(hint)
+    if get_origin(hint) is tuple:
+        kinds = parts[:1] * len(value) if parts[-1] is ... else parts  # type: ignore[arg-type]
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+    if parts:  # one of several
+        return any(_fits(value, part) for part in parts)
+    if hint in (int, float):
+        return type(value) is hint or (hint is float and type(value) is int)
+    return hint is None or isinstance(value, hint)
 
 
 def _results(operands: list[Node]) -> int:

@@ -73,13 +73,13 @@ def make(op: Op, *inputs: Node, where: tuple[SourceLine, ...] = (), type_: Type 
 class Input(Op):
     """A graph input. `uid` makes two inputs of one type different values.
 
-    One that is `held` seldom changes from one run to the next, such as a weight in inference.
+    One that is `frozen` seldom changes from one run to the next, such as a weight in inference.
     """
 
     label: str
     type: TensorType
     uid: int
-    held: bool = False
+    frozen: bool = False
     name = "input"
     arity = 0
     foldable = False
@@ -121,15 +121,20 @@ class Item(Op):
 
 
 def graph_input(
-    label: str, type_: TensorType, where: tuple[SourceLine, ...] = (), *, held: bool = False
+    label: str, type_: TensorType, where: tuple[SourceLine, ...] = (), *, frozen: bool = False
 ) -> Node:
     """Return a fresh input, different from every other."""
-    return make(Input(label, type_, next(_UIDS), held), where=where)
+    return make(Input(label, type_, next(_UIDS), frozen), where=where)
 
 
-def is_held(node: Node) -> bool:
+def label_of(node: Node) -> str:
+    """Return the label of an input; nothing for other nodes."""
+    return node.op.label if isinstance(node.op, Input) else ""
+
+
+def is_frozen(node: Node) -> bool:
     """Return whether a node is an input that seldom changes from one run to the next."""
-    return isinstance(node.op, Input) and node.op.held
+    return isinstance(node.op, Input) and node.op.frozen
 
 
 def constant(value: object, where: tuple[SourceLine, ...] = ()) -> Node:

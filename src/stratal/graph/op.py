@@ -106,7 +106,10 @@ class Op:
 
     # -- execution -------------------------------------------------------------------------------------------
     def lower(self, *types: TensorType) -> Lowered:
-        """Return the tensor expression, loop body or region that computes this op (grammar in `loops/`)."""
+        """Return the tensor expression, loop body or region that computes this op (grammar in `loops/`).
+
+        It is asked for only where `host_reason` is empty.
+        """
         raise VerifyError(f"{self.name}: has no lowering", got=self.not_lowered)
 
     def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
@@ -121,8 +124,7 @@ class Op:
             b.op(self.name, *(part(x) if x.dtype.is_complex else x for x in inputs), **self.attributes)
             for part in (b.real, b.imag)
         )
-        made: Node = b.complex(*parts)
-        return made
+        return b.complex(*parts)
 
     def host_reason(self, *types: TensorType) -> str:
         """Return why a call with operands of these types runs by host fallback.
@@ -178,22 +180,26 @@ _Record = TypeVar("_Record", bound=type[Op])
 
 @dataclass_transform(frozen_default=True)
 def record(cls: _Record) -> _Record:
-    """Register an op class: freeze it as a dataclass of its attributes, named `name` or as its class."""
+    """Register an op class: freeze it as a dataclass of its attributes, named `name` or as its class.
+
+    A module that is imported again, because its import stopped halfway, registers its classes again.
+    """
     frozen = dataclasses.dataclass(frozen=True, repr=False)(cls)
     if not frozen.__dict__.get("name"):
         frozen.name = cls.__name__.lower()
     names = tuple(f.name for f in dataclasses.fields(frozen))  # type: ignore[arg-type]
 
     def __hash__(self: Op) -> int:
-        cached = self.__dict__.get("_hash")
-        if cached is None:
-            cached = hash((self.name, *(getattr(self, n) for n in names)))
-            object.__setattr__(self, "_hash", cached)
-        return int(cached)
+        try:
+            return self._hash  # type: ignore[attr-defined,no-any-return]
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.name, *(getattr(self, n) for n in names))))
+            return self._hash  # type: ignore[attr-defined,no-any-return]
 
     frozen._fields = names
     frozen.__hash__ = __hash__  # type: ignore[assignment]
-    if frozen.name in REGISTRY:
+    known = REGISTRY.get(frozen.name, frozen)
+    if (known.__module__, known.__qualname__) != (frozen.__module__, frozen.__qualname__):
         raise VerifyError(f"record: two records are called {frozen.name!r}")
     REGISTRY[frozen.name] = frozen
     return cls  # the same class: it was made a dataclass where it stands

@@ -9,7 +9,6 @@ the right an attribute may be a function of the match. Operands of a commutative
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,11 @@ from typing import Any, Final, Union
 
 import numpy as np
 
-from stratal.base.dtypes import bool_
 from stratal.base.errors import VerifyError
 from stratal.base.source import SourceLine, merge
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
-from stratal.graph.node import Const, Node, graph_input
-from stratal.graph.op import REGISTRY
+from stratal.graph.node import Const, Node
 
 COMMUTATIVE: Final = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 
@@ -82,10 +79,18 @@ class Apply(Pattern):
 
 
 class _Patterns:
-    """`P.mul(x, y)` is the pattern of that op; `P["and"](x, y)` where its name is a word of Python."""
+    """`P.mul(x, y)` is the pattern of that op; `P["and"](x, y)` where its name is a word of Python.
+
+    Text among the operands names an attribute that stands under its own name: `P.sum(x, "axes")` is
+    `P.sum(x, axes=Attr("axes"))`.
+    """
 
     def __getattr__(self, op: str) -> Callable[..., Apply]:
-        return lambda *args, **attributes: Apply(op, args, attributes)
+        def apply(*args: Pattern | str, **attributes: Any) -> Apply:
+            patterns = tuple(a for a in args if not isinstance(a, str))
+            return Apply(op, patterns, {a: Attr(a) for a in args if isinstance(a, str)} | attributes)
+
+        return apply
 
     __getitem__ = __getattr__
 
@@ -116,7 +121,8 @@ class Match:
 Rhs = Union[Pattern, Callable[[Builder, Match], "Node | None"]]
 
 
-def _always(_: Match) -> bool:
+def always(_: Match) -> bool:
+    """Put no condition on a match."""
     return True
 
 
@@ -133,12 +139,8 @@ class Rule:
     lhs: Apply
     rhs: Rhs
     exact: bool = True
-    when: Callable[[Match], bool] = _always
+    when: Callable[[Match], bool] = always
     examples: Sequence[Mapping[str, Any]] = ()
-
-    def instance(self, example: Mapping[str, Any]) -> tuple[list[Node], Node]:
-        """Return the inputs of an example and the left side built on them."""
-        return _Instance(example).build(self.lhs)
 
 
 # -- matching ------------------------------------------------------------------------------------------------
@@ -321,53 +323,3 @@ def _attribute(value: Any, match: Match) -> Any:
     if isinstance(value, Attr):
         return match.values[value.name]
     return value(match) if callable(value) and not isinstance(value, type) else value
-
-
-class _Instance:
-    """Builds the left side of a rule for one example."""
-
-    def __init__(self, example: Mapping[str, Any]) -> None:
-
-        self.example = example
-        self.builder = Builder()
-        self.nodes: dict[str, Any] = {}
-        self.inputs: list[Node] = []
-        for name, value in example.items():
-            types = value if isinstance(value, tuple) else (value,)
-            if types and isinstance(types[0], TensorType):
-                made = [graph_input(name, t) for t in types]
-                self.inputs += made
-                self.nodes[name] = made if types is value else made[0]
-
-    def build(self, lhs: Apply) -> tuple[list[Node], Node]:
-        return self.inputs, self.expression(lhs, None)
-
-    def expression(self, pattern: Pattern, like: TensorType | None) -> Node:
-        if isinstance(pattern, Var):
-            node: Node = self.nodes[pattern.name]
-            return node
-        if isinstance(pattern, (Full, Scalar)):
-            return self.constant(pattern, like)
-        assert isinstance(pattern, Apply)
-        if isinstance(pattern.args[0] if pattern.args else None, Rest):
-            args = list(self.nodes[pattern.args[0].name])  # type: ignore[attr-defined]
-        else:
-            args = self.operands(pattern.args)
-        given = pattern.attributes.items()
-        attributes = {k: self.example[v.name] if isinstance(v, Attr) else v for k, v in given}
-        fields = {f.name for f in dataclasses.fields(REGISTRY[pattern.op])}  # type: ignore[arg-type]
-        attributes |= {k: self.example[k] for k in fields - attributes.keys() if k in self.example}
-        return self.builder.op(pattern.op, *args, **attributes)
-
-    def operands(self, patterns: Sequence[Pattern]) -> list[Node]:
-        """Build operands; a constant takes its type from the first operand that has one."""
-        values = {k: p for k, p in enumerate(patterns) if not isinstance(p, (Full, Scalar))}
-        made = {k: self.expression(p, None) for k, p in values.items()}
-        like = next((made[k].aval for k in sorted(made)), None)
-        return [made[k] if k in made else self.constant(p, like) for k, p in enumerate(patterns)]
-
-    def constant(self, pattern: Pattern, like: TensorType | None) -> Node:
-        value = pattern.value if isinstance(pattern, Full) else self.example[getattr(pattern, "name", "")]
-        if like is None:
-            raise VerifyError("pattern: an example cannot tell the type of a constant", got=repr(pattern))
-        return self.builder.full(like.with_dtype(bool_) if isinstance(value, bool) else like, value)

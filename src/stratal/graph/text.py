@@ -1,11 +1,11 @@
 """Parsing the text form of graphs, which `graph.graph_to_text` prints.
 
-    graph NAME(%0: f32[2,3], %1: f32[3] held = "bias") {
-      %2 = sum(%0) axes=(0,) : f32[3]          # train.py:12
-      %3 = add(%2, %1) : f32[3]
-      return %3
-      update %1 <- %3
-    }
+graph NAME(%0: f32[2,3], %1: f32[3] frozen = "bias") {
+  %2 = sum(%0) axes=(0,) : f32[3]          # train.py:12
+  %3 = add(%2, %1) : f32[3]
+  return %3
+  update %1 <- %3
+}
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _parse(tokens: Tokens) -> Graph:
         key = tokens.take()
         tokens.take(":")
         type_ = parse_type(tokens)
-        held = tokens.accept("held")
+        frozen = tokens.accept("frozen")
         label = parse_value(tokens, _parse) if tokens.accept("=") else ""
-        values[key] = graph_input(label, type_, held=held)
+        values[key] = graph_input(label, type_, frozen=frozen)
         inputs.append(values[key])
         tokens.accept(",")
     tokens.take("{")

@@ -5,23 +5,13 @@ Names are loaded when first used: each viewer imports what it alone needs.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from stratal.base.names import lazy_names
 
-_NAMES: dict[str, str] = {
-    "stratal.inspect.machine": "machine_peaks",
-    "stratal.inspect.profiler": "Profile Profiler profile",
-    "stratal.inspect.timer": "Comparison Measurement Timer compare",
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'stratal.inspect' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = lazy_names(
+    "stratal.inspect",
+    {
+        "machine": "machine_peaks",
+        "profiler": "Profile Profiler profile",
+        "timer": "Comparison Measurement Timer compare",
+    },
+)

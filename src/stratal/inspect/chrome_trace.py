@@ -30,7 +30,8 @@ def trace_events(profile: Profile) -> list[Event]:
     most = max((p.times.timed.threads for p in profile.programs), default=0)
     names = {PYTHON: "Python", COMMANDS: "commands"}
     names |= {THREADS + k: f"thread {k}" + (" (runs Python)" if k == 0 else "") for k in range(most)}
-    found = [_named(track, name) for track, name in names.items()]
+    naming = {"ph": "M", "pid": PROCESS, "name": "thread_name"}
+    found = [naming | {"tid": track, "args": {"name": name}} for track, name in names.items()]
     for name, begin, end in profile.recorder.compiled_spans:
         found.append(_complete(PYTHON, f"compile {name}", "compile", begin - start, end - begin))
     for program in profile.programs:
@@ -80,7 +81,3 @@ def _complete(
         "ph": "X", "pid": PROCESS, "tid": track, "name": name, "cat": category, "ts": begin_ns / 1e3,
         "dur": took_ns / 1e3, "args": arguments or {},
     }  # fmt: skip
-
-
-def _named(track: int, name: str) -> Event:
-    return {"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_name", "args": {"name": name}}

@@ -1,18 +1,14 @@
-"""A program's kernels, or a graph's ops, as a picture in DOT, the language of Graphviz."""
+"""A program's kernels as a picture in DOT, the language of Graphviz."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
-from stratal.base.errors import StratalError
-from stratal.graph.graph import Graph
-from stratal.graph.node import Const, Input, Node
 from stratal.plan.explain import Explained
 from stratal.plan.record import Plan
 from stratal.plan.text import JSON, nested, size
 
-MOST_NODES = 2000  # Graphviz takes minutes beyond
 COLOURS = {
     "conv": "#f2d7b6", "contract": "#f2d7b6", "rows": "#cfe3c8", "columns": "#cfe3c8", "pack": "#e6e6e6",
     "host": "#f4c6c6",
@@ -23,17 +19,6 @@ def kernels_to_dot(program: Explained) -> str:
     """Return the commands of a program in DOT: a box per kernel, an arrow per value that passes on."""
     plan = program.plan
     return _digraph(plan.name, _kernels(plan))
-
-
-def graph_to_dot(graph: Graph) -> str:
-    """Return a graph in DOT: a node per op, with type and line. Raises: StratalError if it is large."""
-    if len(graph.nodes) > MOST_NODES:
-        raise StratalError(
-            f"graph picture: at most {MOST_NODES} nodes can be laid out",
-            got=f"{len(graph.nodes)} nodes",
-            hint="the picture of its kernels is smaller",
-        )
-    return _digraph(graph.name, _ops(graph))
 
 
 def _digraph(name: str, lines: Iterator[str]) -> str:
@@ -83,21 +68,3 @@ def _label(row: JSON) -> str:
 
 def _colour(row: JSON) -> str:
     return COLOURS.get("host" if row["do"] == "host" else str(row.get("tactic", "")).split(" ")[0], "#eef2f7")
-
-
-def _ops(graph: Graph) -> Iterator[str]:
-    number: dict[Node, str] = {}
-    for node in dict.fromkeys((*graph.inputs, *graph.nodes)):
-        number[node] = f"n{len(number)}"
-        name = node.op.label if isinstance(node.op, Input) else node.op.name
-        if isinstance(node.op, Const) and node.shape == ():
-            name = str(node.op.value.array.item())
-        where = f"\n{node.where[0]}" if node.where else ""
-        shape = ", shape=ellipse" if isinstance(node.op, (Input, Const)) else ""
-        yield f"{number[node]} [label={_quoted(f'{name}: {node.type}{where}')}{shape}];"
-        for operand in node.inputs:
-            yield f"{number[operand]} -> {number[node]};"
-    for k, node in enumerate(graph.outputs):
-        yield f'out{k} [label="output {k}", shape=plaintext]; {number[node]} -> out{k};'
-    for state, value in graph.updates:
-        yield f"{number[value]} -> {number[state]} [style=dashed, constraint=false];"

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from stratal.base.artifact import Copy, Host, Launch, flat
 from stratal.base.log import duration
 from stratal.base.source import SourceLine
+from stratal.graph.node import Node
 from stratal.inspect.intervals import Interval, median_interval
-from stratal.inspect.kernel_classes import (
-    ClassShare,
-    KernelClass,
-    class_of_kernel,
-    class_of_op,
-    shares,
-)
 from stratal.inspect.machine import MachinePeaks
 from stratal.inspect.recorder import ProgramTimes
 from stratal.inspect.roofline import Bound, CommandWork, command_work
+from stratal.ops.linear.window import Windowed
 from stratal.plan.text import nested
 from stratal.plan.work import flops
 from stratal.runtime.encode import OutputCopy
@@ -300,30 +295,82 @@ class ProgramProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything measured as JSON values."""
-        return {
-            "name": self.name,
-            "runs": self.num_runs,
-            "warm": self.warm,
-            "seconds": self.seconds,
-            "best_seconds": self.best_seconds,
-            "seconds_low": self.run_time.low,
-            "seconds_high": self.run_time.high,
-            "total_seconds": self.total_seconds,
-            "period_seconds": self.period_seconds,
-            "gap_seconds": self.gap_seconds,
-            "flops": self.flops,
-            "floor_seconds": self.floor_seconds,
-            "of_roofline": self.of_roofline,
-            "bottleneck": self.bottleneck,
-            "plan": self.program.plan.hash,
+        figures = (
+            "name", "warm", "seconds", "best_seconds", "total_seconds", "period_seconds", "gap_seconds",
+            "flops", "floor_seconds", "of_roofline", "bottleneck",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in figures} | {
+            "runs": self.num_runs, "plan": self.program.plan.hash,
+            "seconds_low": self.run_time.low, "seconds_high": self.run_time.high,
             "kernels": [row.to_json() for row in self.kernels],
             "kinds": [row.to_json() for row in self.kinds],
             "lines": [line._asdict() for line in self.lines()],
             "classes": [c._asdict() for c in self.classes()],
             "callers": [[str(line) if line else "", count] for line, count in self.callers()],
-        }
+        }  # fmt: skip
 
 
 def most_expensive(found: Iterable[ProgramTimes], peaks: MachinePeaks) -> Sequence[ProgramProfile]:
     """Return the profiles of programs, the one that took most time in all first."""
     return sorted((ProgramProfile(times, peaks) for times in found), key=lambda p: -p.total_seconds)
+
+
+# -- classes of work -----------------------------------------------------------------------------------------
+# The classes of Ivanov et al., "Data Movement Is All You Need" (MLSys 2021): contractions hold nearly all
+# operations of a Transformer and much less of its time. An op is of the class of its record; a kernel is of
+# the first class among its members: what is fused into a product counts as part of that product's time.
+
+
+KernelClass = Literal["contraction", "normalisation", "element-wise"]
+CLASSES: Final[tuple[KernelClass, ...]] = ("contraction", "normalisation", "element-wise")
+MEANING: Final[dict[KernelClass, str]] = {
+    "contraction": "sums of products: matrix products and convolutions",
+    "normalisation": "reductions and what is fused with them: norms, softmax, pooling, losses",
+    "element-wise": "activations, residuals, updates, and all that only moves data",
+}
+
+
+class ClassShare(NamedTuple):
+    """One class of a program: kernels, operations, seconds, and its share of both."""
+
+    name: KernelClass
+    num_kernels: int
+    flops: float
+    seconds: float
+    flops_share: float
+    time_share: float
+
+
+def class_of_op(node: Node) -> KernelClass:
+    """Return the class of a node, by where its record stands and what it is made of."""
+    folder = type(node.op).__module__.removeprefix("stratal.ops.").split(".")[0]
+    if folder == "reduce" or isinstance(node.op, Windowed):
+        return "normalisation"
+    return "contraction" if folder == "linear" else "element-wise"
+
+
+def class_of_kernel(members: Iterable[Node], tactic: str) -> KernelClass:
+    """Return the class of a kernel; what packs an operand works for the product that reads it."""
+    found = {class_of_op(m) for m in members}
+    if tactic == "pack":
+        return "contraction"
+    return next((c for c in CLASSES if c in found), "element-wise")
+
+
+def shares(rows: Sequence[tuple[KernelClass, dict[KernelClass, float], float]]) -> list[ClassShare]:
+    """Return the table of classes from kernels given as (class, operations by class, seconds)."""
+    total_flops = sum(sum(flops.values()) for _, flops, _ in rows)
+    total_seconds = sum(seconds for _, _, seconds in rows)
+    table = []
+    for name in CLASSES:
+        flops = sum(f.get(name, 0.0) for _, f, _ in rows)
+        seconds = sum(s for c, _, s in rows if c == name)
+        count = sum(c == name for c, _, _ in rows)
+        table.append(
+            ClassShare(
+                name, count, flops, seconds,
+                flops / total_flops if total_flops else 0.0,
+                seconds / total_seconds if total_seconds else 0.0,
+            )
+        )  # fmt: skip
+    return table

@@ -29,6 +29,7 @@ import numpy as np
 
 from stratal.base.dtypes import DType, as_dtype, bfloat16, float32
 from stratal.base.errors import SettingError
+from stratal.base.session import SESSION
 from stratal.codegen.assemble import assemble
 from stratal.inspect.machine_kernels import (
     DATA_BYTES,
@@ -47,7 +48,7 @@ _MEMORY_BYTES: Final = 96 << 20  # at least, a thread's share of a sweep through
 _MOST_BYTES: Final = 512 << 20  # at most: beyond, a sweep may still hit the last cache in part
 _VERSION: Final = 1  # of the measurement; part of the cache key
 _Kernel = Callable[..., None]
-_measured: Final[dict[int, MachinePeaks]] = {}
+_measured: Final = SESSION.cache(dict[int, "MachinePeaks"]())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,7 @@ class MachinePeaks:
         return max(rates[beyond:])
 
     def seconds(
-        self,
-        operations: Mapping[DType, float],
-        nbytes: float = 0.0,
-        working_set_bytes: float = float("inf"),
+        self, operations: Mapping[DType, float], nbytes: float = 0.0, working_set_bytes: float = float("inf")
     ) -> float:
         """Return the roofline of some work: the larger of its arithmetic and its traffic, in seconds."""
         compute = sum(count / self.flops_of(dtype) for dtype, count in operations.items()) / 1e9

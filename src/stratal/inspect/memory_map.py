@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from stratal.base.artifact import Launch, Value
 from stratal.base.errors import MissingExtraError, StratalError
+from stratal.formats.files import write_atomically, writing
 from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import ArenaPlan, Block, arrange
 from stratal.memory.render import format_bytes
@@ -242,14 +243,8 @@ def _loops(scale: Scale, loops: Sequence[Interval]) -> Iterator[str]:
 
 def _box(box: Box) -> str:
     """Draw one buffer, with as much of its name as fits."""
-    place = _rect(
-        box.x,
-        box.y,
-        box.width,
-        box.height,
-        KINDS[box.kind],
-        f' class="b"><title>{escape(box.tip)}</title></rect>',
-    )
+    rest = f' class="b"><title>{escape(box.tip)}</title></rect>'
+    place = _rect(box.x, box.y, box.width, box.height, KINDS[box.kind], rest)
     fits = int((box.width - 8) / 6.9)
     if box.height < 13 or fits < 3:
         return place
@@ -274,7 +269,7 @@ def _legend(boxes: Sequence[Box], height: int) -> Iterator[str]:
 def save_memory_map(program: Explained, path: Path) -> None:
     """Write the map as .svg, or with the extra `viz` as .png. Raises: MissingExtraError, StratalError."""
     if path.suffix == ".svg":
-        path.write_text(memory_svg(program), encoding="utf-8")
+        write_atomically(path, [memory_svg(program).encode()])
     elif path.suffix == ".png":
         _save_png(program, path)
     else:
@@ -321,4 +316,5 @@ def _save_png(program: Explained, path: Path) -> None:
     if present:
         axes.legend(handles=[Patch(color=KINDS[k], label=k) for k in present], fontsize=7, ncols=len(present),
                     loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)  # fmt: skip
-    figure.savefig(path, bbox_inches="tight")
+    with writing(path.name):
+        figure.savefig(path, bbox_inches="tight")

@@ -21,7 +21,7 @@ from stratal.inspect.kernel_times import KernelTime, ProgramProfile, most_expens
 from stratal.inspect.machine import MachinePeaks, machine_peaks
 from stratal.inspect.recorder import Recorder
 from stratal.plan.text import shorten
-from stratal.tensor import lazy
+from stratal.tensor.lazy import lazy
 
 MOST_ROWS: Final = 12
 WARM_UP: Final = 3  # runs before those that count
@@ -104,15 +104,9 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything measured as JSON values."""
-        return {
-            "bottleneck": self.bottleneck,
-            "seconds": self.seconds,
-            "native_seconds": self.native_seconds,
-            "compile_seconds": self.compile_seconds,
-            "python_seconds": self.python_seconds,
-            "peaks": self.peaks.to_json(),
-            "programs": [p.to_json() for p in self.programs],
-        }
+        names = ("bottleneck", "seconds", "native_seconds", "compile_seconds", "python_seconds")
+        found = {name: getattr(self, name) for name in names}
+        return found | {"peaks": self.peaks.to_json(), "programs": [p.to_json() for p in self.programs]}
 
     def __str__(self) -> str:
         if not self.programs:

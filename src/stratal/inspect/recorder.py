@@ -22,7 +22,7 @@ import numpy as np
 from stratal.base.source import SourceLine, user_line
 from stratal.runtime.storage import Storage
 from stratal.runtime.timing import TimedProgram
-from stratal.tensor import programs
+from stratal.tensor.lazy import programs
 
 RUNS_KEPT: Final = 512  # runs whose times are kept one by one; medians are over these
 SPANS_KEPT: Final = 100_000  # runs whose start and end are kept, for the trace

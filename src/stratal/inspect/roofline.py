@@ -127,11 +127,7 @@ def _operations(members: Iterable[Node]) -> dict[DType, float]:
     for node in members:
         count = flops(node)
         if count:
-            dtype = _dtype_of(node)
+            dtype = next((i.type.dtype for i in node.inputs if hasattr(i.type, "dtype")), None)
+            dtype = dtype or node.aval.dtype
             found[dtype] = found.get(dtype, 0.0) + count
     return found
-
-
-def _dtype_of(node: Node) -> DType:
-    operands = [i.type for i in node.inputs if hasattr(i.type, "dtype")]
-    return operands[0].dtype if operands else node.aval.dtype

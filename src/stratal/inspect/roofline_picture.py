@@ -16,8 +16,8 @@ import numpy as np
 from stratal.base.dtypes import DType, float32
 from stratal.base.errors import MissingExtraError, StratalError
 from stratal.base.log import duration
-from stratal.inspect.kernel_classes import CLASSES
-from stratal.inspect.kernel_times import KernelTime, ProgramProfile
+from stratal.formats.files import writing
+from stratal.inspect.kernel_times import CLASSES, KernelTime, ProgramProfile
 from stratal.inspect.machine import MachinePeaks
 from stratal.plan.text import shorten
 
@@ -30,7 +30,7 @@ MOST_AREA: Final = 900.0  # of a dot, in square points, for a kernel that takes 
 
 
 def save_roofline(program: ProgramProfile, path: str | Path) -> None:
-    """Draw a program's kernels under the roofline. Raises: MissingExtraError, StratalError, OSError."""
+    """Draw a program's kernels under the roofline. Raises: MissingExtraError, StratalError."""
     target = Path(path)
     if target.suffix not in SUFFIXES:
         raise StratalError(f"roofline: a file ending in one of {', '.join(SUFFIXES)}", got=target.name)
@@ -65,7 +65,8 @@ def save_roofline(program: ProgramProfile, path: str | Path) -> None:
         handle.set_sizes([60.0])
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(target)
+    with writing(target.name):
+        figure.savefig(target)
 
 
 def _dtypes(program: ProgramProfile) -> list[DType]:
@@ -125,12 +126,12 @@ def _dots(axes: Any, rows: Sequence[KernelTime]) -> None:
             row.numbers, (x, y), xytext=(0, 6 + 14 * row.share**0.5), textcoords="offset points",
             ha="center", fontsize=8, zorder=4,
         )  # fmt: skip
-    text = "\n".join(["      #  time  roof  kernel", *map(_line, rows[:MOST_NAMED])])
+    lines = (
+        f"{row.numbers:>7}  {row.share:4.0%} {row.of_roofline:5.0%}  {shorten(row.name, 26)}"
+        for row in rows[:MOST_NAMED]
+    )
+    text = "\n".join(["      #  time  roof  kernel", *lines])
     axes.text(1.02, 1, text, transform=axes.transAxes, va="top", fontsize=7.5, family="monospace")
-
-
-def _line(row: KernelTime) -> str:
-    return f"{row.numbers:>7}  {row.share:4.0%} {row.of_roofline:5.0%}  {shorten(row.name, 26)}"
 
 
 def _vertical(rows: Sequence[KernelTime], program: ProgramProfile) -> tuple[float, float]:

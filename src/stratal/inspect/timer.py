@@ -27,7 +27,7 @@ from stratal.base.log import duration
 from stratal.base.source import SourceLine, user_line
 from stratal.inspect.intervals import Interval, median_interval
 from stratal.runtime.storage import Storage
-from stratal.tensor import companions, lazy, programs
+from stratal.tensor.lazy import companions, lazy, programs
 from stratal.tensor.tensor import Tensor
 
 MOST_WARM_CALLS: Final = 24  # until a call compiles nothing
@@ -96,7 +96,7 @@ class Timer:
         self._function: Final = function
         self._args: Final = args
         self._kwargs: Final = kwargs
-        self._wait: Final = _compute_all if synchronize is True else synchronize or None
+        self._wait: Final = (lambda result: lazy.flush_all()) if synchronize is True else synchronize or None
         self._warm = False
         self.callers: Counter[SourceLine | None] = Counter()  # who ran programs in the last warm call
 
@@ -224,10 +224,6 @@ class _Callers:
         self.found[user_line()] += 1
         made: list[Storage] = program.run(inputs)
         return made
-
-
-def _compute_all(result: Any) -> None:
-    lazy.flush_all()
 
 
 def _unfinished(result: Any, waited: bool) -> str:

@@ -11,24 +11,27 @@ from __future__ import annotations
 
 from stratal.base.errors import LinAlgError
 from stratal.linalg.factor import cholesky, eig, eigh, eigvals, eigvalsh, lu, lu_factor, qr, svd, svdvals
-from stratal.linalg.functions import det, matrix_exp, matrix_power, slogdet
 from stratal.linalg.norms import cond, matrix_norm, norm, vector_norm
 from stratal.linalg.products import diagonal, householder_product, multi_dot, trace, vander
 from stratal.linalg.rank import lstsq, matrix_rank, pinv
 from stratal.linalg.solve import (
     cholesky_inverse,
     cholesky_solve,
+    det,
     inv,
     lu_solve,
+    matrix_exp,
+    matrix_power,
+    slogdet,
     solve,
     solve_triangular,
     tensorinv,
     tensorsolve,
 )
+from stratal.tensor.api.explained import explain_all
 from stratal.tensor.composites.matrices import cross
-from stratal.tensor.explained import explain_all
-from stratal.tensor.linear import matmul, outer, tensordot, vecdot
-from stratal.tensor.shapes import matrix_transpose
+from stratal.tensor.functions.linear import matmul, outer, tensordot, vecdot
+from stratal.tensor.functions.shapes import matrix_transpose
 
 __all__ = [
     "LinAlgError", "cholesky", "cholesky_inverse", "cholesky_solve", "cond", "cross", "det", "diagonal",

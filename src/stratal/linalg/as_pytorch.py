@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 from stratal.linalg.factor import cholesky, svdvals
 from stratal.linalg.factor import qr as factorised
 from stratal.linalg.factor import svd as decomposed
-from stratal.linalg.functions import det, matrix_exp, matrix_power, slogdet
 from stratal.linalg.operands import adjoint, matrix, run, square
 from stratal.linalg.products import multi_dot
 from stratal.linalg.rank import pinv
 from stratal.linalg.results import QRResult
-from stratal.linalg.solve import cholesky_inverse, cholesky_solve, inv
-from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import FUNCTIONS, where
-from stratal.tensor.explained import explain_all
+from stratal.linalg.solve import cholesky_inverse, cholesky_solve, det, inv, matrix_exp, matrix_power, slogdet
+from stratal.tensor.api.explained import explain_all
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.elementwise import FUNCTIONS, where
 from stratal.tensor.tensor import Tensor
 
 __all__ = [
@@ -34,8 +33,7 @@ class SVDFactors(NamedTuple):
 
 def chain_matmul(*matrices: Any) -> Tensor:
     """Return the product of two or more matrices, see `linalg.multi_dot`."""
-    result: Tensor = multi_dot(list(matrices))
-    return result
+    return multi_dot(list(matrices))
 
 
 def inverse(x: Any, /) -> Tensor:
@@ -55,10 +53,8 @@ def logdet(x: Any, /) -> Tensor:
     """
     sign, size = slogdet(square("logdet", x))
     if sign.dtype.is_complex:
-        turned: Tensor = run("complex", size, FUNCTIONS["atan2"](run("imag", sign), run("real", sign)))
-        return turned
-    result: Tensor = where(sign < 0, float("nan"), size)
-    return result
+        return run("complex", size, FUNCTIONS["atan2"](run("imag", sign), run("real", sign)))
+    return where(sign < 0, float("nan"), size)
 
 
 def qr(x: Any, /, some: bool = True) -> QRResult:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.linalg.operands import adjoint, hermitian_part, matrix, run, smaller, square
+from stratal.linalg.operands import adjoint, hermitian_part, matrix, run, square
 from stratal.linalg.results import EighResult, EigResult, LUFactorResult, LUResult, QRResult, SVDResult
-from stratal.tensor.creation import arange, eye, tril, triu, zeros
-from stratal.tensor.elementwise import cast
-from stratal.tensor.shapes import expand_dims, narrow
+from stratal.tensor.functions.creation import arange, eye, tril, triu, zeros
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.shapes import expand_dims, narrow
 from stratal.tensor.tensor import Tensor
 
 
@@ -54,7 +54,7 @@ def lu(x: Any, /) -> LUResult:
     Shapes: [..., m, n] -> P [..., m, m], L [..., m, k], U [..., k, n], k = min(m, n).
     """
     packed, order = run("lu", matrix("lu", x))
-    m, k = packed.shape[-2], smaller(packed)
+    m, k = packed.shape[-2], min(packed.shape[-2:])
     place = expand_dims(arange(m), axis=-1) == expand_dims(order, axis=-2)
     low = tril(narrow(packed, -1, 0, k), -1) + eye(m, k, dtype=packed.dtype)
     return LUResult(cast(place, packed.dtype), low, triu(narrow(packed, -2, 0, k)))
@@ -84,8 +84,7 @@ def eigh(x: Any, /, UPLO: str | None = None) -> EighResult:
 
 def eigvalsh(x: Any, /, UPLO: str | None = None) -> Tensor:
     """Return the real eigenvalues of Hermitian matrices, ascending: [..., n, n] -> [..., n]. See `eigh`."""
-    result: Tensor = run("eigh", _triangle("eigvalsh", x, UPLO), vectors=False)
-    return result
+    return run("eigh", _triangle("eigvalsh", x, UPLO), vectors=False)
 
 
 def eig(x: Any, /) -> EigResult:
@@ -100,8 +99,7 @@ def eig(x: Any, /) -> EigResult:
 
 def eigvals(x: Any, /) -> Tensor:
     """Return the complex eigenvalues of square matrices: [..., n, n] -> [..., n]. See `eig`."""
-    result: Tensor = run("eig", square("eigvals", x), vectors=False)
-    return result
+    return run("eig", square("eigvals", x), vectors=False)
 
 
 # -- singular values -----------------------------------------------------------------------------------------
@@ -118,5 +116,4 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
 
 def svdvals(x: Any, /) -> Tensor:
     """Return the singular values of matrices, descending: [..., m, n] -> [..., min(m, n)]."""
-    result: Tensor = run("svd", matrix("svdvals", x), vectors=False)
-    return result
+    return run("svd", matrix("svdvals", x), vectors=False)

@@ -11,11 +11,11 @@ from stratal.linalg.factor import svdvals
 from stratal.linalg.operands import identity, matrix, run, square
 from stratal.linalg.solve import inv
 from stratal.tensor.build import as_tensor, default_float
-from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.linear import diagonal
-from stratal.tensor.naming import two_names
-from stratal.tensor.reductions import amax, amin, any, count_nonzero, sum
-from stratal.tensor.shapes import as_axes, expand_dims, moveaxis, reshape
+from stratal.tensor.functions import reductions
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.functions.linear import diagonal
+from stratal.tensor.functions.reductions import amax, amin, any, sum
+from stratal.tensor.functions.shapes import as_axes, expand_dims, moveaxis, reshape
 from stratal.tensor.tensor import Tensor
 
 
@@ -24,16 +24,6 @@ def _floats(name: str, x: Any, dtype: Any) -> Tensor:
     return cast(t, as_dtype(dtype) if dtype is not None else default_float(t.dtype))
 
 
-def _root(total: Tensor, power: float) -> Tensor:
-    """Return total ** (1 / power), with a gradient of 0 where the total is 0."""
-    nothing = total == 0
-    safe = where(nothing, 1.0, total)
-    root = FUNCTIONS["sqrt"](safe) if power == 2 else safe ** (1.0 / power)
-    result: Tensor = where(nothing, 0.0 if power > 0 else math.inf, root)
-    return result
-
-
-@two_names
 def vector_norm(
     x: Any, /, ord: float = 2, axis: Any = None, keepdims: bool = False, *, dtype: Any = None
 ) -> Tensor:
@@ -45,22 +35,13 @@ def vector_norm(
     t = _floats("vector_norm", x, dtype)
     if not isinstance(ord, (int, float)) or ord != ord:
         raise AttributeValueError("vector_norm: ord is a number", got=repr(ord))
-    size = FUNCTIONS["abs"](t)
-    if math.isinf(ord):
-        return (amax if ord > 0 else amin)(size, axis, keepdims)
-    if ord == 0:
-        return cast(count_nonzero(t, axis, keepdims), size.dtype)
-    if ord == 1:
-        return sum(size, axis, keepdims)
-    power = size * size if ord == 2 else size ** float(ord)
-    return _root(sum(power, axis, keepdims), ord)
+    return reductions.norm(t, ord, axis, keepdims)  # type: ignore[no-any-return]
 
 
 _SUMS = {1: (-2, amax), -1: (-2, amin), math.inf: (-1, amax), -math.inf: (-1, amin)}
 _SPECTRAL = {2: amax, -2: amin, "nuc": sum}
 
 
-@two_names
 def matrix_norm(
     x: Any, /, ord: Any = "fro", axis: Any = (-2, -1), keepdims: bool = False, *, dtype: Any = None
 ) -> Tensor:
@@ -90,7 +71,6 @@ def matrix_norm(
     return result
 
 
-@two_names
 def norm(
     x: Any, /, ord: Any = None, axis: Any = None, keepdims: bool = False, *, dtype: Any = None
 ) -> Tensor:
@@ -124,13 +104,11 @@ def cond(x: Any, /, p: Any = None) -> Tensor:
     high, low = amax(s, axis=-1), amin(s, axis=-1)
     if p == -2:
         return low / where(high == 0, 1.0, high)
-    result: Tensor = where(low == 0, math.inf, high / where(low == 0, 1.0, low))
-    return result
+    return where(low == 0, math.inf, high / where(low == 0, 1.0, low))
 
 
 def _cond_by_inverse(t: Tensor, p: Any) -> Tensor:
     packed, _ = run("lu", t.detach())
     singular = any(diagonal(packed, 0, -2, -1) == 0, axis=-1)
     regular = where(reshape(singular, (*singular.shape, 1, 1)), identity(t), t)
-    result: Tensor = where(singular, math.inf, matrix_norm(t, p) * matrix_norm(inv(regular), p))
-    return result
+    return where(singular, math.inf, matrix_norm(t, p) * matrix_norm(inv(regular), p))

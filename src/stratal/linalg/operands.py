@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratal.base.dtypes import DType
 from stratal.graph.op import REGISTRY
 from stratal.ops.linalg import family
 from stratal.tensor.build import apply, as_tensor, broadcast_shapes, common_dtype, default_float
-from stratal.tensor.creation import eye
-from stratal.tensor.elementwise import cast
-from stratal.tensor.shapes import broadcast_to, matrix_transpose
+from stratal.tensor.functions.creation import eye
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.shapes import broadcast_to, matrix_transpose
 from stratal.tensor.tensor import Tensor
 
 
@@ -65,13 +64,3 @@ def identity(t: Tensor) -> Tensor:
     """Return the identity for each matrix of a stack of square ones."""
     n = t.shape[-1]
     return broadcast_to(eye(n, dtype=t.dtype), t.shape)
-
-
-def smaller(t: Tensor) -> int:
-    """Return the lesser of the two sizes of matrices."""
-    return min(t.shape[-2:])
-
-
-def real_dtype(t: Tensor) -> DType:
-    """Return the dtype of the parts of the elements."""
-    return family.real_of(t.dtype)

@@ -9,13 +9,13 @@ from stratal.base.dims import known_equal
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.linalg.operands import adjoint, matrix
 from stratal.linalg.solve import solve_triangular
-from stratal.tensor import linear
 from stratal.tensor.build import as_tensor
-from stratal.tensor.creation import eye, tril, triu
-from stratal.tensor.elementwise import cast
-from stratal.tensor.linear import matmul
-from stratal.tensor.reductions import cumprod, sum
-from stratal.tensor.shapes import broadcast_to, concat, expand_dims, narrow, reshape
+from stratal.tensor.functions import linear
+from stratal.tensor.functions.creation import eye, tril, triu
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.linear import matmul
+from stratal.tensor.functions.reductions import cumprod, sum
+from stratal.tensor.functions.shapes import broadcast_to, concat, expand_dims, narrow, reshape
 from stratal.tensor.tensor import Tensor
 
 
@@ -102,5 +102,4 @@ def diagonal(x: Any, /, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
     """Return the sums along the diagonals of the last two axes; `st.trace` takes the first two."""
-    result: Tensor = sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
-    return result
+    return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)

@@ -8,20 +8,20 @@ from stratal.base.dims import known_equal
 from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.linalg.factor import eigvalsh, svdvals
-from stratal.linalg.operands import hermitian_part, matrices, matrix, real_dtype, run
+from stratal.linalg.operands import hermitian_part, matrices, matrix, run
 from stratal.linalg.results import LstsqResult
+from stratal.tensor.api.info import finfo
 from stratal.tensor.build import as_tensor
-from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.info import finfo
-from stratal.tensor.reductions import amax, sum
-from stratal.tensor.shapes import broadcast_to, expand_dims, squeeze
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.functions.reductions import amax, sum
+from stratal.tensor.functions.shapes import broadcast_to, expand_dims, squeeze
 from stratal.tensor.tensor import Tensor
 
 
 def _cutoffs(name: str, t: Tensor, rtol: Any, atol: Any) -> tuple[Tensor, Tensor | None]:
     """Return the relative and the absolute cutoff: max(m, n) * eps, and none, where neither is given."""
-    dtype = real_dtype(t)
+    dtype = t.dtype.real
     if rtol is None:
         rtol = max(t.shape[-2:]) * finfo(dtype).eps if atol is None else 0.0
     relative, absolute = (None if c is None else cast(as_tensor(c, name), dtype) for c in (rtol, atol))
@@ -37,8 +37,7 @@ def _largest(s: Tensor) -> Tensor:
 def _rank(s: Tensor, relative: Tensor, absolute: Tensor | None) -> Tensor:
     least = relative * _largest(s)
     least = least if absolute is None else FUNCTIONS["maximum"](least, absolute)
-    counted: Tensor = sum(cast(s > expand_dims(least, axis=-1), int64), axis=-1)
-    return counted
+    return sum(cast(s > expand_dims(least, axis=-1), int64), axis=-1)
 
 
 def matrix_rank(
@@ -69,8 +68,7 @@ def pinv(
     if absolute is not None:
         largest = _largest(svdvals(t.detach()))
         relative = FUNCTIONS["maximum"](relative, absolute / where(largest == 0, 1.0, largest))
-    result: Tensor = run("pinv", t, broadcast_to(relative.detach(), t.shape[:-2]))
-    return result
+    return run("pinv", t, broadcast_to(relative.detach(), t.shape[:-2]))
 
 
 def lstsq(x1: Any, x2: Any, /, rcond: Any = None, *, driver: str | None = None) -> LstsqResult:

@@ -1,4 +1,4 @@
-"""Systems of linear equations and inverses."""
+"""Systems of linear equations, inverses, determinants, powers and the exponential of matrices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from stratal.base.dims import known_equal, product
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.linalg.operands import adjoint, identity, matrices, run, square
+from stratal.linalg.results import SlogdetResult
 from stratal.tensor.build import as_tensor
-from stratal.tensor.indexing import take_along_axis
-from stratal.tensor.shapes import (
+from stratal.tensor.functions.indexing import take_along_axis
+from stratal.tensor.functions.shapes import (
     as_axes,
     broadcast_to,
     expand_dims,
@@ -20,7 +21,7 @@ from stratal.tensor.shapes import (
     reshape,
     squeeze,
 )
-from stratal.tensor.shapes import matrix_transpose as transposed
+from stratal.tensor.functions.shapes import matrix_transpose as transposed
 from stratal.tensor.tensor import Tensor
 
 
@@ -37,8 +38,7 @@ def _solved(op: str, name: str, x1: Any, x2: Any, **attributes: Any) -> Tensor:
     a, b = square(name, x1), as_tensor(x2, name)
     _check(name, a, b)
     if a.ndim != 2 or b.ndim == 2:
-        result: Tensor = run(op, *matrices(name, a, b), **attributes)
-        return result
+        return run(op, *matrices(name, a, b), **attributes)
     turned = moveaxis(b, -2, 0)
     beside = reshape(turned, (turned.shape[0], product(turned.shape[1:])))
     return moveaxis(reshape(_solved(op, name, a, beside, **attributes), turned.shape), 0, -2)
@@ -105,8 +105,7 @@ def inv(x: Any, /) -> Tensor:
     Raises: LinAlgError, when computed, where a matrix is singular.
     """
     t = square("inv", x)
-    result: Tensor = run("solve", t, identity(t))
-    return result
+    return run("solve", t, identity(t))
 
 
 def tensorinv(x: Any, /, ind: int = 2) -> Tensor:
@@ -138,3 +137,43 @@ def tensorsolve(x1: Any, x2: Any, /, axes: Any = None, *, dims: Any = None) -> T
     if a.numel() != count**2 or math.prod(shape) != count:
         raise ShapeError("tensorsolve: A maps as many elements as B has to B", got=f"{a.type} and {b.type}")
     return reshape(solve(reshape(a, (count, count)), ravel(b)), shape)
+
+
+# -- determinants, powers, the exponential -------------------------------------------------------------------
+def det(x: Any, /) -> Tensor:
+    """Return the determinant of square matrices, by LU: [..., n, n] -> [...].
+
+    Its gradient, the cofactors, exists for singular matrices too (second derivatives do not: a LinAlgError).
+    """
+    return run("det", square("det", x))
+
+
+def slogdet(x: Any, /) -> SlogdetResult:
+    """Return sign and logarithm of the size of the determinant: det A = sign exp(logabsdet).
+
+    Shapes: [..., n, n] -> [...], twice; the logarithm is real. Of a singular matrix they are 0 and -inf.
+    """
+    return SlogdetResult(*run("slogdet", square("slogdet", x)))
+
+
+def matrix_power(x: Any, n: int, /) -> Tensor:
+    """Return square matrices to an integer power, by repeated squaring: [..., n, n] -> [..., n, n].
+
+    Raises: LinAlgError, when computed, for a negative power of a singular matrix.
+    """
+    t = square("matrix_power", x)
+    if not hasattr(n, "__index__"):
+        raise AttributeValueError("matrix_power: the power is an int", got=repr(n))
+    left, t = abs(int(n)), inv(t) if n < 0 else t
+    result = None
+    while left:
+        if left % 2:
+            result = t if result is None else result @ t
+        left //= 2
+        t = t @ t if left else t
+    return identity(t) if result is None else result
+
+
+def matrix_exp(x: Any, /) -> Tensor:
+    """Return the exponential of square matrices: [..., n, n] -> [..., n, n]; NaN for what is not finite."""
+    return run("matrix_exp", square("matrix_exp", x))

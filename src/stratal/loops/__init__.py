@@ -6,7 +6,7 @@
     Compute := out[axes] = body                       element-wise, views, anything without a reduction
              | out[axes] = combine(term[axes, reduce] ...)
     Stmt    := For(var, kind, body) | Store(buffer, (Expr, ...), value) | If(condition, then, otherwise)
-             | Fail(condition, code) | Fetch(buffer, (Expr, ...), int)
+             | Fail(condition, code) | Prefetch(buffer, (Expr, ...), int)
              | ProductCall(rows, columns, depth, body) | Seq(Stmt ...)
     Kernel  := name, parameters, locals, body         one parallel loop outermost is the chunk loop
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, final
 
+import numpy as np
+
 from stratal.base.dtypes import DType, int64
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
@@ -35,20 +37,18 @@ class Combiner(NamedTuple):
     in_order: bool = False
 
 
-def _lowest(dtype: DType) -> float | int:
+def lowest(dtype: DType) -> float | int:
+    """Return the value every other is at least as great as."""
     if dtype.is_bool:
         return 0
-    if dtype.is_integer:
-        return 0 if dtype.kind == "u" else -(1 << (dtype.bits - 1))
-    return float("-inf")
+    return int(np.iinfo(dtype.np).min) if dtype.is_integer else float("-inf")
 
 
-def _highest(dtype: DType) -> float | int:
+def highest(dtype: DType) -> float | int:
+    """Return the value no other is greater than."""
     if dtype.is_bool:
         return 1
-    if dtype.is_integer:
-        return (1 << dtype.bits) - 1 if dtype.kind == "u" else (1 << (dtype.bits - 1)) - 1
-    return float("inf")
+    return int(np.iinfo(dtype.np).max) if dtype.is_integer else float("inf")
 
 
 def _fold(name: str, fn: str, identity: Callable[[DType], float | int]) -> Combiner:
@@ -87,7 +87,7 @@ def _arg(name: str, better: str, worst: Callable[[DType], float | int]) -> Combi
         return _chosen(take, states, terms)
 
     def identity(dtypes: Sequence[DType]) -> list[Const]:
-        return [const(worst(dtypes[0]), dtypes[0]), const(_highest(dtypes[1]), dtypes[1])]
+        return [const(worst(dtypes[0]), dtypes[0]), const(highest(dtypes[1]), dtypes[1])]
 
     return Combiner(name, 2, 2, identity, combine, combine)
 
@@ -121,14 +121,14 @@ COMBINERS: Final[dict[str, Combiner]] = {
     for c in (
         _fold("sum", "add", lambda d: 0),
         _fold("prod", "mul", lambda d: 1),
-        _fold("max", "max", _lowest),
-        _fold("min", "min", _highest),
+        _fold("max", "max", lowest),
+        _fold("min", "min", highest),
         _fold("any", "or", lambda d: 0),
         _fold("all", "and", lambda d: 1),
         _dot(),
-        _arg("argmax", "gt", _lowest),
-        _first_arg("first_argmax", "gt", "le", _lowest),
-        _first_arg("first_argmin", "lt", "ge", _highest),
+        _arg("argmax", "gt", lowest),
+        _first_arg("first_argmax", "gt", "le", lowest),
+        _first_arg("first_argmin", "lt", "ge", highest),
     )
 }
 
@@ -202,7 +202,7 @@ def arguments(*types: TensorType) -> list[Buffer]:
     return [Buffer(f"a{k}", t.dtype, t.ints) for k, t in enumerate(types)]
 
 
-def axes(shape: Iterable[int], prefix: str = "i") -> list[Var]:
+def fresh_axes(shape: Iterable[int], prefix: str = "i") -> list[Var]:
     """Return one fresh loop variable per axis."""
     return [Var(f"{prefix}{k}", int(n)) for k, n in enumerate(shape)]
 
@@ -210,7 +210,7 @@ def axes(shape: Iterable[int], prefix: str = "i") -> list[Var]:
 def pointwise(types: Sequence[TensorType], dtype: DType, f: Callable[..., Expr]) -> Compute:
     """Return `out[i...] = f(x[i...], ...)` for inputs of one shape."""
     args = arguments(*types)
-    vs = axes(types[0].ints)
+    vs = fresh_axes(types[0].ints)
     return Compute(args, vs, dtype, f(*[a[tuple(vs)] for a in args]))
 
 

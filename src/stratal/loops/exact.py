@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Final
@@ -104,10 +105,6 @@ def _dot4(total: Array, a: Array, b: Array) -> Array:
     return np.asarray(total)
 
 
-def _not(a: Array) -> Array:
-    return np.asarray(~a)
-
-
 def _pick8(index: Array, *values: Array) -> Array:
     return np.asarray(np.choose(index & np.uint32(7), values))
 
@@ -135,10 +132,6 @@ def _fma32_to_odd(a: Array, b: Array, c: Array) -> Array:
     s, error = _two_sum(product, np.asarray(c, np.float64))
     odd = _to_odd(np.asarray(s, order="C"), np.asarray(error, order="C"))
     return np.where(np.isfinite(s) & (s != 0), odd, s)
-
-
-def _fma32(a: Array, b: Array, c: Array) -> Array:
-    return _fma32_to_odd(a, b, c).astype(np.float32)
 
 
 _SPLIT: Final = float((1 << 27) + 1)
@@ -182,7 +175,7 @@ def _fma_fraction(a: float, b: float, c: float) -> float:
 
 
 def _fma(a: Array, b: Array, c: Array) -> Array:
-    return _fma32(a, b, c) if a.dtype == np.float32 else _fma64(a, b, c)
+    return _fma32_to_odd(a, b, c).astype(np.float32) if a.dtype == np.float32 else _fma64(a, b, c)
 
 
 # -- products of bfloat16 --------------------------------------------------------------------------------
@@ -213,41 +206,11 @@ def _normal(x: Array) -> Array:
 
 
 _EXACT: Final[dict[str, Callable[..., Array]]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "fma": _fma,
-    "ldexp": _ldexp,
-    "neg": np.negative,
-    "abs": np.abs,
-    "min": np.minimum,
-    "max": np.maximum,
-    "sqrt": np.sqrt,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
-    "rint": np.rint,
-    "idiv": _idiv,
-    "irem": _irem,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "mulhi": _mulhi,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": _not,
-    "pick8": _pick8,
-    "bytes4": _word,
-    "dot4": _dot4,
-    "halves2": _word,
-    "dot2": _dot2,
-    "pair": _pair,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "select": np.where,
-}
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "fma": _fma,
+    "ldexp": _ldexp, "neg": np.negative, "abs": np.abs, "min": np.minimum, "max": np.maximum,
+    "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "idiv": _idiv,
+    "irem": _irem, "floordiv": np.floor_divide, "mod": np.mod, "mulhi": _mulhi, "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "pick8": _pick8, "bytes4": _word,
+    "dot4": _dot4, "halves2": _word, "dot2": _dot2, "pair": _pair, "eq": np.equal, "ne": np.not_equal,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "select": np.where,
+}  # fmt: skip

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, Union, final
+from typing import Any, Final, TypeVar, Union, final
 
 import numpy as np
 
 from stratal.base.dtypes import DType, bool_, complex64, complex128, float32, float64, int32, int64, uint32
 from stratal.base.errors import VerifyError
 from stratal.base.weak import WeakTable
+from stratal.loops.operators import Operators
+
+T = TypeVar("T")
 
 FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
     # name: (number of arguments, what it means). Result dtype is the first argument's unless said otherwise.
@@ -129,8 +132,34 @@ def row_major(shape: Iterable[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+class Scalar(Operators["Expr"]):
+    """What all expressions share: their text, and Python's operators, which build calls as they are written.
+
+    Sums of indices are made by `loops.index`, which keeps them in normal form.
+    """
+
+    __slots__ = ()
+
+    def _apply(self, name: str, *operands: Any) -> Expr:
+        return call(name, *alike(*operands))
+
+    def __xor__(self, other: Expr | int) -> Expr:
+        return self._apply("xor", self, other)
+
+    def __lshift__(self, by: Expr | int) -> Expr:
+        return self._apply("shl", self, by)
+
+    def __rshift__(self, by: Expr | int) -> Expr:
+        return self._apply("shr", self, by)
+
+    def __str__(self) -> str:
+        return to_text(self)  # type: ignore[arg-type]  # all subclasses are in `Expr`
+
+    __repr__ = __str__
+
+
 @final
-class Const:
+class Const(Scalar):
     """A scalar immediate."""
 
     __slots__ = ("__weakref__", "dtype", "value")
@@ -141,14 +170,9 @@ class Const:
         self.value: Final = value
         self.dtype: Final = dtype
 
-    def __str__(self) -> str:
-        return to_text(self)
-
-    __repr__ = __str__
-
 
 @final
-class Var:
+class Var(Scalar):
     """A loop variable: an int64 in [0, extent). Two variables are equal only if they are one object."""
 
     __slots__ = ("__weakref__", "extent", "name")
@@ -169,11 +193,9 @@ class Var:
     def __str__(self) -> str:
         return self.name
 
-    __repr__ = __str__
-
 
 @final
-class Load:
+class Load(Scalar):
     """An element of a buffer; `indices` are logical, one per axis."""
 
     __slots__ = ("__weakref__", "buffer", "free", "indices", "parts")
@@ -188,14 +210,9 @@ class Load:
     def dtype(self) -> DType:
         return self.buffer.dtype
 
-    def __str__(self) -> str:
-        return to_text(self)
-
-    __repr__ = __str__
-
 
 @final
-class Call:
+class Call(Scalar):
     """A scalar function of `FUNCTIONS` applied to arguments."""
 
     __slots__ = ("__weakref__", "args", "dtype", "fn", "free", "parts")
@@ -207,14 +224,9 @@ class Call:
         self.parts: Final = args
         self.free: Final = _union(args)
 
-    def __str__(self) -> str:
-        return to_text(self)
-
-    __repr__ = __str__
-
 
 @final
-class Guard:
+class Guard(Scalar):
     """`value` where `condition` holds, else `otherwise`.
 
     Loads of `value` do not happen where it does not hold.
@@ -233,14 +245,9 @@ class Guard:
     def dtype(self) -> DType:
         return self.value.dtype
 
-    def __str__(self) -> str:
-        return to_text(self)
-
-    __repr__ = __str__
-
 
 @final
-class Lanes:
+class Lanes(Scalar):
     """All lanes of a vector combined as a balanced tree: halves, quarters and so on.
 
     `fn` is a two-argument function.
@@ -258,11 +265,6 @@ class Lanes:
     @property
     def dtype(self) -> DType:
         return self.value.dtype
-
-    def __str__(self) -> str:
-        return to_text(self)
-
-    __repr__ = __str__
 
 
 Expr = Union[Const, Var, Load, Call, Guard, Lanes]
@@ -377,6 +379,12 @@ def _same(fn: str, args: tuple[Expr, ...]) -> None:
         raise VerifyError(f"expr: {fn} of different dtypes", got=", ".join(str(a.dtype) for a in args))
 
 
+def alike(*operands: Expr | float) -> list[Expr]:
+    """Return operands, the numbers among them as constants of the dtype of the first that is none."""
+    dtype = next(o.dtype for o in operands if not isinstance(o, (int, float)))
+    return [const(o, dtype) if isinstance(o, (int, float)) else o for o in operands]
+
+
 def cast(value: Expr, dtype: DType) -> Expr:
     return call("cast", value, dtype=dtype)
 
@@ -393,20 +401,15 @@ def lanes(fn: str, value: Expr, var: Var) -> Lanes:
     return _intern(("lanes", fn, id(value), id(var)), lambda: Lanes(fn, value, var))  # type: ignore[no-any-return]
 
 
-def children(expr: Expr) -> tuple[Expr, ...]:
-    """Return the direct sub-expressions, indices included."""
-    return expr.parts
-
-
-def walk(roots: Iterable[Expr], below: Callable[[Expr], Sequence[Expr]] = attrgetter("parts")) -> list[Expr]:
+def walk(roots: Iterable[T], below: Callable[[T], Sequence[T]] = attrgetter("parts")) -> list[T]:
     """Return every sub-expression, operands before users, each once; iterative.
 
-    `below` says where to go on.
+    `below` says where to go on: of all expressions, and of other trees with `parts`, to these.
     """
-    order: list[Expr] = []
-    seen: set[Expr] = set()
-    opened: list[Expr] = []
-    stack: list[Expr | None] = [*roots]
+    order: list[T] = []
+    seen: set[T] = set()
+    opened: list[T] = []
+    stack: list[T | None] = [*roots]
     stack.reverse()
     while stack:
         expr = stack.pop()
@@ -458,7 +461,7 @@ def to_texts(
     wanted = list(roots)
     order = walk(wanted)
     uses: dict[Expr, int] = {}
-    for used in [*wanted, *(c for e in order for c in children(e))]:
+    for used in [*wanted, *(c for e in order for c in e.parts)]:
         uses[used] = uses.get(used, 0) + 1
     lane_names = _lane_names(order, names or {})
     free = {**(names or {}), **lane_names}
@@ -467,7 +470,7 @@ def to_texts(
     texts: dict[Expr, str] = {}
     for e in order:
         text = _one_text(e, texts, free)
-        inside = e in lane_names or any(c in captive for c in children(e))
+        inside = e in lane_names or any(c in captive for c in e.parts)
         if inside and not isinstance(e, Lanes):
             captive.add(e)
         elif not isinstance(e, (Const, Var)) and len(text) > (_SHORT if uses[e] > 1 else _LONG):
@@ -502,7 +505,7 @@ def _one_text(e: Expr, texts: Mapping[Expr, str], names: Mapping[Var, str]) -> s
         return str(e.value) if e.dtype is int64 else f"{e.value}:{e.dtype}"
     if isinstance(e, Var):
         return names.get(e, e.name)
-    parts = [texts[c] for c in children(e)]
+    parts = [texts[c] for c in e.parts]
     if isinstance(e, Load):
         return f"{e.buffer.name}[{', '.join(parts)}]"
     if isinstance(e, Guard):

@@ -11,23 +11,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from types import MappingProxyType
-from typing import Union
+from typing import NamedTuple, Union
 
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import VerifyError
-from stratal.loops.expr import (
-    Buffer,
-    Call,
-    Const,
-    Expr,
-    Load,
-    Var,
-    call,
-    children,
-    const,
-    index_const,
-    interned_call,
-)
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, const, index_const, interned_call
 
 Index = Union[Expr, int]
 Linear = dict[Expr, int]
@@ -85,7 +73,7 @@ def _order(expr: Expr) -> str:
     if isinstance(expr, (Const, Var)):
         return str(expr)
     name = expr.buffer.name if isinstance(expr, Load) else getattr(expr, "fn", "guard")
-    text = f"{name}({','.join(map(_order, children(expr)))})"
+    text = f"{name}({','.join(map(_order, expr.parts))})"
     return text if len(text) <= 200 else f"{name}({blake2b(text.encode(), digest_size=12).hexdigest()})"
 
 
@@ -114,11 +102,16 @@ def replace_atoms(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
         return rebuild("mul", tuple([new.get(a, a) for a in expr.parts]))
     total: Linear = {}
     for atom, c in terms.items():
-        inner, extra = linear(new.get(atom, atom))
-        constant += c * extra
-        for a, k in inner.items():
-            total[a] = total.get(a, 0) + c * k
+        constant += _gather(total, new.get(atom, atom), c)
     return from_linear(total, constant)
+
+
+def _gather(total: Linear, expr: Index, c: int) -> int:
+    """Add c times the terms of an index to others; return c times its constant."""
+    terms, constant = linear(expr)
+    for a, k in terms.items():
+        total[a] = total.get(a, 0) + c * k
+    return c * constant
 
 
 def _raw(fn: str, a: Expr, b: Expr) -> Expr:
@@ -141,21 +134,16 @@ def _rejoin(terms: Linear) -> tuple[Linear, int]:
         parts, extra = linear(floordiv(atom.args[0], modulus))
         if parts and all(terms.get(a) == k * c * modulus for a, k in parts.items()):
             joined = {a: k for a, k in terms.items() if a is not atom and a not in parts}
-            inner, shift = linear(atom.args[0])
-            for a, k in inner.items():
-                joined[a] = joined.get(a, 0) + k * c
+            shift = _gather(joined, atom.args[0], c)
             rest, more = _rejoin({a: k for a, k in joined.items() if k})
-            return rest, more + c * (shift - modulus * extra)
+            return rest, more + shift - c * modulus * extra
     return terms, 0
 
 
 def add(a: Index, b: Index) -> Expr:
     terms, constant = linear(a)
-    more, extra = linear(b)
     total = dict(terms)
-    for atom, c in more.items():
-        total[atom] = total.get(atom, 0) + c
-    return from_linear(total, constant + extra)
+    return from_linear(total, constant + _gather(total, b, 1))
 
 
 def mul(a: Index, c: int) -> Expr:
@@ -377,10 +365,7 @@ def place(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
     total: Linear = {}
     constant = 0
     for i, s in zip(indices, buffer.strides, strict=True):
-        terms, extra = linear(i)
-        constant += extra * s
-        for atom, c in terms.items():
-            total[atom] = total.get(atom, 0) + c * s
+        constant += _gather(total, i, s)
     position = from_linear(total, constant)
     if any(isinstance(a, Call) and a.fn == "mod" for a in linear(position)[0]):
         return _straightened(position)
@@ -407,23 +392,15 @@ def _without_mods(expr: Expr) -> tuple[Linear, int]:
     """Write x % m as x - m * (x // m), and (y // b + z) // m as (y + b * z) // (b * m)."""
     total: Linear = {}
     terms, constant = linear(expr)
-
-    def gather(inner: Expr, c: int) -> None:
-        nonlocal constant
-        more, extra = linear(inner)
-        constant += c * extra
-        for a, k in more.items():
-            total[a] = total.get(a, 0) + c * k
-
     for atom, c in terms.items():
         if isinstance(atom, Call) and atom.fn in ("mod", "floordiv"):
             inner, divisor = atom.args[0], _divisor(atom)
             if atom.fn == "mod":
-                gather(from_linear(*_without_mods(inner)), c)
+                constant += _gather(total, from_linear(*_without_mods(inner)), c)
                 c *= -divisor
-            gather(_flat_floordiv(inner, divisor), c)
+            constant += _gather(total, _flat_floordiv(inner, divisor), c)
         else:
-            gather(atom, c)
+            constant += _gather(total, atom, c)
     return {a: c for a, c in total.items() if c}, constant
 
 
@@ -437,3 +414,30 @@ def _flat_floordiv(expr: Expr, divisor: int) -> Expr:
         rest = from_linear({a: c for a, c in terms.items() if a is not quotient}, constant)
         return floordiv(add(quotient.args[0], mul(rest, below)), below * divisor)
     return floordiv(expr, divisor)
+
+
+# -- matrices ------------------------------------------------------------------------------------------------
+class Matrix(NamedTuple):
+    """A row-major matrix, or one that is stored `transposed`; its lines lie `lead` elements apart."""
+
+    transposed: bool
+    lead: int
+
+
+def matrix(access: Load, rows: Var, columns: Var) -> Matrix | None:
+    """Return how the elements of an access lie for all rows and columns; None where they form no matrix."""
+    start = offset(access)
+    down, across = stride_of(start, rows), stride_of(start, columns)
+    if down is None or across is None:
+        return None
+    for transposed, (step, length), (lead, lines) in (
+        (False, (across, columns.extent), (down, rows.extent)),
+        (True, (down, rows.extent), (across, columns.extent)),
+    ):
+        if step != 1 and length > 1:
+            continue
+        if lines == 1:
+            return Matrix(transposed, max(1, length))
+        if lead >= length:
+            return Matrix(transposed, lead)
+    return None

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import IndexOutOfRangeError, VerifyError
-from stratal.base.lowered import Lowered
-from stratal.loops.compute import Compute, LoopBody
+from stratal.loops.compute import Compute
 from stratal.loops.exact import apply
-from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, children, load
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, load
 from stratal.loops.math.rare import RARE, rare
-from stratal.loops.stmt import Fail, Fetch, For, Kernel, ProductCall, Seq, Stmt, Store, stored
+from stratal.loops.stmt import Fail, For, Kernel, Prefetch, ProductCall, Seq, Stmt, Store
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[Expr, Array]
@@ -77,7 +75,7 @@ def _needed_first(expr: Expr) -> tuple[Expr, ...]:
     """Return the sub-expressions of the same scope; a guard's value and reduced lanes have their own."""
     if isinstance(expr, Guard):
         return (expr.condition, expr.otherwise)
-    return () if isinstance(expr, Lanes) else children(expr)
+    return () if isinstance(expr, Lanes) else expr.parts
 
 
 def _step(expr: Expr, scope: _Scope) -> Array:
@@ -85,7 +83,7 @@ def _step(expr: Expr, scope: _Scope) -> Array:
         return constant(expr)
     if isinstance(expr, Call):
         if expr.fn in RARE:
-            return _rarely(expr, *(scope.memo[a] for a in expr.args))
+            return _cold_call(expr, *(scope.memo[a] for a in expr.args))
         return apply(expr.fn, [scope.memo[a] for a in expr.args], expr.dtype)
     if isinstance(expr, Load):
         return _loaded(expr, scope)
@@ -99,7 +97,7 @@ def _step(expr: Expr, scope: _Scope) -> Array:
     raise VerifyError("interpreter: a loop variable has no value", got=str(expr))
 
 
-def _rarely(expr: Call, *operands: Array) -> Array:
+def _cold_call(expr: Call, *operands: Array) -> Array:
     """Return the usual result, the last operand, and the defined one where it is another."""
     definition = rare(expr.fn, expr.dtype)
     *xs, usual = np.broadcast_arrays(*operands)
@@ -199,33 +197,6 @@ def _reduced(compute: Compute, terms: Sequence[Array]) -> Array:
     return held[compute.result]
 
 
-def evaluate_lowered(
-    lowered: Lowered, inputs: Sequence[Array], outputs: Sequence[tuple[DType, tuple[int, ...]]]
-) -> list[Array]:
-    """Run what a record's `lower` returns on arrays. `outputs` names the results' dtypes and shapes."""
-    if isinstance(lowered, Compute):
-        return [evaluate_compute(lowered, inputs)]
-    if not isinstance(lowered, LoopBody):
-        raise VerifyError("interpreter: regions are run by the graph interpreter", got=type(lowered).__name__)
-    for check in lowered.checks:
-        if np.any((inputs[check.arg] < 0) | (inputs[check.arg] >= check.bound)):
-            raise IndexOutOfRangeError(check.message)
-    args = [Buffer(f"a{k}", as_dtype(x.dtype), x.shape) for k, x in enumerate(inputs)]
-    outs = [Buffer(f"o{k}", d, s) for k, (d, s) in enumerate(outputs)]
-    results = [undefined(b) for b in outs]
-    arrays = dict(zip(args + outs, [*inputs, *results], strict=True))
-    body = lowered.build(args, outs)
-    if not isinstance(body, list):
-        run_kernel(Kernel("body", args, outs, body), arrays)  # type: ignore[arg-type]
-        return results
-    made: list[Buffer] = []
-    for stage in body:
-        made += [b for b in stored(stage.body) if b.space == "global" and b not in (*outs, *made)]
-        arrays |= {b: undefined(b) for b in made if b not in arrays}
-        run_kernel(Kernel("stage", args, [*outs, *made], stage.body, stage.local), arrays)
-    return results
-
-
 # -- kernels ---------------------------------------------------------------------------------------------
 
 
@@ -265,7 +236,7 @@ def _run(stmt: Stmt, values: dict[Expr, Array], arrays: Arrays) -> None:
             _run(stmt.body, {**values, stmt.var: np.asarray(i, np.int64)}, arrays)
     elif isinstance(stmt, Store):
         _store(stmt, values, arrays)
-    elif isinstance(stmt, Fetch):
+    elif isinstance(stmt, Prefetch):
         evaluate(stmt.indices, values, arrays)
     elif isinstance(stmt, ProductCall):
         _multiply(stmt, values, arrays)
@@ -273,7 +244,7 @@ def _run(stmt: Stmt, values: dict[Expr, Array], arrays: Arrays) -> None:
         (condition,) = evaluate((stmt.condition,), values, arrays)
         if isinstance(stmt, Fail):
             if condition:
-                raise _Failed(stmt.code)
+                raise _Failed(stmt.code or int(condition))
         elif condition:
             _run(stmt.then, values, arrays)
         elif stmt.otherwise is not None:

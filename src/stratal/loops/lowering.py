@@ -19,11 +19,6 @@ def is_view(compute: Compute) -> bool:
     return not loads(compute.terms[0].indices)
 
 
-def is_generator(compute: Compute) -> bool:
-    """Return whether a compute reads nothing (iota)."""
-    return compute.combiner is None and not compute.loads
-
-
 def is_contraction(compute: Compute) -> bool:
     """Return whether a compute is a sum of products of two operands, each read at an affine place, over all
     of its reduction or where a condition holds.
@@ -72,12 +67,6 @@ def strip_cast(expr: Expr) -> Expr:
     while isinstance(expr, Call) and expr.fn == "cast":
         expr = expr.args[0]
     return expr
-
-
-def is_elementwise(compute: Compute) -> bool:
-    """Return whether every operand is read exactly at the output's index."""
-    axes: tuple[Expr, ...] = tuple(compute.axes)
-    return compute.combiner is None and all(load.indices == axes for load in compute.loads)
 
 
 def axis_positions(indices: tuple[Expr, ...], axes: tuple[Var, ...]) -> tuple[int, ...] | None:

@@ -5,7 +5,7 @@
     stmt    := ("for" | "parallel" | "unroll" | "vector") name "in" int ":" block
              | "if" expr ":" block ("else:" block)?
              | "gemm" name "in" int "," name "in" int "," name "in" int ":" block
-             | name "[" exprs "]" "=" expr | "fetch" name "[" exprs "]" ("+" int)?
+             | name "[" exprs "]" "=" expr | "prefetch" name "[" exprs "]" ("+" int)?
              | "fail" int "if" expr | "let" %n "=" expr | "pass"
     expr    := number (":" dtype)? | name | name "[" exprs "]" | "(" expr operator expr ")" | %n
              | fn ("." dtype)? "(" exprs ")" | "guard(" exprs ")" | "lanes." fn "(" name "in" int ":" expr ")"
@@ -22,18 +22,15 @@ from typing import Final, cast
 from stratal.base.dtypes import ALL, DType, as_dtype, int64
 from stratal.base.errors import FormatError, VerifyError
 from stratal.loops.expr import INFIX, Buffer, Expr, Var, call, const, guard, lanes
-from stratal.loops.stmt import Fail, Fetch, For, If, Kernel, LoopKind, ProductCall, Seq, Stmt, Store
+from stratal.loops.stmt import Fail, For, If, Kernel, LoopKind, Prefetch, ProductCall, Seq, Stmt, Store
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<name>%\d+|[A-Za-z_][\w.]*)|(?P<sign>//|<=|>=|==|!=|[-+*/%<>&|()\[\],:=]))"
 )
 _OPERATORS: Final = {symbol: fn for fn, symbol in INFIX.items()}
 _LOOPS: Final[dict[str, LoopKind]] = {
-    "for": "serial",
-    "parallel": "parallel",
-    "unroll": "unroll",
-    "vector": "vector",
-}
+    "for": "serial", "parallel": "parallel", "unroll": "unroll", "vector": "vector"
+}  # fmt: skip
 _DTYPES: Final = frozenset(d.short for d in ALL)
 _WORDS: Final = {"nan": float("nan"), "inf": float("inf"), "True": True, "False": False}
 
@@ -159,16 +156,16 @@ class _Parser:
             condition = self.expression(line, scope)
             line.end()
             return Fail(condition, code)
-        fetched = word == "fetch" and line.peek() not in ("[", "=")
-        name = line.take() if fetched else word
+        prefetched = word == "prefetch" and line.peek() not in ("[", "=")
+        name = line.take() if prefetched else word
         buffer = self.buffers.get(name)
         if buffer is None:
             raise line.error(f"no buffer is called {name!r}")
         indices = self.list_of(line, scope, "[", "]")
-        if fetched:
+        if prefetched:
             ahead = line.integer() if line.peek() == "+" and line.take() else 0
             line.end()
-            return Fetch(buffer, indices, ahead)
+            return Prefetch(buffer, indices, ahead)
         line.expect("=")
         value = self.expression(line, scope)
         line.end()

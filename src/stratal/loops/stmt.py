@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, Union, final
 
 from stratal.base.errors import VerifyError
-from stratal.loops.expr import Buffer, Call, Expr, Load, Var, to_texts, unlike, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, to_texts, unlike, walk
 from stratal.loops.rebuild import substitute
 
 LoopKind = Literal["serial", "parallel", "unroll", "vector"]
@@ -50,17 +50,20 @@ class If:
 
 @final
 class Fail:
-    """Write `code` to the error cell and leave the kernel where the scalar condition holds."""
+    """Write `code` to the error cell and leave the kernel where the scalar condition holds.
+
+    Without a code, 0, the condition is an int64 instead: one that is not 0 is written.
+    """
 
     __slots__ = ("code", "condition")
 
-    def __init__(self, condition: Expr, code: int) -> None:
+    def __init__(self, condition: Expr, code: int = 0) -> None:
         self.condition: Final = condition
         self.code: Final = code
 
 
 @final
-class Fetch:
+class Prefetch:
     """Bring the memory `ahead` elements behind `buffer[indices]` near: what follows reads or writes it.
 
     Nothing else happens, also where the buffer ends before that.
@@ -113,7 +116,7 @@ class Seq:
         self.body: Final = tuple(body)
 
 
-Stmt = Union[For, Store, If, Fail, Fetch, ProductCall, Seq]
+Stmt = Union[For, Store, If, Fail, Prefetch, ProductCall, Seq]
 
 
 @final
@@ -164,14 +167,40 @@ def statements(stmt: Stmt) -> Iterator[Stmt]:
     while stack:
         s = stack.pop()
         yield s
-        if isinstance(s, (For, ProductCall)):
-            stack.append(s.body)
-        elif isinstance(s, Seq):
-            stack.extend(reversed(s.body))
-        elif isinstance(s, If):
-            if s.otherwise is not None:
-                stack.append(s.otherwise)
-            stack.append(s.then)
+        stack.extend(reversed(parts(s)))
+
+
+def parts(stmt: Stmt) -> tuple[Stmt, ...]:
+    """Return the statements right below one."""
+    if isinstance(stmt, (For, ProductCall)):
+        return (stmt.body,)
+    if isinstance(stmt, Seq):
+        return stmt.body
+    if isinstance(stmt, If):
+        return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
+    return ()
+
+
+def guarded(condition: Expr, stmt: Stmt) -> Stmt:
+    """Return a statement that runs where a condition holds, which may be known to.
+
+    One that is known to fail stands in a loop without iterations.
+    """
+    return stmt if isinstance(condition, Const) else If(condition, stmt)
+
+
+def map_parts(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """Return a statement with other statements right below it; itself where all stay the same."""
+    if isinstance(stmt, For):
+        body = change(stmt.body)
+        return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
+    old = parts(stmt)
+    new = [change(part) for part in old]
+    if all(a is b for a, b in zip(old, new, strict=True)):
+        return stmt
+    if isinstance(stmt, ProductCall):
+        return ProductCall(*stmt.loops, new[0])
+    return If(stmt.condition, *new) if isinstance(stmt, If) else Seq(new)
 
 
 def expressions(stmt: Stmt) -> Iterator[Expr]:
@@ -180,7 +209,7 @@ def expressions(stmt: Stmt) -> Iterator[Expr]:
         if isinstance(s, Store):
             yield from s.indices
             yield s.value
-        elif isinstance(s, Fetch):
+        elif isinstance(s, Prefetch):
             yield from s.indices
         elif isinstance(s, (If, Fail)):
             yield s.condition
@@ -208,19 +237,14 @@ def _with_roots(stmt: Stmt, new: Mapping[Expr, Expr]) -> Stmt:
         indices, value = [new[i] for i in stmt.indices], new[stmt.value]
         same = value is stmt.value and all(a is b for a, b in zip(indices, stmt.indices, strict=True))
         return stmt if same else Store(stmt.buffer, indices, value)
-    if isinstance(stmt, For):
-        body = _with_roots(stmt.body, new)
-        return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
-    if isinstance(stmt, ProductCall):
-        return ProductCall(*stmt.loops, _with_roots(stmt.body, new))
     if isinstance(stmt, If):
         otherwise = _with_roots(stmt.otherwise, new) if stmt.otherwise is not None else None
         return If(new[stmt.condition], _with_roots(stmt.then, new), otherwise)
     if isinstance(stmt, Fail):
         return Fail(new[stmt.condition], stmt.code)
-    if isinstance(stmt, Fetch):
-        return Fetch(stmt.buffer, [new[i] for i in stmt.indices], stmt.ahead)
-    return Seq(_with_roots(s, new) for s in stmt.body)
+    if isinstance(stmt, Prefetch):
+        return Prefetch(stmt.buffer, [new[i] for i in stmt.indices], stmt.ahead)
+    return map_parts(stmt, lambda part: _with_roots(part, new))
 
 
 def store_groups(body: Sequence[Stmt]) -> list[list[Store] | Stmt]:
@@ -267,10 +291,10 @@ def stmt_to_text(stmt: Stmt, indent: str = "", names: Mapping[Var, str] | None =
     if isinstance(stmt, Store):
         lets, (*indices, value) = to_texts((*stmt.indices, stmt.value), around)
         return _with_lets(lets, f"{stmt.buffer.name}[{', '.join(indices)}] = {value}", indent)
-    if isinstance(stmt, Fetch):
+    if isinstance(stmt, Prefetch):
         lets, indices = to_texts(stmt.indices, around)
         ahead = f" + {stmt.ahead}" if stmt.ahead else ""
-        return _with_lets(lets, f"fetch {stmt.buffer.name}[{', '.join(indices)}]{ahead}", indent)
+        return _with_lets(lets, f"prefetch {stmt.buffer.name}[{', '.join(indices)}]{ahead}", indent)
     lets, (condition,) = to_texts((stmt.condition,), around)
     if isinstance(stmt, Fail):
         return _with_lets(lets, f"fail {stmt.code} if {condition}", indent)

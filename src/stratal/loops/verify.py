@@ -13,20 +13,9 @@ from typing import Final
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Const, Expr, Guard, Lanes, Load, Var, children
-from stratal.loops.matrix import matrix
-from stratal.loops.stmt import (
-    Fail,
-    Fetch,
-    For,
-    Kernel,
-    ProductCall,
-    Seq,
-    Stmt,
-    Store,
-    kernel_to_text,
-    stmt_to_text,
-)
+from stratal.loops.expr import Buffer, Const, Expr, Guard, Lanes, Load, Var
+from stratal.loops.index import matrix
+from stratal.loops.stmt import Fail, For, Kernel, Prefetch, ProductCall, Seq, Stmt, Store, stmt_to_text
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*")
 _MAX_TEXT: Final = 4000
@@ -44,7 +33,7 @@ class _Check:
         self.seen: set[tuple[Expr, bool, tuple[Var, ...]]] = set()
 
     def fail(self, rule: str, got: object) -> VerifyError:
-        text = kernel_to_text(self.kernel)
+        text = str(self.kernel)
         if len(text) > _MAX_TEXT:
             text = text[:_MAX_TEXT] + "\n  ..."
         return VerifyError(
@@ -79,17 +68,17 @@ class _Check:
             self.loop(stmt)
         elif isinstance(stmt, Store):
             self.store(stmt)
-        elif isinstance(stmt, Fetch):
-            self.fetch(stmt)
+        elif isinstance(stmt, Prefetch):
+            self.prefetch(stmt)
         elif isinstance(stmt, ProductCall):
             self.product(stmt)
         else:
-            if stmt.condition.dtype is not bool_:
-                raise self.fail("a condition is not a bool", f"{stmt.condition}: {stmt.condition.dtype}")
+            wanted = int64 if isinstance(stmt, Fail) and not stmt.code else bool_
+            if stmt.condition.dtype is not wanted:
+                got = f"{stmt.condition}: {stmt.condition.dtype}"
+                raise self.fail(f"a condition is not a {wanted.name}", got)
             self.expression(stmt.condition)
             if isinstance(stmt, Fail):
-                if stmt.code == 0:
-                    raise self.fail("an error code is 0, which means success", stmt.condition)
                 return
             self.certain += 1
             self.statement(stmt.then)
@@ -122,16 +111,16 @@ class _Check:
             self.expression(e)
         self.within("store to", stmt.buffer, stmt.indices, self.certain == 0)
 
-    def fetch(self, stmt: Fetch) -> None:
+    def prefetch(self, stmt: Prefetch) -> None:
         if stmt.buffer not in self.kernel.parameters:
-            raise self.fail("what is fetched is no parameter", stmt.buffer)
+            raise self.fail("what is prefetched is no parameter", stmt.buffer)
         if len(stmt.indices) != len(stmt.buffer.shape):
-            raise self.fail(f"a fetch with {len(stmt.indices)} indices", stmt.buffer)
+            raise self.fail(f"a prefetch with {len(stmt.indices)} indices", stmt.buffer)
         if stmt.ahead < 0:
-            raise self.fail("a fetch looks back", stmt.ahead)
+            raise self.fail("a prefetch looks back", stmt.ahead)
         for e in stmt.indices:
             self.expression(e)
-        self.within("fetch of", stmt.buffer, stmt.indices, self.certain == 0)
+        self.within("prefetch of", stmt.buffer, stmt.indices, self.certain == 0)
 
     def product(self, stmt: ProductCall) -> None:
         """Check that all three are matrices, the result row-major, and that they lie in their buffers."""
@@ -167,7 +156,7 @@ class _Check:
             elif isinstance(e, Lanes):
                 stack.append((e.value, always, (*scope, e.var)))
             else:
-                stack += [(c, always, scope) for c in children(e)]
+                stack += [(c, always, scope) for c in e.parts]
 
     def one(self, e: Expr, always: bool, scope: Sequence[Var]) -> None:
         if isinstance(e, Var) and e not in scope:

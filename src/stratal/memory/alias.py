@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratal.base.artifact import Command, Copy, Host, Launch, Value
+from stratal.base.fallback import skippable
 from stratal.base.log import decide
 from stratal.memory.liveness import Interval, Liveness, Path, analyse, rows
 
@@ -33,6 +34,14 @@ class InPlace:
     kind: str  # "launch" or "copy"
 
 
+def no_aliases(values: Sequence[Value], *_: object, **__: object) -> list[InPlace]:
+    """Give every value that is no row of another memory of its own."""
+    for value in values:
+        value.alias = value.alias if value.row is not None else None
+    return []
+
+
+@skippable(no_aliases)
 def choose_aliases(
     values: Sequence[Value],
     commands: tuple[Command, ...],

@@ -177,7 +177,7 @@ class _Walk:
         """Count every access, so that a loop can tell whether a value is accessed outside of it."""
         for command in commands:
             self.totals.update(map(self.name, (*own_reads(command), *own_writes(command))))
-            for body in bodies(command):
+            for body in bodies(command).values():
                 self.count(body)
 
     def moment(self, leaf: tuple[Path, Command] | None) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from stratal.base.artifact import Command, Value
+from stratal.base.fallback import skippable
 from stratal.memory.liveness import Interval, Liveness, analyse, roots
 
 ALIGNMENT: Final = 64
@@ -51,6 +52,20 @@ def round_up(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def plan_home(values: Sequence[Value], home: str) -> int:
+    """Set the `offset` of every value of one home, `arena` or `persistent`; return the bytes of that memory.
+
+    Each has memory of its own.
+    """
+    end = 0
+    for value in values:
+        if value.home == home and value.alias is None:
+            value.offset = end
+            end += round_up(value.nbytes)
+    return end
+
+
+@skippable(lambda values, *_, **__: plan_home(values, "arena"))
 def plan_arena(
     values: Sequence[Value],
     commands: tuple[Command, ...],
@@ -68,19 +83,6 @@ def plan_arena(
     for value in values:
         value.offset = offset_of.get(value.id, -1)
     return plan.arena_bytes
-
-
-def plan_kept(values: Sequence[Value]) -> int:
-    """Set the `offset` of every value that is kept from run to run; return the bytes of that memory.
-
-    Each has memory of its own.
-    """
-    end = 0
-    for value in values:
-        if value.home == "kept" and value.alias is None:
-            value.offset = end
-            end += round_up(value.nbytes)
-    return end
 
 
 def arrange(

@@ -22,15 +22,9 @@ class ConfusionMatrix(Metric):
     """
 
     def __init__(
-        self,
-        task: str,
-        *,
-        threshold: float = 0.5,
-        num_classes: int | None = None,
-        num_labels: int | None = None,
-        top_k: int = 1,
-        ignore_index: int | None = None,
-    ) -> None:
+        self, task: str, *, threshold: float = 0.5, num_classes: int | None = None,
+        num_labels: int | None = None, top_k: int = 1, ignore_index: int | None = None,
+    ) -> None:  # fmt: skip
         who = type(self).__name__
         needed = {"binary": 2, "multiclass": num_classes, "multilabel": num_labels}.get(task)
         if task not in TASKS or not isinstance(needed, int) or needed < 2 - (task == "multilabel"):
@@ -55,21 +49,18 @@ class ConfusionMatrix(Metric):
         counted = np.ones(t.shape, bool) if self.ignore_index is None else t != self.ignore_index
         t = self._labels("target", np.where(counted, t, 0).astype(t.dtype))
         if self.task != "multiclass" and p.dtype.kind == "f":
-            p = _probabilities(p) > self.threshold
+            p = probabilities(p) > self.threshold
         elif self.task == "multiclass" and p.ndim == t.ndim + 1 and p.shape[1] == self.num_classes:
             p = self._best(p, t)
         p = self._labels("preds", p)
-        if p.shape != t.shape or (
-            self.task == "multilabel" and (t.ndim < 2 or t.shape[1] != self.num_labels)
-        ):
+        labelled = self.task == "multilabel"
+        if p.shape != t.shape or (labelled and (t.ndim < 2 or t.shape[1] != self.num_labels)):
+            wanted = f", {self.num_labels} labels" * (self.num_labels > 1)
             raise ShapeError(
                 f"{type(self).__name__}: preds and target do not fit",
-                got=f"{list(p.shape)}, {list(t.shape)}"
-                + f", {self.num_labels} labels" * (self.num_labels > 1),
+                got=f"{list(p.shape)}, {list(t.shape)}{wanted}",
             )
-        label = (
-            np.arange(self.num_labels).reshape(-1, *(1,) * (t.ndim - 2)) if self.task == "multilabel" else 0
-        )
+        label = np.arange(self.num_labels).reshape(-1, *(1,) * (t.ndim - 2)) if labelled else 0
         cell = (label * self.num_classes + t) * self.num_classes + p
         shape = (self.num_labels, self.num_classes, self.num_classes)
         return {"matrix": np.bincount(cell[counted], minlength=int(np.prod(shape))).reshape(shape)}
@@ -95,10 +86,16 @@ class ConfusionMatrix(Metric):
         return state["matrix"] if self.task == "multilabel" else state["matrix"][0]
 
 
-def _probabilities(scores: Array) -> Array:
+def probabilities(scores: Array, of_classes: bool = False) -> Array:
+    """Return scores in [0, 1] as they are; others are logits, by softmax over axis 1 `of_classes`, by sigmoid
+    otherwise.
+    """
     scores = scores.astype(np.float64)
     if np.all((scores >= 0) & (scores <= 1)):
         return scores
+    if of_classes:
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
     return np.asarray(1 / (1 + np.exp(-np.clip(scores, -700, 700))))
 
 
@@ -112,16 +109,10 @@ class Averaged(ConfusionMatrix):
     usual: ClassVar[str] = "micro"
 
     def __init__(
-        self,
-        task: str,
-        *,
-        threshold: float = 0.5,
-        num_classes: int | None = None,
-        num_labels: int | None = None,
-        average: str | None = "",
-        top_k: int = 1,
+        self, task: str, *, threshold: float = 0.5, num_classes: int | None = None,
+        num_labels: int | None = None, average: str | None = "", top_k: int = 1,
         ignore_index: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         average = self.usual if average == "" else average
         if average not in ("micro", "macro", "weighted", "none", None):
             raise AttributeValueError(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.tensor.explained import explain_methods
+from stratal.base.errors import AttributeValueError, ShapeError, not_given
+from stratal.tensor.api.explained import explain_methods
+from stratal.tensor.capture.carried import carried
 
 Array = np.ndarray[Any, Any]
+_PARTS: Final = (
+    "define start(self), the sums before the first batch by name, batch(self, preds, target), what one adds, "
+    "and value(self, state), in place of torchmetrics' add_state, update and compute"
+)
 
 
 class Metric:
@@ -28,22 +33,27 @@ class Metric:
 
     def start(self) -> dict[str, Any]:
         """Return the state before the first batch."""
-        raise NotImplementedError
+        raise not_given(self, "start", _PARTS)
 
     def batch(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return what a batch adds to each entry of the state."""
-        raise NotImplementedError
+        raise not_given(self, "batch", _PARTS)
 
     def value(self, state: dict[str, Any]) -> Any:
         """Return the metric of a state."""
-        raise NotImplementedError
+        raise not_given(self, "value", _PARTS)
 
     def reset(self) -> None:
         """Forget all batches."""
         self.state, self._seen = self.start(), False
 
+    def carried_state(self) -> list[Any]:
+        """Return what an update changes."""
+        return [self]
+
+    @carried
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch."""
+        """Add a batch. A compiled function adds one in each call, when its results are there."""
         self._add(self.batch(*args, **kwargs))
 
     def _add(self, added: dict[str, Any]) -> None:

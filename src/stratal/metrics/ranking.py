@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.metrics.classification import TASKS
+from stratal.metrics.classification import TASKS, probabilities
 from stratal.metrics.metric import Array, Metric, pair, ratio
 
 
@@ -15,18 +15,16 @@ class Ranking(Metric):
     """A number of a curve per class, against all others, or per label; averaged over them.
 
     `task` "binary" takes scores and bits of one shape; "multiclass" scores [N, classes] and classes [N];
-    "multilabel" scores and bits [N, labels]. `average` "macro" is the plain mean over the classes whose curve
-    exists, "weighted" weights by how often they are true, None gives one value per class.
+    "multilabel" scores and bits [N, labels]. A batch with scores outside [0, 1] has logits, as in
+    torchmetrics: they become probabilities, by softmax if multiclass, else by sigmoid.
+    `average` "macro" is the plain mean over the classes whose curve exists, "weighted" weights by how often
+    they are true, None gives one value per class.
     """
 
     def __init__(
-        self,
-        task: str = "binary",
-        *,
-        num_classes: int | None = None,
-        num_labels: int | None = None,
+        self, task: str = "binary", *, num_classes: int | None = None, num_labels: int | None = None,
         average: str | None = "macro",
-    ) -> None:
+    ) -> None:  # fmt: skip
         columns = {"binary": 1, "multiclass": num_classes, "multilabel": num_labels}.get(task)
         if task not in TASKS or not columns:
             raise AttributeValueError(
@@ -55,6 +53,7 @@ class Ranking(Metric):
             raise ShapeError(f"{who}: takes scores [N, {self.columns}]", got=str(list(p.shape)))
         if not np.all((t == 0) | (t == 1)) or np.any(np.isnan(p)):
             raise AttributeValueError(f"{who}: target must be 0 or 1, preds not NaN")
+        p = probabilities(p, self.task == "multiclass")
         return {"preds": (p.reshape(-1, self.columns),), "target": (t.reshape(-1, self.columns),)}
 
     def one(self, hits: Array, misses: Array) -> float:
@@ -101,27 +100,29 @@ class AveragePrecision(Ranking):
         return float((steps * hits / (hits + misses)).sum())
 
 
-class ROC(Ranking):
-    """The curve of true over false alarms of a binary task: (false rates, true rates, thresholds)."""
+class BinaryCurve(Ranking):
+    """A curve of a binary task, as arrays; where scores are logits, its thresholds are probabilities."""
 
     def __init__(self) -> None:
         super().__init__("binary")
 
+    def curve(self, state: dict[str, Any]) -> tuple[Array, Array, Array]:
+        return curve(*(np.concatenate(state[name])[:, 0] for name in ("preds", "target")))
+
+
+class ROC(BinaryCurve):
+    """The curve of true over false alarms of a binary task: (false rates, true rates, thresholds)."""
+
     def value(self, state: dict[str, Any]) -> Any:
-        p, t = (np.concatenate(state[name])[:, 0] for name in ("preds", "target"))
-        hits, misses, scores = curve(p, t)
+        hits, misses, scores = self.curve(state)
         hits, misses = np.append(0, hits), np.append(0, misses)
         return ratio(misses, misses[-1]), ratio(hits, hits[-1]), np.append(np.inf, scores)
 
 
-class PrecisionRecallCurve(Ranking):
+class PrecisionRecallCurve(BinaryCurve):
     """Precision and recall of a binary task at each threshold, least first, and at last 1 and 0."""
 
-    def __init__(self) -> None:
-        super().__init__("binary")
-
     def value(self, state: dict[str, Any]) -> Any:
-        p, t = (np.concatenate(state[name])[:, 0] for name in ("preds", "target"))
-        hits, misses, scores = curve(p, t)
+        hits, misses, scores = self.curve(state)
         recall = ratio(hits, hits[-1] if hits.size else 0)
         return np.append(ratio(hits, hits + misses)[::-1], 1), np.append(recall[::-1], 0), scores[::-1]

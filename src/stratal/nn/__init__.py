@@ -13,7 +13,7 @@ _NAMES = {
     "Softshrink Softsign Tanh Tanhshrink Threshold",
     "adaptive_softmax": "AdaptiveLogSoftmaxWithLoss",
     "attention": "MultiheadAttention",
-    "containers": "ModuleDict ModuleList Sequential",
+    "containers": "ModuleDict ModuleList ParameterDict ParameterList Sequential",
     "convolution": "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d",
     "distance": "CosineSimilarity PairwiseDistance",
     "dropout": "AlphaDropout Dropout Dropout1d Dropout2d Dropout3d FeatureAlphaDropout",
@@ -23,17 +23,15 @@ _NAMES = {
     "LazyInstanceNorm3d LazyLinear UninitializedParameter",
     "linear": "Bilinear Identity Linear",
     "loss": "BCELoss BCEWithLogitsLoss CTCLoss CrossEntropyLoss GaussianNLLLoss HuberLoss KLDivLoss "
-    "L1Loss MSELoss NLLLoss PoissonNLLLoss SigmoidFocalLoss SmoothL1Loss",
-    "margin_loss": "CosineEmbeddingLoss HingeEmbeddingLoss MarginRankingLoss MultiLabelMarginLoss "
-    "MultiLabelSoftMarginLoss MultiMarginLoss SoftMarginLoss TripletMarginLoss "
-    "TripletMarginWithDistanceLoss",
+    "L1Loss MSELoss NLLLoss PoissonNLLLoss SigmoidFocalLoss SmoothL1Loss CosineEmbeddingLoss "
+    "HingeEmbeddingLoss MarginRankingLoss MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss "
+    "SoftMarginLoss TripletMarginLoss TripletMarginWithDistanceLoss",
     "module": "Module",
     "normalization": "GroupNorm LayerNorm LocalResponseNorm RMSNorm",
     "padding": "CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d "
     "ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d "
     "ZeroPad1d ZeroPad2d ZeroPad3d",
     "parameter": "Parameter",
-    "parameter_containers": "ParameterDict ParameterList",
     "pooling": "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d "
     "AdaptiveMaxPool2d AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d FractionalMaxPool2d "
     "FractionalMaxPool3d LPPool1d LPPool2d LPPool3d MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d "
@@ -41,8 +39,8 @@ _NAMES = {
     "positions": "RotaryEmbedding SinusoidalPositions",
     "recurrent": "GRU LSTM RNN",
     "recurrent_cells": "GRUCell LSTMCell RNNCell",
-    "reshaping": "ChannelShuffle Flatten Fold PixelShuffle PixelUnshuffle Unflatten Unfold",
-    "resizing": "Upsample UpsamplingBilinear2d UpsamplingNearest2d",
+    "reshaping": "ChannelShuffle Flatten Fold PixelShuffle PixelUnshuffle Unflatten Unfold Upsample "
+    "UpsamplingBilinear2d UpsamplingNearest2d",
     "running_statistics": "BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d",
     "transformer": "Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder "
     "TransformerEncoderLayer",

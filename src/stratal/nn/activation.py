@@ -8,20 +8,18 @@ from __future__ import annotations
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
-from stratal.nn.module import Module
+from stratal.nn.applied import Applied
 from stratal.nn.parameter import empty_parameter
 from stratal.tensor.tensor import Tensor
 
 
-class _Activation(Module):
-    """What activations share: they print the options named in `shown`, and `inplace` where it is set."""
+class _Activation(Applied):
+    """A function of each element, or along an axis; `inplace` is printed where it is set."""
 
-    shown: tuple[str, ...] = ()
     inplace = False
 
     def extra_repr(self) -> str:
-        words = [f"{name}={getattr(self, name)}" for name in self.shown]
-        return ", ".join(words + (["inplace=True"] if self.inplace else []))
+        return ", ".join([t for t in (super().extra_repr(), "inplace=True" if self.inplace else "") if t])
 
 
 class _InPlace(_Activation):
@@ -31,17 +29,14 @@ class _InPlace(_Activation):
 
 
 # -- put together of lines -----------------------------------------------------------------------------------
-class ReLU(_InPlace):
+class ReLU(_InPlace, function=F.relu):
     """max(x, 0)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.relu(input)
 
-
-class Hardtanh(_Activation):
+class Hardtanh(_Activation, function=F.hardtanh):
     """x clipped to [min_val, max_val]."""
 
-    shown = ("min_val", "max_val")
+    _options = ("min_val", "max_val")
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -49,47 +44,37 @@ class Hardtanh(_Activation):
             raise AttributeValueError("Hardtanh: min_val lies below max_val", got=f"{min_val}, {max_val}")
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardtanh(input, self.min_val, self.max_val)
 
-
-class ReLU6(Hardtanh):
+class ReLU6(Hardtanh, function=F.relu6):
     """min(max(x, 0), 6)."""
 
-    shown = ()
+    _options = ()
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
 
 
-class Hardsigmoid(_InPlace):
+class Hardsigmoid(_InPlace, function=F.hardsigmoid):
     """x / 6 + 1 / 2 clipped to [0, 1]."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardsigmoid(input)
 
-
-class Hardswish(_InPlace):
+class Hardswish(_InPlace, function=F.hardswish):
     """x * hardsigmoid(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardswish(input)
 
-
-class Threshold(_Activation):
+class Threshold(_Activation, function=F.threshold):
     """x where it exceeds the threshold, else a value."""
 
-    shown = ("threshold", "value")
+    _options = ("threshold", "value")
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
         self.threshold, self.value, self.inplace = threshold, value, inplace
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.threshold(input, self.threshold, self.value)
-
 
 class _Shrinking(_Activation):
+    _options = ("lambd",)
+
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
         self.lambd = lambd
@@ -98,37 +83,28 @@ class _Shrinking(_Activation):
         return str(self.lambd)
 
 
-class Hardshrink(_Shrinking):
+class Hardshrink(_Shrinking, function=F.hardshrink):
     """0 within `lambd` of 0, else x."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardshrink(input, self.lambd)
 
-
-class Softshrink(_Shrinking):
+class Softshrink(_Shrinking, function=F.softshrink):
     """x moved towards 0 by `lambd`, and 0 within `lambd` of it."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softshrink(input, self.lambd)
 
-
-class LeakyReLU(_Activation):
+class LeakyReLU(_Activation, function=F.leaky_relu):
     """x where positive, else negative_slope * x."""
 
-    shown = ("negative_slope",)
+    _options = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
         self.negative_slope, self.inplace = negative_slope, inplace
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.leaky_relu(input, self.negative_slope)
 
-
-class PReLU(_Activation):
+class PReLU(_Activation, function=F.prelu):
     """x where positive, else a slope times x; one slope is learned, or one per channel (axis 1)."""
 
-    shown = ("num_parameters",)
+    _options, _shown = ("weight",), ("num_parameters",)
 
     def __init__(
         self, num_parameters: int = 1, init: float = 0.25, device: object = None, dtype: object = None
@@ -142,53 +118,40 @@ class PReLU(_Activation):
         """Set every slope to `init`."""
         init.constant_(self.weight, self.init)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.prelu(input, self.weight)
 
-
-class RReLU(_Activation):
+class RReLU(_Activation, function=F.rrelu):
     """x where positive, else a slope times x, drawn from U(lower, upper) in training, else their mean."""
 
-    shown = ("lower", "upper")
+    _options, _shown = ("lower", "upper", "training"), ("lower", "upper")
 
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
         super().__init__()
         self.lower, self.upper, self.inplace = lower, upper, inplace
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.rrelu(input, self.lower, self.upper, self.training)
-
 
 # -- smooth --------------------------------------------------------------------------------------------------
-class ELU(_Activation):
+class ELU(_Activation, function=F.elu):
     """x where positive, else alpha * (exp(x) - 1)."""
 
-    shown = ("alpha",)
+    _options = ("alpha",)
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         self.alpha, self.inplace = alpha, inplace
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.elu(input, self.alpha)
 
-
-class CELU(ELU):
+class CELU(ELU, function=F.celu):
     """x where positive, else alpha * (exp(x / alpha) - 1)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.celu(input, self.alpha)
 
-
-class SELU(_InPlace):
+class SELU(_InPlace, function=F.selu):
     """The scaled ELU that keeps mean 0 and variance 1."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.selu(input)
 
-
-class GELU(_Activation):
+class GELU(_Activation, function=F.gelu):
     """x * Phi(x), by the error function or, with approximate='tanh', by Hendrycks and Gimpel's formula."""
+
+    _options = ("approximate",)
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -196,113 +159,74 @@ class GELU(_Activation):
             raise AttributeValueError("GELU: approximate must be 'none' or 'tanh'", got=repr(approximate))
         self.approximate = approximate
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.gelu(input, self.approximate)
-
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(_InPlace):
+class SiLU(_InPlace, function=F.silu):
     """x * sigmoid(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.silu(input)
 
-
-class Mish(_InPlace):
+class Mish(_InPlace, function=F.mish):
     """x * tanh(softplus(x))."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.mish(input)
 
-
-class Tanh(_Activation):
+class Tanh(_Activation, function=F.tanh):
     """Hyperbolic tangent."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.tanh(input)
 
-
-class Tanhshrink(_Activation):
+class Tanhshrink(_Activation, function=F.tanhshrink):
     """x - tanh(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.tanhshrink(input)
 
-
-class Sigmoid(_Activation):
+class Sigmoid(_Activation, function=F.sigmoid):
     """1 / (1 + exp(-x))."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.sigmoid(input)
 
-
-class LogSigmoid(_Activation):
+class LogSigmoid(_Activation, function=F.logsigmoid):
     """log(1 / (1 + exp(-x))), without overflow."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.logsigmoid(input)
 
-
-class Softsign(_Activation):
+class Softsign(_Activation, function=F.softsign):
     """x / (1 + |x|)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softsign(input)
 
-
-class Softplus(_Activation):
+class Softplus(_Activation, function=F.softplus):
     """log(1 + exp(beta x)) / beta, and x itself where beta x exceeds the threshold."""
 
-    shown = ("beta", "threshold")
+    _options = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
         self.beta, self.threshold = beta, threshold
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softplus(input, self.beta, self.threshold)
-
 
 # -- along an axis -------------------------------------------------------------------------------------------
 class _AlongDim(_Activation):
-    shown = ("dim",)
+    _options = ("dim",)
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
 
-class GLU(_AlongDim):
+class GLU(_AlongDim, function=F.glu):
     """The first half along `dim` times the sigmoid of the second."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__(dim)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.glu(input, self.dim)
 
-
-class Softmax(_AlongDim):
+class Softmax(_AlongDim, function=F.softmax):
     """exp(x) normalised to sum to one along `dim`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmax(input, self.dim)
 
-
-class Softmin(_AlongDim):
+class Softmin(_AlongDim, function=F.softmin):
     """The softmax of -x along `dim`."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmin(input, self.dim)
 
-
-class LogSoftmax(_AlongDim):
+class LogSoftmax(_AlongDim, function=F.log_softmax):
     """The logarithm of softmax along `dim`, computed stably."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.log_softmax(input, self.dim)
 
 
 class Softmax2d(_Activation):

@@ -10,10 +10,10 @@ from stratal.nn import functional as F
 from stratal.nn.containers import ModuleList, Sequential
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
-from stratal.tensor.elementwise import where
-from stratal.tensor.indexing import take_along_axis
-from stratal.tensor.reductions import argmax
-from stratal.tensor.shapes import concat
+from stratal.tensor.functions.elementwise import where
+from stratal.tensor.functions.indexing import take_along_axis
+from stratal.tensor.functions.reductions import argmax
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
 
 
@@ -59,12 +59,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         self.tail = ModuleList()
         for k in range(self.n_clusters):
             width, size = int(in_features // div_value ** (k + 1)), self.cutoffs[k + 1] - self.cutoffs[k]
-            self.tail.append(
-                Sequential(
-                    Linear(in_features, width, bias=False, dtype=dtype),
-                    Linear(width, size, bias=False, dtype=dtype),
-                )
-            )
+            narrow = Linear(in_features, width, bias=False, dtype=dtype)
+            self.tail.append(Sequential(narrow, Linear(width, size, bias=False, dtype=dtype)))
 
     def reset_parameters(self) -> None:
         """Draw all weights again."""
@@ -82,9 +78,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         classes = target.reshape((-1, 1))
         head = F.log_softmax(self.head(x), 1)
         known = (classes >= 0) & (classes < self.n_classes)
-        entry_of = where(
-            classes < self.shortlist_size, classes, 0
-        )  # what lies in a cluster is replaced below
+        entry_of = where(classes < self.shortlist_size, classes, 0)  # those in a cluster are replaced below
         output = take_along_axis(head, where(known, entry_of, self.n_classes + self.head_size), axis=1)
         for k, cluster in enumerate(self.tail):
             low, high = self.cutoffs[k], self.cutoffs[k + 1]

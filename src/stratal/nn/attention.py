@@ -10,8 +10,8 @@ from stratal.nn import init
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
 from stratal.nn.parameter import empty_parameter
-from stratal.tensor.creation import arange
-from stratal.tensor.shapes import broadcast_to, concat, pad_constant
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.shapes import broadcast_to, concat, pad_constant
 from stratal.tensor.tensor import Tensor
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.hooks import Hooks, in_order
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.watching import Gradients, tracked, watched
+from stratal.tensor.transformations.gradients import Gradients, tracked, watched
 
 
 class WatchedCall:

@@ -1,4 +1,4 @@
-"""Modules that hold other modules: in a row, by number, by name."""
+"""Modules that hold other modules or parameters: in a row, by number, by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from stratal.base.errors import AttributeValueError, IndexOutOfRangeError
 from stratal.nn.module import Module
+from stratal.nn.parameter import Parameter
 
 Self = TypeVar("Self", bound="_Numbered")
 
@@ -131,55 +132,156 @@ class ModuleList(_Numbered):
             first = last + 1
 
 
-class ModuleDict(Module):
+class NamedEntries(Module):
+    """A dict whose entries stand in one table of a module, the one that `_entries` returns."""
+
+    def _entries(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _put(self, entries: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        for name, value in entries.items() if isinstance(entries, Mapping) else entries:
+            self[name] = value
+
+    def __getitem__(self, key: str) -> Any:
+        return self._entries()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self._entries():
+            raise KeyError(key)
+        delattr(self, key)
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._entries()))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries()
+
+    def clear(self) -> None:
+        """Take all entries out."""
+        for key in list(self):
+            del self[key]
+
+    def pop(self, key: str) -> Any:
+        """Take an entry out and return it."""
+        value = self[key]
+        del self[key]
+        return value
+
+    def keys(self) -> Iterable[str]:
+        return self._entries().keys()
+
+    def values(self) -> Iterable[Any]:
+        return self._entries().values()
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        return self._entries().items()
+
+
+class ModuleDict(NamedEntries):
     """A dict of modules that is found when walking the tree."""
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
         super().__init__()
         self.update(modules)
 
+    def _entries(self) -> dict[str, Any]:
+        return self._modules
+
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Add or replace modules by name."""
-        for name, module in modules.items() if isinstance(modules, Mapping) else modules:
-            self[name] = module
-
-    def __getitem__(self, key: str) -> Module:
-        module: Module = self._modules[key]
-        return module
+        self._put(modules)
 
     def __setitem__(self, key: str, module: Module) -> None:
         self.add_module(key, module)
 
-    def __delitem__(self, key: str) -> None:
-        if key not in self._modules:
-            raise KeyError(key)
-        delattr(self, key)
+
+def _parameter(value: Any) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)
+
+
+class ParameterList(Module):
+    """A list of parameters that is found when walking the tree."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        super().__init__()
+        for value in values:
+            self.append(value)
+
+    def append(self, value: Any) -> ParameterList:
+        """Add a parameter (or what one can be made of) and return self."""
+        self.register_parameter(str(len(self)), _parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Any]) -> ParameterList:
+        """Add parameters and return self."""
+        for value in values:
+            self.append(value)
+        return self
+
+    def __iadd__(self, values: Iterable[Any]) -> ParameterList:
+        return self.extend(values)
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._parameters)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(list(self._parameters.values()))
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._modules
+    def __getitem__(self, index: int) -> Parameter:
+        size, position = len(self), operator.index(index)
+        if not -size <= position < size:
+            raise IndexOutOfRangeError(f"ParameterList: has {size} parameters", got=f"index {position}")
+        return self._parameters[str(position % size)]
 
-    def clear(self) -> None:
-        """Take all modules out."""
-        for key in list(self._modules):
-            del self[key]
+    def __setitem__(self, index: int, value: Any) -> None:
+        size, position = len(self), operator.index(index)
+        if not -size <= position < size:
+            raise AttributeValueError(f"ParameterList: has {size} parameters", got=f"index {position}")
+        setattr(self, str(position % size), _parameter(value))
 
-    def pop(self, key: str) -> Module:
-        """Take a module out and return it."""
-        module = self[key]
-        del self[key]
-        return module
+    def extra_repr(self) -> str:
+        return "\n".join(f"({k}): {p.dtype} {list(p.shape)}" for k, p in enumerate(self))
 
-    def keys(self) -> Iterable[str]:
-        return self._modules.keys()
 
-    def values(self) -> Iterable[Module]:
-        return self._modules.values()
+class ParameterDict(NamedEntries):
+    """A dict of parameters that is found when walking the tree. Other tensors become parameters."""
 
-    def items(self) -> Iterable[tuple[str, Module]]:
-        return self._modules.items()
+    def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        super().__init__()
+        self.update(parameters)
+
+    def _entries(self) -> dict[str, Any]:
+        return self._parameters
+
+    def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Add or replace parameters by name."""
+        self._put(parameters)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.register_parameter(key, _parameter(value))
+
+    def __or__(self, other: Mapping[str, Any]) -> ParameterDict:
+        return ParameterDict([*self.items(), *other.items()])
+
+    def __ior__(self, other: Mapping[str, Any]) -> ParameterDict:
+        self.update(other)
+        return self
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a parameter, or `default` where there is none of that name."""
+        return self._parameters.get(key, default)
+
+    def setdefault(self, key: str, default: Any) -> Parameter:
+        """Return a parameter; where there is none of that name, add one first."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def extra_repr(self) -> str:
+        return "\n".join(f"({k}): {p.dtype} {list(p.shape)}" for k, p in self.items())

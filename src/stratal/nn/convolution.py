@@ -9,9 +9,11 @@ from typing import Any
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
+from stratal.nn.applied import changed
+from stratal.nn.dimensions import Sizes, layers, per_axis
+from stratal.nn.functional.convolution import padding_pairs
 from stratal.nn.module import Module
-from stratal.nn.parameter import Parameter, empty_parameter
-from stratal.nn.sizes import Sizes, per_axis
+from stratal.nn.parameter import empty_parameter
 from stratal.tensor.tensor import Tensor
 
 
@@ -56,24 +58,15 @@ class _Convolution(Module):
         self.kernel_size = per_axis(f"{name}: kernel_size", kernel_size, self.dims)
         self.stride = per_axis(f"{name}: stride", stride, self.dims)
         self.dilation = per_axis(f"{name}: dilation", dilation, self.dims)
-        self.padding = (
-            padding if isinstance(padding, str) else per_axis(f"{name}: padding", padding, self.dims, 0)
-        )
-        if isinstance(padding, str) and (self.transposed or padding not in ("same", "valid")):
+        if isinstance(padding, str) and self.transposed:
             raise AttributeValueError(f"{name}: padding must be sizes, 'same' or 'valid'", got=repr(padding))
-        if padding == "same" and any(s != 1 for s in self.stride):
-            raise AttributeValueError(
-                f"{name}: padding 'same' needs a stride of 1", got=f"stride {self.stride}"
-            )
+        pairs = padding_pairs(name, padding, self.kernel_size, self.stride, self.dilation)
+        self.padding = padding if isinstance(padding, str) else tuple(p for p, _ in pairs)
         self.output_padding = per_axis(f"{name}: output_padding", output_padding, self.dims, 0)
         self.groups, self.padding_mode = groups, padding_mode
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         self.weight = empty_parameter((first, second // groups, *self.kernel_size), dtype)
-        self.bias: Parameter | None
-        if bias:
-            self.bias = empty_parameter((out_channels,), dtype)
-        else:
-            self.register_parameter("bias", None)
+        self.register_parameter("bias", empty_parameter((out_channels,), dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -85,60 +78,27 @@ class _Convolution(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def extra_repr(self) -> str:
-        words = [
-            f"{self.in_channels}, {self.out_channels}",
-            f"kernel_size={self.kernel_size}",
-            f"stride={self.stride}",
-        ]
-        if self.padding != (0,) * self.dims:
-            words.append(f"padding={self.padding}")
-        if self.dilation != (1,) * self.dims:
-            words.append(f"dilation={self.dilation}")
-        if self.output_padding != (0,) * self.dims:
-            words.append(f"output_padding={self.output_padding}")
-        if self.groups != 1:
-            words.append(f"groups={self.groups}")
-        if self.bias is None:
-            words.append("bias=False")
-        if self.padding_mode != "zeros":
-            words.append(f"padding_mode={self.padding_mode}")
-        return ", ".join(words)
+        words = [f"{self.in_channels}, {self.out_channels}"]
+        words += [f"kernel_size={self.kernel_size}", f"stride={self.stride}"]
+        zeros, ones = (0,) * self.dims, (1,) * self.dims
+        words += changed(self, padding=zeros, dilation=ones, output_padding=zeros, groups=1)
+        words += ["bias=False"] if self.bias is None else []
+        return ", ".join(words + changed(self, padding_mode="zeros"))
 
 
 class _Plain(_Convolution):
     def forward(self, input: Tensor) -> Tensor:
         x, padding = input, self.padding
         if self.padding_mode != "zeros":
-            x, padding = F.pad(input, self._borders(), self.padding_mode), 0
+            pairs = padding_pairs("conv", padding, self.kernel_size, self.stride, self.dilation)
+            borders = [p for pair in reversed(pairs) for p in pair]  # from the last axis backwards
+            x, padding = F.pad(input, borders, self.padding_mode), 0
         return F.conv(self.dims, x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
-    def _borders(self) -> list[int]:
-        """Return the padding as `nn.functional.pad` takes it: pairs from the last axis backwards."""
-        if self.padding == "valid":
-            return [0] * (2 * self.dims)
-        pairs = [(p, p) for p in self.padding]
-        if self.padding == "same":
-            reach = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-            pairs = [(r // 2, r - r // 2) for r in reach]
-        return [p for pair in reversed(pairs) for p in pair]
 
-
-class Conv1d(_Plain):
-    """Convolution over one spatial axis. Shapes: [N, C, L] -> [N, out_channels, L']."""
-
-    dims = 1
-
-
-class Conv2d(_Plain):
-    """Convolution over two spatial axes. Shapes: [N, C, H, W] -> [N, out_channels, H', W']."""
-
-    dims = 2
-
-
-class Conv3d(_Plain):
-    """Convolution over three spatial axes. Shapes: [N, C, D, H, W] -> [N, out_channels, D', H', W']."""
-
-    dims = 3
+Conv1d, Conv2d, Conv3d = layers(
+    _Plain, "Conv", "Convolution over {axes}. Shapes: {layout} -> [N, out_channels, {results}]."
+)
 
 
 class _Transposed(_Convolution):
@@ -193,19 +153,6 @@ class _Transposed(_Convolution):
         return extra
 
 
-class ConvTranspose1d(_Transposed):
-    """Transposed convolution over one spatial axis."""
-
-    dims = 1
-
-
-class ConvTranspose2d(_Transposed):
-    """Transposed convolution over two spatial axes."""
-
-    dims = 2
-
-
-class ConvTranspose3d(_Transposed):
-    """Transposed convolution over three spatial axes."""
-
-    dims = 3
+ConvTranspose1d, ConvTranspose2d, ConvTranspose3d = layers(
+    _Transposed, "ConvTranspose", "Transposed convolution over {axes}."
+)

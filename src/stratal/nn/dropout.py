@@ -2,60 +2,39 @@
 
 from __future__ import annotations
 
-from stratal.base.errors import AttributeValueError
 from stratal.nn import functional as F
-from stratal.nn.module import Module
-from stratal.tensor.tensor import Tensor
+from stratal.nn.applied import Applied
+from stratal.nn.functional.noise import check_share
 
 
-class _Dropout(Module):
+class _Dropout(Applied):
+    _options, _shown = ("p", "training"), ("p", "inplace")
+
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise AttributeValueError(f"{type(self).__name__}: p must lie in [0, 1]", got=str(p))
+        check_share(type(self).__name__, p)
         self.p, self.inplace = p, inplace
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}, inplace={self.inplace}"
 
-
-class Dropout(_Dropout):
+class Dropout(_Dropout, function=F.dropout):
     """In training, zero each element with probability `p` and scale the rest by 1 / (1 - p)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training)
 
-
-class Dropout1d(_Dropout):
+class Dropout1d(_Dropout, function=F.dropout1d):
     """In training, zero whole channels of [N, C, L] or [C, L] and scale the rest."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout1d(input, self.p, self.training)
 
-
-class Dropout2d(_Dropout):
+class Dropout2d(_Dropout, function=F.dropout2d):
     """In training, zero whole channels of [N, C, H, W] and scale the rest."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout2d(input, self.p, self.training)
 
-
-class Dropout3d(_Dropout):
+class Dropout3d(_Dropout, function=F.dropout3d):
     """In training, zero whole channels of [N, C, D, H, W] or [C, D, H, W] and scale the rest."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout3d(input, self.p, self.training)
 
-
-class AlphaDropout(_Dropout):
+class AlphaDropout(_Dropout, function=F.alpha_dropout):
     """Dropout that keeps the mean 0 and variance 1 of SELU's values."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.alpha_dropout(input, self.p, self.training)
 
-
-class FeatureAlphaDropout(_Dropout):
+class FeatureAlphaDropout(_Dropout, function=F.feature_alpha_dropout):
     """Alpha dropout of whole channels of [N, C, ...]."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.feature_alpha_dropout(input, self.p, self.training)

@@ -7,6 +7,8 @@ from typing import Any
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
+from stratal.nn.applied import changed
+from stratal.nn.functional.tables import check_dense, table_row
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter, empty_parameter
 from stratal.tensor.tensor import Tensor
@@ -29,16 +31,9 @@ class _Table(Module):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise AttributeValueError(
-                f"{name}: padding_idx must be a row of the table", got=f"{padding_idx} of {num_embeddings}"
-            )
-        if sparse:
-            raise AttributeValueError(
-                f"{name}: gradients are dense", got="sparse=True", hint="leave sparse out"
-            )
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.padding_idx = None if padding_idx is None else table_row(name, padding_idx, num_embeddings)
+        check_dense(name, sparse)
         self.max_norm, self.norm_type = max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         if weight is None:
@@ -59,11 +54,8 @@ class _Table(Module):
             init.zero_row_(self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
-        words = [f"{self.num_embeddings}, {self.embedding_dim}"]
-        shown = {"padding_idx": None, "max_norm": None, "norm_type": 2.0, "scale_grad_by_freq": False}
-        return ", ".join(
-            words + [f"{k}={getattr(self, k)}" for k, v in shown.items() if getattr(self, k) != v]
-        )
+        others = changed(self, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False)
+        return ", ".join([f"{self.num_embeddings}, {self.embedding_dim}", *others])
 
 
 class Embedding(_Table):

@@ -10,10 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from stratal.base.dtypes import as_element
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.nn.draws import Source, numbers
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions import random
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
+
+Source = random.Generator | None  # None for the default generator
+
+
+def numbers(source: Source = None) -> np.random.Generator:
+    """Return a generator of its own stream: of the default generator, `st.manual_seed` decides every draw."""
+    key = random.next_host_key() if source is None else source.next_host_key()
+    return np.random.Generator(np.random.Philox(key=key))
+
 
 _GAINS = {
     "linear": 1.0,
@@ -105,7 +115,7 @@ def trunc_normal_(
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill with one value."""
-    return _fill(tensor, np.asarray(val).astype(tensor.dtype.np))
+    return _fill(tensor, as_element("constant_", val, tensor.dtype))
 
 
 def zeros_(tensor: Tensor) -> Tensor:

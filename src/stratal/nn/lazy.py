@@ -13,16 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from stratal.base.dtypes import as_dtype
 from stratal.base.errors import AttributeValueError, CallOrderError, ShapeError
-from stratal.nn.convolution import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
-from stratal.nn.hooked import TABLES
+from stratal.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from stratal.nn.hooks import TABLES
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter
@@ -34,8 +28,8 @@ from stratal.nn.running_statistics import (
     InstanceNorm2d,
     InstanceNorm3d,
 )
-from stratal.tensor.state import tracing
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import tracing
 
 _KEPT = ("training", *TABLES)
 
@@ -44,7 +38,7 @@ class UninitializedParameter(Parameter):
     """A parameter whose shape is not known before the first call of its module."""
 
     def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(np.zeros(0, np.float32), requires_grad, dtype=dtype)
+        super().__init__(np.zeros(0, as_dtype(float).np), requires_grad, dtype=dtype)
 
     @property
     def shape(self) -> Any:
@@ -188,7 +182,7 @@ class _LazyNorm(Lazy):
     missing = "num_features"
 
     def of_input(self, input: Tensor) -> int:
-        ranks = self.becomes.ranks
+        ranks = self.becomes.ranks()
         if input.ndim not in ranks:
             takes = " or ".join(map(str, ranks))
             raise ShapeError(f"{type(self).__name__}: takes {takes} axes", got=str(input.type))
@@ -202,58 +196,14 @@ class _LazyNorm(Lazy):
         return (shapes.get("weight") or shapes["running_mean"])[0]
 
 
-class LazyConv1d(_LazyConvolution):
-    """`Conv1d` without `in_channels`."""
-
-    becomes = Conv1d
-
-
-class LazyConv2d(_LazyConvolution):
-    """`Conv2d` without `in_channels`."""
-
-    becomes = Conv2d
-
-
-class LazyConv3d(_LazyConvolution):
-    """`Conv3d` without `in_channels`."""
-
-    becomes = Conv3d
-
-
-class LazyConvTranspose1d(_LazyConvolution):
-    """`ConvTranspose1d` without `in_channels`."""
-
-    becomes = ConvTranspose1d
-
-
-class LazyConvTranspose2d(_LazyConvolution):
-    """`ConvTranspose2d` without `in_channels`."""
-
-    becomes = ConvTranspose2d
-
-
-class LazyConvTranspose3d(_LazyConvolution):
-    """`ConvTranspose3d` without `in_channels`."""
-
-    becomes = ConvTranspose3d
-
-
-class LazyBatchNorm1d(_LazyNorm):
-    """`BatchNorm1d` without `num_features`."""
-
-    becomes = BatchNorm1d
-
-
-class LazyBatchNorm2d(_LazyNorm):
-    """`BatchNorm2d` without `num_features`."""
-
-    becomes = BatchNorm2d
-
-
-class LazyBatchNorm3d(_LazyNorm):
-    """`BatchNorm3d` without `num_features`."""
-
-    becomes = BatchNorm3d
+def _lazy(base: type[Lazy], *plain: type[Module]) -> list[type[Lazy]]:
+    """Return the lazy layers that become these plain ones."""
+    made = []
+    for layer in plain:
+        text = f"`{layer.__name__}` without `{base.missing}`."
+        fields = {"becomes": layer, "__module__": __name__, "__doc__": text}
+        made.append(type(f"Lazy{layer.__name__}", (base,), fields))
+    return made
 
 
 class _LazyInstanceNorm(_LazyNorm):
@@ -262,22 +212,14 @@ class _LazyInstanceNorm(_LazyNorm):
     defaults = MappingProxyType({"affine": True, "track_running_stats": True})
 
     def channels(self, ndim: int) -> int:
-        return ndim - int(self.becomes.ranks[0])
+        return ndim - int(self.becomes.ranks()[0])
 
 
-class LazyInstanceNorm1d(_LazyInstanceNorm):
-    """`InstanceNorm1d` without `num_features`."""
-
-    becomes = InstanceNorm1d
-
-
-class LazyInstanceNorm2d(_LazyInstanceNorm):
-    """`InstanceNorm2d` without `num_features`."""
-
-    becomes = InstanceNorm2d
-
-
-class LazyInstanceNorm3d(_LazyInstanceNorm):
-    """`InstanceNorm3d` without `num_features`."""
-
-    becomes = InstanceNorm3d
+LazyConv1d, LazyConv2d, LazyConv3d = _lazy(_LazyConvolution, Conv1d, Conv2d, Conv3d)
+LazyConvTranspose1d, LazyConvTranspose2d, LazyConvTranspose3d = _lazy(
+    _LazyConvolution, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+)
+LazyBatchNorm1d, LazyBatchNorm2d, LazyBatchNorm3d = _lazy(_LazyNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d)
+LazyInstanceNorm1d, LazyInstanceNorm2d, LazyInstanceNorm3d = _lazy(
+    _LazyInstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+)

@@ -9,7 +9,7 @@ from stratal.base.errors import AttributeValueError
 from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.module import Module
-from stratal.nn.parameter import Parameter, empty_parameter
+from stratal.nn.parameter import empty_parameter
 from stratal.tensor.tensor import Tensor
 
 
@@ -35,11 +35,7 @@ class Linear(Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = empty_parameter((out_features, in_features), dtype)
-        self.bias: Parameter | None
-        if bias:
-            self.bias = empty_parameter((out_features,), dtype)
-        else:
-            self.register_parameter("bias", None)
+        self.register_parameter("bias", empty_parameter((out_features,), dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -10,13 +10,14 @@ from stratal.base.errors import AttributeValueError, StratalError
 from stratal.nn import hooks
 from stratal.nn.backward_hooks import WatchedCall
 from stratal.nn.convert import convert, on_the_cpu
-from stratal.nn.hooked import TABLES, Hooked
+from stratal.nn.hooks import TABLES, Hooked
 from stratal.nn.parameter import Parameter
 from stratal.nn.state import LoadResult, load_into
+from stratal.tensor.api.explained import explain_methods
 from stratal.tensor.capture import compile as compiled
 from stratal.tensor.capture import note_mutation
-from stratal.tensor.explained import explain_methods
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.announced import Table
 
 Self = TypeVar("Self", bound="Module")
 EXTRA_STATE = "_extra_state"  # the key of what get_extra_state returns, as in PyTorch
@@ -53,13 +54,11 @@ class Module(Hooked):
     def __init__(self) -> None:
         fields: dict[str, Any] = {
             "training": True,
-            "_parameters": {},
-            "_buffers": {},
+            **{table: Table() for table in ("_parameters", "_buffers", "_modules")},
             "_non_persistent": set(),
-            "_modules": {},
             "_computed": {},
             "_compiled": None,
-            **{table: {} for table in TABLES},
+            **{table: Table() for table in TABLES},
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -163,7 +162,8 @@ class Module(Hooked):
                 table.pop(name, None)
         self._non_persistent.discard(name)
 
-    def _check_name(self, kind: str, name: str) -> None:
+    def _register(self, kind: str, table: dict[str, Any], name: str, value: Any, takes: Any) -> None:
+        """Put a value, or None, into a table; it is in no other one then. Raises: AttributeValueError."""
         if not isinstance(name, str) or "." in name or not name:
             raise AttributeValueError(
                 f"{kind}: the name must be a non-empty string without dots", got=repr(name)
@@ -173,37 +173,25 @@ class Module(Hooked):
             raise AttributeValueError(
                 f"{kind}: {type(self).__name__} has an attribute of that name", got=repr(name)
             )
+        if value is not None and not isinstance(value, takes):
+            raise AttributeValueError(f"{kind}: takes a {takes.__name__} or None", got=type(value).__name__)
+        self._forget(name, table)
+        table[name] = value
+        note_mutation()
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter under a name; None keeps the name and has no value."""
-        self._check_name("register_parameter", name)
-        if param is not None and not isinstance(param, Parameter):
-            raise AttributeValueError(
-                "register_parameter: takes a Parameter or None", got=type(param).__name__
-            )
-        self._forget(name, self._parameters)
-        self._parameters[name] = param
-        note_mutation()
+        self._register("register_parameter", self._parameters, name, param, Parameter)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is state but not trained; only persistent ones are saved."""
-        self._check_name("register_buffer", name)
-        if tensor is not None and not isinstance(tensor, Tensor):
-            raise AttributeValueError("register_buffer: takes a Tensor or None", got=type(tensor).__name__)
-        self._forget(name, self._buffers)
-        self._buffers[name] = tensor
+        self._register("register_buffer", self._buffers, name, tensor, Tensor)
         if not persistent:
             self._non_persistent.add(name)
-        note_mutation()
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Add a child module under a name."""
-        self._check_name("register_module", name)
-        if module is not None and not isinstance(module, Module):
-            raise AttributeValueError("register_module: takes a Module or None", got=type(module).__name__)
-        self._forget(name, self._modules)
-        self._modules[name] = module
-        note_mutation()
+        self._register("register_module", self._modules, name, module, Module)
 
     add_module = register_module
 
@@ -401,7 +389,7 @@ class Module(Hooked):
         state: dict[str, Any] = {}
         for name, part in owners:
             live = part._own_state(name)
-            state |= live if keep_vars else {key: value.detach() for key, value in live.items()}
+            state |= live if keep_vars else {key: value._snapshot() for key, value in live.items()}
             if type(part).get_extra_state is not Module.get_extra_state:
                 state[name + EXTRA_STATE] = part.get_extra_state()
         for name, part in owners:

@@ -8,20 +8,31 @@ from typing import Any
 from stratal.base.errors import AttributeValueError
 from stratal.nn import functional as F
 from stratal.nn import init
+from stratal.nn.applied import Applied
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter, empty_parameter
 from stratal.tensor.tensor import Tensor
 
 
-def reset_affine(layer: Module) -> None:
-    """Set the scale to one and the shift to zero, where there are any."""
-    if layer.weight is not None:
-        init.ones_(layer.weight)
-    if layer.bias is not None:
-        init.zeros_(layer.bias)
+class Affine(Module):
+    """A layer that scales and shifts what it has normalised; either may be left out."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _add_affine(self, shape: tuple[int, ...], scale: bool, shift: bool, dtype: Any) -> None:
+        self.register_parameter("weight", empty_parameter(shape, dtype) if scale else None)
+        self.register_parameter("bias", empty_parameter(shape, dtype) if scale and shift else None)
+
+    def reset_parameters(self) -> None:
+        """Set the scale to one and the shift to zero."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
 
-class LayerNorm(Module):
+class LayerNorm(Affine):
     """Normalise over the last axes, whose sizes are `normalized_shape`, then scale and shift each element."""
 
     def __init__(
@@ -36,15 +47,8 @@ class LayerNorm(Module):
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.register_parameter("weight", empty_parameter(shape, dtype) if elementwise_affine else None)
-        self.register_parameter(
-            "bias", empty_parameter(shape, dtype) if elementwise_affine and bias else None
-        )
+        self._add_affine(shape, elementwise_affine, bias, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the scale to one and the shift to zero."""
-        reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -86,13 +90,10 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
+class GroupNorm(Affine):
     """Normalise each sample over groups of channels (axis 1) and all later axes, then scale and shift each
     channel.
     """
-
-    weight: Parameter | None
-    bias: Parameter | None
 
     def __init__(
         self,
@@ -111,13 +112,8 @@ class GroupNorm(Module):
                 "GroupNorm: num_groups must divide num_channels", got=f"{num_groups} for {num_channels}"
             )
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.register_parameter("weight", empty_parameter((num_channels,), dtype) if affine else None)
-        self.register_parameter("bias", empty_parameter((num_channels,), dtype) if affine and bias else None)
+        self._add_affine((num_channels,), affine, bias, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the scale to one and the shift to zero."""
-        reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -127,15 +123,14 @@ class GroupNorm(Module):
         return ", ".join([*words, f"bias={self.bias is not None}"])
 
 
-class LocalResponseNorm(Module):
+class LocalResponseNorm(Applied, function=F.local_response_norm):
     """Divide by (k + alpha * mean of the squares of `size` channels around)^beta."""
+
+    _options = ("size", "alpha", "beta", "k")
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

@@ -1,12 +1,10 @@
-"""Padding layers, from a table: each mode in one, two and three dimensions."""
+"""Padding layers: each mode in one, two and three dimensions."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from stratal.nn import functional as F
+from stratal.nn.dimensions import Sizes, layers, per_axis
 from stratal.nn.module import Module
-from stratal.nn.sizes import Sizes, per_axis
 from stratal.tensor.tensor import Tensor
 
 
@@ -37,24 +35,15 @@ class _Constant(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-KINDS: dict[str, tuple[type[_Pad], dict[str, Any], str]] = {
-    "ConstantPad": (_Constant, {}, "a value"),
-    "ZeroPad": (_Pad, {"value": 0.0}, "zeros"),
-    "ReflectionPad": (_Pad, {"mode": "reflect"}, "what lies inside, mirrored at the border"),
-    "ReplicationPad": (_Pad, {"mode": "replicate"}, "the element at the border"),
-    "CircularPad": (_Pad, {"mode": "circular"}, "what lies at the other end"),
-}
-
-
-def _made(kind: str, dims: int) -> type[_Pad]:
-    base, fields, meaning = KINDS[kind]
-    axes = "the last axis" if dims == 1 else f"the last {dims} axes"
-    text = f"Surround {axes} by {meaning}; sizes are (before, after) pairs from the last axis backwards."
-    return type(f"{kind}{dims}d", (base,), {"dims": dims, "__module__": __name__, "__doc__": text, **fields})
-
-
-ConstantPad1d, ConstantPad2d, ConstantPad3d = (_made("ConstantPad", n) for n in (1, 2, 3))
-ZeroPad1d, ZeroPad2d, ZeroPad3d = (_made("ZeroPad", n) for n in (1, 2, 3))
-ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = (_made("ReflectionPad", n) for n in (1, 2, 3))
-ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = (_made("ReplicationPad", n) for n in (1, 2, 3))
-CircularPad1d, CircularPad2d, CircularPad3d = (_made("CircularPad", n) for n in (1, 2, 3))
+_TEXT = "Surround {last} by %s; sizes are (before, after) pairs from the last axis backwards."
+ConstantPad1d, ConstantPad2d, ConstantPad3d = layers(_Constant, "ConstantPad", _TEXT % "a value")
+ZeroPad1d, ZeroPad2d, ZeroPad3d = layers(_Pad, "ZeroPad", _TEXT % "zeros", value=0.0)
+ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = layers(
+    _Pad, "ReflectionPad", _TEXT % "what lies inside, mirrored at the border", mode="reflect"
+)
+ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = layers(
+    _Pad, "ReplicationPad", _TEXT % "the element at the border", mode="replicate"
+)
+CircularPad1d, CircularPad2d, CircularPad3d = layers(
+    _Pad, "CircularPad", _TEXT % "what lies at the other end", mode="circular"
+)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import as_dtype, float32
+from stratal.base.dtypes import as_dtype
 from stratal.tensor.tensor import Tensor
 
 
@@ -21,10 +21,14 @@ class Parameter(Tensor):
     def __init__(self, data: Any = (), requires_grad: bool = True, *, dtype: Any = None) -> None:
         super().__init__(data.detach() if isinstance(data, Tensor) else data, dtype, requires_grad)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        """Return a parameter with the same value, and without a gradient."""
+        return self._twin(memo)  # type: ignore[return-value]
+
     def __repr__(self) -> str:
         return "Parameter containing:\n" + super().__repr__()
 
 
 def empty_parameter(shape: tuple[int, ...], dtype: Any = None) -> Parameter:
-    """Return a parameter of zeros for an initialiser to fill; float32 unless told."""
-    return Parameter(np.zeros(shape, (float32 if dtype is None else as_dtype(dtype)).np))
+    """Return a parameter of zeros for an initialiser to fill, of the default dtype unless told."""
+    return Parameter(np.zeros(shape, as_dtype(float if dtype is None else dtype).np))

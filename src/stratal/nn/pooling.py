@@ -6,15 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.nn import functional as F
-from stratal.nn.module import Module
-from stratal.nn.sizes import Sizes, per_axis
+from stratal.nn.applied import Applied
+from stratal.nn.dimensions import Sizes, layers, per_axis
 from stratal.tensor.tensor import Tensor
 
 
-class _MaxPool(Module):
-    """Maximum over windows; padding never wins."""
+class _Pool(Applied):
+    """A layer whose function takes the number of spatial axes first."""
 
     dims = 0
+
+    def _applied(self, *inputs: Any) -> Any:
+        return super()._applied(self.dims, *inputs)
+
+
+class _MaxPool(_Pool, function=F.max_pool):
+    """Maximum over windows; padding never wins."""
+
+    _shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    _options = (*_shown, "return_indices")
 
     def __init__(
         self,
@@ -30,41 +40,14 @@ class _MaxPool(Module):
         self.stride = kernel_size if stride is None else stride
         self.return_indices, self.ceil_mode = return_indices, ceil_mode
 
-    def forward(self, input: Tensor) -> Any:
-        return F.max_pool(
-            self.dims, input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
-            self.return_indices,
-        )  # fmt: skip
 
-    def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
-        )
+MaxPool1d, MaxPool2d, MaxPool3d = layers(_MaxPool, "MaxPool", "Maximum over windows of {layout}.")
 
 
-class MaxPool1d(_MaxPool):
-    """Maximum over windows of [N, C, L]."""
-
-    dims = 1
-
-
-class MaxPool2d(_MaxPool):
-    """Maximum over windows of [N, C, H, W]."""
-
-    dims = 2
-
-
-class MaxPool3d(_MaxPool):
-    """Maximum over windows of [N, C, D, H, W]."""
-
-    dims = 3
-
-
-class _MaxUnpool(Module):
+class _MaxUnpool(_Pool):
     """Maxima put back where a pooling layer with return_indices found them, zeros elsewhere."""
 
-    dims = 0
+    _shown = ("kernel_size", "stride", "padding")
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
         super().__init__()
@@ -74,36 +57,19 @@ class _MaxUnpool(Module):
         self.padding = per_axis(f"{name}: padding", padding, self.dims, 0)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        return F.max_unpool(
-            self.dims, input, indices, self.kernel_size, self.stride, self.padding, output_size
-        )
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        options = (self.kernel_size, self.stride, self.padding, output_size)
+        return F.max_unpool(self.dims, input, indices, *options)
 
 
-class MaxUnpool1d(_MaxUnpool):
-    """The maxima of MaxPool1d where they stood, zeros elsewhere."""
-
-    dims = 1
-
-
-class MaxUnpool2d(_MaxUnpool):
-    """The maxima of MaxPool2d where they stood, zeros elsewhere."""
-
-    dims = 2
+MaxUnpool1d, MaxUnpool2d, MaxUnpool3d = layers(
+    _MaxUnpool, "MaxUnpool", "The maxima of MaxPool{n}d where they stood, zeros elsewhere."
+)
 
 
-class MaxUnpool3d(_MaxUnpool):
-    """The maxima of MaxPool3d where they stood, zeros elsewhere."""
-
-    dims = 3
-
-
-class _FractionalMaxPool(Module):
+class _FractionalMaxPool(_Pool, function=F.fractional_max_pool):
     """Maximum over windows whose distances are random; the result's size, or its ratio, is given."""
 
-    dims = 0
+    _options, _shown = ("kernel_size", "output_size", "output_ratio", "return_indices", "_random_samples"), ()
 
     def __init__(
         self,
@@ -118,29 +84,16 @@ class _FractionalMaxPool(Module):
         self.output_size, self.output_ratio, self.return_indices = output_size, output_ratio, return_indices
         self.register_buffer("_random_samples", _random_samples)
 
-    def forward(self, input: Tensor) -> Any:
-        return F.fractional_max_pool(
-            self.dims, input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices,
-            self._random_samples,
-        )  # fmt: skip
+
+FractionalMaxPool2d, FractionalMaxPool3d = layers(
+    _FractionalMaxPool, "FractionalMaxPool", "Maximum over randomly placed windows of {layout}.", (2, 3)
+)
 
 
-class FractionalMaxPool2d(_FractionalMaxPool):
-    """Maximum over randomly placed windows of [N, C, H, W]."""
-
-    dims = 2
-
-
-class FractionalMaxPool3d(_FractionalMaxPool):
-    """Maximum over randomly placed windows of [N, C, D, H, W]."""
-
-    dims = 3
-
-
-class _LPPool(Module):
+class _LPPool(_Pool):
     """(sum of x^p)^(1/p) over windows."""
 
-    dims = 0
+    _shown = ("norm_type", "kernel_size", "stride", "ceil_mode")
 
     def __init__(
         self, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
@@ -154,33 +107,15 @@ class _LPPool(Module):
             self.dims, input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode
         )
 
-    def extra_repr(self) -> str:
-        names = ("norm_type", "kernel_size", "stride", "ceil_mode")
-        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+LPPool1d, LPPool2d, LPPool3d = layers(_LPPool, "LPPool", "The p-norm of windows of {layout}.")
 
 
-class LPPool1d(_LPPool):
-    """The p-norm of windows of [N, C, L]."""
-
-    dims = 1
-
-
-class LPPool2d(_LPPool):
-    """The p-norm of windows of [N, C, H, W]."""
-
-    dims = 2
-
-
-class LPPool3d(_LPPool):
-    """The p-norm of windows of [N, C, D, H, W]."""
-
-    dims = 3
-
-
-class _AvgPool(Module):
+class _AvgPool(_Pool, function=F.avg_pool):
     """Mean over windows; `count_include_pad` says whether padding counts; the divisor may be given."""
 
-    dims = 0
+    _shown = ("kernel_size", "stride", "padding")
+    _options = (*_shown, "ceil_mode", "count_include_pad", "divisor_override")
 
     def __init__(
         self,
@@ -196,15 +131,6 @@ class _AvgPool(Module):
         self.stride = kernel_size if stride is None else stride
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
         self.divisor_override = divisor_override
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool(
-            self.dims, input, self.kernel_size, self.stride, self.padding, self.ceil_mode,
-            self.count_include_pad, self.divisor_override,
-        )  # fmt: skip
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 class AvgPool1d(_AvgPool):
@@ -225,81 +151,34 @@ class AvgPool1d(_AvgPool):
         super().__init__(*sizes, ceil_mode, count_include_pad)
 
 
-class AvgPool2d(_AvgPool):
-    """Mean over windows of [N, C, H, W]."""
-
-    dims = 2
+AvgPool2d, AvgPool3d = layers(_AvgPool, "AvgPool", "Mean over windows of {layout}.", (2, 3))
 
 
-class AvgPool3d(_AvgPool):
-    """Mean over windows of [N, C, D, H, W]."""
-
-    dims = 3
-
-
-class _AdaptiveAvgPool(Module):
+class _AdaptiveAvgPool(_Pool, function=F.adaptive_avg_pool):
     """Mean over nearly equal windows, of which there are `output_size`; None keeps an axis as it is."""
 
-    dims = 0
+    _options = ("output_size",)
 
     def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
         super().__init__()
         self.output_size = output_size
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool(self.dims, input, self.output_size)
 
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
-
-
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """Mean over `output_size` nearly equal windows of [N, C, L]."""
-
-    dims = 1
+AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d = layers(
+    _AdaptiveAvgPool, "AdaptiveAvgPool", "Mean over `output_size` nearly equal windows of {layout}."
+)
 
 
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """Mean over `output_size` nearly equal windows of [N, C, H, W]."""
-
-    dims = 2
-
-
-class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """Mean over `output_size` nearly equal windows of [N, C, D, H, W]."""
-
-    dims = 3
-
-
-class _AdaptiveMaxPool(Module):
+class _AdaptiveMaxPool(_Pool, function=F.adaptive_max_pool):
     """Maximum over nearly equal windows, of which there are `output_size`; None keeps an axis as it is."""
 
-    dims = 0
+    _options, _shown = ("output_size", "return_indices"), ("output_size",)
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__()
         self.output_size, self.return_indices = output_size, return_indices
 
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool(self.dims, input, self.output_size, self.return_indices)
 
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
-
-
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """Maximum over `output_size` nearly equal windows of [N, C, L]."""
-
-    dims = 1
-
-
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """Maximum over `output_size` nearly equal windows of [N, C, H, W]."""
-
-    dims = 2
-
-
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """Maximum over `output_size` nearly equal windows of [N, C, D, H, W]."""
-
-    dims = 3
+AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d = layers(
+    _AdaptiveMaxPool, "AdaptiveMaxPool", "Maximum over `output_size` nearly equal windows of {layout}."
+)

@@ -6,6 +6,7 @@ from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
+from stratal.nn.applied import changed
 from stratal.nn.module import Module
 from stratal.tensor.tensor import Tensor
 
@@ -39,9 +40,8 @@ class SinusoidalPositions(Module):
         return F.dropout(input + waves, self.dropout, self.training)
 
     def extra_repr(self) -> str:
-        words = [f"{self.d_model}, base={self.base}"]
-        words += [f"dropout={self.dropout}"] if self.dropout else []
-        return ", ".join(words + (["batch_first=True"] if self.batch_first else []))
+        others = changed(self, dropout=0.0, batch_first=False)
+        return ", ".join([f"{self.d_model}, base={self.base}", *others])
 
 
 class RotaryEmbedding(Module):

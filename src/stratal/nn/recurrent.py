@@ -10,17 +10,25 @@ from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn import functional as F
+from stratal.nn.applied import changed
 from stratal.nn.depth import checked_depth
 from stratal.nn.module import Module
-from stratal.nn.recurrent_cells import checked_nonlinearity, draw_weights, register_weights, weights_of
-from stratal.nn.recurrent_steps import STEPS, States, Step
+from stratal.nn.recurrent_cells import (
+    STEPS,
+    States,
+    Step,
+    checked_nonlinearity,
+    draw_weights,
+    register_weights,
+    weights_of,
+)
 from stratal.nn.utils.rnn import PackedSequence, packed_like, padded_sorted
-from stratal.tensor.control import scan
-from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import cast, where
-from stratal.tensor.indexing import take
-from stratal.tensor.shapes import concat, stack
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.elementwise import cast, where
+from stratal.tensor.functions.indexing import take
+from stratal.tensor.functions.shapes import concat, stack
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.transformations.control import scan
 
 
 class _Recurrent(Module):
@@ -99,7 +107,9 @@ class _Recurrent(Module):
             start = tuple(s.reshape((s.shape[0], 1, s.shape[1])) for s in start)
         x, ends = self._over_layers(x, self._initial(x, start))
         if not batched:
-            return x.reshape((x.shape[0], x.shape[2])), tuple(e.reshape(_no_batch(e)) for e in ends)
+            return x.reshape((x.shape[0], x.shape[2])), tuple(
+                e.reshape((e.shape[0], e.shape[2])) for e in ends
+            )
         return (x.permute(1, 0, 2) if self.batch_first else x), ends
 
     def _run_packed(self, packed: PackedSequence, start: States | None) -> tuple[PackedSequence, States]:
@@ -168,14 +178,10 @@ class _Recurrent(Module):
         return outputs, last
 
     def extra_repr(self) -> str:
-        words = [f"{self.input_size}, {self.hidden_size}"]
-        words += [f"proj_size={self.proj_size}"] if self.proj_size else []
-        words += [f"num_layers={self.num_layers}"] if self.num_layers != 1 else []
-        words += ["bias=False"] if not self.bias else []
-        words += ["batch_first=True"] if self.batch_first else []
-        words += [f"dropout={self.dropout}"] if self.dropout else []
-        words += ["bidirectional=True"] if self.bidirectional else []
-        return ", ".join(words)
+        others = changed(
+            self, proj_size=0, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False
+        )
+        return ", ".join([f"{self.input_size}, {self.hidden_size}", *others])
 
 
 class LSTM(_Recurrent):
@@ -267,7 +273,3 @@ class RNN(_OneState):
             dropout, bidirectional, dtype,
         )  # fmt: skip
         self.nonlinearity = nonlinearity
-
-
-def _no_batch(state: Tensor) -> tuple[Any, ...]:
-    return (state.shape[0], state.shape[2])

@@ -7,22 +7,21 @@ from typing import Any
 from stratal.base.errors import ShapeError
 from stratal.nn import functional as F
 from stratal.nn import init
-from stratal.nn.module import Module
-from stratal.nn.normalization import reset_affine
-from stratal.nn.parameter import empty_parameter
-from stratal.tensor.creation import ones, zeros
-from stratal.tensor.state import no_grad
+from stratal.nn.dimensions import layers
+from stratal.nn.normalization import Affine
+from stratal.tensor.functions.creation import ones, zeros
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import no_grad
 
 
-class _Tracking(Module):
+class _Tracking(Affine):
     """What layers with running statistics share: parameters, buffers, and a count of the batches seen.
 
     `momentum=None` keeps a plain average over all batches seen. Running variance is the unbiased one, as in
     PyTorch.
     """
 
-    ranks: tuple[int, ...] = ()
+    dims = 0
 
     def __init__(
         self,
@@ -39,13 +38,27 @@ class _Tracking(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        self.register_parameter("weight", empty_parameter((num_features,), dtype) if affine else None)
-        self.register_parameter("bias", empty_parameter((num_features,), dtype) if affine and bias else None)
+        self._add_affine((num_features,), affine, bias, dtype)
         tracked = track_running_stats
         self.register_buffer("running_mean", zeros((num_features,), dtype=dtype) if tracked else None)
         self.register_buffer("running_var", ones((num_features,), dtype=dtype) if tracked else None)
         self.register_buffer("num_batches_tracked", tensor(0, dtype="int64") if tracked else None)
         self.reset_parameters()
+
+    @classmethod
+    def ranks(cls) -> tuple[int, ...]:
+        """Return how many axes an input may have."""
+        raise NotImplementedError
+
+    def _check(self, input: Tensor, axis: int, what: str) -> None:
+        """Refuse an input of other axes, or without `num_features` along one. Raises: ShapeError."""
+        ranks = self.ranks()
+        if input.ndim not in ranks or int(input.shape[axis]) != self.num_features:
+            raise ShapeError(
+                f"{type(self).__name__}: takes {' or '.join(map(str, ranks))} axes, "
+                f"{what} of {self.num_features}",
+                got=f"{list(input.shape)}",
+            )
 
     def reset_running_stats(self) -> None:
         """Forget the batches seen."""
@@ -57,7 +70,7 @@ class _Tracking(Module):
     def reset_parameters(self) -> None:
         """Set the scale to one and the shift to zero, and forget the batches seen."""
         self.reset_running_stats()
-        reset_affine(self)
+        super().reset_parameters()
 
     def _next_momentum(self) -> Any:
         """Count one more batch, and return the share it has in the running statistics."""
@@ -77,13 +90,12 @@ class _Tracking(Module):
 class _BatchNorm(_Tracking):
     """Batch normalisation over axis 1: by the batch in training, by the running statistics otherwise."""
 
+    @classmethod
+    def ranks(cls) -> tuple[int, ...]:
+        return (2, 3) if cls.dims == 1 else (cls.dims + 2,)
+
     def forward(self, input: Tensor) -> Tensor:
-        if input.ndim not in self.ranks or int(input.shape[1]) != self.num_features:
-            raise ShapeError(
-                f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} axes, "
-                f"axis 1 of {self.num_features}",
-                got=f"{list(input.shape)}",
-            )
+        self._check(input, 1, "axis 1")
         tracked = self.track_running_stats
         running = (self.running_mean, self.running_var) if tracked else (None, None)
         momentum = self._next_momentum() if self.training and tracked else 0.0
@@ -94,19 +106,10 @@ class _BatchNorm(_Tracking):
 class BatchNorm1d(_BatchNorm):
     """Batch normalisation of [N, C] or [N, C, L]."""
 
-    ranks = (2, 3)
+    dims = 1
 
 
-class BatchNorm2d(_BatchNorm):
-    """Batch normalisation of [N, C, H, W]."""
-
-    ranks = (4,)
-
-
-class BatchNorm3d(_BatchNorm):
-    """Batch normalisation of [N, C, D, H, W]."""
-
-    ranks = (5,)
+BatchNorm2d, BatchNorm3d = layers(_BatchNorm, "BatchNorm", "Batch normalisation of {layout}.", (2, 3))
 
 
 class _InstanceNorm(_Tracking):
@@ -129,14 +132,13 @@ class _InstanceNorm(_Tracking):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias, dtype=dtype)
 
+    @classmethod
+    def ranks(cls) -> tuple[int, ...]:
+        return (cls.dims + 1, cls.dims + 2)
+
     def forward(self, input: Tensor) -> Tensor:
-        batched = input.ndim == self.ranks[1]
-        if input.ndim not in self.ranks or int(input.shape[1 if batched else 0]) != self.num_features:
-            raise ShapeError(
-                f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} axes, "
-                f"the channels of {self.num_features}",
-                got=f"{list(input.shape)}",
-            )
+        batched = input.ndim == self.dims + 2
+        self._check(input, 1 if batched else 0, "the channels")
         x = input if batched else input.reshape((1, *input.shape))
         tracked = self.track_running_stats
         running = (self.running_mean, self.running_var) if tracked else (None, None)
@@ -146,19 +148,6 @@ class _InstanceNorm(_Tracking):
         return y if batched else y.reshape(input.shape)
 
 
-class InstanceNorm1d(_InstanceNorm):
-    """Instance normalisation of [N, C, L] or [C, L]."""
-
-    ranks = (2, 3)
-
-
-class InstanceNorm2d(_InstanceNorm):
-    """Instance normalisation of [N, C, H, W] or [C, H, W]."""
-
-    ranks = (3, 4)
-
-
-class InstanceNorm3d(_InstanceNorm):
-    """Instance normalisation of [N, C, D, H, W] or [C, D, H, W]."""
-
-    ranks = (4, 5)
+InstanceNorm1d, InstanceNorm2d, InstanceNorm3d = layers(
+    _InstanceNorm, "InstanceNorm", "Instance normalisation of {layout} or [C, {sizes}]."
+)

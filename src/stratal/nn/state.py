@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratal.base.errors import FormatError
-from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 
 class StateDictError(FormatError, KeyError):

@@ -10,7 +10,7 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.module import Module
 from stratal.nn.state import StateDictError
 from stratal.tensor.build import as_tensor
-from stratal.tensor.shapes import stack
+from stratal.tensor.functions.shapes import stack
 from stratal.tensor.tensor import Tensor
 
 Tables = dict[str, list[tuple[dict[str, Any], str]]]
@@ -32,12 +32,8 @@ def functional_call(
     under all of them where one is given, unless `tie_weights` is off. Buffers changed in place are the given
     ones. As `torch.func.functional_call`. Raises: StateDictError listing names that are unknown or missing.
     """
-    given: dict[str, Any] = {}
-    for part in (
-        [parameter_and_buffer_dicts]
-        if isinstance(parameter_and_buffer_dicts, Mapping)
-        else parameter_and_buffer_dicts
-    ):
+    parts, given = parameter_and_buffer_dicts, dict[str, Any]()
+    for part in [parts] if isinstance(parts, Mapping) else parts:
         twice = given.keys() & part.keys()
         if twice:
             raise AttributeValueError(

@@ -16,7 +16,7 @@ from stratal.nn.dropout import Dropout
 from stratal.nn.linear import Linear
 from stratal.nn.module import Module
 from stratal.nn.normalization import LayerNorm
-from stratal.tensor.creation import arange
+from stratal.tensor.functions.creation import arange
 from stratal.tensor.tensor import Tensor
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -29,10 +29,10 @@ def _activation(name: str, given: Activation) -> Callable[[Tensor], Tensor]:
     return named[given] if isinstance(given, str) else given
 
 
-class TransformerEncoderLayer(Module):
-    """Self-attention and a two-layer perceptron, each with a residual and a layer norm (after it, or before:
-    `norm_first`).
-    """
+class _Layer(Module):
+    """What encoder and decoder layers share: attention, a perceptron, norms and dropouts of their results."""
+
+    reads_memory = False  # whether a second attention, to the encoder's output, stands between
 
     def __init__(
         self,
@@ -49,17 +49,30 @@ class TransformerEncoderLayer(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
-        )
+        blocks = 3 if self.reads_memory else 2
+        for name in ("self_attn", "multihead_attn")[: blocks - 1]:
+            attention = MultiheadAttention(
+                d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
+            )
+            self.add_module(name, attention)
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
-        self.activation = _activation("TransformerEncoderLayer", activation)
+        for k in range(blocks):
+            self.add_module(f"norm{k + 1}", LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
+        for k in range(blocks):
+            self.add_module(f"dropout{k + 1}", Dropout(dropout))
+        self.activation = _activation(type(self).__name__, activation)
+
+    def _perceptron(self, x: Tensor) -> Tensor:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class TransformerEncoderLayer(_Layer):
+    """Self-attention and a two-layer perceptron, each with a residual and a layer norm (after it, or before:
+    `norm_first`).
+    """
 
     def forward(
         self,
@@ -73,7 +86,7 @@ class TransformerEncoderLayer(Module):
             return self.dropout1(y)
 
         def feed(x: Tensor) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            return self.dropout2(self._perceptron(x))
 
         if self.norm_first:
             src = src + attend(self.norm1(src))
@@ -82,43 +95,14 @@ class TransformerEncoderLayer(Module):
         return self.norm2(src + feed(src))
 
 
-class TransformerDecoderLayer(Module):
+class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the encoder's output, and a two-layer perceptron, each with a residual and
     a layer norm (after it, or before: `norm_first`).
 
     Shapes: tgt [T, N, E], memory [S, N, E] (batch first with `batch_first`; without N where unbatched).
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
-        )
-        self.multihead_attn = MultiheadAttention(
-            d_model, nhead, dropout, bias, batch_first=batch_first, dtype=dtype
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.norm3 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
-        self.dropout1, self.dropout2, self.dropout3 = (Dropout(dropout) for _ in range(3))
-        self.activation = _activation("TransformerDecoderLayer", activation)
+    reads_memory = True
 
     def forward(
         self,
@@ -142,7 +126,7 @@ class TransformerDecoderLayer(Module):
             return self.dropout2(y)
 
         def feed(x: Tensor) -> Tensor:
-            return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            return self.dropout3(self._perceptron(x))
 
         x = tgt
         for norm, block in ((self.norm1, attend), (self.norm2, read), (self.norm3, feed)):
@@ -291,4 +275,4 @@ class Transformer(Module):
         """Return the causal mask [sz, sz]: 0 on and below the diagonal, minus infinity above."""
         places = arange(sz)
         hidden = places > places.reshape((sz, 1))
-        return F.additive_mask(hidden, arange(0, dtype="float32" if dtype is None else dtype))
+        return F.additive_mask(hidden, arange(0, dtype=float if dtype is None else dtype))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from stratal.base.interrupts import InterruptsHeld
+
 
 def _load() -> None:
-    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
-        importlib.import_module(module.name)
+    with InterruptsHeld():  # no import stops halfway
+        for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+            importlib.import_module(module.name)
 
 
 _load()

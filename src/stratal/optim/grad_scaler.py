@@ -5,16 +5,16 @@ See: Micikevicius et al. 2018, "Mixed Precision Training", section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from stratal.base import tree
 from stratal.base.errors import AttributeValueError, CallOrderError
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.build import as_tensor
-from stratal.tensor.elementwise import isfinite, where
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.elementwise import isfinite, where
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import MODE, no_grad
 
 
 class GradScaler:
@@ -46,7 +46,7 @@ class GradScaler:
         self._interval = int(growth_interval)
         self._scale = tensor(float(init_scale), dtype="float32")
         self._finite_steps = tensor(0, dtype="int32")
-        self._overflows: dict[int, Tensor] = {}  # of the optimizers seen since the last update
+        self._overflows: dict[Optimizer, Tensor] = {}  # of the optimizers seen since the last update
 
     def is_enabled(self) -> bool:
         """Return whether losses are scaled."""
@@ -65,14 +65,15 @@ class GradScaler:
         """Divide the gradients of an optimizer's parameters by the factor, once between two updates."""
         if not self._enabled:
             return
-        if id(optimizer) in self._overflows:
+        if optimizer in self._overflows:
             raise CallOrderError(
                 "GradScaler: gradients are unscaled once between two calls of update()",
                 hint="call update() at the end of each step",
             )
         factor = 1.0 / self._scale
         finite: Tensor | None = None
-        for p in _with_gradients(optimizer):
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        for p in (p for p in params if p.grad is not None):
             grad: Any = p.grad  # it has one
             p.grad = (grad * factor).astype(grad.dtype)
             whole = isfinite(p.grad).all()
@@ -81,7 +82,7 @@ class GradScaler:
             raise CallOrderError(
                 "GradScaler: no parameter of the optimizer has a gradient", hint="call backward() first"
             )
-        self._overflows[id(optimizer)] = ~finite
+        self._overflows[optimizer] = ~finite
 
     @no_grad()
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -92,10 +93,13 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if args or kwargs:
             raise AttributeValueError("GradScaler.step: takes no closure", got="a closure")
-        if id(optimizer) not in self._overflows:
+        if optimizer not in self._overflows:
             self.unscale_(optimizer)
-        overflow = self._overflows[id(optimizer)]
-        cells = _cells(optimizer)
+        overflow = self._overflows[optimizer]
+        hooked = MODE.trace is None and optimizer._hooks_steps()
+        if hooked or type(optimizer).step is not Optimizer.step:  # what these change, nobody knows
+            return None if bool(overflow) else optimizer.step()
+        cells = optimizer.changed_by_step()
         before = [c.clone() for c in cells]
         result = optimizer.step()
         for cell, old in zip(cells, before, strict=True):
@@ -162,18 +166,6 @@ class GradScaler:
         self._interval = int(state_dict["growth_interval"])
         self._scale.copy_(tensor(float(state_dict["scale"]), dtype="float32"))
         self._finite_steps.copy_(tensor(int(state_dict["_growth_tracker"]), dtype="int32"))
-
-
-def _with_gradients(optimizer: Optimizer) -> Iterable[Tensor]:
-    return (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
-
-
-def _cells(optimizer: Optimizer) -> list[Tensor]:
-    """Return what a step may change: parameters with gradients and their states, each once."""
-    cells = {id(p): p for p in _with_gradients(optimizer)}
-    for state in (optimizer.state[p] for p in list(cells.values()) if p in optimizer.state):
-        cells.update((id(c), c) for c in state.values())
-    return list(cells.values())
 
 
 __all__ = ["GradScaler"]

@@ -1,10 +1,15 @@
-"""Parameter groups: hyper-parameters by name, the numeric ones as runtime inputs of compiled steps."""
+"""Parameter groups: hyper-parameters by name, the numeric ones as runtime inputs of compiled steps.
+
+And what updates of several optimizers read of them: betas that may vary, and weight decay.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from stratal.base.dtypes import float64
+from stratal.base.errors import AttributeValueError
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.tensor import Tensor, set_number, tensor
 
@@ -37,20 +42,39 @@ class ParamGroup(dict[str, Any]):
             if not same:
                 note_mutation()
             return
+        if isinstance(value, Tensor):  # read where it stands, whatever is written to it
+            super().__setitem__(name, value)
+            self._cells[name] = value
+            note_mutation()
+            return
         number = float(value)
-        toggles = name not in self or (self[name] == 0) != (number == 0)
+        old = self.get(name)
         super().__setitem__(name, number)
-        if name in self._cells:
+        if name in self._cells and not isinstance(old, Tensor):
             set_number(self._cells[name], number)
         else:
             self._cells[name] = tensor(number, dtype="float64")
-        if toggles:
+        if old is None or isinstance(old, Tensor) or (old == 0) != (number == 0):
             note_mutation()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (dict(self), sorted(self._runtime), bool(self._betas))
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
         self._cells.pop(name, None)
         note_mutation()
+
+    def __ior__(self, other: Any) -> ParamGroup:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    def pop(self, name: str, *default: Any) -> Any:
+        if name not in self:
+            return super().pop(name, *default)
+        value = self[name]
+        del self[name]
+        return value
 
     def update(self, *others: Any, **entries: Any) -> None:
         for name, value in dict(*others, **entries).items():
@@ -76,9 +100,103 @@ class ParamGroup(dict[str, Any]):
         return tuple(self._betas) or self["betas"]
 
     def varying(self) -> dict[str, Tensor]:
-        """Return the betas that are cells, as scalars of a step."""
-        return {f"beta{k + 1}": cell for k, cell in enumerate(self._betas)}
+        """Return the betas that are cells, and 1 minus each, as scalars of a step."""
+        named = [(f"beta{k + 1}", f"rest{k + 1}", cell) for k, cell in enumerate(self._betas)]
+        return {k: v for beta, rest, cell in named for k, v in ((beta, cell), (rest, 1.0 - cell))}
 
     def scalar(self, name: str) -> Tensor:
         """Return the float64 cell that holds a runtime hyper-parameter."""
-        return self._cells[name]
+        return self._cells[name].astype(float64)
+
+    def cells(self) -> list[Tensor]:
+        """Return the cells of runtime hyper-parameters."""
+        return [*self._cells.values(), *self._betas]
+
+    def frozen(self) -> Any:
+        """Return what a captured step relies on besides its cells; None where that is no plain data."""
+        found: list[Any] = [len(self._betas)]
+        for name, value in self.items():
+            if name in ("params", "param_names"):
+                continue
+            if name in self._cells:
+                found.append((name, isinstance(value, Tensor) or value == 0))
+            elif name == "betas" and self._betas:
+                continue
+            elif value.__class__ in _PLAIN:
+                found.append((name, repr(value)))
+            else:
+                return None
+        return tuple(found)
+
+
+_PLAIN = frozenset({bool, int, float, str, tuple, type(None)})
+
+
+def parameters_of(given: Any, known: Collection[Tensor], owner: str) -> tuple[list[Tensor], list[str]]:
+    """Return the parameters that a group was given, and their names where these came along.
+
+    `known` are the parameters of other groups, `owner` names the optimizer in errors.
+    """
+    if isinstance(given, (set, frozenset)):
+        raise AttributeValueError(f"{owner}: parameters need an order", got="a set")
+    params = [given] if isinstance(given, Tensor) else list(given)
+    names = [p[0] for p in params if isinstance(p, tuple)]  # named_parameters()
+    if names and len(names) != len(params):
+        raise AttributeValueError(f"{owner}: all parameters have names, or none")
+    params = [p for _, p in params] if names else params
+    for p in params:
+        if not isinstance(p, Tensor):
+            raise AttributeValueError(f"{owner}: can only optimise tensors", got=type(p).__name__)
+        tuple(p.shape)  # a lazy layer's parameter has none yet: it says so
+        if not (p.is_leaf or p._retains):
+            raise AttributeValueError(
+                f"{owner}: can only optimise leaves", got=f"{p.type} from {p.grad_fn}",
+                hint="did you mean p.detach().requires_grad_()?",
+            )  # fmt: skip
+        if p in known:
+            raise AttributeValueError(f"{owner}: a parameter stands in more than one group")
+    if len(set(params)) != len(params):
+        raise AttributeValueError(f"{owner}: a parameter stands twice in one group")
+    return params, names
+
+
+def _restored(entries: Mapping[str, Any], runtime: Iterable[str], varies: bool) -> ParamGroup:
+    """Return a pickled or copied group."""
+    made = ParamGroup(entries, runtime)
+    if varies:
+        made._vary_betas(made["betas"])
+    return made
+
+
+Scalars = dict[str, Tensor]
+"""Numbers that all updates of a step share, by name."""
+
+
+def betas(group: ParamGroup, scalars: Scalars) -> tuple[Any, Any, Any, Any]:
+    """Return the two betas an update works with, and 1 minus each: numbers, or scalars of its dtype where
+    they vary. All are rounded once, so that betas that vary give the same bits as those that do not.
+    """
+    beta1, beta2 = group["betas"]
+    numbers = {"beta1": beta1, "beta2": beta2, "rest1": 1.0 - beta1, "rest2": 1.0 - beta2}
+    beta1, beta2, rest1, rest2 = (scalars.get(name, number) for name, number in numbers.items())
+    return beta1, beta2, rest1, rest2
+
+
+def decay_scalars(group: ParamGroup) -> Scalars:
+    """Return `decay` where the group decays weights: the factor on a parameter, or what is added of it to the
+    gradient.
+    """
+    if not group.get("weight_decay"):
+        return {}
+    decay = group.scalar("weight_decay")
+    decoupled = group.get("decoupled_weight_decay", False)
+    return {"decay": 1.0 - group.scalar("lr") * decay if decoupled else decay}
+
+
+def decayed(group: ParamGroup, param: Tensor, grad: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor]:
+    """Return the parameter and the gradient after weight decay, decoupled or (L2) through the gradient."""
+    if not group.get("weight_decay"):
+        return param, grad
+    if group.get("decoupled_weight_decay", False):
+        return param * scalars["decay"], grad
+    return param, grad + scalars["decay"] * param

@@ -59,6 +59,9 @@ class Hooked:
         """Call `hook(optimizer)` after a state dict was loaded."""
         return self._register("after load", hook, prepend)
 
+    def _hooks_steps(self) -> bool:
+        return bool(self._hooks["before step"] or self._hooks["after step"])
+
     def _told(self, when: str) -> None:
         for hook in in_order(self._hooks[when]):
             hook.function(self)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stratal.optim.group import ParamGroup
-from stratal.optim.optimizer import Optimizer, Scalars, Shape, State, betas, decay_scalars
-from stratal.tensor.elementwise import sqrt, where
+from stratal.optim.group import ParamGroup, Scalars, betas, decay_scalars
+from stratal.optim.optimizer import Optimizer, Shape, State, Step
+from stratal.tensor.functions.elementwise import sqrt, where
 from stratal.tensor.tensor import Tensor
 
 
@@ -55,9 +55,7 @@ class LARS(Optimizer):
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         return {"momentum_buffer": 0.0} if group["momentum"] else {}
 
-    def update(
-        self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
-    ) -> tuple[Tensor, State]:
+    def update(self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars) -> Step:
         size, slope = _norm(param), _norm(grad)
         if group["weight_decay"]:
             grad = grad + scalars["decay"] * param
@@ -77,6 +75,8 @@ class LAMB(Optimizer):
     p <- p - lr * |p| / |r| * r.
     """
 
+    zero_slots = ("exp_avg", "exp_avg_sq")
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -93,11 +93,7 @@ class LAMB(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults, **options)
 
-    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
-        return {"exp_avg": 0.0, "exp_avg_sq": 0.0}
-
-    def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
-        assert count is not None
+    def prelude(self, group: ParamGroup, count: Any) -> Scalars:
         beta1, beta2 = group.betas()
         correction = sqrt(1.0 - beta2**count)
         return {
@@ -107,12 +103,10 @@ class LAMB(Optimizer):
             **decay_scalars(group),
         }
 
-    def update(
-        self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
-    ) -> tuple[Tensor, State]:
-        beta1, beta2 = betas(group, scalars)
-        mean = state["exp_avg"] + (1.0 - beta1) * (grad - state["exp_avg"])
-        square = state["exp_avg_sq"] * beta2 + (1.0 - beta2) * grad * grad
+    def update(self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars) -> Step:
+        _, beta2, rest1, rest2 = betas(group, scalars)
+        mean = state["exp_avg"] + rest1 * (grad - state["exp_avg"])
+        square = state["exp_avg_sq"] * beta2 + rest2 * grad * grad
         step = scalars["scale"] * (mean / (sqrt(square) + scalars["eps"]))
         if group["weight_decay"]:
             step = step + scalars["decay"] * param

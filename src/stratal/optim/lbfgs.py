@@ -10,9 +10,9 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, CaptureError, ShapeError
 from stratal.optim.group import ParamGroup
 from stratal.optim.line_search import Point, strong_wolfe
-from stratal.optim.optimizer import Optimizer, Shape
-from stratal.tensor.state import MODE, enable_grad, no_grad
+from stratal.optim.optimizer import Optimizer
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import MODE, enable_grad, no_grad
 
 Array = np.ndarray[Any, Any]
 _LISTS = ("old_dirs", "old_stps", "ro")
@@ -66,9 +66,6 @@ class LBFGS(Optimizer):
         for p in group["params"]:
             if not p.dtype.is_float:
                 raise AttributeValueError("LBFGS: parameters are real floats", got=str(p.type))
-
-    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
-        return {}
 
     # -- the step ----------------------------------------------------------------------------------
     def _run(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -170,12 +167,12 @@ class LBFGS(Optimizer):
         return sum(getattr(x, "nbytes", 0) for x in arrays)
 
     # -- state dicts -------------------------------------------------------------------------------
-    def _saved(self, entries: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: _map(value, tensor) for name, value in entries.items()}
+    def _saved(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: _map(value, tensor) for name, value in state.items()}
 
-    def _check_state(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
+    def _check_state(self, given: Mapping[Tensor, Mapping[str, Any]]) -> None:
         size = sum(p.numel() for p in self._all_params())
-        for state in saved.values():
+        for state in given.values():
             vectors = [state.get("d"), state.get("prev_flat_grad")]
             vectors += [*(state.get("old_dirs") or ()), *(state.get("old_stps") or ())]
             wrong = [list(x.shape) for x in vectors if x is not None and tuple(x.shape) != (size,)]
@@ -185,8 +182,9 @@ class LBFGS(Optimizer):
                     hint="it is of an optimizer of other parameters",
                 )  # fmt: skip
 
-    def _load_state(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
-        for p, entries in saved.items():  # PyTorch's has numbers as tensors, and `al`, which is no state
+    def _load_state(self, given: Mapping[Tensor, Mapping[str, Any]]) -> None:
+        self.state.clear()
+        for p, entries in given.items():  # PyTorch's has numbers as tensors, and `al`, which is no state
             state = {name: _map(value, _copied) for name, value in entries.items() if name != "al"}
             for name in ("t", "H_diag", "prev_loss", "ro"):
                 if state.get(name) is not None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.optim.group import ParamGroup
-from stratal.optim.optimizer import Optimizer, Scalars, Shape, State, decay_scalars, decayed
-from stratal.tensor.elementwise import maximum, sqrt
+from stratal.optim.group import ParamGroup, Scalars, decay_scalars, decayed
+from stratal.optim.optimizer import Optimizer, State, Step
+from stratal.tensor.functions.elementwise import maximum, sqrt
 from stratal.tensor.tensor import Tensor
 
 
@@ -23,6 +23,7 @@ class Muon(Optimizer):
 
     runtime = ("lr", "weight_decay", "momentum")
     counts_steps = False
+    zero_slots = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -64,15 +65,10 @@ class Muon(Optimizer):
                 got=f"{group['ns_coefficients']}, {group['ns_steps']}",
             )
 
-    def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
-        return {"momentum_buffer": 0.0}
-
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
         return {name: group.scalar(name) for name in ("lr", "momentum")} | decay_scalars(group)
 
-    def update(
-        self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
-    ) -> tuple[Tensor, State]:
+    def update(self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars) -> Step:
         rows, columns = (int(n) for n in param.shape)
         param, grad = decayed(group, param, grad, scalars)
         buffer = state["momentum_buffer"]

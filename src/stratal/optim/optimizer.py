@@ -1,33 +1,43 @@
 """Optimizer: parameter groups, per-parameter state, and the step that joins the graph.
 
-State is made when the optimizer is, so that a captured step only ever updates cells that exist. Step counts
-are scalar cells shared by the parameters that have always stepped together: one count for a whole model, not
-one each.
+As in PyTorch, a parameter has state from its first step with a gradient on. It is made outside of captures
+(`optimizer_state`), so that a captured step only ever updates tensors that exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from stratal.base.dtypes import float32
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.optim.group import ParamGroup
+from stratal.base.dtypes import as_dtype, float32, float64
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, not_given
+from stratal.nn.state import as_array
+from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_of
 from stratal.optim.hooked import Hooked
+from stratal.optim.optimizer_state import Count, ParamState, StateTable, cell_of, filled, saved
+from stratal.tensor.api.explained import explain_methods, shown
+from stratal.tensor.calls.recorded import update
 from stratal.tensor.capture import note_mutation
-from stratal.tensor.creation import full
-from stratal.tensor.explained import explain_methods
-from stratal.tensor.lazy import end_step
-from stratal.tensor.state import MODE
+from stratal.tensor.lazy.lazy import end_step, undo_step
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.announced import Row
+from stratal.tensor.values.state import MODE, NOW
+from stratal.tensor.values.trace import Trace
 
-Scalars = dict[str, Tensor]
 State = dict[str, Tensor]
+Step = tuple[Tensor, State]  # the new parameter and the state that changed
 Shape = tuple[int, ...]
+Counted = Sequence[tuple[Count | None, list[Tensor]]]
 
 _NO_EFFECT = {"foreach", "fused", "capturable"}  # how PyTorch runs a step; here each is one sweep, compiled
+
+
+_FIELDS = 5  # of an optimizer that nobody gave others
 
 
 class Optimizer(Hooked):
@@ -35,7 +45,7 @@ class Optimizer(Hooked):
 
     A subclass gives `runtime` (the hyper-parameters that are runtime inputs), `slots` (its state for one
     parameter), `prelude` (scalars computed once per step) and `update` (the new parameter and the new
-    state).
+    state); or a `step` of its own, as in PyTorch, which keeps what it likes in the dict `state[p]`.
 
     Options of every optimizer: with `master_weights`, a parameter of a 16-bit float dtype is accumulated in a
     float32 copy, and its state is float32 too. PyTorch's `foreach`, `fused` and `capturable`, which choose
@@ -45,6 +55,10 @@ class Optimizer(Hooked):
     runtime: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
     nonnegative: ClassVar[tuple[str, ...]] = ("lr", "weight_decay", "eps", "momentum")
     counts_steps: ClassVar[bool] = True
+    shows_steps: ClassVar[bool] = True  # the count is part of the state
+    zero_slots: ClassVar[tuple[str, ...]] = ()
+    scalar_slots: ClassVar[tuple[str, ...]] = ()  # slots of one number, in float32 at least
+    state_from_start: ClassVar[bool] = False  # the parameters an optimizer is made with have state at once
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -69,9 +83,8 @@ class Optimizer(Hooked):
         super().__init__()
         self.defaults = dict(defaults)
         self.master_weights = master_weights
-        self.param_groups: list[ParamGroup] = []
-        self.state: dict[Tensor, State] = {}
-        self._spare_counts: dict[Tensor, Tensor] = {}
+        self.param_groups: list[ParamGroup] = Row()
+        self.state: Any = defaultdict(dict)
         if hasattr(params, "parameters"):
             raise DTypeError(
                 f"{type(self).__name__}: takes parameters, not their module", got=type(params).__name__,
@@ -88,6 +101,28 @@ class Optimizer(Hooked):
             entries = [{"params": entries}]
         for entry in entries:
             self.add_param_group(entry)
+        if self.state_from_start:
+            for group in self.param_groups:
+                self._make_state(group, group["params"], tentative=False)
+
+    @property
+    def _managed(self) -> bool:
+        """Whether updates are taken here; a subclass with a `step` of its own keeps plain dicts as state."""
+        return type(self).update is not Optimizer.update
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "state" and self._managed and not isinstance(value, StateTable):
+            value = StateTable(value)
+        super().__setattr__(name, value)
+        note_mutation()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the hooks, as PyTorch's."""
+        return {k: v for k, v in self.__dict__.items() if k != "_hooks"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.__dict__.update(state)
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
@@ -98,25 +133,31 @@ class Optimizer(Hooked):
 
     # -- what a subclass defines -----------------------------------------------------------------------------
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
-        """Return the state a parameter of a shape has: names and the value each starts filled with."""
-        raise NotImplementedError
+        """Return the state a parameter of a shape has: names and the value each starts filled with.
+
+        Unless overridden: `zero_slots`, which start at 0.
+        """
+        return dict.fromkeys(self.zero_slots, 0.0)
 
     def slot_shape(self, name: str, shape: Shape) -> Shape:
         """Return the shape of one slot of a parameter: the parameter's own, unless a subclass says else."""
-        return shape
+        return () if name in self.scalar_slots else shape
+
+    def counts(self, group: ParamGroup) -> bool:
+        """Return whether the steps of a group's parameters are counted."""
+        return self.counts_steps
 
     def prelude(self, group: ParamGroup, count: Tensor | None) -> Scalars:
         """Return float64 scalars that every parameter's update shares; `count` is the number of this step,
         from 1. Unless overridden: the runtime hyper-parameters that are not zero, and `decay`.
         """
-        names = [name for name in self.runtime if name != "weight_decay" and (group[name] or name == "lr")]
+        given = [name for name in self.runtime if name in group and name != "weight_decay"]
+        names = [name for name in given if name == "lr" or group[name]]
         return {**decay_scalars(group), **{name: group.scalar(name) for name in names}}
 
-    def update(
-        self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars
-    ) -> tuple[Tensor, State]:
-        """Return the new parameter and the state that changed; all tensors and scalars have the parameter's
-        dtype.
+    def update(self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars) -> Step:
+        """Return the new parameter and its new state, of every slot; all tensors and scalars have the
+        parameter's dtype.
         """
         raise NotImplementedError
 
@@ -135,50 +176,60 @@ class Optimizer(Hooked):
     # -- groups and state --------------------------------------------------------------------------
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Add parameters with hyper-parameters of their own; what a group leaves out is the default."""
-        given = param_group["params"]
-        params = [given] if isinstance(given, Tensor) else list(given)
-        if params and isinstance(params[0], tuple):  # named_parameters()
-            params = [p for _, p in params]
         known = {p for group in self.param_groups for p in group["params"]}
-        for p in params:
-            if not isinstance(p, Tensor):
-                raise AttributeValueError(
-                    f"{type(self).__name__}: can only optimise tensors", got=type(p).__name__
-                )
-            if p in known:
-                raise AttributeValueError(f"{type(self).__name__}: a parameter stands in more than one group")
-        if len(set(params)) != len(params):
-            raise AttributeValueError(f"{type(self).__name__}: a parameter stands twice in one group")
-        group = ParamGroup({"params": params, **self.defaults, **_without_params(param_group)}, self.runtime)
+        params, names = parameters_of(param_group["params"], known, type(self).__name__)
+        entries = {"params": Row(params), **self.defaults, **_without_params(param_group)}
+        group = ParamGroup({**entries, "param_names": names} if names else entries, self.runtime)
         self.check(group)
         self.param_groups.append(group)
-        self._prepare(group)
         note_mutation()
 
-    def _prepare(self, group: ParamGroup) -> None:
-        """Make the state that the group's parameters lack."""
-        shared: Tensor | None = None
-        for p in group["params"]:
-            state = self.state.setdefault(p, {})
-            dtype = self._work_dtype(p)
+    def _make_state(self, group: ParamGroup, params: list[Tensor], tentative: bool = True) -> None:
+        """Make the state that parameters of a group lack, and bring what they have to their dtype."""
+        starts: dict[float, Count] = {}  # counts that begin now are shared
+        for p in params:
+            state = self.state[p]
+            state.tentative |= tentative and not state
+            work, had_slots = self._work_dtype(p), False
             for name, fill in self.slots(group, p.shape).items():
-                if name not in state:
-                    state[name] = full(self.slot_shape(name, p.shape), fill, dtype=dtype)
-            if dtype is not p.dtype and "master_param" not in state:
-                state["master_param"] = p.detach().astype(dtype)
-            if self.counts_steps and "step" not in state:
-                shared = tensor(0.0, dtype="float64") if shared is None else shared
-                state["step"] = shared
-                self._spare_counts[p] = tensor(0.0, dtype="float64")
+                dtype = self._slot_dtype(p, name)
+                held = state.entries.get(name)
+                had_slots |= held is not None
+                if held is None:
+                    held = filled(self.slot_shape(name, p.shape), fill, dtype)
+                if held.dtype is not dtype:
+                    held = cell_of(held, dtype)
+                if state.entries.get(name) is not held:
+                    state.entries[name] = held
+                    self.state.changed()
+            if work is not p.dtype and "master_param" not in state.entries:
+                state.entries["master_param"] = cell_of(p, work)
+                self.state.changed()
+            if self.counts(group) and state.count is None:
+                self.state.begin_count(state, starts, self.shows_steps, had_slots)
 
     def _work_dtype(self, p: Tensor) -> Any:
         return float32 if self.master_weights and p.dtype.itemsize == 2 else p.dtype
 
+    def _slot_dtype(self, p: Tensor, name: str) -> Any:
+        work = self._work_dtype(p)
+        return float32 if name in self.scalar_slots and work.itemsize < 4 else work
+
     @property
     def state_bytes(self) -> int:
-        """Bytes of per-element state, with the float32 master copies; step counts are not counted."""
-        cells = (v for state in self.state.values() for k, v in state.items() if k != "step")
-        return sum(int(np.prod(v.shape)) * v.dtype.itemsize for v in cells)
+        """Bytes of per-element state once all parameters have stepped, with the float32 master copies; step
+        counts are not counted.
+        """
+        if not self._managed:
+            return sum(x.nbytes for s in self.state.values() for x in s.values() if isinstance(x, Tensor))
+        total = 0
+        for group in self.param_groups:
+            for p in group["params"]:
+                work = self._work_dtype(p)
+                shapes = [self.slot_shape(name, p.shape) for name in self.slots(group, p.shape)]
+                shapes += [p.shape] if work is not p.dtype else []
+                total += sum(int(np.prod(shape)) for shape in shapes) * work.itemsize
+        return total
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the parameters' gradients, or fill them with zeros."""
@@ -189,7 +240,7 @@ class Optimizer(Hooked):
     # -- the step ----------------------------------------------------------------------------------
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return what `closure`, called first, returns."""
-        if not (self._hooks["before step"] or self._hooks["after step"]):
+        if not self._hooks_steps():
             return self._run(closure)
         (_, *given), named = args, kwargs = self._before_step((self, closure) if closure else (self,), {})
         result = self._run(*given, **named)
@@ -198,55 +249,93 @@ class Optimizer(Hooked):
 
     def _run(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, between the hooks."""
+        if not self._managed:
+            hint = "define update(self, group, param, grad, state, scalars), or step(self) as in PyTorch"
+            raise not_given(self, "update", hint)
         loss = closure() if closure is not None else None
-        before, MODE.grad = MODE.grad, False  # no `with`: Ctrl-C can prevent the call of its exit
+        before = MODE.__dict__  # no `with`: Ctrl-C can prevent the call of its exit
         try:
+            MODE.grad, MODE.step = False, {}
             for group in self.param_groups:
-                self._prepare(group)
-                self._step_group(group)
+                moving, counted = self._ready(group)
+                cells = self._cells(group, moving, counted)
+                like = self._like(group, moving, counted)
+                update(partial(self._step_group, group, moving, counted), like, cells)
+            end_step()
+        except BaseException:
+            undo_step()
+            raise
         finally:
-            MODE.grad = before
-        end_step()
+            NOW.set(before)
         return loss
 
-    def _step_group(self, group: ParamGroup) -> None:
+    def _ready(self, group: ParamGroup) -> tuple[list[Tensor], Counted]:
+        """Return the parameters of a group that step now, and by count, after making the state they lack."""
         moving = [p for p in group["params"] if p.grad is not None]
         for p in moving:
             if tuple(p.grad.shape) != tuple(p.shape):
                 raise ShapeError(f"{type(self).__name__}: gradient and parameter differ in shape",
                                  got=f"{list(p.grad.shape)} for {list(p.shape)}")  # fmt: skip
-        preludes: dict[int, Scalars] = {}
-        for old, sharers in self._by_count(moving):
-            count = None
-            if old is not None:
-                count = old + 1.0
-                self.state[sharers[0]]["step"].copy_(count)
-            scalars = {**self.prelude(group, count), **group.varying()}
-            preludes.update(dict.fromkeys(map(id, sharers), scalars))
-        for p in moving:
-            self._step_parameter(group, p, preludes[id(p)])
+        self._make_state(group, moving)
+        counted = self.state.by_count(moving) if self.counts(group) else [(None, moving)] if moving else []
+        if MODE.trace is not None:
+            self._label(moving, MODE.trace)
+        return moving, counted
 
-    def _by_count(self, moving: list[Tensor]) -> list[tuple[Tensor | None, list[Tensor]]]:
-        """Group parameters by the step count they share; where only some sharers move, give these a count of
-        their own.
-        """
-        if not self.counts_steps:
-            return [(None, moving)] if moving else []
-        classes: dict[int, list[Tensor]] = {}
+    def _cells(self, group: ParamGroup, moving: list[Tensor], counted: Counted) -> list[Tensor]:
+        """Return all that the step of a group reads and writes."""
+        found = [count.cell for count, _ in counted if count is not None] + group.cells()
         for p in moving:
-            classes.setdefault(id(self.state[p]["step"]), []).append(p)
-        result: list[tuple[Tensor | None, list[Tensor]]] = []
-        for sharers in classes.values():
-            old = self.state[sharers[0]]["step"]
-            if sum(s.get("step") is old for s in self.state.values()) > len(sharers):
-                own = self._spare_counts[sharers[0]]
-                for p in sharers:
-                    self.state[p]["step"] = own
-            result.append((old, sharers))
-        return result
+            found += (p, p.grad, *self.state[p].entries.values())  # type: ignore[arg-type]
+        return found
+
+    def _like(self, group: ParamGroup, moving: list[Tensor], counted: Counted) -> Any:
+        """Return what steps with equal graphs have in common besides the types of their cells; None where it
+        is not known.
+        """
+        options = group.frozen()
+        own = type(self).__module__.startswith("stratal.optim.") and len(vars(self)) <= _FIELDS
+        if options is None or not own:
+            return None
+        place = {p: k for k, p in enumerate(moving)}
+        shared = tuple([(count is None, tuple([place[p] for p in ps])) for count, ps in counted])
+        states = tuple([tuple(self.state[p].entries) for p in moving])
+        return type(self), self.master_weights, options, as_dtype(float), shared, states
+
+    def _label(self, params: list[Tensor], trace: Trace) -> None:
+        """Name the inputs of a capture that are state by the parameter's number, as a state dict does."""
+        number = {p: k for k, p in enumerate(self._all_params())}
+        for p in params:
+            state = self.state[p]
+            counted = {} if state.count is None else {"step": state.count.cell}
+            for name, cell in {**counted, **state.entries}.items():
+                if isinstance(cell, Tensor) and cell._trace is None:
+                    trace.enter(cell, f"{type(self).__name__}.state[{number[p]}][{name!r}]")
+
+    def changed_by_step(self) -> list[Tensor]:
+        """Return the tensors that a step would change now, each once: parameters with gradients and state."""
+        found: dict[int, Tensor] = {}
+        for group in self.param_groups:
+            moving, counted = self._ready(group)
+            found.update((id(c.cell), c.cell) for c, _ in counted if c is not None)
+            for p in moving:
+                found.update((id(x), x) for x in (p, *self.state[p].entries.values()))
+        return list(found.values())
+
+    def _step_group(self, group: ParamGroup, moving: list[Tensor], counted: Counted) -> None:
+        preludes: dict[Tensor, Scalars] = {}
+        for count, sharers in counted:
+            number = None
+            if count is not None:
+                number = count.cell.astype(float64) + 1.0
+                count.cell.copy_(number)
+            scalars = {**self.prelude(group, number), **group.varying()}
+            preludes.update(dict.fromkeys(sharers, scalars))
+        for p in moving:
+            self._step_parameter(group, p, preludes[p])
 
     def _step_parameter(self, group: ParamGroup, p: Tensor, scalars: Scalars) -> None:
-        state = self.state[p]
+        state: Any = self.state[p].entries
         dtype = self._work_dtype(p)
         work = state.get("master_param", p)
         grad: Any = p.grad  # only those with a gradient are stepped
@@ -254,12 +343,38 @@ class Optimizer(Hooked):
         if group.get("maximize"):
             grad = -grad
         cast = {name: value.astype(dtype) for name, value in scalars.items()}
-        new, changed = self.update(group, work, grad, state, cast)
+        result = self.update(group, work, grad, state, cast)
+        new, changed = self._checked(result, work, {name: state[name] for name in self.slots(group, p.shape)})
         for name, value in changed.items():
             state[name].copy_(value)
         work.copy_(new)
         if work is not p:
             p.copy_(new.astype(p.dtype))
+
+    def _checked(self, result: Any, param: Tensor, slots: State) -> tuple[Tensor, State]:
+        """Return what `update` returned. Raises: where it is no new value of a parameter and its state."""
+        who = f"{type(self).__name__}.update"
+        new, changed = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
+        if not isinstance(new, Tensor) or not isinstance(changed, Mapping):
+            raise DTypeError(
+                f"{who}: returns a pair, the new parameter and its new state, a dict",
+                got=shown(result), hint="return param - step, {name: value of each slot}",
+            )  # fmt: skip
+        if set(slots) - set(changed) or set(changed) - {*slots, "master_param"}:
+            raise AttributeValueError(
+                f"{who}: the new state is of the slots {', '.join(slots) or '(none)'}",
+                got=", ".join(map(str, changed)) or "none", hint="a slot that stays is returned as it is",
+            )  # fmt: skip
+        for name, value, old in (("parameter", new, param), *((n, changed[n], slots[n]) for n in slots)):
+            shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+            wider = bool(self.scalar_slots)  # in float32: what is computed with them is rounded when stored
+            if shape != old.shape or (dtype is not old.dtype and not wider):
+                kind = ShapeError if shape != old.shape else DTypeError
+                raise kind(
+                    f"{who}: the new {name} has the shape and dtype of the old one",
+                    got=f"{shown(value)} for {old.type}",
+                )
+        return new, dict(changed)
 
     # -- state dicts -------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
@@ -268,16 +383,15 @@ class Optimizer(Hooked):
         """
         self._told("before state")
         number = {p: k for k, p in enumerate(self._all_params())}
-        state = {number[p]: self._saved(entries) for p, entries in self.state.items() if entries}
+        state = {number.get(p, p): self._saved(s) for p, s in self.state.items() if s}
         groups = [
             {**_without_params(g), "params": [number[p] for p in g["params"]]} for g in self.param_groups
         ]
-        made: dict[str, Any] = self._passed("after state", {"state": state, "param_groups": groups})
-        return made
+        return self._passed("after state", {"state": state, "param_groups": groups})
 
-    def _saved(self, entries: Mapping[str, Any]) -> dict[str, Any]:
+    def _saved(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the state of one parameter as a state dict holds it."""
-        return {k: v.detach() for k, v in entries.items()}
+        return saved(state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over hyper-parameters and state from a state dict of the same optimizer, ours or PyTorch's."""
@@ -290,85 +404,71 @@ class Optimizer(Hooked):
                 f" for {[len(g['params']) for g in self.param_groups]}",
             )  # fmt: skip
         index_of = [k for g in saved_groups for k in g["params"]]
-        saved = {p: state_dict["state"].get(k, {}) for k, p in zip(index_of, self._all_params(), strict=True)}
-        self._check_state(saved)
+        states = dict(state_dict["state"])
+        given = {p: states.pop(k) for k, p in zip(index_of, self._all_params(), strict=True) if k in states}
+        self._check_state(given)
         for group, found in zip(self.param_groups, saved_groups, strict=True):
-            group.update({k: v for k, v in _without_params(found).items() if k in group or k == "initial_lr"})
-            self._prepare(group)
-        self._load_state(saved)
-        note_mutation()
+            entries = copy.deepcopy(_without_params(found))
+            for name in [k for k in _without_params(group) if k not in entries and k not in self.defaults]:
+                if name != "param_names":
+                    del group[name]
+            group.update(entries)
+        self._load_state(given)
+        for k, entries in states.items():  # of no parameter
+            self.state[k] = dict(entries)
         self._told("after load")
 
-    def _check_state(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
+    def _check_state(self, given: Mapping[Tensor, Mapping[str, Any]]) -> None:
         """Refuse the state of other parameters, before anything is taken over. Raises: ShapeError."""
-        wrong = [
-            f"{name} of parameter {k}: {list(value.shape)} for {list(shape)}"
-            for k, (p, entries) in enumerate(saved.items())
-            for name, value in entries.items()
-            if name != "step" and value is not None
-            and tuple(value.shape) != (shape := tuple(self.slot_shape(name, p.shape)))
-        ]  # fmt: skip
+        wrong = []
+        number = {p: k for k, p in enumerate(self._all_params())}
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p in given):
+                for name in (*self.slots(group, p.shape), "master_param"):
+                    value, shape = given[p].get(name), tuple(self.slot_shape(name, p.shape))
+                    if value is not None and tuple(value.shape) != shape:
+                        found = f"{list(value.shape)} for {list(shape)}"
+                        wrong.append(f"{name} of parameter {number[p]}: {found}")
         if wrong:
             raise ShapeError(
                 f"{type(self).__name__}: the state dict has other shapes", got="; ".join(wrong),
                 hint="it is of an optimizer of other parameters",
             )  # fmt: skip
 
-    def _load_state(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
-        """Write saved values into the state, parameters of equal counts sharing one cell again."""
-        for p, entries in saved.items():
-            for name, value in entries.items():
-                if name in self.state[p] and name != "step" and value is not None:
-                    self.state[p][name].copy_(_array(value))
-        self._load_counts(saved)
-
-    def _load_counts(self, saved: Mapping[Tensor, Mapping[str, Any]]) -> None:
-        """Write the step counts, parameters of equal counts sharing one cell again."""
-        if not self.counts_steps:
+    def _load_state(self, given: Mapping[Tensor, Mapping[str, Any]]) -> None:
+        """Replace the state by copies of saved values; parameters of a group with equal counts share one."""
+        if not self._managed:
+            self.state = defaultdict(dict)
+            for p, entries in given.items():
+                self.state[p] = {k: self._loaded(p, k, v) for k, v in entries.items()}
             return
-        cells: dict[float, Tensor] = {}
-        for p, entries in saved.items():
-            count = float(entries.get("step", 0.0))
-            if count not in cells:
-                cells[count] = tensor(count, dtype="float64")
-            self.state[p]["step"] = cells[count]
+        table = StateTable()
+        for group in self.param_groups:
+            counts: dict[float, Count] = {}
+            for p in group["params"]:
+                if p not in given:
+                    continue
+                entries = {k: self._loaded(p, k, v) for k, v in given[p].items()}
+                state = table.states[p] = ParamState(table, entries, self.shows_steps)
+                if self.counts(group) and entries.get("step") is not None:
+                    number = float(state.entries.pop("step"))
+                    state.count = counts.setdefault(number, Count(filled((), number, float64)))
+                    state.count.sharers += 1
+        self.state = table
+
+    def _loaded(self, p: Tensor, name: str, value: Any) -> Any:
+        """Return a value of a state dict as the state of a parameter has it: copied, in the right dtype."""
+        if not hasattr(value, "shape"):
+            return copy.deepcopy(value)
+        made = tensor(value if isinstance(value, Tensor) else as_array(value))
+        return made if name == "step" or not p.dtype.is_float else made.astype(self._slot_dtype(p, name))
 
     def _all_params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
 
-def betas(group: ParamGroup, scalars: Scalars) -> tuple[Any, Any]:
-    """Return the two betas an update works with: numbers, or scalars of its dtype where they vary."""
-    beta1, beta2 = group["betas"]
-    return scalars.get("beta1", beta1), scalars.get("beta2", beta2)
-
-
-def decay_scalars(group: ParamGroup) -> Scalars:
-    """Return `decay` where the group decays weights: the factor on a parameter, or what is added of it to the
-    gradient.
-    """
-    if not group["weight_decay"]:
-        return {}
-    decay = group.scalar("weight_decay")
-    decoupled = group.get("decoupled_weight_decay", False)
-    return {"decay": 1.0 - group.scalar("lr") * decay if decoupled else decay}
-
-
-def decayed(group: ParamGroup, param: Tensor, grad: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor]:
-    """Return the parameter and the gradient after weight decay, decoupled or (L2) through the gradient."""
-    if not group["weight_decay"]:
-        return param, grad
-    if group.get("decoupled_weight_decay", False):
-        return param * scalars["decay"], grad
-    return param, grad + scalars["decay"] * param
-
-
 def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if k != "params"}
-
-
-def _array(value: Any) -> Any:
-    return value if isinstance(value, Tensor) else np.asarray(value)
 
 
 explain_methods(Optimizer, "step", "load_state_dict", "add_param_group")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
 from stratal.nn.module import Module
-from stratal.optim.lr_scheduler.base import LRScheduler, per_group
-from stratal.optim.optimizer import Optimizer
-from stratal.tensor.elementwise import where
-from stratal.tensor.lazy import end_step
-from stratal.tensor.state import no_grad
+from stratal.optim.lr_scheduler.cosine import SWALR as SWALR
+from stratal.tensor.functions.elementwise import where
+from stratal.tensor.lazy.lazy import end_step
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import no_grad
 
 # From the averaged value, the current one and how many were averaged to the averaged; or in place, for all.
 AvgFn = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -23,40 +22,39 @@ MultiAvgFn = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor], None]
 
 def get_swa_avg_fn() -> AvgFn:
     """Return the function of an equally weighted average."""
-
-    def swa_update(averaged: Tensor, current: Tensor, num_averaged: Tensor) -> Tensor:
-        return averaged + (current - averaged) / (num_averaged.astype(averaged.dtype) + 1)
-
-    return swa_update
+    return _swa_average
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> AvgFn:
     """Return the function of an exponential average: decay * averaged + (1 - decay) * current."""
     if not 0.0 <= decay <= 1.0:
         raise AttributeValueError("get_ema_avg_fn: decay must lie in [0, 1]", got=str(decay))
-
-    def ema_update(averaged: Tensor, current: Tensor, num_averaged: Tensor) -> Tensor:
-        return decay * averaged + (1 - decay) * current
-
-    return ema_update
+    return partial(_ema_average, decay)
 
 
 def get_swa_multi_avg_fn() -> MultiAvgFn:
     """Return the function of an equally weighted average, in place."""
-    return _in_place(get_swa_avg_fn())
+    return partial(_in_place, get_swa_avg_fn())
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
     """Return the function of an exponential average, in place."""
-    return _in_place(get_ema_avg_fn(decay))
+    return partial(_in_place, get_ema_avg_fn(decay))
 
 
-def _in_place(avg_fn: AvgFn) -> MultiAvgFn:
-    def update(averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Tensor) -> None:
-        for ours, theirs in zip(averaged, current, strict=True):
-            ours.copy_(avg_fn(ours, theirs, num_averaged).astype(ours.dtype))
+def _swa_average(averaged: Tensor, current: Tensor, num_averaged: Tensor) -> Tensor:
+    return averaged + (current - averaged) / (num_averaged.astype(averaged.dtype) + 1)
 
-    return update
+
+def _ema_average(decay: float, averaged: Tensor, current: Tensor, num_averaged: Tensor) -> Tensor:
+    return decay * averaged + (1 - decay) * current
+
+
+def _in_place(
+    avg_fn: AvgFn, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Tensor
+) -> None:
+    for ours, theirs in zip(averaged, current, strict=True):
+        ours.copy_(avg_fn(ours, theirs, num_averaged).astype(ours.dtype))
 
 
 class AveragedModel(Module):
@@ -79,7 +77,7 @@ class AveragedModel(Module):
             raise AttributeValueError("AveragedModel: takes avg_fn or multi_avg_fn, not both")
         self.module = copy.deepcopy(model)
         self.register_buffer("n_averaged", tensor(0, dtype="int64"))
-        self.multi_avg_fn = multi_avg_fn or _in_place(avg_fn or get_swa_avg_fn())
+        self.multi_avg_fn = multi_avg_fn or partial(_in_place, avg_fn or _swa_average)
         self.use_buffers = use_buffers
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +92,7 @@ class AveragedModel(Module):
             ours += [b for b, _ in buffers]
             theirs += [b for _, b in buffers]
         with no_grad():
-            moved = [p.detach() for p in ours]  # values: each cell is written once
+            moved = [p._snapshot() for p in ours]  # values: each cell is written once
             self.multi_avg_fn(moved, theirs, self.n_averaged)
             for averaged, current in zip(ours, theirs, strict=True):
                 averaged.copy_(where(self.n_averaged == 0, current, moved.pop(0)))
@@ -126,51 +124,3 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         model.train(was_training)
-
-
-class SWALR(LRScheduler):
-    """Move every group's rate to `swa_lr` in `anneal_epochs`, along a cosine or a line, and keep it there."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        swa_lr: float | Sequence[float],
-        anneal_epochs: int = 10,
-        anneal_strategy: str = "cos",
-        last_epoch: int = -1,
-    ) -> None:
-        if anneal_strategy not in ("cos", "linear"):
-            raise AttributeValueError(
-                'SWALR: anneal_strategy is "cos" or "linear"', got=repr(anneal_strategy)
-            )
-        if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
-            raise AttributeValueError(
-                "SWALR: anneal_epochs is an integer of at least 0", got=repr(anneal_epochs)
-            )
-        for group, rate in zip(
-            optimizer.param_groups, per_group("SWALR: swa_lr", optimizer, swa_lr), strict=True
-        ):
-            group["swa_lr"] = rate
-        self.anneal_epochs, self.anneal_strategy = anneal_epochs, anneal_strategy
-        self._step_count = 0
-        super().__init__(optimizer, last_epoch)
-
-    def step(self) -> None:
-        self._step_count += 1
-        super().step()
-
-    def _share(self, step: int) -> float:
-        t = max(0, min(1, step / max(1, self.anneal_epochs)))
-        return t if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
-
-    def rates(self) -> list[float]:
-        step = self._step_count - 1
-        if self.anneal_epochs == 0:
-            step = max(1, step)
-        before, now = self._share(step - 1), self._share(step)
-        rates = []
-        for group in self.optimizer.param_groups:
-            rate, target = group["lr"], group["swa_lr"]
-            start = target if before == 1 else (rate - before * target) / (1 - before)
-            rates.append(target * now + start * (1 - now))
-        return rates

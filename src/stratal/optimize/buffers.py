@@ -14,6 +14,7 @@ from stratal.loops.compute import Compute
 from stratal.loops.lowering import axis_positions
 from stratal.optimize.grouping import MAX_WORK, Access, Grouping, named
 from stratal.optimize.padding import reads_through
+from stratal.optimize.ways import Ways
 
 Readers = Mapping[Node, list[Node]]  # of each value, once per access
 
@@ -26,6 +27,7 @@ class Buffers:
     def __init__(self, kernels: Grouping) -> None:
         self.kernels = kernels
         self._again: dict[Node, set[Group]] = {}  # kernels that compute a node besides its own
+        self._reads_of: dict[Node, dict[Node, list[Access]]] = {}  # of each node, by what is read
 
     def stored(self, *, fused: bool) -> dict[Node, None]:
         """Return the values with buffers, in order; not `fused`, all that another group reads."""
@@ -185,6 +187,8 @@ class Buffers:
         stack = [value]
         while stack:
             node = stack.pop()
+            if node in moved:
+                continue
             if not self._repeatable(node):
                 return None
             moved.add(node)
@@ -220,38 +224,37 @@ class Buffers:
     def _straight(self, reader: Node, value: Node) -> bool:
         compute = self.kernels.lower_of(reader)
         assert isinstance(compute, Compute)
-        return compute.combiner is None and all(
-            a.indices == tuple(compute.axes) for a in self.kernels.reads[reader] if a.value is value
-        )
+        straight = all(a.indices == tuple(compute.axes) for a in self._accesses(reader, value))
+        return compute.combiner is None and straight
+
+    def _accesses(self, reader: Node, value: Node) -> list[Access]:
+        """Return the reads of one operand by a node, which may have thousands: a concatenation."""
+        found = self._reads_of.get(reader)
+        if found is None:
+            found = self._reads_of[reader] = {}
+            for access in self.kernels.reads[reader]:
+                found.setdefault(access.value, []).append(access)
+        return found.get(value, [])
 
     def _store_source(
-        self,
-        group: Group,
-        reader: Group,
-        values: list[Node],
-        stored: dict[Node, None],
-        readers: Readers,
+        self, group: Group, reader: Group, values: list[Node], stored: dict[Node, None], readers: Readers
     ) -> None:
         """Store the member of a kernel that replaces most of the values its reader fetches."""
         best: tuple[int, Node, list[Node], set[Node]] | None = None
         known = {v for v in self._read_by(reader) if self._in_memory(v, stored)}
         own = [m for m in group.members if self.kernels.group_of[m] is group]
+        ways = Ways(group, self.kernels, known, lambda v: self._in_memory(v, stored), self._repeatable)
         for source in own if len(values) > 1 else [m for m in own if m in stored]:
             if source.type != values[0].type or isinstance(source.type, TupleType):
                 continue
-            moved: set[Node] = set()
-            replaced = []
-            saved = 0 if source in stored else -2 * source.aval.nbytes
-            for v in values:
-                way = self._way(v, source, group, stored, known) if v is not source else None
-                if way is not None and v.shape == source.shape:
-                    replaced.append(v)
-                    moved |= way
-                    saved += 2 * v.aval.nbytes
-            work = sum(map(self.kernels.work_of, moved - set(reader.members)))
+            replaced = [v for v in values if v.shape == source.shape and ways.lead(source, v)]
+            saved = sum(2 * v.aval.nbytes for v in replaced) - (source not in stored) * 2 * source.aval.nbytes
+            if saved <= (0 if best is None else best[0]):
+                continue
+            moved = ways.between(source, replaced)
+            work = sum(map(self.kernels.work_of, moved.difference(reader.members)))
             fits = self.kernels.work[reader] + work <= MAX_WORK
-            pays = fits and work * math.prod(source.aval.ints) <= WORK_PER_BYTE * saved
-            if pays and saved > (0 if best is None else best[0]):
+            if fits and work * math.prod(source.aval.ints) <= WORK_PER_BYTE * saved:
                 best = saved, source, replaced, moved
         if best is None:
             return
@@ -261,35 +264,25 @@ class Buffers:
             del stored[v]
             why = f"{source.op.name} is stored instead, and {named(reader)} computes it again"
             decide("fuse", v.op.name, "computed again in its only reader", why=why, where=v.where)
-        self._move(moved, group, reader, stored, readers)
+        self._move(self._unstored(replaced, moved, stored), group, reader, stored, readers)
 
-    def _way(
-        self, value: Node, source: Node, group: Group, stored: Mapping[Node, None], known: set[Node]
-    ) -> set[Node] | None:
-        """Return the members of a group that lead from a source to a value; None if more would be needed."""
-        way: set[Node] = set()
-        members = set(group.members)
-        stack = [value]
+    def _unstored(self, values: Sequence[Node], way: set[Node], stored: Mapping[Node, None]) -> set[Node]:
+        """Return what of a way to values leads there from buffers.
+
+        A kernel stores all of its members that have a buffer: those are read and not made again.
+        """
+        found: set[Node] = set()
+        stack = list(values)
         while stack:
             node = stack.pop()
-            if node is source or node in way:
-                continue
-            if not self._repeatable(node):
-                return None
-            way.add(node)
-            for a in self.kernels.reads[node]:
-                little = a.value.aval.nbytes <= value.aval.nbytes // 16
-                if little and self._in_memory(a.value, stored):
-                    continue  # such as a factor per row: read rather than made again
-                if a.value in members:
-                    stack.append(a.value)
-                elif a.value not in known:
-                    return None
-        return way
+            if node in way and node not in stored and node not in found:
+                found.add(node)
+                stack += (a.value for a in self.kernels.reads[node])
+        return found
 
-    def _only_reader(self, value: Node, users: Sequence[Node], besides: Group | None = None) -> Group | None:
+    def _only_reader(self, value: Node, users: Sequence[Node]) -> Group | None:
         """Return the one kernel that reads a value, if computing the value there repeats no work."""
-        groups = {g for u in users for g in self._kernels_of(u)} - {besides}
+        groups = {g for u in users for g in self._kernels_of(u)}
         if len(groups) != 1:
             return None
         (group,) = groups
@@ -308,7 +301,7 @@ class Buffers:
             return False  # each factor of a product is read many times
         order = (*compute.axes, *compute.reduce)
         size = math.prod(v.extent for v in order)
-        found = [a for a in self.kernels.reads[reader] if a.value is value]
+        found = self._accesses(reader, value)
         if num_reads > 1:
             return all(a.indices == order for a in found) and compute.combiner is None
         return axis_positions(found[0].indices, order) is not None and size <= math.prod(value.aval.ints)

@@ -8,6 +8,7 @@ from string import ascii_letters
 
 from stratal.base import settings
 from stratal.base.dtypes import float32
+from stratal.base.fallback import skippable, unchanged
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.graph.builder import Builder
@@ -19,11 +20,11 @@ from stratal.optimize.padding import Kind, kind_of, leaving_out, padded_twice, p
 from stratal.optimize.phases import FEW_CHANNELS, split_phases
 from stratal.optimize.pieces import multiply_pieces
 from stratal.optimize.ranges import use_ranges
-from stratal.optimize.rewrite import rewrite_graph
+from stratal.optimize.rewrite import cut, reshaped, rewrite_graph
 from stratal.optimize.sorted_sums import sort_scatters
-from stratal.optimize.views import cut, reshaped
 
 
+@skippable(unchanged)
 def pad_convolutions(graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target) -> Graph:
     """Make padding and dilation of a convolution's operand a value of its own, and inner loops plain.
 
@@ -80,6 +81,7 @@ FEW = 256  # results beyond which threads find enough to do without splitting
 PARTS = 16
 
 
+@skippable(unchanged)
 def split_reductions(graph: Graph) -> Graph:
     """Reduce a large tensor to a few elements in two steps, the first with something for every thread to do.
 
@@ -105,16 +107,12 @@ def _split_reduction(node: Node) -> tuple[str, Node] | None:
         place = first - sum(1 for a in rest if a < first)
         return "split-reduction", b.op(name, partial, axes=(place,))
     parts = next((p for p in range(PARTS, 3, -1) if x.shape[first] % p == 0), 0)
-    if rest or not parts or x.shape[first] <= 2 * PARTS or _is_last(x, first):
+    rows = first == len(x.shape) - 1 > 0  # they are reduced one by one anyway
+    if rest or not parts or x.shape[first] <= 2 * PARTS or rows:
         return None
     shape = (*x.shape[:first], parts, x.shape[first] // parts, *x.shape[first + 1 :])
     partial = b.op(name, b.reshape(x, shape=shape), axes=(first + 1,))
     return "split-reduction", b.op(name, partial, axes=(first,))
-
-
-def _is_last(x: Node, axis: int) -> bool:
-    """Return whether an axis is the last of more than one: rows are reduced one by one anyway."""
-    return len(x.shape) > 1 and axis == len(x.shape) - 1
 
 
 TALL = 1 << 12  # products an element of the result must be the sum of, to be summed in parts, and
@@ -122,6 +120,7 @@ SHORT = 1 << 9  # those of one part
 SMALL = 1 << 14  # elements of a result that stays in the first cache next to its operands
 
 
+@skippable(unchanged)
 def split_products(graph: Graph) -> Graph:
     """Sum tall products in parts: there is something for every thread to do, and each part stays near.
 
@@ -168,6 +167,7 @@ def _in_parts(b: Builder, x: Node, axis: int, parts: int) -> Node:
     return reshaped(b, x, (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :]))
 
 
+@skippable(unchanged)
 def choose_algorithms(graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target) -> Graph:
     """Apply every choice of this file."""
     graph = use_reals(graph)

@@ -88,7 +88,9 @@ def merge_twins(graph: Graph, counts: Counter[str] | None = None) -> Graph:
             return graph
         if counts is not None:
             counts["merge_twins"] += len(replaced)
-        graph = with_roots(graph, substitute(graph.roots, _by_item(graph, replaced)))
+        items_of = (n for n in graph.nodes if isinstance(n.op, Item) and n.inputs[0] in replaced)
+        by_item = {n: replaced[n.inputs[0]][n.op.index] for n in items_of}  # type: ignore[attr-defined]
+        graph = with_roots(graph, substitute(graph.roots, by_item))
 
 
 def _one_round(graph: Graph) -> dict[Node, list[Node]]:
@@ -208,15 +210,6 @@ def _merged_whiles(short: Node, long: Node) -> dict[Node, list[Node]] | None:
     if inline(a.body, shared(b.body.inputs)) != list(b.body.outputs[:n]):
         return None
     return {short: items(long)[:n]}
-
-
-def _by_item(graph: Graph, replaced: dict[Node, list[Node]]) -> dict[Node, Node]:
-    """Return the replacement of each item of the replaced nodes."""
-    return {
-        node: replaced[node.inputs[0]][node.op.index]
-        for node in graph.nodes
-        if isinstance(node.op, Item) and node.inputs[0] in replaced
-    }
 
 
 # -- trimming ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from stratal.base import tuning
 from stratal.base.dims import Dim, Shape
@@ -18,8 +19,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node
 from stratal.graph.partition import Group, Partition
 from stratal.loops import index
-from stratal.loops.compute import Compute, Nest, Region, SameBytes
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import Compute, Nest, Region, SameBytes, fresh_axes
 from stratal.loops.expr import Buffer, Expr, Guard, Var, walk
 from stratal.loops.inverse import inverse
 from stratal.loops.lowering import is_contraction, is_segmented, is_view
@@ -32,11 +32,13 @@ from stratal.optimize.grouping import (
     LowerOf,
     along_rows,
     column_key,
+    fused_groups,
+    fusion_key,
+    kernel_graph,
     named,
     reads_in_order,
     reads_reshaped,
 )
-from stratal.optimize.kernel_graph import fused_groups, fusion_key, kernel_graph
 from stratal.optimize.layout import strides
 
 FEW_ROWS = 8
@@ -178,7 +180,8 @@ class Fusion(Grouping):
         if latest is not None and plain and self._fits(latest, node, compute, accesses):
             needed = self._waiting_for(waiting)
             straight = all(a.indices == tuple(compute.axes) for a in accesses if a.value in self.waiting)
-            if straight and all(
+            room = self.work[latest] + sum(map(self.work_of, needed)) <= MAX_WORK
+            if (straight and room) and all(
                 v.shape == latest.space and self._fits(latest, v, self.waiting[v], ()) for v in needed
             ):
                 for v in needed:
@@ -325,7 +328,10 @@ class Fusion(Grouping):
         order = (*compute.axes, *compute.reduce)
         space = tuple(v.extent for v in order)
         num_rows = len(compute.axes)
-        if self._along_memory(accesses, order) and self._reduces_innermost(accesses, num_rows):
+        # along memory: operands are read kept axes first and reduced axes last, as they are or reshaped
+        reshaped = (a.value not in self.orders and reads_reshaped(a, order) for a in accesses)
+        along_memory = reads_in_order(accesses, order) or any(reshaped)
+        if along_memory and self._reduces_innermost(accesses, num_rows):
             if latest is None or not self._joins_rows(latest, space, num_rows, accesses, order):
                 latest = self._open(
                     "rows", node, self._apart(latest, space, accesses, "its loops finish no whole row")
@@ -339,8 +345,8 @@ class Fusion(Grouping):
         slot = (*(key or self._places(accesses, order)), tuple(v.extent for v in compute.reduce))
         joins = self.enabled and node not in self.alone
         known = self.columns.setdefault(slot, []) if joins else []
-        for found in reversed(known):
-            if _follows(found, latest) and not self._full(found) and self._shares(found, accesses):
+        for found in takewhile(lambda g: _follows(g, latest), reversed(known)):  # newest first
+            if not self._full(found) and self._shares(found, accesses):
                 self._join(found, node)
                 return
         group = self._open("columns", node, self._apart(latest, space, accesses, "it reduces leading axes"))
@@ -352,14 +358,6 @@ class Fusion(Grouping):
         common = self.loops.setdefault(tuple(v.extent for v in order), order)
         at = dict(zip(order, common, strict=True))
         return common, *((a.value, tuple(substitute(a.indices, at))) for a in accesses)
-
-    def _along_memory(self, accesses: Sequence[Access], order: Sequence[Var]) -> bool:
-        """Return whether a reduction reads operands with kept axes first and reduced axes last, as they are
-        or through a reshape.
-        """
-        return reads_in_order(accesses, order) or any(
-            a.value not in self.orders and reads_reshaped(a, order) for a in accesses
-        )
 
     def _shares(self, group: Group, accesses: Sequence[Access]) -> bool:
         """Return whether a kernel reads a large value that a node reads too: else one pass over memory is as
@@ -472,14 +470,20 @@ def _extents(space: Sequence[Dim]) -> str:
 
 
 def fuse(
-    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], *, enabled: bool = True
+    graph: Graph,
+    lower_of: LowerOf,
+    orders: Mapping[Node, tuple[int, ...]],
+    *,
+    enabled: bool = True,
+    alone: frozenset[Node] = frozenset(),
 ) -> Partition:
     """Partition a graph into kernels; `orders` says how values that are not row-major will lie in memory.
 
-    With `enabled=False` every node that is not a view runs alone. So do the members of a kernel that was
-    measured to be slower than its parts (`stratal tune --fusion`).
+    With `enabled=False` every node that is not a view runs alone. So do those that must be `alone`, and the
+    members of a kernel that was measured to be slower than its parts (`stratal tune --fusion`).
     """
-    alone = _slower_fused(graph, lower_of, orders) if enabled and tuning.in_force().unfused else frozenset()
+    if enabled and tuning.in_force().unfused:
+        alone |= _slower_fused(graph, lower_of, orders)
     return Fusion(graph, lower_of, orders, enabled, alone).run()
 
 

@@ -11,6 +11,7 @@ it does not say runs on the host, and reads and writes the same bytes.
 
 from __future__ import annotations
 
+from stratal.base.fallback import skippable, unchanged
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
@@ -20,6 +21,7 @@ from stratal.optimize.rewrite import rewrite_graph
 PLACE = {"real": 0, "imag": 1}  # of a part in a pair
 
 
+@skippable(unchanged)
 def use_reals(graph: Graph) -> Graph:
     """Return a graph in which no op that has a form in real numbers takes or gives complex ones."""
     if not any(map(_is_complex, graph.nodes)):

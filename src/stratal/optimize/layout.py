@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from stratal.base.fallback import skippable
 from stratal.base.log import decide
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
@@ -32,16 +33,7 @@ def channels_last(rank: int) -> Order:
     return (0, *range(2, rank), 1)
 
 
-def batch_last(rank: int) -> Order:
-    """Return the axis order C, spatial..., N."""
-    return (*range(1, rank), 0)
-
-
-def rows_last(rank: int) -> Order:
-    """Return the axis order N, C, spatial..."""
-    return tuple(range(rank))
-
-
+@skippable(lambda *_: {})
 def choose_orders(
     graph: Graph, lower_of: Callable[[Node], Lowered | None], target: Target
 ) -> dict[Node, Order]:
@@ -67,7 +59,7 @@ def choose_orders(
                 orders[node] = given
                 _note(node, orders[node], "channels that are convolved one by one stay where they are")
             elif inmost != "channels" and _of_activations(conv):
-                orders[node] = batch_last(rank) if inmost == "batch" else rows_last(rank)
+                orders[node] = (*range(1, rank), 0) if inmost == "batch" else tuple(range(rank))
                 _note(node, orders[node], "channels are too few to fill the vectors of a convolution")
             else:
                 orders[node] = channels_last(rank)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from stratal.base import settings
 from stratal.base.dtypes import float32
+from stratal.base.fallback import skippable, unchanged
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
@@ -71,6 +72,7 @@ class Axis(NamedTuple):
         return front, self.places + self.taps - 1 - self.given - front
 
 
+@skippable(unchanged)
 def split_phases(graph: Graph) -> Graph:
     """Compute the phases of every transposed convolution side by side."""
     return rewrite_graph(graph, _split)

@@ -13,18 +13,19 @@ import math
 from functools import reduce
 from typing import Final
 
+from stratal.base.fallback import skippable, unchanged
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, rebuild
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.prologue import decided_alone
-from stratal.optimize.rewrite import with_roots
-from stratal.optimize.views import cut
+from stratal.optimize.rewrite import cut, with_roots
 
 FEW: Final = 8  # products an element may take part in
 LARGE: Final = 1 << 15  # bytes a piece must have on average: moving them takes longer than starting a kernel
 
 
+@skippable(unchanged)
 def multiply_pieces(graph: Graph) -> Graph:
     """Multiply the pieces of concatenations that nothing but products of few rows reads."""
     apart = _read_by_few_rows(graph)

@@ -1,8 +1,8 @@
-"""What depends on held inputs alone, apart from the rest: it is computed once, not in every run.
+"""What depends on frozen inputs alone, apart from the rest: it is computed once, not in every run.
 
     return x * (g * rsqrt(v + 1e-5))     ->     prologue: return g * rsqrt(v + 1e-5)     rest: return x * s
 
-for g and v that are held. The rest reads what the prologue makes as held inputs of its own. Views are never
+for g and v that are held. The rest reads what the prologue makes as frozen inputs of its own. Views are never
 kept, nor what is larger than the values it is made of element by element: reading that takes longer than
 making it.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stratal.base.fallback import skippable
 from stratal.base.log import decide
 from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Const, Input, Item, Node, graph_input, is_held, owner
+from stratal.graph.node import Const, Input, Item, Node, graph_input, is_frozen, owner
 from stratal.loops.compute import Compute
 from stratal.loops.lowering import is_view
 from stratal.optimize.grouping import LowerOf
@@ -21,23 +22,24 @@ from stratal.optimize.grouping import LowerOf
 _FIXED = frozenset(("barrier", "constrain"))  # what they hold must not be moved
 
 
-class Apart(NamedTuple):
+class Hoisted(NamedTuple):
     """A graph in two: `rest` has the inputs of the whole, then one for each result of `prologue`."""
 
     prologue: Graph | None
     rest: Graph
 
 
-def apart(graph: Graph, lower_of: LowerOf) -> Apart:
-    """Return a graph as what its held inputs decide and what is left to each run."""
+@skippable(lambda graph, _: Hoisted(None, graph))
+def hoist(graph: Graph, lower_of: LowerOf) -> Hoisted:
+    """Return a graph as what its frozen inputs decide and what is left to each run."""
     kept = _kept(graph, lower_of)
     if not kept:
-        return Apart(None, graph)
+        return Hoisted(None, graph)
     for node in kept:
-        decide("prologue", f"{node.op.name} {node.type}", "computed once", "it depends on held inputs alone",
+        decide("prologue", f"{node.op.name} {node.type}", "computed once", "frozen inputs alone decide it",
                where=node.where)  # fmt: skip
     made = {
-        node: graph_input(f"prepared {owner(node).op.name}", node.aval, node.where, held=True)
+        node: graph_input(f"prepared {owner(node).op.name}", node.aval, node.where, frozen=True)
         for node in kept
     }
     roots = substitute(graph.roots, made)
@@ -47,7 +49,7 @@ def apart(graph: Graph, lower_of: LowerOf) -> Apart:
     prologue = Graph((), kept, name=graph.name)
     used = set(prologue.nodes)
     inputs = [node for node in graph.inputs if node in used]
-    return Apart(Graph(inputs, kept, name=f"{graph.name} prologue"), rest)
+    return Hoisted(Graph(inputs, kept, name=f"{graph.name} prologue"), rest)
 
 
 def _kept(graph: Graph, lower_of: LowerOf) -> list[Node]:
@@ -66,13 +68,13 @@ def _kept(graph: Graph, lower_of: LowerOf) -> list[Node]:
 
 
 def decided_alone(graph: Graph) -> set[Node]:
-    """Return the nodes that held inputs, and constants, decide alone."""
+    """Return the nodes that frozen inputs, and constants, decide alone."""
     states = {state for state, _ in graph.updates}
     alone: set[Node] = set()
     free: set[Node] = set()  # what no input decides
     for node in graph.nodes:
         if isinstance(node.op, Input):
-            if is_held(node) and node not in states:
+            if is_frozen(node) and node not in states:
                 alone.add(node)
         elif node.op.effects or node.op.name in _FIXED:
             continue

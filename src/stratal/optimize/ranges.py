@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from stratal.base.dtypes import float32, float64
+from stratal.base.fallback import skippable, unchanged
 from stratal.base.log import decide
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
@@ -50,6 +51,7 @@ HUGE: Final = 1e38
 Facts = Callable[[Node], Known]
 
 
+@skippable(unchanged)
 def use_ranges(graph: Graph) -> Graph:
     """Shorten exponentials of what is known to be small, and drop maxima that are known."""
     near = _before_exponentials(graph)
@@ -193,46 +195,26 @@ def _sum(node: Node, facts: Facts) -> Known:
     return Known(1.0 if has_one else 0.0)
 
 
-def _add(node: Node, facts: Facts) -> Known:
-    a, b = (facts(i) for i in node.inputs)
-    return Known(_ends(a.low + b.low), _ends(a.high + b.high, INF))
-
-
-def _neg(node: Node, facts: Facts) -> Known:
-    known = facts(node.inputs[0])
-    return Known(-known.high, -known.low)
-
-
-def _abs(node: Node, facts: Facts) -> Known:
-    known = facts(node.inputs[0])
-    return Known(0.0, max(abs(known.low), abs(known.high)))
-
-
-def _larger(node: Node, facts: Facts) -> Known:
-    a, b = (facts(i) for i in node.inputs)
-    return Known(max(a.low, b.low), max(a.high, b.high))
-
-
-def _smaller(node: Node, facts: Facts) -> Known:
-    a, b = (facts(i) for i in node.inputs)
-    return Known(min(a.low, b.low), min(a.high, b.high))
-
-
-def _select(node: Node, facts: Facts) -> Known:
-    a, b = (facts(i) for i in node.inputs[1:])
-    return Known(min(a.low, b.low), max(a.high, b.high))
-
-
 def _ends(end: float, unknown: float = -INF) -> float:
     return unknown if math.isnan(end) else end
 
 
+def _of_known(rule: Callable[..., tuple[float, float]], first: int = 0) -> Callable[[Node, Facts], Known]:
+    """Return the rule of an op whose range follows from those of its operands, from the first that counts."""
+    return lambda node, facts: Known(*rule(*(facts(i) for i in node.inputs[first:])))
+
+
 _RULES: Final[dict[str, Callable[[Node, Facts], Known]]] = {
     **dict.fromkeys(("broadcast", "reshape", "permute", "slice", "cast", "reduce_max", "reduce_min"), _view),
-    **dict.fromkeys(("stop_gradient", "barrier", "constrain"), _view),
+    **dict.fromkeys(("stop_gradient", "straight_through", "barrier", "constrain"), _view),
     **dict.fromkeys(("exp", "exp_within"), _exp),
-    **dict.fromkeys(("logistic",), lambda node, facts: Known(0.0, 1.0)),
+    "logistic": lambda node, facts: Known(0.0, 1.0),
     **dict.fromkeys(("tanh", "erf", "sin", "cos"), lambda node, facts: Known(-1.0, 1.0)),
-    "sub": _sub, "mul": _mul, "div": _div, "sum": _sum, "add": _add, "neg": _neg, "abs": _abs,
-    "max": _larger, "min": _smaller, "select": _select,
+    "sub": _sub, "mul": _mul, "div": _div, "sum": _sum,
+    "add": _of_known(lambda a, b: (_ends(a.low + b.low), _ends(a.high + b.high, INF))),
+    "neg": _of_known(lambda x: (-x.high, -x.low)),
+    "abs": _of_known(lambda x: (0.0, max(abs(x.low), abs(x.high)))),
+    "max": _of_known(lambda a, b: (max(a.low, b.low), max(a.high, b.high))),
+    "min": _of_known(lambda a, b: (min(a.low, b.low), min(a.high, b.high))),
+    "select": _of_known(lambda a, b: (min(a.low, b.low), max(a.high, b.high)), first=1),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from stratal.base.errors import VerifyError
+from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node, rebuild
 
@@ -101,3 +102,21 @@ def with_roots(graph: Graph, roots: Sequence[Node]) -> Graph:
     count = len(graph.outputs)
     updates = [(state, value) for (state, _), value in zip(graph.updates, roots[count:], strict=True)]
     return Graph(graph.inputs, roots[:count], updates, graph.name)
+
+
+# -- views that rewrites put in ------------------------------------------------------------------------------
+def cut(b: Builder, x: Node, axis: int, start: int, stop: int) -> Node:
+    """Return some steps of one axis."""
+    shape = x.aval.ints
+    if (start, stop) == (0, shape[axis]):
+        return x
+    starts, stops = [0] * len(shape), list(shape)
+    starts[axis], stops[axis] = start, stop
+    part: Node = b.slice(x, start=tuple(starts), stop=tuple(stops), step=(1,) * len(shape))
+    return part
+
+
+def reshaped(b: Builder, x: Node, shape: tuple[int, ...]) -> Node:
+    """Return the same elements in another shape."""
+    found: Node = x if x.shape == shape else b.reshape(x, shape=shape)
+    return found

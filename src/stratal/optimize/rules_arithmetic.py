@@ -17,12 +17,16 @@ from stratal.graph.node import Node
 from stratal.graph.pattern import Full, Match, P, Rule, Scalar, Var
 
 x, y, z, c = Var("x"), Var("y"), Var("z"), Var("c")
+S = Scalar("s")
 F, INTS, B = (TensorType(d, (2, 3)) for d in (float32, int32, bool_))
 Z = TensorType(complex64, (2, 3))
 Examples = tuple[Mapping[str, Any], ...]
 X: Examples = ({"x": F},)
 XY: Examples = ({"x": F, "y": F},)
 BOOLS: Examples = ({"x": B},)
+POWERS_OF_TWO: Examples = ({"x": F, "s": 4.0}, {"x": F, "s": -0.25})
+INTEGERS: Examples = ({"x": INTS, "y": INTS},)
+CXYZ: Examples = ({"c": B, "x": F, "y": F, "z": F},)
 
 
 def real(m: Match) -> bool:
@@ -45,7 +49,11 @@ def _reciprocal(b: Builder, m: Match) -> Node | None:
     value = float(m.s.op.value.array)
     if abs(np.frexp(value)[0]) != 0.5 or not 2.0**-13 < abs(value) < 2.0**13:  # float16 holds both
         return None
-    return b.mul(m.x, b.like(m.x, 1 / value))  # type: ignore[no-any-return]
+    return b.mul(m.x, b.like(m.x, 1 / value))
+
+
+def _times_negated(b: Builder, m: Match) -> Node:
+    return b.mul(m.x, b.like(m.x, -m.s.op.value.array))
 
 
 NEUTRAL = (
@@ -56,12 +64,7 @@ NEUTRAL = (
     Rule("mul_minus_one", P.mul(x, Full(-1.0)), P.neg(x), when=real, examples=X),
     Rule("div_one", P.div(x, Full(1.0)), x, when=real, examples=X),
     Rule("div_minus_one", P.div(x, Full(-1.0)), P.neg(x), when=real, examples=X),
-    Rule(
-        "div_power_of_two",
-        P.div(x, Scalar("s")),
-        _reciprocal,
-        examples=({"x": F, "s": 4.0}, {"x": F, "s": -0.25}),
-    ),
+    Rule("div_power_of_two", P.div(x, S), _reciprocal, examples=POWERS_OF_TWO),
     Rule("pow_one", P.pow(x, Full(1.0)), x, when=real, examples=X),
     Rule("max_lowest", P.max(x, Full(float("-inf"))), x, when=real, examples=X),
     Rule("min_highest", P.min(x, Full(float("inf"))), x, when=real, examples=X),
@@ -83,20 +86,8 @@ SIGNS = (
     Rule("abs_abs", P.abs(P.abs(x)), P.abs(x), examples=X),
     Rule("abs_square", P.abs(P.mul(x, x)), P.mul(x, x), when=lambda m: m.x.dtype.is_float, examples=X),
     Rule("mul_abs_abs", P.mul(P.abs(x), P.abs(x)), P.mul(x, x), when=real, examples=X),
-    Rule(
-        "neg_mul_constant",
-        P.neg(P.mul(x, Scalar("s"))),
-        lambda b, m: b.mul(m.x, b.like(m.x, -m.s.op.value.array)),
-        when=real,
-        examples=({"x": F, "s": 3.0},),
-    ),
-    Rule(
-        "mul_neg_constant",
-        P.mul(P.neg(x), Scalar("s")),
-        lambda b, m: b.mul(m.x, b.like(m.x, -m.s.op.value.array)),
-        when=real,
-        examples=({"x": F, "s": 3.0},),
-    ),
+    Rule("neg_mul_constant", P.neg(P.mul(x, S)), _times_negated, when=real, examples=({"x": F, "s": 3.0},)),
+    Rule("mul_neg_constant", P.mul(P.neg(x), S), _times_negated, when=real, examples=({"x": F, "s": 3.0},)),
 )
 
 REPEATED = (
@@ -129,18 +120,10 @@ LOGIC = (
 COMPARISONS = (
     Rule("not_eq", P["not"](P.eq(x, y)), P.ne(x, y), examples=XY),
     Rule("not_ne", P["not"](P.ne(x, y)), P.eq(x, y), examples=XY),
-    Rule(
-        "integer_not_lt", P["not"](P.lt(x, y)), P.ge(x, y), when=integral, examples=({"x": INTS, "y": INTS},)
-    ),
-    Rule(
-        "integer_not_le", P["not"](P.le(x, y)), P.gt(x, y), when=integral, examples=({"x": INTS, "y": INTS},)
-    ),
-    Rule(
-        "integer_not_gt", P["not"](P.gt(x, y)), P.le(x, y), when=integral, examples=({"x": INTS, "y": INTS},)
-    ),
-    Rule(
-        "integer_not_ge", P["not"](P.ge(x, y)), P.lt(x, y), when=integral, examples=({"x": INTS, "y": INTS},)
-    ),
+    Rule("integer_not_lt", P["not"](P.lt(x, y)), P.ge(x, y), when=integral, examples=INTEGERS),
+    Rule("integer_not_le", P["not"](P.le(x, y)), P.gt(x, y), when=integral, examples=INTEGERS),
+    Rule("integer_not_gt", P["not"](P.gt(x, y)), P.le(x, y), when=integral, examples=INTEGERS),
+    Rule("integer_not_ge", P["not"](P.ge(x, y)), P.lt(x, y), when=integral, examples=INTEGERS),
     Rule("eq_true", P.eq(x, Full(True)), x, examples=BOOLS),
     Rule("ne_false", P.ne(x, Full(False)), x, examples=BOOLS),
     Rule("integer_eq_itself", P.eq(x, x), Full(True), when=integral, examples=({"x": INTS},)),
@@ -153,18 +136,8 @@ CHOICES = (
     Rule("select_false", P.select(Full(False), x, y), y, examples=XY),
     Rule("select_same", P.select(c, x, x), x, examples=({"c": B, "x": F},)),
     Rule("select_not", P.select(P["not"](c), x, y), P.select(c, y, x), examples=({"c": B, "x": F, "y": F},)),
-    Rule(
-        "select_again",
-        P.select(c, P.select(c, x, y), z),
-        P.select(c, x, z),
-        examples=({"c": B, "x": F, "y": F, "z": F},),
-    ),
-    Rule(
-        "select_again_else",
-        P.select(c, z, P.select(c, x, y)),
-        P.select(c, z, y),
-        examples=({"c": B, "x": F, "y": F, "z": F},),
-    ),
+    Rule("select_again", P.select(c, P.select(c, x, y), z), P.select(c, x, z), examples=CXYZ),
+    Rule("select_again_else", P.select(c, z, P.select(c, x, y)), P.select(c, z, y), examples=CXYZ),
     Rule("select_itself", P.select(x, Full(True), Full(False)), x, examples=BOOLS),
     Rule("select_its_complement", P.select(x, Full(False), Full(True)), P["not"](x), examples=BOOLS),
     Rule("select_or", P.select(x, Full(True), y), P["or"](x, y), examples=({"x": B, "y": B},)),

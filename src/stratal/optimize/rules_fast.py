@@ -6,17 +6,17 @@ They may change the last bits, the sign of a zero, or what happens to NaN and in
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from stratal.base.dtypes import float32
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.pattern import Attr, Full, Match, P, Rule, Scalar, Var
-from stratal.optimize.rules_arithmetic import XY, X, real, x, y
+from stratal.graph.pattern import Attr, Full, Match, P, Rule, Scalar, always
+from stratal.optimize.rules_arithmetic import XY, F, S, X, real, x, y, z
+from stratal.optimize.rules_reduce import joined
 from stratal.optimize.rules_views import concrete
 
-z = Var("z")
-F = TensorType(float32, (2, 3))
 XYZ = ({"x": F, "y": F, "z": F},)
 TWO = ({"x": F, "s": 3.0, "t": 0.7},)
 
@@ -25,16 +25,10 @@ def _floats(m: Match) -> bool:
     return bool(m.x.dtype.is_float)
 
 
-def _constants(name: str):  # type: ignore[no-untyped-def]  # a function of the match
-    def build(b: Builder, m: Match) -> Node:
-        return b.op(name, m.x, b.like(m.x, b_value(name, m.s, m.t)))
-
-    def b_value(name: str, s: Node, t: Node) -> float:
-        first, second = (complex(n.op.value.array) for n in (s, t))  # type: ignore[attr-defined]
-        value = first + second if name == "add" else first * second
-        return value.real if value.imag == 0 else value  # type: ignore[return-value]
-
-    return build
+def _constants(name: str, b: Builder, m: Match) -> Node:
+    first, second = (complex(n.op.value.array) for n in (m.s, m.t))
+    value = first + second if name == "add" else first * second
+    return b.op(name, m.x, b.like(m.x, value.real if value.imag == 0 else value))
 
 
 def _reciprocal(b: Builder, m: Match) -> Node | None:
@@ -59,12 +53,7 @@ def _sum_of_broadcast(b: Builder, m: Match) -> Node | None:
         axes=tuple(kept.index(m.axes[k]) for k in own),
     )
     total = b.sum(small, axes=tuple(kept.index(a) for a in m.reduced if a in kept))
-    return b.mul(total, b.like(total, times))  # type: ignore[no-any-return]
-
-
-def _joined(m: Match) -> tuple[int, ...]:
-    left = [a for a in range(m.x.aval.ndim) if a not in m.first]
-    return tuple(sorted([*m.first, *(left[a] for a in m.second)]))
+    return b.mul(total, b.like(total, times))
 
 
 def _fast(name: str, lhs, rhs, examples=X, when=_floats) -> Rule:  # type: ignore[no-untyped-def]  # as Rule
@@ -77,9 +66,9 @@ FAST = (
     _fast("fast_mul_zero", P.mul(x, Full(0.0)), Full(0.0)),
     _fast("fast_sub_itself", P.sub(x, x), Full(0.0)),
     _fast("fast_div_itself", P.div(x, x), Full(1.0)),
-    _fast("fast_div_constant", P.div(x, Scalar("s")), _reciprocal, examples=({"x": F, "s": 3.0},)),
-    _fast("fast_add_constants", P.add(P.add(x, Scalar("s")), Scalar("t")), _constants("add"), examples=TWO),
-    _fast("fast_mul_constants", P.mul(P.mul(x, Scalar("s")), Scalar("t")), _constants("mul"), examples=TWO),
+    _fast("fast_div_constant", P.div(x, S), _reciprocal, examples=({"x": F, "s": 3.0},)),
+    _fast("fast_add_constants", P.add(P.add(x, S), Scalar("t")), partial(_constants, "add"), examples=TWO),
+    _fast("fast_mul_constants", P.mul(P.mul(x, S), Scalar("t")), partial(_constants, "mul"), examples=TWO),
     _fast("fast_neg_sub", P.neg(P.sub(x, y)), P.sub(y, x), examples=XY),
     _fast("fast_sub_of_add", P.sub(P.add(x, y), y), x, examples=XY),
     _fast("fast_add_of_sub", P.add(P.sub(x, y), y), x, examples=XY),
@@ -109,39 +98,21 @@ FAST = (
     _fast("fast_sin_neg", P.sin(P.neg(x)), P.neg(P.sin(x))),
     _fast("fast_cos_neg", P.cos(P.neg(x)), P.cos(x)),
     _fast("fast_tanh_neg", P.tanh(P.neg(x)), P.neg(P.tanh(x))),
-    _fast(
-        "fast_sum_sum",
-        P.sum(P.sum(x, axes=Attr("first")), axes=Attr("second")),
-        P.sum(x, axes=_joined),
-        examples=({"x": F, "first": (1,), "second": (0,)},),
-        when=lambda m: True,
-    ),
-    _fast(
-        "fast_sum_neg",
-        P.sum(P.neg(x), axes=Attr("axes")),
-        P.neg(P.sum(x, axes=Attr("axes"))),
-        examples=({"x": F, "axes": (1,)},),
-    ),
-    _fast(
-        "fast_sum_scaled",
-        P.sum(P.mul(x, Scalar("s")), axes=Attr("axes")),
-        lambda b, m: b.mul(total := b.sum(m.x, axes=m.axes), b.like(total, m.s.op.value.array)),
-        examples=({"x": F, "axes": (1,), "s": 0.3},),
-    ),
-    _fast(
-        "fast_sum_broadcast",
-        P.sum(P.broadcast(x, shape=Attr("shape"), axes=Attr("axes")), axes=Attr("reduced")),
-        _sum_of_broadcast,
-        examples=({"x": F, "shape": (4, 2, 3), "axes": (1, 2), "reduced": (0, 2)},),
-        when=lambda m: True,
-    ),
-    _fast(
-        "fast_scaled_contract",
-        P.contract(P.mul(x, Scalar("s")), y, spec=Attr("spec"), dtype=Attr("dtype")),
-        lambda b, m: b.mul(
-            full := b.contract(m.x, m.y, spec=m.spec, dtype=m.dtype), b.like(full, m.s.op.value.array)
-        ),
-        when=lambda m: m.root.dtype is m.x.dtype and m.x.dtype.is_float,
-        examples=({"x": F, "y": TensorType(float32, (3, 2)), "spec": "mk,kn->mn", "dtype": None, "s": 0.3},),
-    ),
-)
+    _fast("fast_sum_sum", P.sum(P.sum(x, axes=Attr("first")), axes=Attr("second")),
+          P.sum(x, axes=lambda m: joined(m.first, m.second, m.x.aval.ndim)),
+          examples=({"x": F, "first": (1,), "second": (0,)},), when=always),
+    _fast("fast_sum_neg", P.sum(P.neg(x), "axes"), P.neg(P.sum(x, "axes")),
+          examples=({"x": F, "axes": (1,)},)),
+    _fast("fast_sum_scaled", P.sum(P.mul(x, S), "axes"),
+          lambda b, m: b.mul(total := b.sum(m.x, axes=m.axes), b.like(total, m.s.op.value.array)),
+          examples=({"x": F, "axes": (1,), "s": 0.3},)),
+    _fast("fast_sum_broadcast", P.sum(P.broadcast(x, "shape", "axes"), axes=Attr("reduced")),
+          _sum_of_broadcast,
+          examples=({"x": F, "shape": (4, 2, 3), "axes": (1, 2), "reduced": (0, 2)},), when=always),
+    _fast("fast_scaled_contract", P.contract(P.mul(x, S), y, "spec", "dtype"),
+          lambda b, m: b.mul(
+              full := b.contract(m.x, m.y, spec=m.spec, dtype=m.dtype), b.like(full, m.s.op.value.array)),
+          when=lambda m: m.root.dtype is m.x.dtype and m.x.dtype.is_float,
+          examples=({"x": F, "y": TensorType(float32, (3, 2)), "spec": "mk,kn->mn", "dtype": None,
+                     "s": 0.3},)),
+)  # fmt: skip

@@ -1,20 +1,20 @@
-"""Rules of reductions and contractions: axes that need no work, views absorbed in letters."""
+"""Rules of reductions, contractions and windows: axes that need no work, views absorbed in letters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stratal.base.dtypes import bfloat16, bool_, float16, float32, int8, int32, uint8
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.pattern import Apply, Attr, Match, P, Rule, Var
+from stratal.graph.pattern import Apply, Attr, Full, Match, P, Rule, Var
 from stratal.ops.linear.contract import parse_spec
 from stratal.optimize.rules_views import concrete
 
-x, y = Var("x"), Var("y")
+x, y, ct = Var("x"), Var("y"), Var("ct")
 F23, F3, F213 = (TensorType(float32, s) for s in ((2, 3), (3,), (2, 1, 3)))
-B23 = TensorType(bool_, (2, 3))
 F32, F34 = TensorType(float32, (3, 2)), TensorType(float32, (3, 4))
 IDEMPOTENT = ("reduce_max", "reduce_min", "any", "all")
 REDUCTIONS = ("sum", "prod", *IDEMPOTENT)
@@ -29,7 +29,7 @@ def _over_units(m: Match) -> bool:
 
 
 def _reshaped(b: Builder, m: Match) -> Node:
-    return m.x if not m.axes else b.reshape(m.x, shape=m.type.shape)  # type: ignore[no-any-return]
+    return m.x if not m.axes else b.reshape(m.x, shape=m.type.shape)
 
 
 def _started(b: Builder, x: Node) -> Node:
@@ -55,7 +55,7 @@ def _of_broadcast(name: str, b: Builder, m: Match) -> Node | None:
     kept = [a for a in range(whole.ndim) if a not in m.reduced]
     small = b.op(name, m.x, axes=reduced) if reduced else m.x
     axes = tuple(kept.index(a) for a in m.axes if a in kept)
-    return b.broadcast(small, shape=m.type.shape, axes=axes)  # type: ignore[no-any-return]
+    return b.broadcast(small, shape=m.type.shape, axes=axes)
 
 
 def _of_permute(name: str, b: Builder, m: Match) -> Node:
@@ -63,7 +63,7 @@ def _of_permute(name: str, b: Builder, m: Match) -> Node:
     reduced = tuple(sorted(m.perm[a] for a in m.axes))
     left = [a for a in m.perm if a not in reduced]
     rank = {a: k for k, a in enumerate(sorted(left))}
-    return b.permute(b.op(name, m.x, axes=reduced), perm=tuple(rank[a] for a in left))  # type: ignore[no-any-return]
+    return b.permute(b.op(name, m.x, axes=reduced), perm=tuple(rank[a] for a in left))
 
 
 def _units_dropped(b: Builder, m: Match) -> Node:
@@ -81,64 +81,37 @@ def _mixed_units(m: Match) -> bool:
 def _reduction_rules(name: str) -> list[Rule]:
     reduce = P[name]
     t = TensorType(bool_ if name in ("any", "all") else float32, (2, 1, 3))
+    over_units = (lambda b, m: _started(b, _reshaped(b, m))) if name == "sum" else _reshaped
     rules = [
-        Rule(
-            f"{name}_over_units",
-            reduce(x, axes=Attr("axes")),
-            (lambda b, m: _started(b, _reshaped(b, m))) if name == "sum" else _reshaped,
-            when=_over_units,
-            examples=({"x": t, "axes": (1,)}, {"x": t, "axes": ()}),
-        ),
-        Rule(
-            f"{name}_drops_units",
-            reduce(x, axes=Attr("axes")),
-            _units_dropped,
-            when=_mixed_units,
-            examples=({"x": t, "axes": (0, 1)},),
-        ),
-    ]
-    if name in IDEMPOTENT:
-        rules += _idempotent_rules(name, t)
-    return rules
-
-
-def _idempotent_rules(name: str, t: TensorType) -> list[Rule]:
-    reduce = P[name]
+        Rule(f"{name}_over_units", reduce(x, "axes"), over_units, when=_over_units,
+             examples=({"x": t, "axes": (1,)}, {"x": t, "axes": ()})),
+        Rule(f"{name}_drops_units", reduce(x, "axes"), _units_dropped, when=_mixed_units,
+             examples=({"x": t, "axes": (0, 1)},)),
+    ]  # fmt: skip
+    if name not in IDEMPOTENT:
+        return rules
     return [
-        Rule(
-            f"{name}_{name}",
-            reduce(reduce(x, axes=Attr("first")), axes=Attr("second")),
-            reduce(x, axes=lambda m: _joined(m.first, m.second, m.x.aval.ndim)),
-            examples=({"x": t, "first": (1,), "second": (0,)},),
-        ),
-        Rule(
-            f"{name}_broadcast",
-            reduce(P.broadcast(x, shape=Attr("shape"), axes=Attr("axes")), axes=Attr("reduced")),
-            lambda b, m: _of_broadcast(name, b, m),
-            examples=({"x": t, "shape": (4, 2, 5, 3), "axes": (1, 2, 3), "reduced": (0, 1, 2)},),
-        ),
-        Rule(
-            f"{name}_permute",
-            reduce(P.permute(x, perm=Attr("perm")), axes=Attr("axes")),
-            lambda b, m: _of_permute(name, b, m),
-            examples=({"x": t, "perm": (2, 0, 1), "axes": (1,)},),
-        ),
-    ]
+        *rules,
+        Rule(f"{name}_{name}", reduce(reduce(x, axes=Attr("first")), axes=Attr("second")),
+             reduce(x, axes=lambda m: joined(m.first, m.second, m.x.aval.ndim)),
+             examples=({"x": t, "first": (1,), "second": (0,)},)),
+        Rule(f"{name}_broadcast", reduce(P.broadcast(x, "shape", "axes"), axes=Attr("reduced")),
+             partial(_of_broadcast, name),
+             examples=({"x": t, "shape": (4, 2, 5, 3), "axes": (1, 2, 3), "reduced": (0, 1, 2)},)),
+        Rule(f"{name}_permute", reduce(P.permute(x, "perm"), "axes"), partial(_of_permute, name),
+             examples=({"x": t, "perm": (2, 0, 1), "axes": (1,)},)),
+    ]  # fmt: skip
 
 
-def _joined(first: Sequence[int], second: Sequence[int], ndim: int) -> tuple[int, ...]:
+def joined(first: Sequence[int], second: Sequence[int], ndim: int) -> tuple[int, ...]:
     """Return the axes two reductions in a row remove together."""
     left = [a for a in range(ndim) if a not in first]
     return tuple(sorted([*first, *(left[a] for a in second)]))
 
 
 # -- contractions --------------------------------------------------------------------------------------------
-CONTRACT = P.contract(x, y, spec=Attr("spec"), dtype=Attr("dtype"))
-
-
 def _operand(side: int, view: Apply) -> Apply:
-    other = P.contract(view, y, spec=Attr("spec"), dtype=Attr("dtype"))
-    return other if side == 0 else P.contract(y, view, spec=Attr("spec"), dtype=Attr("dtype"))
+    return P.contract(*((view, y) if side == 0 else (y, view)), "spec", "dtype")
 
 
 def _respelled(b: Builder, m: Match, side: int, node: Node, letters: str) -> Node | None:
@@ -149,7 +122,7 @@ def _respelled(b: Builder, m: Match, side: int, node: Node, letters: str) -> Nod
     if new.contracted != s.contracted:
         return None
     operands = (node, m.y) if side == 0 else (m.y, node)
-    return b.contract(*operands, spec=f"{left},{right}->{s.out}", dtype=m.dtype)  # type: ignore[no-any-return]
+    return b.contract(*operands, spec=f"{left},{right}->{s.out}", dtype=m.dtype)
 
 
 def _absorb_permute(side: int, b: Builder, m: Match) -> Node | None:
@@ -190,101 +163,82 @@ def _widens(m: Match) -> bool:
 def _permuted_result(b: Builder, m: Match) -> Node:
     s = parse_spec(m.spec)
     spec = f"{s.left},{s.right}->{''.join(s.out[k] for k in m.perm)}"
-    return b.contract(m.x, m.y, spec=spec, dtype=m.dtype)  # type: ignore[no-any-return]
+    return b.contract(m.x, m.y, spec=spec, dtype=m.dtype)
 
 
 def _side_rules(side: int) -> list[Rule]:
-    word = "left" if side == 0 else "right"
-    permuted = _operand(side, P.permute(x, perm=Attr("perm")))
-    stretched = _operand(side, P.broadcast(x, shape=Attr("shape"), axes=Attr("axes")))
-    spec = "bmk,bkn->bmn" if side == 0 else "bkn,bmk->bmn"
+    word = ("left", "right")[side]
+    right, matrices, batches = (
+        (F34, "mk,kn->mn", "bmk,bkn->bmn"),
+        (TensorType(float32, (4, 3)), "nk,mk->mn", "bkn,bmk->bmn"),
+    )[side]
     return [
-        Rule(
-            f"contract_permute_{word}",
-            permuted,
-            lambda b, m: _absorb_permute(side, b, m),
-            examples=(
-                {
-                    "x": F32,
-                    "perm": (1, 0),
-                    "y": F34 if side == 0 else TensorType(float32, (4, 3)),
-                    "spec": "mk,kn->mn" if side == 0 else "nk,mk->mn",
-                    "dtype": None,
-                },
-            ),
-        ),
-        Rule(
-            f"contract_broadcast_{word}",
-            stretched,
-            lambda b, m: _absorb_broadcast(side, b, m),
-            examples=(
-                {
-                    "x": F23,
-                    "shape": (5, 2, 3),
-                    "axes": (1, 2),
-                    "y": TensorType(float32, (5, 3, 4)),
-                    "spec": spec,
-                    "dtype": None,
-                },
-            ),
-        ),
-    ]
+        Rule(f"contract_permute_{word}", _operand(side, P.permute(x, "perm")), partial(_absorb_permute, side),
+             examples=({"x": F32, "perm": (1, 0), "y": right, "spec": matrices, "dtype": None},)),
+        Rule(f"contract_broadcast_{word}", _operand(side, P.broadcast(x, "shape", "axes")),
+             partial(_absorb_broadcast, side),
+             examples=({"x": F23, "shape": (5, 2, 3), "axes": (1, 2), "y": TensorType(float32, (5, 3, 4)),
+                        "spec": batches, "dtype": None},)),
+    ]  # fmt: skip
 
 
 CONTRACTIONS = (
     *_side_rules(0),
     *_side_rules(1),
-    Rule(
-        "contract_widened",
-        P.contract(
-            P.cast(x, dtype=Attr("wide")),
-            P.cast(y, dtype=Attr("wide")),
-            spec=Attr("spec"),
-            dtype=Attr("dtype"),
-        ),
-        lambda b, m: b.contract(m.x, m.y, spec=m.spec, dtype=m.root.dtype),
-        when=_widens,
-        examples=tuple(
-            {
-                "x": TensorType(dx, (2, 3)),
-                "y": TensorType(dy, (3, 4)),
-                "wide": WIDENED[dx],
-                "spec": "mk,kn->mn",
-                "dtype": None,
-            }
-            for dx, dy in ((int8, int8), (uint8, int8), (bfloat16, bfloat16))
-        ),
-    ),
-    Rule(
-        "permute_contract",
-        P.permute(CONTRACT, perm=Attr("perm")),
-        _permuted_result,
-        examples=({"x": F23, "y": F34, "spec": "mk,kn->mn", "dtype": None, "perm": (1, 0)},),
-    ),
-)
+    Rule("contract_widened",
+         P.contract(P.cast(x, dtype=Attr("wide")), P.cast(y, dtype=Attr("wide")), "spec", "dtype"),
+         lambda b, m: b.contract(m.x, m.y, spec=m.spec, dtype=m.root.dtype), when=_widens,
+         examples=tuple({"x": TensorType(dx, (2, 3)), "y": TensorType(dy, (3, 4)), "wide": WIDENED[dx],
+                         "spec": "mk,kn->mn", "dtype": None}
+                        for dx, dy in ((int8, int8), (uint8, int8), (bfloat16, bfloat16)))),
+    Rule("permute_contract", P.permute(P.contract(x, y, "spec", "dtype"), "perm"), _permuted_result,
+         examples=({"x": F23, "y": F34, "spec": "mk,kn->mn", "dtype": None, "perm": (1, 0)},)),
+)  # fmt: skip
 
 
 REDUCE = (
     *(rule for name in REDUCTIONS for rule in _reduction_rules(name)),
     *CONTRACTIONS,
-    Rule(
-        "windows_of_one",
-        P.window_reduce(x, **{name: Attr(name) for name in (*GEOMETRY, "kind")}),
-        lambda b, m: _started(b, m.x) if m.kind == "sum" else m.x,
-        when=_windows_of_one,
-        examples=tuple(
-            {"x": F23, "kind": kind, "padding": ((0, 0),) * 2} | dict.fromkeys(GEOMETRY[:3], (1, 1))
-            for kind in ("sum", "max")
-        ),
-    ),
-    *(
-        Rule(
-            f"{name}_of_one",
-            P[name](x, axis=Attr("axis")),
-            x,
-            when=lambda m: concrete(m.x.aval) and m.x.shape[m.axis] == 1,
-            examples=({"x": F213, "axis": 1},),
-        )
-        for name in CUMULATIVE
-    ),
+    Rule("windows_of_one", P.window_reduce(x, *GEOMETRY, "kind"),
+         lambda b, m: _started(b, m.x) if m.kind == "sum" else m.x, when=_windows_of_one,
+         examples=tuple({"x": F23, "kind": kind, "padding": ((0, 0),) * 2}
+                        | dict.fromkeys(GEOMETRY[:3], (1, 1)) for kind in ("sum", "max"))),
+    *(Rule(f"{name}_of_one", P[name](x, "axis"), x,
+           when=lambda m: concrete(m.x.aval) and m.x.shape[m.axis] == 1,
+           examples=({"x": F213, "axis": 1},)) for name in CUMULATIVE),
+)  # fmt: skip
+
+
+# -- windows -------------------------------------------------------------------------------------------------
+
+
+def _gated_before(b: Builder, m: Match) -> Node:
+    """Gate the cotangents by the maxima, then scatter: a winner that is no positive number takes 0.
+
+    Of relu, then max pooling, the gradient scatters cotangents to winners, and is 0 where relu's operand was
+    not positive. A winner is positive where the window's maximum is: no mask of all elements need be kept.
+    """
+    index = m.root.inputs[2].inputs[1]
+    geometry = {name: m.values[name] for name in GEOMETRY}
+    best = b.window_reduce(index.inputs[0], kind="max", **geometry)
+    zero = b.like(m.ct, 0)
+    gated = b.op("select", b.le(best, b.like(best, 0)), zero, m.ct)
+    return b.window_scatter(gated, index, shape=m.shape, **geometry)
+
+
+_OFF = P.le(x, Full(0.0))
+_CASES = (
+    {"window": (1, 2, 2), "strides": (1, 2, 2), "dilation": (1, 1, 1), "padding": ((0, 0),) * 3},
+    {"window": (1, 3, 3), "strides": (1, 2, 1), "dilation": (1, 1, 1), "padding": ((0, 0), (1, 1), (1, 0))},
 )
+_COUNTS = ((2, 2, 3), (2, 2, 5))
+
+_SCATTERED = P.window_scatter(
+    ct, P.window_argmax(P.select(_OFF, Full(0.0), x), *GEOMETRY), "shape", *GEOMETRY
+)
+
+WINDOWED = (
+    Rule("relu_gate_of_maxima", P.select(_OFF, Full(0.0), _SCATTERED), _gated_before,
+         examples=tuple({"x": TensorType(float32, (2, 4, 6)), "ct": TensorType(float32, count),
+                         "shape": (2, 4, 6), **case} for case, count in zip(_CASES, _COUNTS, strict=True))),
+)  # fmt: skip

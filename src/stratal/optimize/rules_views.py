@@ -11,7 +11,7 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.pattern import Attr, Full, Match, P, Rest, Rule, Var
 
-x, v = Var("x"), Var("v")
+x, y, v = Var("x"), Var("y"), Var("v")
 ROW = TensorType(float32, (10,))
 F23, F3, F1, F4 = (TensorType(float32, s) for s in ((2, 3), (3,), (1, 3), (2, 3, 4, 1)))
 SCALAR = TensorType(float32, ())
@@ -56,7 +56,7 @@ def _broadcast_of_reshape(b: Builder, m: Match) -> Node | None:
     at = unit_axes_added(m.x.shape, inner.shape)
     if at is None:
         return None
-    return b.broadcast(m.x, shape=m.shape, axes=tuple(m.axes[k] for k in at))  # type: ignore[no-any-return]
+    return b.broadcast(m.x, shape=m.shape, axes=tuple(m.axes[k] for k in at))
 
 
 def _permute_of_broadcast(b: Builder, m: Match) -> Node:
@@ -64,90 +64,48 @@ def _permute_of_broadcast(b: Builder, m: Match) -> Node:
     at = {a: k for k, a in enumerate(m.perm)}  # where each axis of the broadcast goes
     order = sorted(range(len(m.axes)), key=lambda k: at[m.axes[k]])
     small = b.permute(m.x, perm=tuple(order))
-    return b.broadcast(small, shape=m.type.shape, axes=tuple(at[m.axes[k]] for k in order))  # type: ignore[no-any-return]
+    return b.broadcast(small, shape=m.type.shape, axes=tuple(at[m.axes[k]] for k in order))
 
 
 SHAPES = (
     Rule("reshape_nothing", P.reshape(x), x, when=unmoved, examples=({"x": F23, "shape": (2, 3)},)),
-    Rule(
-        "reshape_reshape",
-        P.reshape(P.reshape(x, shape=Attr("inner")), shape=Attr("shape")),
-        P.reshape(x, shape=Attr("shape")),
-        examples=({"x": F23, "inner": (3, 2), "shape": (6,)},),
-    ),
-    Rule(
-        "permute_nothing",
-        P.permute(x, perm=Attr("p")),
-        x,
-        when=lambda m: m.p == tuple(range(len(m.p))),
-        examples=({"x": F23, "p": (0, 1)},),
-    ),
-    Rule(
-        "permute_permute",
-        P.permute(P.permute(x, perm=Attr("p")), perm=Attr("q")),
-        P.permute(x, perm=lambda m: tuple(m.p[k] for k in m.q)),
-        examples=({"x": F4, "p": (1, 3, 0, 2), "q": (2, 0, 1, 3)}, {"x": F23, "p": (1, 0), "q": (1, 0)}),
-    ),
-    Rule(
-        "permute_units",
-        P.permute(x, perm=Attr("p")),
-        P.reshape(x, shape=lambda m: m.type.shape),
-        when=lambda m: fixed(m) and moves_only_units(m.p, m.x.shape),
-        examples=({"x": F4, "p": (0, 3, 1, 2)},),
-    ),
-    Rule(
-        "broadcast_nothing",
-        P.broadcast(x),
-        x,
-        when=unmoved,
-        examples=({"x": F23, "shape": (2, 3), "axes": (0, 1)},),
-    ),
-    Rule(
-        "broadcast_units",
-        P.broadcast(x),
-        P.reshape(x, shape=lambda m: m.type.shape),
-        when=lambda m: fixed(m) and m.type.size == m.x.aval.size and m.x.aval.ndim > 0,
-        examples=({"x": F23, "shape": (1, 2, 3, 1), "axes": (1, 2)},),
-    ),
-    Rule(
-        "broadcast_broadcast",
-        P.broadcast(
-            P.broadcast(x, shape=Attr("via"), axes=Attr("inner")), shape=Attr("shape"), axes=Attr("outer")
-        ),
-        P.broadcast(x, shape=Attr("shape"), axes=lambda m: tuple(m.outer[a] for a in m.inner)),
-        examples=({"x": F3, "via": (1, 3), "inner": (1,), "shape": (4, 2, 3), "outer": (1, 2)},),
-    ),
-    Rule(
-        "broadcast_reshape",
-        P.broadcast(P.reshape(x, shape=Attr("via")), shape=Attr("shape"), axes=Attr("axes")),
-        _broadcast_of_reshape,
-        examples=({"x": F3, "via": (3, 1), "shape": (2, 3, 4), "axes": (1, 2)},),
-    ),
-    Rule(
-        "permute_broadcast",
-        P.permute(P.broadcast(x, shape=Attr("via"), axes=Attr("axes")), perm=Attr("perm")),
-        _permute_of_broadcast,
-        examples=(
-            {"x": F23, "via": (2, 4, 3), "axes": (0, 2), "perm": (2, 1, 0)},
-            {"x": SCALAR, "via": (2, 4), "axes": (), "perm": (1, 0)},
-        ),
-    ),
-    Rule(
-        "reshape_filled",
-        P.reshape(P.broadcast(x, shape=Attr("via"), axes=()), shape=Attr("shape")),
-        P.broadcast(x, shape=Attr("shape"), axes=()),
-        examples=({"x": SCALAR, "via": (2, 3), "shape": (6,)},),
-    ),
-)
+    Rule("reshape_reshape", P.reshape(P.reshape(x, shape=Attr("inner")), "shape"), P.reshape(x, "shape"),
+         examples=({"x": F23, "inner": (3, 2), "shape": (6,)},)),
+    Rule("permute_nothing", P.permute(x, "perm"), x, when=lambda m: m.perm == tuple(range(len(m.perm))),
+         examples=({"x": F23, "perm": (0, 1)},)),
+    Rule("permute_permute", P.permute(P.permute(x, perm=Attr("p")), perm=Attr("q")),
+         P.permute(x, perm=lambda m: tuple(m.p[k] for k in m.q)),
+         examples=({"x": F4, "p": (1, 3, 0, 2), "q": (2, 0, 1, 3)}, {"x": F23, "p": (1, 0), "q": (1, 0)})),
+    Rule("permute_units", P.permute(x, "perm"), P.reshape(x, shape=lambda m: m.type.shape),
+         when=lambda m: fixed(m) and moves_only_units(m.perm, m.x.shape),
+         examples=({"x": F4, "perm": (0, 3, 1, 2)},)),
+    Rule("broadcast_nothing", P.broadcast(x), x, when=unmoved,
+         examples=({"x": F23, "shape": (2, 3), "axes": (0, 1)},)),
+    Rule("broadcast_units", P.broadcast(x), P.reshape(x, shape=lambda m: m.type.shape),
+         when=lambda m: fixed(m) and m.type.size == m.x.aval.size and m.x.aval.ndim > 0,
+         examples=({"x": F23, "shape": (1, 2, 3, 1), "axes": (1, 2)},)),
+    Rule("broadcast_broadcast",
+         P.broadcast(P.broadcast(x, shape=Attr("via"), axes=Attr("inner")), "shape", axes=Attr("outer")),
+         P.broadcast(x, "shape", axes=lambda m: tuple(m.outer[a] for a in m.inner)),
+         examples=({"x": F3, "via": (1, 3), "inner": (1,), "shape": (4, 2, 3), "outer": (1, 2)},)),
+    Rule("broadcast_reshape", P.broadcast(P.reshape(x, shape=Attr("via")), "shape", "axes"),
+         _broadcast_of_reshape, examples=({"x": F3, "via": (3, 1), "shape": (2, 3, 4), "axes": (1, 2)},)),
+    Rule("permute_broadcast", P.permute(P.broadcast(x, "axes", shape=Attr("via")), "perm"),
+         _permute_of_broadcast,
+         examples=({"x": F23, "via": (2, 4, 3), "axes": (0, 2), "perm": (2, 1, 0)},
+                   {"x": SCALAR, "via": (2, 4), "axes": (), "perm": (1, 0)})),
+    Rule("reshape_filled", P.reshape(P.broadcast(x, shape=Attr("via"), axes=()), "shape"),
+         P.broadcast(x, "shape", axes=()), examples=({"x": SCALAR, "via": (2, 3), "shape": (6,)},)),
+)  # fmt: skip
 
 
 # -- slice, pad, flip, concatenate ---------------------------------------------------------------------------
-def _slice_of_slice(m: Match) -> dict[str, tuple[int, ...]]:
+def _slice_of_slice(b: Builder, m: Match) -> Node:
     start = tuple(a + s * c for a, s, c in zip(m.start, m.step, m.start2, strict=True))
     step = tuple(s * t for s, t in zip(m.step, m.step2, strict=True))
     sizes = m.type.shape
     stop = tuple(a + (n - 1) * s + 1 if n else a for a, n, s in zip(start, sizes, step, strict=True))
-    return {"start": start, "stop": stop, "step": step}
+    return b.slice(m.x, start=start, stop=stop, step=step)
 
 
 def _slice_of_pad(b: Builder, m: Match) -> Node | None:
@@ -161,7 +119,7 @@ def _slice_of_pad(b: Builder, m: Match) -> Node | None:
         e > n or e < a for a, e, n in zip(start, stop, inner.shape, strict=True)
     ):
         return None
-    return b.slice(m.x, start=start, stop=stop, step=m.step)  # type: ignore[no-any-return]
+    return b.slice(m.x, start=start, stop=stop, step=m.step)
 
 
 def _slice_of_concatenate(b: Builder, m: Match) -> Node | None:
@@ -175,7 +133,7 @@ def _slice_of_concatenate(b: Builder, m: Match) -> Node | None:
             shift = [begin if k == m.axis else 0 for k in range(piece.aval.ndim)]
             start = tuple(a - s for a, s in zip(m.start, shift, strict=True))
             stop = tuple(a - s for a, s in zip(m.stop, shift, strict=True))
-            return b.slice(piece, start=start, stop=stop, step=m.step)  # type: ignore[no-any-return]
+            return b.slice(piece, start=start, stop=stop, step=m.step)
         begin = end
     return None
 
@@ -190,7 +148,7 @@ def _slice_of_broadcast(b: Builder, m: Match) -> Node | None:
             return None
     if any(m.x.shape[k] == 1 and m.type.shape[a] == 0 for k, a in enumerate(m.axes)):
         return None
-    return b.broadcast(m.x, shape=m.type.shape, axes=m.axes)  # type: ignore[no-any-return]
+    return b.broadcast(m.x, shape=m.type.shape, axes=m.axes)
 
 
 def _flip_of_broadcast(b: Builder, m: Match) -> Node | None:
@@ -207,7 +165,7 @@ def _pad_of_pad(b: Builder, m: Match) -> Node | None:
         return None
     low = tuple(a + c for a, c in zip(m.low, m.low2, strict=True))
     high = tuple(a + c for a, c in zip(m.high, m.high2, strict=True))
-    return b.pad(m.x, m.v, low=low, high=high, interior=m.interior)  # type: ignore[no-any-return]
+    return b.pad(m.x, m.v, low=low, high=high, interior=m.interior)
 
 
 def _flat_concatenate(b: Builder, m: Match) -> Node | None:
@@ -218,128 +176,48 @@ def _flat_concatenate(b: Builder, m: Match) -> Node | None:
     kept = [p for p in pieces if p.shape[m.axis] != 0] or pieces[:1]
     if len(kept) == len(m.xs) and all(a is c for a, c in zip(kept, m.xs, strict=True)):
         return None
-    return b.concatenate(*kept, axis=m.axis)  # type: ignore[no-any-return]
+    return b.concatenate(*kept, axis=m.axis)
 
 
-_SLICED = {"start": Attr("start"), "stop": Attr("stop"), "step": Attr("step")}
-_PADDED = {"low": Attr("low"), "high": Attr("high"), "interior": Attr("interior")}
+_SLICED = ("start", "stop", "step")
+_PADDED = ("low", "high", "interior")
 
 PIECES = (
-    Rule(
-        "slice_all",
-        P.slice(x),
-        x,
-        when=unmoved,
-        examples=({"x": F23, "start": (0, 0), "stop": (2, 3), "step": (1, 1)},),
-    ),
-    Rule(
-        "slice_slice",
-        P.slice(
-            P.slice(x, start=Attr("start"), stop=Attr("stop"), step=Attr("step")),
-            start=Attr("start2"),
-            stop=Attr("stop2"),
-            step=Attr("step2"),
-        ),
-        P.slice(
-            x,
-            start=lambda m: _slice_of_slice(m)["start"],
-            stop=lambda m: _slice_of_slice(m)["stop"],
-            step=lambda m: _slice_of_slice(m)["step"],
-        ),
-        when=fixed,
-        examples=(
-            {
-                "x": ROW,
-                "start": (1,),
-                "stop": (9,),
-                "step": (2,),
-                "start2": (1,),
-                "stop2": (4,),
-                "step2": (2,),
-            },
-        ),
-    ),
-    Rule(
-        "slice_pad",
-        P.slice(P.pad(x, v, **_PADDED), **_SLICED),
-        _slice_of_pad,
-        examples=(
-            {
-                "x": ROW,
-                "v": SCALAR,
-                "low": (2,),
-                "high": (1,),
-                "interior": (0,),
-                "start": (3,),
-                "stop": (8,),
-                "step": (2,),
-            },
-        ),
-    ),
-    Rule(
-        "slice_concatenate",
-        P.slice(P.concatenate(Rest("xs"), axis=Attr("axis")), **_SLICED),
-        _slice_of_concatenate,
-        examples=({"xs": (F23, F23), "axis": 0, "start": (2, 0), "stop": (4, 3), "step": (1, 2)},),
-    ),
-    Rule(
-        "slice_broadcast",
-        P.slice(P.broadcast(x, shape=Attr("shape"), axes=Attr("axes")), **_SLICED),
-        _slice_of_broadcast,
-        examples=({"x": F3, "shape": (4, 3), "axes": (1,), "start": (1, 0), "stop": (4, 3), "step": (2, 1)},),
-    ),
-    Rule(
-        "pad_nothing",
-        P.pad(x, v),
-        x,
-        when=unmoved,
-        examples=({"x": F23, "v": SCALAR, "low": (0, 0), "high": (0, 0), "interior": (0, 0)},),
-    ),
-    Rule(
-        "pad_pad",
-        P.pad(P.pad(x, v, low=Attr("low2"), high=Attr("high2"), interior=Attr("interior2")), v, **_PADDED),
-        _pad_of_pad,
-        examples=(
-            {
-                "x": ROW,
-                "v": SCALAR,
-                "low": (1,),
-                "high": (0,),
-                "interior": (0,),
-                "low2": (2,),
-                "high2": (3,),
-                "interior2": (0,),
-            },
-        ),
-    ),
-    Rule(
-        "flip_flip",
-        P.flip(P.flip(x, axes=Attr("inner")), axes=Attr("outer")),
-        P.flip(x, axes=lambda m: tuple(sorted(set(m.inner) ^ set(m.outer)))),
-        examples=({"x": F23, "inner": (0, 1), "outer": (1,)}, {"x": F23, "inner": (1,), "outer": (1,)}),
-    ),
-    Rule(
-        "flip_nothing",
-        P.flip(x, axes=Attr("axes")),
-        x,
-        when=lambda m: concrete(m.x.aval) and all(m.x.shape[a] <= 1 for a in m.axes),
-        examples=({"x": F1, "axes": (0,)}, {"x": F23, "axes": ()}),
-    ),
-    Rule(
-        "flip_broadcast",
-        P.flip(P.broadcast(x, shape=Attr("shape"), axes=Attr("axes")), axes=Attr("flipped")),
-        _flip_of_broadcast,
-        examples=({"x": F23, "shape": (2, 4, 3), "axes": (0, 2), "flipped": (1, 2)},),
-    ),
+    Rule("slice_all", P.slice(x), x, when=unmoved,
+         examples=({"x": F23, "start": (0, 0), "stop": (2, 3), "step": (1, 1)},)),
+    Rule("slice_slice",
+         P.slice(P.slice(x, *_SLICED), start=Attr("start2"), stop=Attr("stop2"), step=Attr("step2")),
+         _slice_of_slice, when=fixed,
+         examples=({"x": ROW, "start": (1,), "stop": (9,), "step": (2,),
+                    "start2": (1,), "stop2": (4,), "step2": (2,)},)),
+    Rule("slice_pad", P.slice(P.pad(x, v, *_PADDED), *_SLICED), _slice_of_pad,
+         examples=({"x": ROW, "v": SCALAR, "low": (2,), "high": (1,), "interior": (0,),
+                    "start": (3,), "stop": (8,), "step": (2,)},)),
+    Rule("slice_concatenate", P.slice(P.concatenate(Rest("xs"), "axis"), *_SLICED), _slice_of_concatenate,
+         examples=({"xs": (F23, F23), "axis": 0, "start": (2, 0), "stop": (4, 3), "step": (1, 2)},)),
+    Rule("slice_broadcast", P.slice(P.broadcast(x, "shape", "axes"), *_SLICED), _slice_of_broadcast,
+         examples=({"x": F3, "shape": (4, 3), "axes": (1,),
+                    "start": (1, 0), "stop": (4, 3), "step": (2, 1)},)),
+    Rule("pad_nothing", P.pad(x, v), x, when=unmoved,
+         examples=({"x": F23, "v": SCALAR, "low": (0, 0), "high": (0, 0), "interior": (0, 0)},)),
+    Rule("pad_pad",
+         P.pad(P.pad(x, v, low=Attr("low2"), high=Attr("high2"), interior=Attr("interior2")), v, *_PADDED),
+         _pad_of_pad,
+         examples=({"x": ROW, "v": SCALAR, "low": (1,), "high": (0,), "interior": (0,),
+                    "low2": (2,), "high2": (3,), "interior2": (0,)},)),
+    Rule("flip_flip", P.flip(P.flip(x, axes=Attr("inner")), axes=Attr("outer")),
+         P.flip(x, axes=lambda m: tuple(sorted(set(m.inner) ^ set(m.outer)))),
+         examples=({"x": F23, "inner": (0, 1), "outer": (1,)}, {"x": F23, "inner": (1,), "outer": (1,)})),
+    Rule("flip_nothing", P.flip(x, "axes"), x,
+         when=lambda m: concrete(m.x.aval) and all(m.x.shape[a] <= 1 for a in m.axes),
+         examples=({"x": F1, "axes": (0,)}, {"x": F23, "axes": ()})),
+    Rule("flip_broadcast", P.flip(P.broadcast(x, "shape", "axes"), axes=Attr("flipped")), _flip_of_broadcast,
+         examples=({"x": F23, "shape": (2, 4, 3), "axes": (0, 2), "flipped": (1, 2)},)),
     Rule("concatenate_one", P.concatenate(x), x, examples=({"x": F23, "axis": 0},)),
-    Rule(
-        "concatenate_flat",
-        P.concatenate(Rest("xs"), axis=Attr("axis")),
-        _flat_concatenate,
-        when=lambda m: concrete(*(n.aval for n in m.xs)),
-        examples=({"xs": (F23, TensorType(float32, (0, 3)), F1), "axis": 0},),
-    ),
-)
+    Rule("concatenate_flat", P.concatenate(Rest("xs"), "axis"), _flat_concatenate,
+         when=lambda m: concrete(*(n.aval for n in m.xs)),
+         examples=({"xs": (F23, TensorType(float32, (0, 3)), F1), "axis": 0},)),
+)  # fmt: skip
 
 
 # -- casts ---------------------------------------------------------------------------------------------------
@@ -387,29 +265,18 @@ _CAST_EXAMPLES = tuple(
 
 CASTS = (
     Rule("cast_nothing", P.cast(x), x, when=unmoved, examples=({"x": F23, "dtype": float32},)),
-    Rule(
-        "cast_cast",
-        P.cast(P.cast(x, dtype=Attr("via")), dtype=Attr("to")),
-        P.cast(x, dtype=Attr("to")),
-        when=_casts_join,
-        examples=_CAST_EXAMPLES,
-    ),
+    Rule("cast_cast", P.cast(P.cast(x, dtype=Attr("via")), dtype=Attr("to")), P.cast(x, dtype=Attr("to")),
+         when=_casts_join, examples=_CAST_EXAMPLES),
     Rule("bitcast_nothing", P.bitcast(x), x, when=unmoved, examples=({"x": F23, "dtype": float32},)),
-    Rule(
-        "bitcast_bitcast",
-        P.bitcast(P.bitcast(x, dtype=Attr("via")), dtype=Attr("to")),
-        P.bitcast(x, dtype=Attr("to")),
-        examples=({"x": F23, "via": int32, "to": float32},),
-    ),
-    Rule(
-        "cast_of_flag_back",
-        P.ne(P.cast(x), Full(0.0)),
-        x,
-        when=lambda m: m.x.dtype.is_bool,
-        examples=({"x": TensorType(bool_, (2, 3)), "dtype": float32},),
-    ),
-)
+    Rule("bitcast_bitcast", P.bitcast(P.bitcast(x, dtype=Attr("via")), dtype=Attr("to")),
+         P.bitcast(x, dtype=Attr("to")), examples=({"x": F23, "via": int32, "to": float32},)),
+    Rule("cast_of_flag_back", P.ne(P.cast(x), Full(0.0)), x, when=lambda m: m.x.dtype.is_bool,
+         examples=({"x": TensorType(bool_, (2, 3)), "dtype": float32},)),
+)  # fmt: skip
 
-MARKS = (Rule("stop_gradient_done", P.stop_gradient(x), x, examples=({"x": F23},)),)
+MARKS = (
+    Rule("stop_gradient_done", P.stop_gradient(x), x, examples=({"x": F23},)),
+    Rule("straight_through_done", P.straight_through(x, y), x, examples=({"x": F23, "y": F23},)),
+)
 
 VIEWS = (*SHAPES, *PIECES, *CASTS)

@@ -20,17 +20,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stratal.base.dtypes import int32
+from stratal.base.fallback import skippable, unchanged
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
-from stratal.graph.node import Node, rebuild
+from stratal.graph.node import Node, rebuild, topological
 from stratal.ops.control.regions import is_zero
-from stratal.ops.elementwise.choice import Select
-from stratal.ops.elementwise.conversion import Cast
+from stratal.ops.elementwise.conversion import Cast, Select
 from stratal.ops.families import Elementwise
 from stratal.ops.indexing.segments import MOST
 from stratal.optimize.prologue import decided_alone
-from stratal.optimize.rewrite import with_roots
-from stratal.optimize.views import reshaped
+from stratal.optimize.rewrite import reshaped, with_roots
 
 MANY = 1 << 12  # indices, and
 MUCH = 1 << 18  # elements, whose sum repays sorting the indices
@@ -44,6 +43,7 @@ class Order:
     by_place: bool = False
 
 
+@skippable(unchanged)
 def sort_scatters(graph: Graph) -> Graph:
     """Sum many slices into rows in the order of the rows, not of the slices.
 
@@ -162,14 +162,7 @@ def _sorted(node: Node, moved: Node, order: Order) -> Node:
 def _in_order(b: Builder, x: Node, place: Mapping[Node, Node]) -> Node:
     """Return slices made of what was carried along."""
     made: dict[Node, Node] = {}
-    stack = [x]
-    while stack:
-        node = stack[-1]
-        below = [i for i in node.inputs if i not in made] if _elementwise(node) else []
-        if below:
-            stack += below
-            continue
-        stack.pop()
+    for node in topological([x], stop=lambda n: not _elementwise(n)):
         if _elementwise(node):
             made[node] = rebuild(node, (made[i] for i in node.inputs))
         elif _gathers_slices(node):

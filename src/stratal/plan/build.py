@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from stratal.base.artifact import (
-    Branch,
     Command,
     Copy,
     Executable,
@@ -17,17 +16,20 @@ from stratal.base.artifact import (
     Once,
     Value,
     While,
+    bodies,
 )
 from stratal.base.source import SourceLine
 from stratal.base.target import Target
 from stratal.base.tuning import UNTUNED, Records
 from stratal.graph.graph import Graph
+from stratal.graph.node import Node
 from stratal.memory.plan import live_minimum, round_up
-from stratal.plan.names import kernel_name, tactic_name
+from stratal.plan.fallback import Fallback
 from stratal.plan.record import FORMAT, JSON, Plan
 from stratal.plan.text import nested
 from stratal.plan.work import Work, anchored
 from stratal.schedule.draft import Draft
+from stratal.schedule.result import Scheduled
 
 MOST_LINES = 4
 
@@ -42,6 +44,7 @@ class Compilation(NamedTuple):
     fused: bool = True
     winograd: bool = True  # whether convolutions could use that algorithm
     records: Records = UNTUNED  # measurements that decided
+    fallbacks: tuple[Fallback, ...] = ()  # what failed and was compiled with less ambition
 
 
 def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilation) -> Plan:
@@ -49,6 +52,9 @@ def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilat
     commands = _Commands(draft, executable, made.target).of(executable.commands, 1)
     host_calls = sum(1 for c, _ in nested(commands) if c["do"] == "host")
     states = [executable.inputs[k] for k in executable.states]
+    failed = [
+        {"stage": f.stage, "error": f.error, "outcome": f.outcome, **_from(f.where)} for f in made.fallbacks
+    ]
     return Plan({
         "format": FORMAT,
         "name": graph.name,
@@ -56,6 +62,7 @@ def make_plan(graph: Graph, draft: Draft, executable: Executable, made: Compilat
         "target": made.target.name,
         "threads": executable.threads,
         "overrides": list(made.overrides),
+        **({"fallbacks": failed} if failed else {}),
         "inputs": list(executable.inputs),
         "states": states,
         "outputs": list(executable.outputs),
@@ -80,25 +87,22 @@ def memory_of(executable: Executable) -> dict[str, int]:
         "scratch_bytes": round_up(executable.scratch_bytes) * executable.threads,
         "constant_bytes": sum(round_up(len(c)) for c in executable.constants),
     }
-    if executable.kept_bytes:
-        parts["kept_bytes"] = executable.kept_bytes
+    if executable.persistent_bytes:
+        parts["persistent_bytes"] = executable.persistent_bytes
     live = live_minimum(values, executable.commands, executable.outputs)
     return parts | {"planned_peak_bytes": sum(parts.values()), "live_minimum_bytes": live}
 
 
 def _value(value: Value) -> JSON:
     row: JSON = {"type": str(value.type), "strides": list(value.strides), "home": value.home}
-    if value.home in ("arena", "kept"):
-        row["offset"] = value.offset
-    else:
-        row["index"] = value.index
-    if value.alias is not None:
-        row["alias"] = value.alias
-    if value.row is not None:
-        row["row"] = value.row
-    if value.label:
-        row["label"] = value.label
-    return row | _from(value.where)
+    planned = value.home in ("arena", "persistent")
+    row |= {"offset": value.offset} if planned else {"index": value.index}
+    return row | _given(alias=value.alias, row=value.row, label=value.label or None) | _from(value.where)
+
+
+def _given(**fields: Any) -> JSON:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _from(where: Iterable[SourceLine]) -> JSON:
@@ -129,36 +133,21 @@ class _Commands:
             moved = {"reads": [command.source], "writes": [command.target], "label": command.label}
             return {"do": "copy", **moved, **self._cost(command, times)}
         if isinstance(command, Loop):
-            row: JSON = {
-                "do": "loop",
-                "label": command.label,
-                "trips": command.trips,
-                "counter": command.counter,
-            }
-            if command.trips_value is not None:
-                row["trips_value"] = command.trips_value
-            if command.reverse:
-                row["reverse"] = True
+            row = {"do": "loop", "label": command.label, "trips": command.trips, "counter": command.counter}
+            row |= _given(trips_value=command.trips_value, reverse=command.reverse or None)
             return {**row, "body": self.of(command.body, times * max(command.trips, 1))}
         if isinstance(command, Once):  # a run that finds it done takes no time for it
-            held = [self.executable.inputs[k] for k in self.executable.held]
-            return {"do": "once", "held": held, "body": self.of(command.body, 0)}
-        row = {"do": "while" if isinstance(command, While) else "branch", "predicate": command.predicate}
-        row["label"] = command.label
-        if isinstance(command, While):
-            return {
-                **row,
-                "condition": self.of(command.condition, times),
-                "body": self.of(command.body, times),
-            }
-        assert isinstance(command, Branch)
-        return {**row, "then": self.of(command.then, times), "otherwise": self.of(command.otherwise, times)}
+            frozen = [self.executable.inputs[k] for k in self.executable.frozen]
+            return {"do": "once", "frozen": frozen, "body": self.of(command.body, 0)}
+        kind = "while" if isinstance(command, While) else "branch"
+        held = {name: self.of(body, times) for name, body in bodies(command).items()}
+        return {"do": kind, "predicate": command.predicate, "label": command.label, **held}
 
     def _kernel(self, launch: Launch, times: int) -> JSON:
         self.number += 1
         scheduled = self.draft.kernels[launch.kernel]
         members = anchored(self.draft.groups.get(id(launch)), scheduled.tactic)
-        row: JSON = {
+        row = {
             "do": "kernel",
             "number": self.number,
             "name": self._name(launch),
@@ -169,10 +158,7 @@ class _Commands:
             "writes": list(launch.writes),
             "chunks": launch.chunks,
         }
-        if launch.ints:
-            row["ints"] = list(launch.ints)
-        if launch.floats:
-            row["floats"] = list(launch.floats)
+        row |= _given(ints=list(launch.ints) or None, floats=list(launch.floats) or None)
         return row | _from(launch.where) | self._cost(launch, times)
 
     def _name(self, launch: Launch) -> str:
@@ -195,10 +181,12 @@ class _Commands:
     def _host(self, host: Host, times: int) -> JSON:
         group = self.draft.groups.get(id(host))
         row: JSON = {"do": "host", "op": host.label, "reads": list(host.reads), "writes": list(host.writes)}
-        if group is not None:
+        if group is None:
+            row["why"] = "what compiles it failed"
+        else:
             (node,) = group.members
-            row["op"] = _operation(str(node.op))
-            row["why"] = node.op.host_reason(*(i.aval for i in node.inputs))
+            row["op"] = str(node.op).split(" at 0x")[0]  # addresses differ between processes
+            row["why"] = node.op.host_reason(*(i.aval for i in node.inputs)) or group.why
         return row | _from(host.where) | self._cost(host, times)
 
     def _cost(self, command: Command, times: int) -> JSON:
@@ -218,6 +206,49 @@ class _Commands:
         return figures
 
 
-def _operation(text: str) -> str:
-    """Return an op's text without the addresses of Python objects, which differ between processes."""
-    return text.split(" at 0x")[0] if " at 0x" in text else text
+# -- names ---------------------------------------------------------------------------------------------------
+MOST_PARTS = 4
+
+
+def kernel_name(label: str, members: Sequence[Node], updated: Sequence[Value]) -> str:
+    """Return a short name: composites and single ops in order, then the states written."""
+    parts = list(dict.fromkeys(_part(m) for m in members)) or [label or "kernel"]
+    if updated and len(parts) > 1:
+        scoped = {_part(m): any(line.scope for line in m.where) for m in members}
+        parts = [p for p, is_composite in scoped.items() if is_composite] or parts[:1]
+    shown = (
+        parts
+        if len(parts) <= MOST_PARTS
+        else [*parts[: MOST_PARTS - 1], f"{len(parts) - MOST_PARTS + 1} more"]
+    )
+    return "+".join(shown) + _updates(updated)
+
+
+def _part(node: Node) -> str:
+    """Return the outermost composite a node was built in, or its op."""
+    return next((line.scope[0] for line in node.where if line.scope), node.op.name)
+
+
+def _updates(updated: Sequence[Value]) -> str:
+    if not updated:
+        return ""
+    plain = [v.label for v in updated if v.label and "[" not in v.label and v.label != "grad"]
+    first = plain[0] if plain else updated[0].label or "state"
+    rest = f" +{len(updated) - 1}" if len(updated) > 1 else ""
+    return f" -> {first}{rest}"
+
+
+def tactic_name(scheduled: Scheduled, members: Sequence[Node]) -> str:
+    """Return the tactic with its parameters; of a contraction, the anchor op and the register tile."""
+    kernel = scheduled.kernel
+    if scheduled.tactic == "contract":
+        tile = next((b for b in kernel.local if b.name == "acc"), None)
+        sizes = [str(n) for n in tile.shape if n > 1] if tile is not None else []
+        anchor = members[0].op.name if members else "contract"
+        return f"{anchor} {'x'.join(sizes) or '1'}"
+    for step in reversed(scheduled.steps):
+        if step.startswith("lanes("):
+            return f"{scheduled.tactic} {step.removeprefix('lanes(').replace(')', '')}"
+        if step.startswith("kept axis in "):
+            return f"{scheduled.tactic} {step.removeprefix('kept axis in ')}"
+    return scheduled.tactic

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Once, Value, While
+from stratal.base.artifact import Command, Copy, Host, Launch, Loop, Once, Value, While, bodies
 from stratal.base.source import SourceLine
 
 
@@ -21,7 +21,7 @@ def program_to_text(values: Sequence[Value], commands: Sequence[Command]) -> str
 
 def value_to_text(value: Value) -> str:
     """Print one value with its home and whose memory it shares."""
-    planned = value.home in ("arena", "kept")
+    planned = value.home in ("arena", "persistent")
     place = f"{value.home} +{value.offset}" if planned and value.offset >= 0 else value.home
     if not planned:
         place += f" {value.index}"
@@ -49,7 +49,7 @@ def commands_to_text(commands: Sequence[Command], indent: str = "") -> Iterator[
             yield f"{indent}loop {c.trips} times{limit}, counting %{c.counter}{way}:"
             yield from commands_to_text(c.body, inner)
         elif isinstance(c, Once):
-            yield f"{indent}once, and again after a held input has changed:"
+            yield f"{indent}once, and again after a frozen input has changed:"
             yield from commands_to_text(c.body, inner)
         elif isinstance(c, While):
             yield f"{indent}while:"
@@ -90,13 +90,7 @@ def relaunch(
             new = dataclasses.replace(c, kernel=symbol, chunks=chunks, scratch_bytes=scratch)
             made[id(c)] = new
             c = new
-        elif isinstance(c, (Loop, Once)):
-            c = dataclasses.replace(c, body=relaunch(c.body, changed, made))
-        elif isinstance(c, While):
-            condition, body = relaunch(c.condition, changed, made), relaunch(c.body, changed, made)
-            c = dataclasses.replace(c, condition=condition, body=body)
-        elif isinstance(c, Branch):
-            then, otherwise = relaunch(c.then, changed, made), relaunch(c.otherwise, changed, made)
-            c = dataclasses.replace(c, then=then, otherwise=otherwise)
+        elif held := bodies(c):
+            c = dataclasses.replace(c, **{n: relaunch(body, changed, made) for n, body in held.items()})  # type: ignore[arg-type]
         kept.append(c)
     return tuple(kept)

@@ -9,6 +9,7 @@ explain("decisions")   every decision, in the order it was made
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
@@ -27,7 +28,6 @@ from stratal.plan.build import Compilation
 from stratal.plan.record import JSON, Plan
 from stratal.plan.text import count, plural, shorten, signature, size
 from stratal.schedule.draft import Draft
-from stratal.schedule.result import Scheduled
 
 TOPICS: Final = ("kernels", "memory", "graph", "decisions")
 STAGES: Final = {
@@ -169,28 +169,16 @@ def _kernel_lines(program: Explained, row: JSON, launch: Launch) -> Iterator[str
     group = program.draft.groups.get(id(launch))
     yield f"  {row['number']:>3}  {row['name']}{_from(row)}"
     if row["ops"]:
-        yield f"       computes {_counted(row['ops'])}"
+        counts = Counter[str](row["ops"]).items()
+        yield f"       computes {', '.join(op if n == 1 else f'{op} x{n}' for op, n in counts)}"
     if group is not None and group.why and row["ops"]:
         yield f"       apart because {group.why}"
-    yield f"       {row['tactic']}, {plural(row['chunks'], 'chunk')}; {_traffic(row)}; {_steps(scheduled)}"
+    traffic = f"{count(row['flops'])}, reads {size(row['read_bytes'])}, writes {size(row['written_bytes'])}"
+    steps = plural(len(scheduled.steps), "schedule step") if scheduled.steps else "no schedule"
+    yield f"       {row['tactic']}, {plural(row['chunks'], 'chunk')}; {traffic}; {steps}"
     over = _taken_over(program, launch)
     if over:
         yield f"       writes over {', '.join(over)}"
-
-
-def _counted(ops: Sequence[str]) -> str:
-    counts: dict[str, int] = {}
-    for op in ops:
-        counts[op] = counts.get(op, 0) + 1
-    return ", ".join(op if n == 1 else f"{op} x{n}" for op, n in counts.items())
-
-
-def _traffic(row: JSON) -> str:
-    return f"{count(row['flops'])}, reads {size(row['read_bytes'])}, writes {size(row['written_bytes'])}"
-
-
-def _steps(scheduled: Scheduled) -> str:
-    return plural(len(scheduled.steps), "schedule step") if scheduled.steps else "no schedule"
 
 
 def _taken_over(program: Explained, launch: Launch) -> list[str]:
@@ -231,7 +219,7 @@ def explain_kernel(program: Explained, number: int, *, llvm: bool = False, assem
 
 def _value(program: Explained, id_: int) -> str:
     value = program.executable.values[id_]
-    planned = value.home in ("arena", "kept")
+    planned = value.home in ("arena", "persistent")
     home = f"{value.home} +{value.offset}" if planned else value.home
     return f"%{id_} {value.label or value.type} in {home}{_at(value.where)}"
 
@@ -258,8 +246,9 @@ def _scalar(node: Node) -> str:
 
 
 def _computed(node: Node) -> str:
+    types = [i.aval for i in node.inputs]
     try:
-        lowered = node.op.lower(*(i.aval for i in node.inputs))
+        lowered = None if node.op.host_reason(*types) else node.op.lower(*types)
     except StratalError:
         return ""
     return str(lowered) if isinstance(lowered, Compute) else ""

@@ -1,6 +1,7 @@
 """The plan of one program: a JSON value that can be printed, saved, loaded, compared and named by its hash.
 
     name, graph (digest), target, threads, overrides
+    fallbacks                 what failed and was compiled with less ambition: stage, error, outcome, from
     inputs, states, outputs   numbers of values
     values                    type, strides, home, index or offset, alias, label, from
     constants                 digests, in order
@@ -23,14 +24,14 @@ from functools import cached_property
 from typing import Any, Final
 
 from stratal.base.errors import FormatError
-from stratal.plan.text import BODIES, nested, plan_to_text
+from stratal.plan.text import BODIES, estimated_seconds, nested, plan_to_text
 
 FORMAT: Final = 1
 JSON = dict[str, Any]
 _LASTING: Final = ("format", "target", "inputs", "states", "outputs", "constants", "overrides")
 _LASTING_VALUE: Final = ("type", "strides", "home", "index", "offset", "alias")
 _LASTING_COMMAND: Final = (
-    "do", "held", "symbol", "op", "reads", "writes", "chunks", "ints", "floats",
+    "do", "frozen", "symbol", "op", "reads", "writes", "chunks", "ints", "floats",
     "trips", "trips_value", "counter", "reverse", "predicate",
 )  # fmt: skip
 
@@ -84,9 +85,7 @@ class Plan:
     @property
     def estimated_seconds(self) -> float:
         """What the roofline gives one run; loops of unknown length count one trip."""
-        return float(
-            sum(c["seconds"] * c["times"] for c, _ in nested(self._value["commands"]) if "seconds" in c)
-        )
+        return estimated_seconds(self._value["commands"])
 
     def __getitem__(self, key: str) -> Any:
         return self._value[key]

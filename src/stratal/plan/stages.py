@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +24,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 from stratal.base import settings
 from stratal.base.artifact import Executable
-from stratal.base.errors import CompilerError, StratalError, VerifyError
+from stratal.base.errors import CompilerError, StratalError
+from stratal.base.faults import failure_folder, is_fault
 from stratal.base.log import DecisionLog, decide
+from stratal.base.source import during
 from stratal.graph.graph import Graph, graph_to_text, verify
 from stratal.graph.partition import Partition
 from stratal.loops.stmt import kernel_to_text
@@ -147,7 +148,7 @@ class Record:
         rule = f"compiler: {self.graph.name} failed after stage {name!r}"
         hint = "this is a fault of Stratal; "
         try:
-            base = self.dump or Path(tempfile.mkdtemp(prefix="stratal-failure-"))
+            base = self.dump or failure_folder()
             path = offending(value, self.graph).write(base / self.folder)
             hint += f"`{_environment()}stratal explain {path}` reproduces it"
         except OSError as unwritten:
@@ -188,17 +189,13 @@ def _texts(name: str, again: str, value: object) -> Iterator[tuple[str, str]]:
 def recording(graph: Graph) -> Iterator[Record]:
     """Follow one compilation; a failure that is the compiler's own becomes one that can be reproduced."""
     record = Record(graph)
-    token = _RECORD.set(record)
     try:
-        yield record
-    except (VerifyError, CompilerError) as error:
-        raise record.failed(error) from error
-    except (StratalError, MemoryError, OSError):
-        raise
+        with during(_RECORD, record):
+            yield record
     except Exception as error:
+        if isinstance(error, OSError) or not is_fault(error):
+            raise
         raise record.failed(error) from error
-    finally:
-        _RECORD.reset(token)
 
 
 def stage(name: str, value: T) -> T:
@@ -208,6 +205,11 @@ def stage(name: str, value: T) -> T:
         return value
     passed: T = record.pass_on(name, value)
     return passed
+
+
+def strict() -> bool:
+    """Return whether what fails is raised: asked for, or somebody verifies or edits stages."""
+    return settings.strict.value or settings.verify.value or settings.override.value is not None
 
 
 def in_force() -> bool:

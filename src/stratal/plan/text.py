@@ -26,7 +26,7 @@ def nested(commands: Sequence[JSON], depth: int = 0) -> Iterator[tuple[JSON, int
 
 def plan_to_text(plan: JSON, hash_: str, *, lasting: bool = False) -> str:
     """Print a plan. `lasting` leaves out what differs from run to run: the compile time and the cache."""
-    rows = list(_rows(plan, plan["commands"], 0, _total(plan["commands"])))
+    rows = list(_rows(plan, plan["commands"], 0, estimated_seconds(plan["commands"])))
     lines = [_title(plan, hash_), *_memory(plan, lasting), *_table(rows)]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -47,7 +47,8 @@ def _argument(value: JSON) -> str:
 
 
 def _title(plan: JSON, hash_: str) -> str:
-    kernels, host = _count(plan["commands"], "kernel"), plan["calls"]["host"]
+    kernels = sum(c["do"] == "kernel" for c, _ in nested(plan["commands"]))
+    host = plan["calls"]["host"]
     parts = [plural(kernels, "kernel"), "1 native call"]
     if host:
         parts.append(f"{plural(host, 'host call')} inside it")
@@ -62,7 +63,7 @@ def _memory(plan: JSON, lasting: bool) -> list[str]:
         f"state {size(memory['state_bytes'])}" + _in_place(plan),
         *(
             f"{k} {size(memory[f'{k}_bytes'])}"
-            for k in ("input", "output", "scratch", "constant", "kept")
+            for k in ("input", "output", "scratch", "constant", "persistent")
             if memory.get(f"{k}_bytes")
         ),
         f"in all {size(memory['planned_peak_bytes'])}",
@@ -72,13 +73,16 @@ def _memory(plan: JSON, lasting: bool) -> list[str]:
     if not lasting:
         cached = f"{made['cached']} of {plural(made['kernels'], 'kernel')} from cache"
         took = f"compiled in {duration(made['seconds'])} ({cached})"
-        lines.append(f"  {took}   estimated {duration(_total(plan['commands']) or 0.0)} a run")
+        lines.append(f"  {took}   estimated {duration(estimated_seconds(plan['commands']) or 0.0)} a run")
     if plan["calls"]["host"]:
         lines.append(
             "  host calls run Python: one call, memory and equal bits are promised for the rest alone"
         )
     if plan["overrides"]:
         lines.append("  overridden by hand: " + ", ".join(plan["overrides"]))
+    for row in plan.get("fallbacks", ()):
+        where = f"  [{', '.join(row['from'])}]" if row.get("from") else ""
+        lines.append(f"  {row['stage']} failed: {row['outcome']}{where}: {row['error']}")
     return lines
 
 
@@ -102,8 +106,8 @@ def _rows(plan: JSON, commands: Sequence[JSON], depth: int, total: float) -> Ite
             yield pad + _loop(plan, c)
             yield from _rows(plan, c["body"], inner, total)
         elif c["do"] == "once":
-            again = f", and again after one of {plural(len(c['held']), 'held input')} has changed"
-            yield f"{pad}once" + (again if c["held"] else "")
+            again = f", and again after one of {plural(len(c['frozen']), 'frozen input')} has changed"
+            yield f"{pad}once" + (again if c["frozen"] else "")
             yield from _rows(plan, c["body"], inner, total)
         elif c["do"] == "while":
             yield f"{pad}while %{c['predicate']}, found by"
@@ -158,12 +162,9 @@ def _table(rows: Sequence[tuple[str, ...] | str]) -> list[str]:
     return lines
 
 
-def _total(commands: Sequence[JSON]) -> float:
+def estimated_seconds(commands: Sequence[JSON]) -> float:
+    """Return the estimated time of a run; loops of unknown length count one trip."""
     return float(sum(c["seconds"] * c["times"] for c, _ in nested(commands) if "seconds" in c))
-
-
-def _count(commands: Sequence[JSON], what: str) -> int:
-    return sum(1 for c, _ in nested(commands) if c["do"] == what)
 
 
 def plural(n: int, noun: str) -> str:

@@ -40,7 +40,10 @@ class Work:
         scheduled = self.draft.kernels[launch.kernel]
         if launch.kernel not in self._touched:
             self._touched[launch.kernel] = touched(scheduled.kernel)
-        read, written = (_bytes(sizes) for sizes in self._touched[launch.kernel])
+        read, written = (
+            float(sum(n * b.dtype.itemsize for b, n in sizes.items()))
+            for sizes in self._touched[launch.kernel]
+        )
         return Cost(
             sum(map(flops, anchored(self.draft.groups.get(id(launch)), scheduled.tactic))), read, written
         )
@@ -78,7 +81,3 @@ def touched(kernel: Kernel) -> tuple[Touched, Touched]:
         return {b: min(n, math.prod(b.shape)) for b, n in found.items()}
 
     return counted(reads), counted(writes)
-
-
-def _bytes(sizes: Touched) -> float:
-    return float(sum(n * b.dtype.itemsize for b, n in sizes.items()))

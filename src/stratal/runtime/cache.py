@@ -2,12 +2,12 @@
 
     directory   0700, owned by this user, not a link; else it is not used
     entry       `MAGIC, blake2b of (key, payload), length, payload`, in a file named by the digest of the key
-    write       to a temporary file, then renamed: a reader sees all of an entry or none of it
+    write       to a draft (`base.files`), then renamed: a reader sees all of an entry or none of it
     size        when the sum passes the limit, the entries unused longest go, down to nine tenths of it
 
-An entry that is truncated, altered, of another key or of another owner counts as missing and is removed;
-the caller makes it again. A directory that cannot be used (full, read-only, not ours) costs one warning
-and no results; what a directory that cannot be written holds is still read.
+An entry that is truncated, altered, of another key or of another owner, or no plain file, counts as missing
+and is removed; the caller makes it again. A directory that cannot be used (full, read-only, not ours) costs
+one warning and no results; what a directory that cannot be written holds is still read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import hashlib
 import os
 import stat
 import struct
-import tempfile
 import threading
 import time
 import warnings
@@ -28,13 +27,23 @@ from typing import Final
 
 from stratal.base import settings
 from stratal.base.errors import CacheError
+from stratal.base.files import (
+    ABANDONED_S,
+    DRAFTS,
+    exists,
+    ignoring_os_errors,
+    make_folder,
+    open_plain,
+    refused_by_system,
+    remove_drafts,
+    replace_whole,
+)
 
 MAGIC: Final = b"stratal1"
 DIGEST_BYTES: Final = 32
 _HEADER: Final = struct.Struct(f"<{len(MAGIC)}s{DIGEST_BYTES}sQ")
 SUFFIX: Final = ".entry"
-TEMPORARY: Final = ".writing"
-ABANDONED_S: Final = 3600.0  # a temporary file this old belongs to a process that died
+TEMPORARY: Final = ".writing"  # what earlier versions wrote to
 KEEP_AFTER_EVICTION: Final = 0.9
 
 
@@ -84,19 +93,20 @@ class ObjectCache:
             return None
         path = self._path(key)
         try:
-            payload = _read_entry(path, key)
+            payload = _read_entry(path, key, self.limit_bytes)
         except FileNotFoundError:
             payload = None
-        except (CacheError, OSError):
+        except OSError as error:
+            if not isinstance(error, CacheError) and not refused_by_system(error):
+                raise
             self.counts.refused += 1
-            with contextlib.suppress(OSError):
-                path.unlink()
+            _remove(path)
             payload = None
         if payload is None:
             self.counts.misses += 1
         else:
             self.counts.hits += 1
-            with contextlib.suppress(OSError):
+            with ignoring_os_errors():
                 os.utime(path)  # the time of last use, for eviction
         return payload
 
@@ -108,11 +118,20 @@ class ObjectCache:
         try:
             _write_atomically(self.directory, self._path(key), header + payload)
         except OSError as error:
+            if isinstance(error, IsADirectoryError):
+                return False  # only this entry cannot be
+            if not refused_by_system(error):
+                raise
             self._read_only = self._complain("cannot be written", error)
             return False
         self.counts.writes += 1
         self._grown(len(header) + len(payload))
         return True
+
+    def drop(self, key: str) -> None:
+        """Remove what is stored under a key, if anything is."""
+        if self._usable():
+            _remove(self._path(key))
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return key -> payload for those keys that are stored."""
@@ -139,8 +158,7 @@ class ObjectCache:
             return 0
         entries = self._entries()
         for path, _, _ in entries:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            _remove(path)
         self._bytes = 0
         return len(entries)
 
@@ -157,6 +175,8 @@ class ObjectCache:
             try:
                 _open_directory(self.directory)
             except OSError as error:
+                if not isinstance(error, CacheError) and not refused_by_system(error):
+                    raise
                 self._failure = self._complain("cannot be used", error, warn=warn)
                 return False
             self._opened = True
@@ -187,9 +207,9 @@ class ObjectCache:
         """Return (path, time of last use, bytes) of every entry; clean up what dead writers left."""
         assert self.directory is not None
         found = []
-        with contextlib.suppress(OSError), os.scandir(self.directory) as listing:
+        with ignoring_os_errors(), os.scandir(self.directory) as listing:
             for item in listing:
-                with contextlib.suppress(OSError):
+                with ignoring_os_errors():
                     status = item.stat(follow_symlinks=False)
                     if item.name.endswith(SUFFIX):
                         found.append((Path(item.path), status.st_mtime, status.st_size))
@@ -207,7 +227,7 @@ class ObjectCache:
         for path, _, size in entries:
             if total <= self.limit_bytes * KEEP_AFTER_EVICTION:
                 break
-            with contextlib.suppress(OSError):  # another process was quicker
+            with ignoring_os_errors():  # another process was quicker
                 path.unlink()
                 self.counts.evictions += 1
             total -= size
@@ -222,36 +242,37 @@ def _digest(key: str, payload: bytes) -> bytes:
     return digest.digest()
 
 
-def _read_entry(path: Path, key: str) -> bytes:
+def _read_entry(path: Path, key: str, limit: int) -> bytes:
     """Return the payload of an entry file.
 
-    Raises: FileNotFoundError; CacheError for anything not as it was written.
+    Raises: FileNotFoundError; OSError for anything not as it was written, before what is too long is read.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
-    with open(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or _foreign(status):
+    file, status = open_plain(path)
+    with file:
+        if _foreign(status):
             raise CacheError("cache: an entry of somebody else", got=str(path))
-        data = file.read()
-    if len(data) < _HEADER.size:
-        raise CacheError("cache: a truncated entry", got=str(path))
-    magic, digest, length = _HEADER.unpack_from(data)
-    payload = data[_HEADER.size :]
-    if magic != MAGIC or length != len(payload) or digest != _digest(key, payload):
+        header, length = file.read(_HEADER.size), status.st_size - _HEADER.size
+        if len(header) < _HEADER.size or length > limit:
+            raise CacheError("cache: a truncated entry, or one that is too long", got=str(path))
+        magic, digest, expected = _HEADER.unpack(header)
+        payload = file.read(length) if magic == MAGIC and expected == length else None
+    if payload is None or digest != _digest(key, payload):
         raise CacheError("cache: a corrupt entry", got=str(path))
     return payload
 
 
+def _remove(path: Path) -> None:
+    with ignoring_os_errors():
+        try:
+            path.unlink()
+        except IsADirectoryError:
+            path.rmdir()
+
+
 def _write_atomically(directory: Path, path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(suffix=TEMPORARY, dir=directory)  # mode 0600
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    drafts = directory / DRAFTS
+    make_folder(drafts, 0o700)
+    replace_whole(path, [data], folder=drafts, mode=0o600, sync=False)
 
 
 def _foreign(status: os.stat_result) -> bool:
@@ -263,7 +284,7 @@ def _open_directory(directory: Path) -> None:
 
     Raises: OSError, or CacheError for one that cannot be trusted.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(directory.parent)
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
     status = os.lstat(directory)
@@ -278,6 +299,10 @@ def _open_directory(directory: Path) -> None:
                 os.unlink(item.path)
     if not os.access(directory, os.R_OK | os.X_OK):
         raise CacheError("cache: no access", got="it cannot be read")
+    drafts = directory / DRAFTS
+    if exists(drafts) and not stat.S_ISDIR(os.lstat(drafts).st_mode):
+        _remove(drafts)
+    remove_drafts(drafts)
 
 
 _shared: dict[tuple[Path | None, int], ObjectCache] = {}

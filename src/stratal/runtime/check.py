@@ -166,14 +166,14 @@ class CheckedRun:
 
     def _once(self, command: Once, path: Path) -> int:
         """Run a body that may be skipped: where it should be, it makes again what it made before."""
-        kept = self._blocks["kept"].payload
+        kept = self._blocks["persistent"].payload
         before = None if self._encoding.stale[0] else kept.copy()
         code = self._list(command.body, (*path, 0))
         if before is not None and not code and not np.array_equal(before, kept):
             raise VerifyError(
                 "runtime: what is prepared once would have come out otherwise now",
                 got=f"byte {int(np.flatnonzero(before != kept)[0])} of the kept memory differs",
-                hint="a held input was written, and nobody took notice of it",
+                hint="a frozen input was written, and nobody took notice of it",
             )
         return code
 

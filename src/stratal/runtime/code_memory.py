@@ -1,12 +1,12 @@
-"""Pages for code: written first, then protected; given back to the system when their owner dies."""
+"""Pages for code: written first, then protected; given back to the system when their owner dies, by
+an object of C: a finalizer in Python could swallow what a signal handler raises.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import os
-import sys
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -30,45 +30,34 @@ class CodeMemory:
     Raises: CompilerError where the system has none.
     """
 
-    __slots__ = ("_unmap", "address", "nbytes")
+    __slots__ = ("_pages", "address")
 
     def __init__(self, nbytes: int) -> None:
         if not 0 < nbytes <= MOST_BYTES:
             raise CompilerError("linker: no memory for object code", got=f"{nbytes} bytes")
-        system = _system()
-        self.nbytes: Final = -(-nbytes // PAGE) * PAGE
-        self._unmap: Final = system.munmap
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        address = system.mmap(None, self.nbytes, _READ | _WRITE, flags, -1, 0)
-        if address in (None, ctypes.c_void_p(-1).value):
-            raise _refused("no memory for object code")
-        self.address: Final[int] = address
+        try:
+            self._pages: Final = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise _refused("no memory for object code", error.errno) from None
+        self.address: Final = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._pages))
 
     def writable(self) -> memoryview:
-        """Return the bytes, for use before they are protected and while this object lives."""
-        return memoryview((ctypes.c_ubyte * self.nbytes).from_address(self.address)).cast("B")
+        """Return the bytes, for use before they are protected."""
+        return memoryview(self._pages)
 
     def protect(self, start: int, end: int, protection: Protection) -> None:
         """Say what may be done with the pages from `start` to `end`. Raises: CompilerError."""
-        if end > start and _system().mprotect(self.address + start, end - start, _PROTECTIONS[protection]):
-            raise _refused(f"pages may not be protected for {protection}")
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "address") and not ending():  # a thread may still be in the code; all goes at once
-            self._unmap(self.address, self.nbytes)
+        if end > start and _protect()(self.address + start, end - start, _PROTECTIONS[protection]):
+            raise _refused(f"pages may not be protected for {protection}", ctypes.get_errno())
 
 
-def _refused(what: str) -> CompilerError:
-    return CompilerError(f"linker: {what}", got=os.strerror(ctypes.get_errno()))
+def _refused(what: str, number: int | None) -> CompilerError:
+    return CompilerError(f"linker: {what}", got=os.strerror(number or 0))
 
 
 @lru_cache(maxsize=1)
-def _system() -> Any:
-    """Return the C library with the types of its functions for pages."""
-    system = ctypes.CDLL(None, use_errno=True)
-    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    system.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_int64]
-    system.mmap.restype = pointer
-    system.mprotect.argtypes = [pointer, size, number]
-    system.munmap.argtypes = [pointer, size]
-    return system
+def _protect() -> Any:
+    """Return the C library's `mprotect`."""
+    function = ctypes.CDLL(None, use_errno=True).mprotect
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return function

@@ -50,7 +50,7 @@ class Memory:
     """The memory a program owns besides its outputs; `scratch_stride` bytes belong to each thread."""
 
     arena: Array
-    kept: Array
+    persistent: Array
     constants: Array
     scratch: Array
     scratch_stride: int
@@ -58,14 +58,14 @@ class Memory:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        names = ("arena", "kept", "constants", "scratch")
+        names = ("arena", "persistent", "constants", "scratch")
         return {name: int(getattr(self, name).nbytes) for name in names}
 
 
 def allocate(
     executable: Executable, launches: Iterable[Launch], new: Callable[[str, int], Array] | None = None
 ) -> Memory:
-    """Return the program's memory: the arena, what is kept, one block of constants, scratch for each thread.
+    """Return the program's memory: the arena, what persists, one block of constants, scratch for each thread.
 
     `new(name, nbytes)` gives the memory of each; 64-byte aligned memory of its own by default.
     """
@@ -79,8 +79,8 @@ def allocate(
     for offset, constant in zip(offsets, executable.constants, strict=True):
         constants[offset : offset + len(constant)] = np.frombuffer(constant, np.uint8)
     scratch = new("scratch", stride * executable.threads)
-    arena, kept = new("arena", executable.arena_bytes), new("kept", executable.kept_bytes)
-    return Memory(arena, kept, constants, scratch, stride, offsets)
+    arena, persistent = new("arena", executable.arena_bytes), new("persistent", executable.persistent_bytes)
+    return Memory(arena, persistent, constants, scratch, stride, offsets)
 
 
 def address_of(array: Array) -> int:
@@ -95,7 +95,7 @@ class Places:
         self._num_inputs = len(executable.inputs)
         self._blocks = {
             "arena": (address_of(memory.arena), executable.arena_bytes),
-            "kept": (address_of(memory.kept), executable.kept_bytes),
+            "persistent": (address_of(memory.persistent), executable.persistent_bytes),
         }
         self._constants = address_of(memory.constants)
         self._constant_offsets = memory.constant_offsets
@@ -248,7 +248,7 @@ class Encoding:
                 spans[owner].append((len(self.command_at), len(kept)))
             for command in kept:
                 if not isinstance(command, OutputCopy):
-                    pending.extend((len(self.command_at), list(body)) for body in bodies(command))
+                    pending.extend((len(self.command_at), list(body)) for body in bodies(command).values())
                 self.command_at.append(command)
                 spans.append([])
         return spans, top

@@ -131,7 +131,7 @@ class HostCalls:
         shape, strides = value.type.ints, tuple(s * value.type.dtype.itemsize for s in value.strides)
         if place.slot is not None:
             return _Home(place.slot, shape, strides, value.type.dtype.np, None)
-        for block in (self._memory.arena, self._memory.kept, self._memory.constants):
+        for block in (self._memory.arena, self._memory.persistent, self._memory.constants):
             offset = place.address - address_of(block)
             if offset >= 0 and offset + value.nbytes <= block.nbytes:
                 array = np.ndarray(shape, value.type.dtype.np, block.data, offset, strides)

@@ -5,12 +5,16 @@ Importing LLVM takes 50 MB and 50 ms of a process that may need it for nothing e
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from stratal.base.errors import CompilerError
+from stratal.base.weak import Note
+
+_open: Final[set[Note[LlvmLinked]]] = set()  # with what is to be closed when they are dead
+_dead: Final[deque[Note[LlvmLinked]]] = deque()
 
 
 class LlvmLinked:
@@ -20,11 +24,12 @@ class LlvmLinked:
     Each has a linker of its own (below 1 ms): a shared one would keep 9 kB of every library it ever linked.
     """
 
-    __slots__ = ("_jit", "_tracker", "addresses")
+    __slots__ = ("__weakref__", "addresses")
 
     def __init__(self, codes: Iterable[bytes], symbols: Iterable[str], given: Mapping[str, int]) -> None:
         import llvmlite.binding as llvm
 
+        _close_dead()
         builder = llvm.JITLibraryBuilder().add_current_process()  # libc and libm
         for code in codes:
             builder.add_object_img(code)
@@ -35,20 +40,26 @@ class LlvmLinked:
             builder.export_symbol(symbol)
         # JITLink puts an object's sections side by side; LLVM's older linker aborts the process when code and
         # constants land more than 2 GB apart, as they do between large arrays.
-        self._jit: Any = llvm.create_lljit_compiler(_host_machine(), use_jit_link=True)
+        jit = llvm.create_lljit_compiler(_host_machine(), use_jit_link=True)
         try:
-            self._tracker: Any = builder.link(self._jit, "stratal")
+            tracker = builder.link(jit, "stratal")
         except (RuntimeError, UnicodeDecodeError) as error:  # a message may quote the object
-            self._jit.close()
+            jit.close()
             raise CompilerError("linker: object code does not link", got=str(error).strip()[:500]) from None
-        self.addresses: Final[dict[str, int]] = {s: int(self._tracker[s]) for s in symbols}
+        self.addresses: Final[dict[str, int]] = {s: int(tracker[s]) for s in symbols}
+        made = Note(self, _dead.append)
+        made.fact = tracker, jit
+        _open.add(made)
 
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if ending():  # llvmlite may be gone already, and the process takes everything with it
-            return
-        if hasattr(self, "_tracker"):  # linked: the code goes first, its linker after it
-            self._tracker.close()
-            self._jit.close()
+
+def _close_dead() -> None:
+    """Close what nobody holds any more: the code first, its linker after it."""
+    while _dead:
+        gone = _dead.popleft()
+        tracker, jit = gone.fact
+        tracker.close()
+        jit.close()
+        _open.discard(gone)
 
 
 def _host_machine() -> Any:

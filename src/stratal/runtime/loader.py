@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Iterable
 from typing import Final
 
 from stratal.base.artifact import KernelObject
 from stratal.base.errors import CompilerError
 from stratal.base.target import host_arch
+from stratal.base.weak import WeakTable
 from stratal.runtime import vendor
 from stratal.runtime.elf import read_object
 from stratal.runtime.link import Linked, link
 from stratal.runtime.llvm_linker import LlvmLinked
 
 _lock = threading.Lock()
-_loaded: Final[weakref.WeakValueDictionary[tuple[bytes, str], Library]] = weakref.WeakValueDictionary()
+_loaded: Final[WeakTable[Library]] = WeakTable()  # by code and symbol
 
 
 class Library:
@@ -70,14 +70,10 @@ def load_kernels(kernels: Iterable[KernelObject]) -> tuple[dict[str, int], tuple
             library = Library((k.code for k in fresh), (k.symbol for k in fresh))
             libraries[id(library)] = library
             addresses |= library.addresses
-            _loaded.update({(k.code, k.symbol): library for k in fresh})
+            for kernel in fresh:
+                _loaded.add((kernel.code, kernel.symbol), library)
     return addresses, tuple(libraries.values())
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

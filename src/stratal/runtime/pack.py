@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from stratal.base.artifact import (
@@ -45,7 +46,7 @@ def pack(executable: Executable, lines: Iterable[SourceLine] = ()) -> bytes:
     kernels = list(executable.kernels.values())
     numbers = {line: k for k, line in enumerate(dict.fromkeys(lines))}
     num_given = len(numbers)
-    values = [_value(v, numbers) for v in executable.values]
+    values = [_fields(v, numbers) for v in executable.values]
     commands = _list(executable.commands, numbers)
     header = {
         "name": executable.name,
@@ -58,9 +59,9 @@ def pack(executable: Executable, lines: Iterable[SourceLine] = ()) -> bytes:
         "inputs": executable.inputs,
         "outputs": executable.outputs,
         "states": executable.states,
-        "held": executable.held,
+        "frozen": executable.frozen,
         "sizes": [
-            executable.arena_bytes, executable.kept_bytes, executable.scratch_bytes, executable.threads,
+            executable.arena_bytes, executable.persistent_bytes, executable.scratch_bytes, executable.threads,
         ],
         "num_calls": len(executable.calls),
         "plan": executable.plan,
@@ -109,100 +110,59 @@ def _unpack(data: bytes, calls: list[object], given: list[SourceLine]) -> Execut
     kernels = {s: KernelObject(s, code, key) for (s, key, _), code in codes}
     arena, kept, scratch, threads = header["sizes"]
     return Executable(
-        header["name"], kernels, [_to_value(v, lines) for v in header["values"]],
+        header["name"], kernels, [_made(Value, v, lines) for v in header["values"]],
         _to_list(header["commands"], lines), tuple(header["inputs"]), tuple(header["outputs"]),
         tuple(header["states"]), blobs[len(symbols) :], arena, scratch, threads, calls, header["plan"],
-        kept, tuple(header["held"]),
+        kept, tuple(header["frozen"]),
     )  # fmt: skip
 
 
-def _where(where: Iterable[SourceLine], numbers: Numbers) -> list[int]:
-    return [numbers.setdefault(line, len(numbers)) for line in where]
+_KINDS: Final[dict[str, type[Command]]] = {
+    "launch": Launch, "copy": Copy, "host": Host, "loop": Loop, "once": Once, "while": While,
+    "branch": Branch,
+}  # fmt: skip
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
+_FIELDS: Final = {kind: tuple(field.name for field in fields(kind)) for kind in (Value, *_NAMES)}
+_LISTS: Final = ("body", "condition", "then", "otherwise")  # fields that hold commands
 
 
-def _to_where(where: Json, lines: Lines) -> tuple[SourceLine, ...]:
-    return tuple([lines[k] for k in where])
+def _fields(record: Value | Command, numbers: Numbers) -> list[Json]:
+    """Return the fields of a value or a command, in order."""
+    return [_field(name, getattr(record, name), numbers) for name in _FIELDS[type(record)]]
 
 
-def _value(v: Value, numbers: Numbers) -> Json:
-    type_ = [v.type.dtype.name, v.type.ints]
-    place = [v.home, v.index, v.offset, v.alias]
-    return [v.id, type_, v.strides, *place, v.label, _where(v.where, numbers), v.row]
+def _field(name: str, value: Any, numbers: Numbers) -> Json:
+    if name in _LISTS:
+        return _list(value, numbers)
+    if name == "floats":
+        return [number.hex() for number in map(float, value)]
+    if name == "type":
+        return [value.dtype.name, value.ints]
+    return [numbers.setdefault(line, len(numbers)) for line in value] if name == "where" else value
 
 
-def _to_value(fields: Json, lines: Lines) -> Value:
-    id_, (dtype, shape), strides, home, index, offset, alias, label, where, row = fields
-    type_ = TensorType(as_dtype(dtype), shape)
-    place = home, index, offset, alias
-    return Value(id_, type_, tuple(strides), *place, label, _to_where(where, lines), row)
+def _made(kind: type[Any], fields: Json, lines: Lines) -> Any:
+    """Return the value or command that has these fields."""
+    return kind(*(_to_field(n, v, lines) for n, v in zip(_FIELDS[kind], fields, strict=True)))
 
 
-def _command(c: Command, numbers: Numbers) -> Json:
-    if isinstance(c, Launch):
-        floats = [number.hex() for number in map(float, c.floats)]
-        shape = [c.kernel, c.reads, c.writes, c.chunks, c.ints, floats, c.scratch_bytes]
-        return ["launch", *shape, c.label, _where(c.where, numbers), c.may_fail]
-    if isinstance(c, Copy):
-        return ["copy", c.source, c.target, c.label]
-    if isinstance(c, Host):
-        return ["host", c.call, c.reads, c.writes, c.label, _where(c.where, numbers)]
-    if isinstance(c, Loop):
-        return ["loop", _list(c.body, numbers), c.trips, c.counter, c.trips_value, c.reverse, c.label]
-    if isinstance(c, Once):
-        return ["once", _list(c.body, numbers)]
-    if isinstance(c, While):
-        return ["while", _list(c.condition, numbers), c.predicate, _list(c.body, numbers), c.label]
-    return ["branch", c.predicate, _list(c.then, numbers), _list(c.otherwise, numbers), c.label]
+def _to_field(name: str, value: Json, lines: Lines) -> Any:
+    if name in _LISTS:
+        return _to_list(value, lines)
+    if name == "floats":
+        return tuple([float.fromhex(text) for text in value])
+    if name == "where":
+        return tuple([lines[k] for k in value])
+    if name == "type":
+        dtype, shape = value
+        return TensorType(as_dtype(dtype), shape)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _list(commands: Iterable[Command], numbers: Numbers) -> Json:
-    return [_command(c, numbers) for c in commands]
+    """Return commands, each the name of its kind, then its fields."""
+    return [[_NAMES[type(c)], *_fields(c, numbers)] for c in commands]
 
 
 def _to_list(fields: Json, lines: Lines) -> tuple[Command, ...]:
-    return tuple([_READERS[kind](lines, *rest) for kind, *rest in fields])
-
-
-def _to_launch(
-    lines: Lines, kernel: str, reads: Json, writes: Json, chunks: int, ints: Json, floats: Json, *rest: Json
-) -> Launch:
-    scratch, label, where, may_fail = rest
-    numbers = tuple(float.fromhex(text) for text in floats)
-    buffers = tuple(reads), tuple(writes)
-    found = _to_where(where, lines)
-    return Launch(kernel, *buffers, chunks, tuple(ints), numbers, scratch, label, found, may_fail)
-
-
-def _to_copy(lines: Lines, source: int, target: int, label: str) -> Copy:
-    return Copy(source, target, label)
-
-
-def _to_host(lines: Lines, call: int, reads: Json, writes: Json, label: str, where: Json) -> Host:
-    return Host(call, tuple(reads), tuple(writes), label, _to_where(where, lines))
-
-
-def _to_loop(lines: Lines, body: Json, *rest: Json) -> Loop:
-    return Loop(_to_list(body, lines), *rest)
-
-
-def _to_once(lines: Lines, body: Json) -> Once:
-    return Once(_to_list(body, lines))
-
-
-def _to_while(lines: Lines, condition: Json, predicate: int, body: Json, label: str) -> While:
-    return While(_to_list(condition, lines), predicate, _to_list(body, lines), label)
-
-
-def _to_branch(lines: Lines, predicate: int, then: Json, otherwise: Json, label: str) -> Branch:
-    return Branch(predicate, _to_list(then, lines), _to_list(otherwise, lines), label)
-
-
-_READERS: Final[dict[str, Callable[..., Command]]] = {
-    "launch": _to_launch,
-    "copy": _to_copy,
-    "host": _to_host,
-    "loop": _to_loop,
-    "once": _to_once,
-    "while": _to_while,
-    "branch": _to_branch,
-}
+    return tuple([_made(_KINDS[kind], given, lines) for kind, *given in fields])

@@ -138,10 +138,6 @@ class Pool:
         made: Callable[..., int] = make(ctypes.byref(self._call), context, None)
         return made
 
-    def _after_fork(self) -> None:
-        """Forget the parent's threads."""
-        self.started = 0
-
 
 def _block_signals() -> set[signal.Signals] | None:
     """Block all signals, so that threads started next leave them to Python; return what was blocked."""
@@ -173,14 +169,13 @@ def _stop_all() -> None:
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
+    _lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does with its own
     for pool in list(_pools.values()):
-        pool._after_fork()
+        pool.started = 0  # the parent's threads
     if LOCK.acquire(blocking=False):
         LOCK.release()
     else:  # its holder did not come along, and what it ran died with it
-        LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does with its own
+        LOCK._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 atexit.register(_stop_all)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from stratal.base import settings
 from stratal.base.artifact import Executable, Launch, Once, Value, flat
-from stratal.base.dtypes import float32
+from stratal.base.dtypes import float32, uint64
 from stratal.base.errors import CompilerError, IndexOutOfRangeError, ShapeError, StratalError
 from stratal.base.types import TensorType
 from stratal.runtime import encode
@@ -28,15 +28,7 @@ from stratal.runtime.host import HostCalls, has_host_calls
 from stratal.runtime.loader import load_kernels
 from stratal.runtime.pool import LOCK, Pool, pool_for
 from stratal.runtime.prologue import Prologue
-from stratal.runtime.storage import (
-    Array,
-    Layout,
-    Storage,
-    any_exported,
-    any_stamped,
-    laid_out,
-    layout_of,
-)
+from stratal.runtime.storage import Array, Layout, Storage, any_exported, any_stamped, laid_out, layout_of
 
 _ADDRESS: Final = attrgetter("address")
 _LAYOUT: Final = attrgetter("layout")
@@ -92,7 +84,8 @@ class OutputMemory:
                 and getrefcount(owner) == owner_alone
                 and storage.array is array  # it has not moved since
             ):
-                storage.stamp = storage._exports = None  # as one that never held anything
+                # As one that never held anything.
+                storage.stamp = storage._exports = storage.nodes = storage.handles = None
                 storage.settled = False
                 return storage
         if len(self._issued) >= self.KEPT:
@@ -144,7 +137,7 @@ class LoadedProgram:
         self.output_memory: Final = [OutputMemory(self._layout(values[i])) for i in executable.outputs]
         self.bound: object = None  # who put the addresses of all inputs into the slots, if they still stand
         once = any(isinstance(command, Once) for command in commands)
-        self.prologue: Final = Prologue(executable.held, self.encoding.stale) if once else None
+        self.prologue: Final = Prologue(executable.frozen, self.encoding.stale) if once else None
         self._pack: Final = struct.Struct(f"{num_slots}q").pack_into
         self._packed: Final = self.encoding.slots.data.cast("B")
         self.pool: Final[Pool] = pool_for(driver, executable.threads)
@@ -290,12 +283,11 @@ class LoadedProgram:
         index = self.encoding.index_of(int(self._context[2]))
         command = self.encoding.command_at[index]
         if isinstance(command, Launch) and command.may_fail:
-            raise IndexOutOfRangeError(
-                command.may_fail,
-                got=f"an index that kernel {command.label or command.kernel!r} refused; nothing was updated",
-                where=command.where,
-                hint="`with st.eager():` runs op by op and shows the index",
-            )
+            index = code - 1 if code > 0 else code + 1  # as `schedule/checks.py` writes it
+            if {v.type.dtype for v in self.executable.values if v.id in command.reads} == {uint64}:
+                index %= 1 << 64
+            error = IndexOutOfRangeError(command.may_fail, got=f"index {index}; nothing was updated")
+            raise error.at(command.where)
         got = f"code {code} from {command!r}"[:500]
         raise CompilerError("runtime: a command without a check failed", got=got)
 

@@ -109,16 +109,22 @@ class Storage:
     `address` is where element 0 lies and `layout` the type with the strides in bytes: what a run reads of a
     Storage. Whoever writes to it takes its `stamp` away. A `settled` one is taken for granted by somebody:
     that it stays where it is, with the one handle that holds it, and without a stamp if it is written.
-    Whatever may end that calls `disturb`.
+    Whatever may end that calls `disturb`. `nodes` and `handles` are weak references, by id, to whom it was
+    given as a value; some hold another one now.
     """
 
-    __slots__ = ("__weakref__", "_exports", "address", "array", "layout", "settled", "stamp", "type")
+    __slots__ = (
+        "__weakref__", "_exports", "address", "array", "handles", "layout", "nodes", "settled", "stamp",
+        "type",
+    )  # fmt: skip
 
     def __init__(self, type_: TensorType, array: Array) -> None:
         self.type: Final = type_
         self.stamp: Stamp | None = None
         self._exports: Callable[[], _Export | None] | None = None
         self.settled = False
+        self.nodes: dict[int, Any] | None = None
+        self.handles: dict[int, Any] | None = None
         self._adopt(array)
 
     def _adopt(self, array: Array) -> None:
@@ -132,8 +138,7 @@ class Storage:
         """Return storage over an array whose address and layout the caller knows; the quick way."""
         made = cls.__new__(cls)
         made.type = layout[0]  # type: ignore[misc]
-        made._exports = None
-        made.stamp = None
+        made._exports = made.stamp = made.nodes = made.handles = None
         made.settled = False
         made.array = array
         made.address = address

@@ -67,10 +67,5 @@ def _one_thread() -> Iterator[None]:
             os.environ[_THREADS] = before
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

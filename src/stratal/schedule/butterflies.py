@@ -16,31 +16,25 @@ Complex = tuple[Expr, Expr]
 
 
 def plus(x: Complex, y: Complex) -> Complex:
-    return call("add", x[0], y[0]), call("add", x[1], y[1])
+    return x[0] + y[0], x[1] + y[1]
 
 
 def minus(x: Complex, y: Complex) -> Complex:
-    return call("sub", x[0], y[0]), call("sub", x[1], y[1])
+    return x[0] - y[0], x[1] - y[1]
 
 
 def times(x: Complex, y: Complex) -> Complex:
     """Return the product, each part by one product and one that is added to it at once."""
     (a, b), (c, d) = x, y
-    return (
-        call("fma", a, c, call("neg", call("mul", b, d))),
-        call("fma", a, d, call("mul", b, c)),
-    )
+    return call("fma", a, c, -(b * d)), call("fma", a, d, b * c)
 
 
 def conjugate(x: Complex) -> Complex:
-    return x[0], call("neg", x[1])
+    return x[0], -x[1]
 
 
 def scaled(x: Complex, factor: float) -> Complex:
-    if factor == 1.0:
-        return x
-    dtype = x[0].dtype
-    return call("mul", x[0], const(factor, dtype)), call("mul", x[1], const(factor, dtype))
+    return x if factor == 1.0 else (x[0] * factor, x[1] * factor)
 
 
 def turned(x: Complex, k: int, n: int) -> Complex:
@@ -50,24 +44,22 @@ def turned(x: Complex, k: int, n: int) -> Complex:
     if k == 0:
         return x
     if 2 * k == n:
-        return call("neg", re), call("neg", im)
+        return -re, -im
     if 4 * k == n:
-        return im, call("neg", re)
+        return im, -re
     if 4 * k == 3 * n:
-        return call("neg", im), re
+        return -im, re
     angle = 2 * math.pi * k / n
     c, s = math.cos(angle), -math.sin(angle)
     dtype = re.dtype
     if 8 * k % n == 0:  # odd eighths: both factors are of one size
-        half = const(math.sqrt(0.5), dtype)
-        signs = (c > 0, s > 0)
         total = {
-            (True, False): (call("add", re, im), call("sub", im, re)),
-            (False, False): (call("sub", im, re), call("neg", call("add", re, im))),
-            (False, True): (call("neg", call("add", re, im)), call("sub", re, im)),
-            (True, True): (call("sub", re, im), call("add", re, im)),
-        }[signs]
-        return call("mul", total[0], half), call("mul", total[1], half)
+            (True, False): (re + im, im - re),
+            (False, False): (im - re, -(re + im)),
+            (False, True): (-(re + im), re - im),
+            (True, True): (re - im, re + im),
+        }[c > 0, s > 0]
+        return scaled(total, math.sqrt(0.5))
     return times(x, (const(c, dtype), const(s, dtype)))
 
 
@@ -113,14 +105,14 @@ def _odd_prime(values: Sequence[Complex]) -> list[Complex]:
         sines = [const(math.sin(2 * math.pi * j * k / n), dtype) for j in half]
         even = tuple(_sum(values[0][p], cosines, [sums[j][p] for j in half]) for p in range(2))
         re, im = (_sum(None, sines, [differences[j][p] for j in half]) for p in range(2))
-        found[k] = call("add", even[0], im), call("sub", even[1], re)
-        found[n - k] = call("sub", even[0], im), call("add", even[1], re)
+        found[k] = even[0] + im, even[1] - re
+        found[n - k] = even[0] - im, even[1] + re
     return found
 
 
 def _sum(start: Expr | None, factors: Sequence[Expr], terms: Sequence[Expr]) -> Expr:
     total = start
     for factor, term in zip(factors, terms, strict=True):
-        total = call("mul", factor, term) if total is None else call("fma", factor, term, total)
+        total = factor * term if total is None else call("fma", factor, term, total)
     assert total is not None
     return total

@@ -7,26 +7,24 @@ checked again. Checks also come before any state is written: see `schedule.progr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
+from stratal.base import fallback
 from stratal.base.dtypes import DType, bool_, int64
-from stratal.base.lowered import Lowered
 from stratal.base.target import Target
 from stratal.graph.node import Node
-from stratal.graph.partition import Group
 from stratal.loops import index
-from stratal.loops.compute import Check, Compute, LoopBody
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import Check, Compute, LoopBody, fresh_axes
 from stratal.loops.expr import Call, Const, Expr, Guard, Load, Var, call, cast, index_const
 from stratal.loops.stmt import Fail
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, num_divisions
 from stratal.schedule.result import Scheduled, Tactic
-from stratal.schedule.select import Memory, finish
+from stratal.schedule.select import Memory, Problem, finish
 from stratal.schedule.tactics.common import distribute, finished, nest, vectorize_inner
 
-OUT_OF_RANGE = 1  # what the kernel writes to the error cell
 TACTIC = "index check"
 
 
@@ -38,21 +36,15 @@ class IndexCheck(NamedTuple):
     message: str
 
 
-def index_checks(
-    group: Group,
-    lower_of: Callable[[Node], Lowered | None],
-    strides_of: Callable[[Node], tuple[int, ...]],
-    is_stored: Callable[[Node], bool],
-    target: Target,
-) -> list[IndexCheck]:
+def index_checks(problem: Problem) -> list[IndexCheck]:
     """Return the checks the members of a group ask for and the index does not pass by construction."""
     found: list[IndexCheck] = []
-    for node in group.members:
-        lowered = lower_of(node)
+    for node in problem.group.members:
+        lowered = problem.lower_of(node)
         for check in lowered.checks if isinstance(lowered, (Compute, LoopBody)) else ():
-            memory = Memory(strides_of)
-            x = GroupExpressions(group, lower_of, memory, is_stored)
-            tactic = _schedule(x, node.inputs[check.arg], check, target)
+            memory = Memory(problem.strides_of)
+            x = problem.expressions(memory)
+            tactic = _schedule(x, node.inputs[check.arg], check, problem.target)
             if tactic is not None:
                 found.append(IndexCheck(node, finish(memory, tactic), check.message))
     return found
@@ -74,7 +66,7 @@ def _schedule(x: GroupExpressions, operand: Node, check: Check, target: Target) 
     if low >= 0 and high < check.bound:
         return None
     schedule = Schedule(nest(loops, _fail(at, check.bound)))
-    if loops:
+    if loops and not fallback.scalar(x.group.members):
         lanes = max(1, target.vector_bits // int64.bits)
         outer = vectorize_inner(schedule, loops[-1], lanes)
         distribute(schedule, [*loops[:-1], outer], lanes)
@@ -82,8 +74,9 @@ def _schedule(x: GroupExpressions, operand: Node, check: Check, target: Target) 
 
 
 def _fail(at: Expr, bound: int) -> Fail:
-    outside = call("or", call("lt", at, index_const(0)), call("ge", at, index_const(bound)))
-    return Fail(outside, OUT_OF_RANGE)
+    """Return what writes an index i outside of [0, bound) to the error cell: as i + 1, or i - 1 below 0."""
+    over = call("select", at >= bound, at + 1, index_const(0))
+    return Fail(call("select", at < 0, at - 1, over))
 
 
 def value_range(e: Expr) -> tuple[int, int]:
@@ -121,6 +114,5 @@ def dtype_range(dtype: DType) -> tuple[int, int]:
     """Return the least and greatest value of an integer or bool dtype."""
     if dtype is bool_:
         return 0, 1
-    if dtype.kind == "u":
-        return 0, (1 << dtype.bits) - 1
-    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+    info = np.iinfo(dtype.np)
+    return int(info.min), int(info.max)

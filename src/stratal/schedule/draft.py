@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Any
 
 from stratal.base.artifact import Command, Launch, Value, flat
 from stratal.base.errors import VerifyError
+from stratal.base.types import TensorType
+from stratal.graph.node import Node
 from stratal.graph.partition import Group
+from stratal.loops.expr import row_major
 from stratal.schedule.result import Scheduled
 
 
@@ -23,10 +27,14 @@ class Draft:
     states: tuple[int, ...] = ()
     constants: list[bytes] = field(default_factory=list)
     calls: list[object] = field(default_factory=list)
-    in_place: dict[int, list[tuple[int, int]]] = field(
-        default_factory=dict
-    )  # id(Launch) -> (read, write) values
+    made_for: dict[str, set[Node]] = field(default_factory=dict)  # by kernel: the nodes that need it
+    in_place: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # id(Launch) -> read, write
     groups: dict[int, Group] = field(default_factory=dict)  # id(command) -> group, for explanations
+
+    def value(self, type_: TensorType, strides: tuple[int, ...] | None = None, **rest: Any) -> int:
+        """Add a value and return its id."""
+        self.values.append(Value(len(self.values), type_, strides or row_major(type_.ints), **rest))
+        return len(self.values) - 1
 
     def of_commands(self, commands: tuple[Command, ...]) -> Draft:
         """Return this draft for commands that do the same. Raises: VerifyError where they do not."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stratal.base.errors import VerifyError
@@ -12,8 +13,7 @@ from stratal.base.target import Target
 from stratal.graph.node import Const as ConstNode
 from stratal.graph.node import Input, Item, Node
 from stratal.graph.partition import Group
-from stratal.loops.compute import Combiner, Compute
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import Combiner, Compute, fresh_axes
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, Var, const, loads, walk
 from stratal.loops.rebuild import substitute, transform
 
@@ -25,32 +25,34 @@ class Reads(NamedTuple):
     indices: set[tuple[Expr, ...]]
 
 
+class Element(NamedTuple):
+    """A value at index expressions."""
+
+    node: Node
+    indices: tuple[Expr, ...]
+
+
+@dataclass(eq=False)
 class GroupExpressions:
     """Reads values at index expressions.
 
-    `buffers` gives each stored value its memory; `local` overrides it inside the kernel. What is made of
-    `held` values alone before the kernel is made once for many runs of it.
+    `buffer` gives each stored value, and each operand from outside, its memory; `local` overrides it inside
+    the kernel. What is made of `frozen` values alone before the kernel is made once for many runs of it.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        lower_of: Callable[[Node], Lowered | None],
-        buffer_of: Callable[[Node], Buffer],
-        stored: Callable[[Node], bool],
-        held: frozenset[Node] = frozenset(),
-    ) -> None:
-        self.group = group
-        self.lower_of = lower_of
-        self.members = frozenset(group.members)
-        self.stored = stored
-        self.held = held
-        self._held_buffers: set[Buffer] = set()
-        self.local: dict[Node, Buffer] = {}
-        self.seen_as: dict[Target, object] = {}  # what tactics make of the group to look at it
-        self._buffer_of = buffer_of
-        self._memo: dict[tuple[Node, tuple[Expr, ...]], Expr] = {}
-        self._reads: dict[tuple[Buffer, Node], Reads] = {}
+    group: Group
+    lower_of: Callable[[Node], Lowered | None]
+    buffer: Callable[[Node], Buffer]
+    stored: Callable[[Node], bool]
+    frozen: frozenset[Node] = frozenset()
+    local: dict[Node, Buffer] = field(default_factory=dict)
+    seen_as: dict[Target, object] = field(default_factory=dict)  # what tactics make of it to look at it
+    _held_buffers: set[Buffer] = field(default_factory=set)
+    _memo: dict[Element, Expr] = field(default_factory=dict)
+    _reads: dict[tuple[Buffer, Node], Reads] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.members = frozenset(self.group.members)
 
     @property
     def results(self) -> list[Node]:
@@ -63,10 +65,6 @@ class GroupExpressions:
             raise VerifyError(f"schedule: {node.op.name} is not a tensor expression", where=node.where)
         return lowered
 
-    def buffer(self, node: Node) -> Buffer:
-        """Return the buffer of a stored value or of an operand from outside."""
-        return self._buffer_of(node)
-
     def behind(self, node: Node) -> Node:
         """Return the value from outside that a chain of views shows."""
         while not (isinstance(node.op, (Input, ConstNode, Item)) or self.stored(node)):
@@ -74,8 +72,8 @@ class GroupExpressions:
             node = node.inputs[compute.args.index(compute.loads[0].buffer)]
         return node
 
-    def is_held(self, term: Expr) -> bool:
-        """Return whether a term reads nothing but held values."""
+    def is_frozen(self, term: Expr) -> bool:
+        """Return whether a term reads nothing but frozen values."""
         return all(e.buffer in self._held_buffers for e in loads((term,)))
 
     def combiner(self, node: Node) -> Combiner:
@@ -86,12 +84,22 @@ class GroupExpressions:
 
     def at(self, node: Node, indices: tuple[Expr, ...]) -> Expr:
         """Return the value of `node` at `indices`, as an expression of buffers."""
-        key = (node, indices)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._read(node, indices)
-            self._memo[key] = found
-        return found
+        stack = [Element(node, indices)]
+        terms: dict[Element, list[Expr]] = {}
+        while True:  # no recursion: chains of members are long
+            element = stack[-1]
+            found = self._known(element)
+            if found is None:
+                if element not in terms:
+                    terms[element] = self._element(element)
+                made, waiting = self._inlined(terms[element], element.node)
+                if waiting:
+                    stack += waiting
+                    continue
+                found = self._memo[element] = made[0]
+            stack.pop()
+            if not stack:
+                return found
 
     def forget(self) -> None:
         """Drop remembered expressions, after `local` changed."""
@@ -107,7 +115,26 @@ class GroupExpressions:
             self._reads[key] = Reads(axes, read)
         return self._reads[key]
 
-    def _read(self, node: Node, indices: tuple[Expr, ...]) -> Expr:
+    def terms(self, node: Node, axes: tuple[Expr, ...], reduce: tuple[Expr, ...]) -> list[Expr]:
+        """Return the terms of a member's compute at given axes, with operands inlined."""
+        terms = self._terms(node, (*axes, *reduce))
+        while True:
+            made, waiting = self._inlined(terms, node)
+            if not waiting:
+                return made
+            for element in waiting:
+                self.at(*element)
+
+    def _known(self, element: Element) -> Expr | None:
+        """Return an element that was made before, or that a buffer or a constant holds."""
+        found = self._memo.get(element)
+        if found is None:
+            found = self._read(*element)
+            if found is not None:
+                self._memo[element] = found
+        return found
+
+    def _read(self, node: Node, indices: tuple[Expr, ...]) -> Expr | None:
         if node in self.local:
             return self.local[node][indices]
         op = node.op
@@ -116,27 +143,40 @@ class GroupExpressions:
         outside = node not in self.members
         if outside and (isinstance(op, (Input, ConstNode, Item)) or self.stored(node)):
             buffer = self.buffer(node)
-            if node in self.held:
+            if node in self.frozen:
                 self._held_buffers.add(buffer)
             return buffer[indices]
-        compute = self.compute(node)
-        if compute.combiner is not None:
-            raise VerifyError(f"schedule: reduction {op.name} read before it has a place", where=node.where)
-        return self.terms(node, indices, ())[0]
+        return None
 
-    def terms(self, node: Node, axes: tuple[Expr, ...], reduce: tuple[Expr, ...]) -> list[Expr]:
-        """Return the terms of a member's compute at given axes, with operands inlined."""
+    def _element(self, element: Element) -> list[Expr]:
+        """Return the term of an element, as a function of operands."""
+        node = element.node
+        if self.compute(node).combiner is not None:
+            raise VerifyError(
+                f"schedule: reduction {node.op.name} read before it has a place", where=node.where
+            )
+        return self._terms(node, element.indices)
+
+    def _terms(self, node: Node, loops: tuple[Expr, ...]) -> list[Expr]:
+        """Return the terms of a member's compute at given loops, as functions of its operands."""
         compute = self.compute(node)
-        values = dict(zip((*compute.axes, *compute.reduce), (*axes, *reduce), strict=True))
-        place = {buffer: k for k, buffer in enumerate(compute.args)}
-        moved = substitute(compute.terms, values)
+        return substitute(compute.terms, dict(zip((*compute.axes, *compute.reduce), loops, strict=True)))
+
+    def _inlined(self, terms: list[Expr], node: Node) -> tuple[list[Expr], list[Element]]:
+        """Return terms with a member's operands inlined, and the elements that have to be known first."""
+        place = {buffer: k for k, buffer in enumerate(self.compute(node).args)}
+        waiting: list[Element] = []
 
         def inline(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer in place:
-                return self.at(node.inputs[place[e.buffer]], e.indices)
-            return None
+            if not (isinstance(e, Load) and e.buffer in place):
+                return None
+            element = Element(node.inputs[place[e.buffer]], e.indices)
+            found = self._known(element)
+            if found is None and not any(inner.buffer in place for inner in loads(e.indices)):
+                waiting.append(element)
+            return found
 
-        return transform(moved, inline)
+        return transform(terms, inline), waiting
 
 
 def work(roots: list[Expr]) -> int:

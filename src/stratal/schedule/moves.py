@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stratal.base.fallback import skippable
 from stratal.base.lowered import Lowered
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
@@ -14,6 +15,7 @@ from stratal.loops.expr import Buffer, Load
 from stratal.loops.lowering import is_view
 
 
+@skippable(lambda *_: None)
 def lies_in_order(
     group: Group,
     graph: Graph,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from stratal.base.fallback import skippable
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, items, owner, topological
@@ -27,6 +28,7 @@ class Order(NamedTuple):
     waiting_bytes: int
 
 
+@skippable(lambda graph, partition, _: Order(list(partition.groups), 0))
 def in_order(graph: Graph, partition: Partition, checked: Sequence[Node]) -> Order:
     """Return the groups of a graph in the order they run; `checked` is what index checks read."""
     groups = late_updates(graph, partition, checked)

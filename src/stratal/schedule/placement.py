@@ -12,9 +12,10 @@ from stratal.base.dtypes import bool_
 from stratal.base.errors import VerifyError
 from stratal.graph.node import Node
 from stratal.loops import index
+from stratal.loops.compute import fresh_axes
 from stratal.loops.expr import Buffer, Expr, Load, const, load
 from stratal.loops.inverse import inverse
-from stratal.loops.rebuild import transform
+from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import If, Seq, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import sequence
@@ -46,9 +47,12 @@ def placed(x: GroupExpressions, result: Node, where: tuple[Expr, ...]) -> Placed
     axes, read = x.reads_of(stand, result)
     exists: Expr = const(True, bool_)
     if read and (read != {axes} or result.shape != stand.shape):  # the first elements lie at their own places
-        found = inverse(next(iter(read)), axes, where) if len(read) == 1 else None
-        if found is None:
+        # At the sum's own axes, as fusion asks: loops over whole tiles pass their ends, and store nothing
+        here = tuple(fresh_axes(stand.shape))
+        inverted = inverse(next(iter(read)), axes, here) if len(read) == 1 else None
+        if inverted is None:
             raise VerifyError(f"schedule: {result.op.name} has no place in its kernel", where=result.where)
+        found = tuple(substitute(inverted, dict(zip(here, where, strict=True))))
         for place, v in zip(found, axes, strict=True):
             exists = index.both(exists, index.within(place, 0, v.extent))
         where = found

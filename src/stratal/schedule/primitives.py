@@ -15,27 +15,27 @@ Loops are named by their variable object. Before -> after, in the text form of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from stratal.base.errors import VerifyError
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, children, load, walk
+from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, call, load, walk
 from stratal.loops.rebuild import transform
 from stratal.loops.stmt import (
     Fail,
-    Fetch,
     For,
     If,
     LoopKind,
-    ProductCall,
+    Prefetch,
     Seq,
     Stmt,
     Store,
     expressions,
+    map_parts,
     statements,
     substitute_stmt,
 )
-from stratal.schedule.shrinking import Tile
 
 
 class Schedule:
@@ -77,7 +77,9 @@ class Schedule:
         Legal when no iteration depends on another's.
         """
         wanted = list(order)
-        top = self._find(lambda loop: loop.var in wanted)
+        top = next((s.var for s in statements(self.body) if isinstance(s, For) and s.var in wanted), None)
+        if top is None:
+            raise VerifyError("schedule: no such loop")
 
         def change(loop: For) -> Stmt:
             chain: dict[Var, LoopKind] = {}
@@ -94,7 +96,7 @@ class Schedule:
                 body = For(v, body, chain[v])
             return body
 
-        self._replace(top.var, change)
+        self._replace(top, change)
         self._log(f"reorder({', '.join(v.name for v in wanted)})")
 
     def fuse(self, outer: Var, inner: Var) -> Var:
@@ -133,11 +135,10 @@ class Schedule:
                 return stmt
             if at != list(range(at[0], at[0] + len(at))):
                 raise VerifyError("merge: something stands between the loops", got=", ".join(map(str, loops)))
-            parts = [stmt.body[k] for k in at]
-            bodies = [substitute_stmt(p.body, {p.var: first}) for p in parts if isinstance(p, For)]
+            nests = [s for s in stmt.body if isinstance(s, For) and s.var in loops]
+            bodies = [substitute_stmt(loop.body, {loop.var: first}) for loop in nests]
             _check_merge(first, bodies)
-            kind = parts[0].kind if isinstance(parts[0], For) else "serial"
-            joined = For(first, sequence(*bodies), kind)
+            joined = For(first, sequence(*bodies), nests[0].kind)
             return sequence(*stmt.body[: at[0]], joined, *stmt.body[at[-1] + 1 :])
 
         self.body = rewrite(self.body, join)
@@ -248,27 +249,46 @@ class Schedule:
         return [tile.buffer for tile in tiles.values()]
 
     # -- plumbing --------------------------------------------------------------------------------------------
-    def _find(self, test: Callable[[For], bool]) -> For:
-        for s in statements(self.body):
-            if isinstance(s, For) and test(s):
-                return s
-        raise VerifyError("schedule: no such loop")
-
     def _replace(self, var: Var, change: Callable[[For], Stmt]) -> None:
         found = False
 
         def visit(stmt: Stmt) -> Stmt:
             nonlocal found
-            if (
-                isinstance(stmt, For) and stmt.var is var and not found
-            ):  # once: the result may hold the loop again
-                found = True
+            if isinstance(stmt, For) and stmt.var is var and not found:
+                found = True  # once: the result may hold the loop again
                 return change(stmt)
             return stmt
 
         self.body = rewrite(self.body, visit)
         if not found:
             raise VerifyError(f"schedule: there is no loop over {var}")
+
+
+class Tile:
+    """A temporary as small as its accesses, by their indices, allow where the variables `fixed` do not vary.
+
+    It starts where the first access does.
+    """
+
+    def __init__(
+        self, whole: Buffer, space: str, accesses: Sequence[Sequence[Expr]], fixed: Collection[Var]
+    ) -> None:
+        self._fixed: Final = frozenset(fixed)
+        parts = [[self._inner(i) for i in indices] for indices in accesses]
+        ranges = [[index.bounds(part) for part in axis] for axis in zip(*parts, strict=True)]
+        self._first: Final = [min(low for low, _ in axis) for axis in ranges]
+        shape = [max(high for _, high in axis) - f + 1 for axis, f in zip(ranges, self._first, strict=True)]
+        self.buffer: Final = Buffer(whole.name, whole.dtype, shape, space=space)
+
+    def moved(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return where in the tile an element lies."""
+        return tuple(index.sub(self._inner(i), f) for i, f in zip(indices, self._first, strict=True))
+
+    def _inner(self, expr: Expr) -> Expr:
+        """Return an index without its terms in fixed variables alone."""
+        terms, constant = index.linear(expr)
+        inner = {atom: c for atom, c in terms.items() if not (atom.free and atom.free <= self._fixed)}
+        return index.from_linear(inner, constant)
 
 
 def guarded_by(stmt: Stmt, var: Var) -> bool:
@@ -298,16 +318,19 @@ def num_divisions(stmt: Stmt) -> int:
             stack.append(index.place(e.buffer, e.indices))
             continue
         count += isinstance(e, Call) and e.fn in ("floordiv", "mod")
-        stack.extend(children(e))
+        stack.extend(e.parts)
     return count
 
 
 def sequence(*stmts: Stmt) -> Stmt:
     """Return statements in order, flattened."""
-    flat: list[Stmt] = []
-    for s in stmts:
-        flat.extend(s.body if isinstance(s, Seq) else (s,))
+    flat = [part for s in stmts for part in listed(s)]
     return flat[0] if len(flat) == 1 else Seq(flat)
+
+
+def listed(stmt: Stmt) -> tuple[Stmt, ...]:
+    """Return the statements of a sequence; any other statement alone."""
+    return stmt.body if isinstance(stmt, Seq) else (stmt,)
 
 
 def at_once(stores: Sequence[Store]) -> tuple[Stmt, list[Buffer]]:
@@ -324,17 +347,9 @@ def at_once(stores: Sequence[Store]) -> tuple[Stmt, list[Buffer]]:
 def rewrite(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     """Rebuild a tree outermost first: `change` sees a statement before its parts."""
     stmt = change(stmt)
-    if isinstance(stmt, For):
-        body = rewrite(stmt.body, change)
-        return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
-    if isinstance(stmt, ProductCall):
-        return ProductCall(*stmt.loops, rewrite(stmt.body, change))
     if isinstance(stmt, Seq):
         return sequence(*(rewrite(s, change) for s in stmt.body))
-    if isinstance(stmt, If):
-        otherwise = rewrite(stmt.otherwise, change) if stmt.otherwise is not None else None
-        return If(stmt.condition, rewrite(stmt.then, change), otherwise)
-    return stmt
+    return map_parts(stmt, lambda part: rewrite(part, change))
 
 
 def rewrite_expressions(
@@ -355,9 +370,9 @@ def rewrite_expressions(
             return If(new[s.condition], s.then, s.otherwise)
         if isinstance(s, Fail):
             return Fail(new[s.condition], s.code)
-        if isinstance(s, Fetch):
+        if isinstance(s, Prefetch):
             buffer, local = stores.get(s.buffer, (s.buffer, tuple))
-            return Fetch(buffer, local([new[i] for i in s.indices]), s.ahead)
+            return Prefetch(buffer, local([new[i] for i in s.indices]), s.ahead)
         return s
 
     return rewrite(stmt, visit)
@@ -379,30 +394,18 @@ def fresh_loops(stmt: Stmt) -> Stmt:
     if isinstance(stmt, For):
         var = Var(stmt.var.name, stmt.var.extent)
         return For(var, fresh_loops(substitute_stmt(stmt.body, {stmt.var: var})), stmt.kind)
-    if isinstance(stmt, Seq):
-        return Seq(map(fresh_loops, stmt.body))
-    if isinstance(stmt, If):
-        return If(
-            stmt.condition, fresh_loops(stmt.then), fresh_loops(stmt.otherwise) if stmt.otherwise else None
-        )
-    return stmt
+    return map_parts(stmt, fresh_loops)
 
 
 def simplify(stmt: Stmt) -> Stmt:
     """Drop branches that are decided and iterations that no guard lets run."""
     if isinstance(stmt, Seq):
         return sequence(*(s for s in map(simplify, stmt.body) if not (isinstance(s, Seq) and not s.body)))
-    if isinstance(stmt, If):
-        if isinstance(stmt.condition, Const):
-            arm = stmt.then if stmt.condition.value else stmt.otherwise
-            return simplify(arm) if arm is not None else Seq(())
-        return If(
-            stmt.condition,
-            simplify(stmt.then),
-            simplify(stmt.otherwise) if stmt.otherwise is not None else None,
-        )
+    if isinstance(stmt, If) and isinstance(stmt.condition, Const):
+        arm = stmt.then if stmt.condition.value else stmt.otherwise
+        return simplify(arm) if arm is not None else Seq(())
     if not isinstance(stmt, For):
-        return stmt
+        return map_parts(stmt, simplify)
     extent = min(_useful(stmt.body, stmt.var), stmt.var.extent)
     if stmt.kind == "vector" and extent > 0:  # a guard in a vector loop is a mask; the lanes stay
         extent = stmt.var.extent
@@ -469,9 +472,8 @@ def _constant(var: Var, store: Store, read: Load, stores: Sequence[Store]) -> bo
 def _shared(a: Expr, b: Expr, var: Var) -> Expr:
     """Return what two indices have in common besides `var`: loops around both, at one iteration for both."""
     (left, _), (right, _) = index.linear(a), index.linear(b)
-    return index.from_linear(
-        {atom: c for atom, c in left.items() if right.get(atom) == c and atom is not var}, 0
-    )
+    common = {atom: c for atom, c in left.items() if right.get(atom) == c and atom is not var}
+    return index.from_linear(common, 0)
 
 
 def _same_slice(var: Var, buffer: Buffer, stored_at: Sequence[Expr], read_at: Sequence[Expr]) -> None:
@@ -481,10 +483,8 @@ def _same_slice(var: Var, buffer: Buffer, stored_at: Sequence[Expr], read_at: Se
     for s, r in zip(stored_at, read_at, strict=True):
         step = index.stride_of(s, var)
         if step and index.stride_of(r, var) == step:
-            rest = [
-                index.bounds(index.sub(e, index.add(index.mul(var, step), _shared(s, r, var))))
-                for e in (s, r)
-            ]
+            shared = index.add(index.mul(var, step), _shared(s, r, var))
+            rest = [index.bounds(index.sub(e, shared)) for e in (s, r)]
             low, high = min(b[0] for b in rest), max(b[1] for b in rest)
             if high - low < step:
                 return

@@ -8,13 +8,15 @@ needed. Groups that only feed updates run last, so that a failing index check le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, Value, While
+from stratal.base import fallback
+from stratal.base.artifact import Branch, Command, Copy, Host, Launch, Loop, While
 from stratal.base.dtypes import int64
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
@@ -23,19 +25,19 @@ from stratal.base.types import TensorType
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import Value as HostResult
 from stratal.graph.interpret import apply
-from stratal.graph.node import Const, Input, Item, Node, is_held, items, owner
+from stratal.graph.node import Const, Input, Item, Node, is_frozen, items, owner
 from stratal.graph.op import Array, Op
 from stratal.graph.partition import Group, Partition
 from stratal.loops.expr import Buffer, row_major
 from stratal.loops.stmt import Kernel
 from stratal.schedule.checks import IndexCheck, index_checks
 from stratal.schedule.draft import Draft
-from stratal.schedule.held import FEW_TURNS, hoisted, made_of, once
+from stratal.schedule.invariants import FEW_TURNS, hoisted, made_of, once
 from stratal.schedule.moves import lies_in_order
 from stratal.schedule.order import in_order
 from stratal.schedule.result import Operand, Scheduled
-from stratal.schedule.row_copies import fill_kernel, row_kernel
-from stratal.schedule.select import KernelMemo
+from stratal.schedule.row_copies import LANES, fill_kernel, row_kernel
+from stratal.schedule.select import KernelMemo, Problem
 
 PACK_FOR = "pack for "
 
@@ -48,48 +50,36 @@ class Planned(NamedTuple):
     strides: Callable[[Node], tuple[int, ...]]
 
 
+@dataclass(eq=False)
 class ProgramLowering:
     """Lowers one program; nested regions share its values.
 
     `scheduled` is told of each kernel at once, `foreseen` about how many bytes a part of it will need.
     """
 
-    def __init__(
-        self,
-        plan: Callable[[Graph], Planned],
-        lower_of: Callable[[Node], Lowered | None],
-        target: Target,
-        scheduled: Callable[[Kernel], None],
-        foreseen: Callable[[int], None],
-    ) -> None:
-        self.plan = plan
-        self.lower_of = lower_of
-        self.target = target
-        self.scheduled = scheduled
-        self.foreseen = foreseen
-        self.draft = Draft()
-        self.kernel_of = KernelMemo()
-        self.constants: dict[Const, int] = {}
+    plan: Callable[[Graph], Planned]
+    lower_of: Callable[[Node], Lowered | None]
+    target: Target
+    scheduled: Callable[[Kernel], None]
+    foreseen: Callable[[int], None]
+    draft: Draft = field(default_factory=Draft)
+    kernel_of: KernelMemo = field(default_factory=KernelMemo)
+    constants: dict[Const, int] = field(default_factory=dict)
 
     # -- values ----------------------------------------------------------------------------------------------
-    def value(self, type_: TensorType, strides: tuple[int, ...] | None = None, **rest: object) -> int:
-        """Add a value and return its id."""
-        made = Value(len(self.draft.values), type_, strides or row_major(type_.ints), **rest)  # type: ignore[arg-type]
-        self.draft.values.append(made)
-        return made.id
-
     def constant(self, op: Const) -> int:
         """Return the value of a constant array, one for equal arrays."""
         found = self.constants.get(op)
         if found is None:
-            found = self.value(op.value.type, home="const", index=len(self.draft.constants))
+            found = self.draft.value(op.value.type, home="const", index=len(self.draft.constants))
             self.draft.constants.append(op.value.array.tobytes())
             self.constants[op] = found
         return found
 
-    def kernel(self, scheduled: Scheduled) -> Kernel:
-        """Add a kernel, once, and return it."""
+    def kernel(self, scheduled: Scheduled, nodes: Iterable[Node]) -> Kernel:
+        """Add a kernel that some nodes need, once, and return it."""
         kernel = scheduled.kernel
+        self.draft.made_for.setdefault(kernel.name, set()).update(nodes)
         if kernel.name not in self.draft.kernels:
             self.draft.kernels[kernel.name] = scheduled
             self.scheduled(kernel)
@@ -109,18 +99,16 @@ class ProgramLowering:
         states = {s: bound[s] for s, _ in planned.graph.updates}
         updated = {v for _, v in planned.graph.updates}
         outputs: list[int] = []
-        result_of: dict[Node, int] = {}
         for k, node in enumerate(planned.graph.outputs):
-            made = self.value(node.aval, home="output", index=k, label=f"output {k}", where=node.where)
+            made = self.draft.value(node.aval, home="output", index=k, label=f"output {k}", where=node.where)
             outputs.append(made)
-            if node not in updated:
-                result_of.setdefault(node, made)
-        held = frozenset(n for n in planned.graph.inputs if is_held(n) and n not in states)
-        body = GraphLowering(self, planned, bound, result_of, held)
+        result_of = {n: v for n, v in _first(planned, outputs).items() if n not in updated}
+        frozen = frozenset(n for n in planned.graph.inputs if is_frozen(n) and n not in states)
+        body = GraphLowering(self, planned, bound, result_of, frozen)
         commands = body.run()
         commands += _result_copies(planned, body, outputs)
         commands += self._updates(planned, body, states)
-        varying = [bound[n] for n in planned.graph.inputs if n not in held]
+        varying = [bound[n] for n in planned.graph.inputs if n not in frozen]
         more, commands = hoisted(commands, [*varying, *outputs], self.rows_of())
         self.draft.commands = (*once([*first, *more], commands, self.draft.values, self.rows_of()), *commands)
         self.draft.inputs, self.draft.outputs = tuple(inputs), tuple(outputs)
@@ -129,7 +117,7 @@ class ProgramLowering:
 
     def _input(self, k: int, node: Node) -> int:
         label = node.op.label if isinstance(node.op, Input) else ""
-        return self.value(node.aval, home="input", index=k, label=label, where=node.where)
+        return self.draft.value(node.aval, home="input", index=k, label=label, where=node.where)
 
     def _prologue(self, graph: Graph | None, inputs: Mapping[Node, int]) -> tuple[list[Command], list[int]]:
         """Lower what is computed once; return its commands and its results."""
@@ -137,11 +125,10 @@ class ProgramLowering:
             return [], []
         planned = self.plan(graph)
         bound = {new: inputs[old] for new, old in zip(planned.graph.inputs, graph.inputs, strict=True)}
-        made = [self.value(n.aval, label=_label(n), where=n.where) for n in planned.graph.outputs]
-        result_of: dict[Node, int] = {}
-        for node, id_ in zip(planned.graph.outputs, made, strict=True):
-            result_of.setdefault(node, id_)
-        body = GraphLowering(self, planned, bound, result_of)
+        made = [
+            self.draft.value(n.aval, label=owner(n).op.name, where=n.where) for n in planned.graph.outputs
+        ]
+        body = GraphLowering(self, planned, bound, _first(planned, made))
         commands = body.run()
         return [*commands, *_result_copies(planned, body, made)], made
 
@@ -159,32 +146,28 @@ class ProgramLowering:
         kept: dict[int, int] = {}
         for source, _ in pairs:
             if source in targets and source not in kept:  # an update reads the old value of another state
-                kept[source] = self.value(self.draft.values[source].type, label="old state")
+                kept[source] = self.draft.value(self.draft.values[source].type, label="old state")
         first: list[Command] = [Copy(s, k, "old state") for s, k in kept.items()]
         return first + [Copy(kept.get(s, s), t, "update") for s, t in pairs]
 
 
+@dataclass(eq=False)
 class GraphLowering:
     """Lowers the groups of one graph (a program or a region) to commands.
 
-    `bound` maps known nodes to values; `held` are those of them that stay the same from run to run.
+    `bound` maps known nodes to values; `frozen` are those of them that stay the same from run to run.
     """
 
-    def __init__(
-        self,
-        owner: ProgramLowering,
-        planned: Planned,
-        bound: dict[Node, int],
-        results: dict[Node, int],
-        held: frozenset[Node] = frozenset(),
-    ) -> None:
-        self.owner = owner
-        self.planned = planned
-        self.bound = bound
-        self.results = results  # values some nodes must be computed into
-        self.held = made_of(held, planned.graph, planned.partition)
-        self.packed: dict[tuple[str, tuple[int, ...]], int] = {}
-        for node in list(results):
+    owner: ProgramLowering
+    planned: Planned
+    bound: dict[Node, int]
+    results: dict[Node, int]  # values some nodes must be computed into
+    frozen: frozenset[Node] = frozenset()
+    packed: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.frozen = made_of(self.frozen, self.planned.graph, self.planned.partition)
+        for node in list(self.results):
             self._make_there(node)
 
     def _make_there(self, node: Node) -> None:
@@ -207,7 +190,7 @@ class GraphLowering:
                 found = self.results[node]
             else:
                 strides = self.planned.strides(node)
-                found = self.owner.value(node.aval, strides, label=node.op.name, where=node.where)
+                found = self.owner.draft.value(node.aval, strides, label=node.op.name, where=node.where)
             self.bound[node] = found
         return found
 
@@ -229,16 +212,17 @@ class GraphLowering:
             commands += self._group(group) if group.kind == "alias" else ()
         for k, group in enumerate(groups):
             commands += due.get(k, ())
-            commands += self._group(group) if group.kind != "alias" else ()
+            with fallback.part("schedule", group.members):
+                commands += self._group(group) if group.kind != "alias" else ()
         return commands
 
     def _index_checks(self) -> list[IndexCheck]:
         """Return the index checks of all groups, each different one once."""
-        stored = self.planned.partition.stored.__contains__
         found: dict[object, IndexCheck] = {}
         for group in self.planned.partition.groups:
-            for check in index_checks(group, self.owner.lower_of, self.strides, stored, self.owner.target):
-                found.setdefault((check.scheduled.kernel.name, check.scheduled.reads), check)
+            with fallback.part("index check", group.members):
+                for check in index_checks(self._problem(group)):
+                    found.setdefault((check.scheduled.kernel.name, check.scheduled.reads), check)
         return list(found.values())
 
     def _due(self, checks: Sequence[IndexCheck], groups: Sequence[Group]) -> dict[int, list[Command]]:
@@ -250,7 +234,7 @@ class GraphLowering:
             reads = [r for r in check.scheduled.reads if isinstance(r, Node)]
             owners = [group_of.get(owner(r)) for r in reads]
             made = [position[id(g)] + 1 for g in owners if g is not None and g.kind != "alias"]
-            kernel = self.owner.kernel(check.scheduled)
+            kernel = self.owner.kernel(check.scheduled, [check.node])
             launch = Launch(
                 kernel.name, tuple(map(self.at, reads)), (), kernel.num_chunks,
                 label=f"index of {check.node.op.name}", where=check.node.where[:8], may_fail=check.message,
@@ -263,7 +247,7 @@ class GraphLowering:
         if group.kind == "alias":
             if node not in self.results:
                 return []
-            return [Copy(self._source(node), self.results[node], "result")]
+            return [Copy(self.at(node), self.results[node], "result")]
         if group.kind == "bytes":
             return self._retyped(node)
         if group.kind == "host":
@@ -274,14 +258,7 @@ class GraphLowering:
         moved = lies_in_order(group, self.planned.graph, partition, self.owner.lower_of, self.strides)
         if moved is not None:
             return [Copy(self.at(moved), self.at(node), "result")]
-        scheduled = self.owner.kernel_of(
-            group,
-            self.owner.lower_of,
-            self.strides,
-            partition.stored.__contains__,
-            self.owner.target,
-            self.held,
-        )
+        scheduled = self.owner.kernel_of(self._problem(group))
         workspaces: dict[Buffer, int] = {}
         launches = []
         for part in scheduled.before:
@@ -289,10 +266,13 @@ class GraphLowering:
             if not self._known_pack(launch, workspaces):
                 launches.append(launch)
         launches.append(self._launch(scheduled, group, workspaces))
-        self.owner.draft.in_place[id(launches[-1])] = [
-            (self.at(r), self.at(w)) for r, w in scheduled.in_place
-        ]
+        in_place = [(self.at(r), self.at(w)) for r, w in scheduled.in_place]
+        self.owner.draft.in_place[id(launches[-1])] = in_place
         return list(launches)
+
+    def _problem(self, group: Group) -> Problem:
+        stored, whole = self.planned.partition.stored.__contains__, self.owner
+        return Problem(group, whole.lower_of, self.strides, stored, whole.target, self.frozen)
 
     def _known_pack(self, launch: Launch, workspaces: dict[Buffer, int]) -> bool:
         """Return whether an earlier kernel packed the same operand in the same way; use its copy then."""
@@ -309,12 +289,12 @@ class GraphLowering:
             if isinstance(operand, Node):
                 return self.at(operand)
             if operand not in workspaces:
-                workspaces[operand] = self.owner.value(
+                workspaces[operand] = self.owner.draft.value(
                     TensorType(operand.dtype, operand.shape), label="packed", where=group.members[0].where
                 )
             return workspaces[operand]
 
-        kernel = self.owner.kernel(scheduled)
+        kernel = self.owner.kernel(scheduled, group.members)
         names = "+".join(m.op.name for m in group.members[:6])
         launch = Launch(
             kernel.name,
@@ -327,11 +307,6 @@ class GraphLowering:
         )
         self.owner.draft.groups[id(launch)] = group
         return launch
-
-    def _source(self, node: Node) -> int:
-        if isinstance(node.op, Const):
-            return self.owner.constant(node.op)
-        return next(v for n, v in self.bound.items() if n is node)
 
     def _retyped(self, node: Node) -> list[Command]:
         """Give a node the value of its operand, whose bytes are its own."""
@@ -346,13 +321,8 @@ class GraphLowering:
         types = tuple(i.aval for i in node.inputs)
         given = tuple(draft.values[self.at(i)].type for i in node.inputs)
         draft.calls.append(partial(apply, node.op) if types == given else partial(_apply_as, node.op, types))
-        made = Host(
-            len(draft.calls) - 1,
-            tuple(map(self.at, node.inputs)),
-            tuple(map(self.at, items(node))),
-            node.op.name,
-            node.where,
-        )
+        reads, writes = (tuple(map(self.at, nodes)) for nodes in (node.inputs, items(node)))
+        made = Host(len(draft.calls) - 1, reads, writes, node.op.name, node.where)
         draft.groups[id(made)] = group
         return made
 
@@ -366,15 +336,19 @@ def _apply_as(op: Op, types: Sequence[TensorType], *arrays: Array) -> HostResult
     return apply(op, *seen)
 
 
-def _label(node: Node) -> str:
-    return owner(node).op.name
-
-
 def _end(following: Mapping[int, int], start: int) -> int:
     """Return where a chain of references ends."""
     while start in following:
         start = following[start]
     return start
+
+
+def _first(planned: Planned, results: Sequence[int]) -> dict[Node, int]:
+    """Return the value that each output of a graph is computed into: the first of its results."""
+    found: dict[Node, int] = {}
+    for node, id_ in zip(planned.graph.outputs, results, strict=True):
+        found.setdefault(node, id_)
+    return found
 
 
 def _result_copies(planned: Planned, body: GraphLowering, results: Sequence[int]) -> list[Command]:
@@ -394,27 +368,22 @@ class RegionLowering:
 
     def run(self) -> list[Command]:
         name = self.node.op.name
-        if name == "cond":
-            return self._cond()
-        if name == "while":
-            return self._while()
-        if name == "scan":
-            return self._scan()
-        raise VerifyError(f"program: no region is called {name!r}", where=self.node.where)
+        way = {"cond": self._cond, "while": self._while, "scan": self._scan}.get(name)
+        if way is None:
+            raise VerifyError(f"program: no region is called {name!r}", where=self.node.where)
+        return way()
 
     def _inline(
-        self, graph: Graph, arguments: Sequence[int], into: Sequence[int], held: slice = slice(0)
+        self, graph: Graph, arguments: Sequence[int], into: Sequence[int], frozen: slice = slice(0)
     ) -> list[Command]:
         """Lower a region with its inputs bound to values and its outputs written to values.
 
-        `held` are the inputs that are the same in every turn of a loop.
+        `frozen` are the inputs that are the same in every turn of a loop.
         """
         planned = self.owner.plan(graph)
         bound = dict(zip(planned.graph.inputs, arguments, strict=True))
-        wanted: dict[Node, int] = {}
-        for node, target in zip(planned.graph.outputs, into, strict=True):
-            wanted.setdefault(node, target)
-        body = GraphLowering(self.owner, planned, bound, wanted, frozenset(planned.graph.inputs[held]))
+        wanted = _first(planned, into)
+        body = GraphLowering(self.owner, planned, bound, wanted, frozenset(planned.graph.inputs[frozen]))
         commands = body.run()
         for node, target in zip(planned.graph.outputs, into, strict=True):
             if wanted[node] != target:
@@ -422,7 +391,7 @@ class RegionLowering:
         return commands
 
     def _fresh(self, types: Sequence[TensorType], label: str) -> list[int]:
-        return [self.owner.value(t, label=label, where=self.node.where) for t in types]
+        return [self.owner.draft.value(t, label=label, where=self.node.where) for t in types]
 
     def _cond(self) -> list[Command]:
         op = self.node.op
@@ -444,7 +413,7 @@ class RegionLowering:
         operands = list(map(self.outer.at, self.node.inputs))
         count: int = op.num_carries  # type: ignore[attr-defined]
         carries, constants = self.results, operands[count:]
-        start: list[Command] = [Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True)]
+        start = _copies(operands[:count], carries, "carry")
         (predicate,) = self._fresh(op.condition.output_types, "predicate")  # type: ignore[attr-defined]
         condition = self._inline(op.condition, [*carries, *constants], [predicate])  # type: ignore[attr-defined]
         following = self._fresh(op.body.output_types, "next carry")  # type: ignore[attr-defined]
@@ -452,7 +421,7 @@ class RegionLowering:
         body = self._inline(op.body, [*carries, *constants], following, same)  # type: ignore[attr-defined]
         first, body = hoisted(body, [*carries, *following], self.owner.rows_of())
         start += first
-        body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
+        body += _copies(following, carries, "carry")
         return [*start, While(tuple(condition), predicate, tuple(body), "while")]
 
     def _scan(self) -> list[Command]:
@@ -465,10 +434,10 @@ class RegionLowering:
             start, trips_value = self._at_rest(operands.pop())
         count: int = op.num_carries  # type: ignore[attr-defined]
         carries, ys = self.results[:count], self.results[count:]
-        start.extend(Copy(s, t, "carry") for s, t in zip(operands[:count], carries, strict=True))
+        start += _copies(operands[:count], carries, "carry")
         if trips_value is not None:
             start += [self._zero(y) for y in ys]
-        counter = self.owner.value(TensorType(int64), label="row number", where=self.node.where)
+        counter = self.owner.draft.value(TensorType(int64), label="row number", where=self.node.where)
         body_of: Graph = op.body  # type: ignore[attr-defined]
         xs = operands[count : count + op.num_xs]  # type: ignore[attr-defined]
         constants = operands[count + op.num_xs :]  # type: ignore[attr-defined]
@@ -484,7 +453,7 @@ class RegionLowering:
         body += [self._row_copy(y, row, counter, read=False) for y, row in self._apart(ys, new_rows)]
         varying = [counter, *carries, *rows, *following, *new_rows]
         first, body = hoisted(body, varying, self.owner.rows_of())
-        body += [Copy(s, t, "carry") for s, t in zip(following, carries, strict=True)]
+        body += _copies(following, carries, "carry")
         loop = Loop(tuple(body), op.length, counter, trips_value, op.reverse, "scan")  # type: ignore[attr-defined]
         return [*start, *first, loop]
 
@@ -496,7 +465,7 @@ class RegionLowering:
         found = []
         for whole, type_ in zip(stacked, types, strict=True):
             dense = values[whole].strides == row_major(values[whole].type.ints)
-            row = self.owner.value(type_, label="row", where=self.node.where)
+            row = self.owner.draft.value(type_, label="row", where=self.node.where)
             if in_place and dense:
                 values[row].alias, values[row].row = whole, counter
             found.append(row)
@@ -517,16 +486,24 @@ class RegionLowering:
         return False
 
     def _zero(self, target: int) -> Command:
-        return self._launch(fill_kernel(self.owner.draft.values[target]), (), (target,))
+        return self._launch(fill_kernel(self.owner.draft.values[target], self._lanes()), (), (target,))
+
+    def _lanes(self) -> int:
+        return 1 if fallback.scalar([self.node]) else LANES
 
     def _row_copy(self, stacked: int, row: int, counter: int, *, read: bool) -> Command:
-        scheduled = row_kernel(self.owner.draft.values[stacked], self.owner.draft.values[row], read=read)
+        values = self.owner.draft.values
+        scheduled = row_kernel(values[stacked], values[row], read=read, lanes=self._lanes())
         if read:
             return self._launch(scheduled, (stacked, counter), (row,))
         return self._launch(scheduled, (row, counter), (stacked,))
 
     def _launch(self, scheduled: Scheduled, reads: tuple[int, ...], writes: tuple[int, ...]) -> Command:
-        kernel = self.owner.kernel(scheduled)
+        kernel = self.owner.kernel(scheduled, [self.node])
         return Launch(
             kernel.name, reads, writes, kernel.num_chunks, label=scheduled.tactic, where=self.node.where
         )
+
+
+def _copies(sources: Sequence[int], targets: Sequence[int], label: str) -> list[Command]:
+    return [Copy(s, t, label) for s, t in zip(sources, targets, strict=True)]

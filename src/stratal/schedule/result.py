@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Union
 
 from stratal.graph.node import Node
+from stratal.loops.compute import Stage
 from stratal.loops.expr import Buffer
-from stratal.loops.stmt import Kernel, Stmt
+from stratal.loops.stmt import Kernel, Stmt, stored
 from stratal.schedule.expressions import GroupExpressions
 
 Operand = Union[Node, Buffer]  # a graph value, or a workspace that a packing kernel fills
@@ -51,6 +53,23 @@ class Tactic(NamedTuple):
     steps: tuple[str, ...]
     in_place: tuple[tuple[Buffer, Buffer], ...] = ()
     packs: tuple[Pack, ...] = ()
+
+
+def named_by_content(
+    reads: Sequence[Buffer], writes: Sequence[Buffer], body: Stmt, local: Sequence[Buffer] = ()
+) -> Kernel:
+    """Return a kernel named by its text, so that equal kernels have one compiled form."""
+    draft = Kernel("k", reads, writes, body, local)
+    name = "k_" + hashlib.sha256(str(draft).encode()).hexdigest()[:24]
+    return Kernel(name, reads, writes, body, local)
+
+
+def of_stages(found: object, name: str, change: Callable[[Stmt], Stmt]) -> Tactic:
+    """Return the kernel, or one per stage, of what a loop body's `build` returned, each body changed."""
+    stages = found if isinstance(found, list) else [Stage(found)]
+    *first, (last, local) = ((change(s.body), s.local) for s in stages)  # type: ignore[arg-type]
+    packs = tuple(Pack(stored(body)[0], body, (), own, name) for body, own in first)
+    return Tactic(last, local, name, (), packs=packs)
 
 
 class Candidate(NamedTuple):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 from stratal.base.artifact import Value
 from stratal.base.dtypes import int64
 from stratal.loops.expr import Buffer, Var, const
-from stratal.loops.stmt import For, Kernel, Seq, Stmt, Store
+from stratal.loops.stmt import For, Seq, Stmt, Store
 from stratal.schedule.primitives import Schedule
-from stratal.schedule.result import Scheduled
-from stratal.schedule.tactics.common import cut_tails
+from stratal.schedule.result import Scheduled, named_by_content
+from stratal.schedule.tactics.common import cut_tails, vectorize_inner
 
 LANES = 16
 
 
-def row_kernel(stacked: Value, row: Value, *, read: bool) -> Scheduled:
+def row_kernel(stacked: Value, row: Value, *, read: bool, lanes: int = LANES) -> Scheduled:
     """Return the kernel that copies row number `counter` of a stacked value to `row`, or back."""
     size = math.prod(row.type.ints)
     dtype = row.type.dtype
@@ -27,30 +26,26 @@ def row_kernel(stacked: Value, row: Value, *, read: bool) -> Scheduled:
     at = counter[()]
     if read:
         body: Stmt = Store(one, (i,), whole[at, i])
-        return _kernel([whole, counter], one, i, body, "read row")
-    return _kernel([one, counter], whole, i, Store(whole, (at, i), one[i]), "write row")
+        return _kernel([whole, counter], one, i, body, "read row", lanes)
+    return _kernel([one, counter], whole, i, Store(whole, (at, i), one[i]), "write row", lanes)
 
 
-def fill_kernel(target: Value) -> Scheduled:
+def fill_kernel(target: Value, lanes: int = LANES) -> Scheduled:
     """Return the kernel that fills a value with zeros."""
     size = math.prod(target.type.ints)
     out = Buffer("r", target.type.dtype, (size,))
     i = Var("i", size)
-    return _kernel([], out, i, Store(out, (i,), const(0, target.type.dtype)), "fill")
+    return _kernel([], out, i, Store(out, (i,), const(0, target.type.dtype)), "fill", lanes)
 
 
-def _kernel(reads: list[Buffer], write: Buffer, i: Var, body: Stmt, tactic: str) -> Scheduled:
+def _kernel(reads: list[Buffer], write: Buffer, i: Var, body: Stmt, tactic: str, lanes: int) -> Scheduled:
     schedule = Schedule(For(i, body))
-    if i.extent > 1:
-        _, inner = schedule.split(i, LANES)
-        schedule.vectorize(inner)
+    if i.extent > 1 and lanes > 1:
+        vectorize_inner(schedule, i, lanes)
         cut_tails(schedule)
     elif i.extent == 1:
         schedule.peel(i)
-    else:
+    elif not i.extent:
         schedule.body = Seq(())
-    draft = Kernel("k", reads, [write], schedule.body)
-    name = "k_" + hashlib.sha256(str(draft).encode()).hexdigest()[:24]
-    return Scheduled(Kernel(name, reads, [write], schedule.body), (), (), tactic, tuple(schedule.steps))
-
-
+    kernel = named_by_content(reads, [write], schedule.body)
+    return Scheduled(kernel, (), (), tactic, tuple(schedule.steps))

@@ -8,9 +8,10 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import NamedTuple
 
-from stratal.base import tuning
+from stratal.base import fallback, tuning
 from stratal.base.errors import VerifyError
 from stratal.base.log import Alternative, decide
 from stratal.base.lowered import Lowered
@@ -21,10 +22,11 @@ from stratal.graph.op import Op
 from stratal.graph.partition import Group
 from stratal.loops.compute import LoopBody
 from stratal.loops.expr import Buffer, Call, Expr, Guard, Load, guard, index_const, load
-from stratal.loops.stmt import Fetch, Kernel, Seq, Stmt, Store, loaded, stored
+from stratal.loops.stmt import Prefetch, Seq, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import rewrite, rewrite_expressions
-from stratal.schedule.result import Candidate, Operand, Scheduled, Tactic
+from stratal.schedule.result import Candidate, Operand, Scheduled, Tactic, named_by_content
+from stratal.schedule.scalar import scalar_loops, serial_body
 from stratal.schedule.tactics import candidate_of, candidates, variants
 from stratal.schedule.tactics.bodies import schedule_body
 
@@ -62,48 +64,17 @@ class KernelMemo:
     def __init__(self) -> None:
         self._found: dict[object, tuple[Scheduled, dict[Node, int]]] = {}
 
-    def __call__(
-        self,
-        group: Group,
-        lower_of: Callable[[Node], Lowered | None],
-        strides_of: Callable[[Node], tuple[int, ...]],
-        is_stored: Callable[[Node], bool],
-        target: Target,
-        held: frozenset[Node] = frozenset(),
-    ) -> Scheduled:
+    def __call__(self, problem: Problem) -> Scheduled:
         """Return the kernel of a group, with the group's own values as operands."""
-        key, nodes = structure(group, strides_of, is_stored, held)
+        rows, nodes = problem.structure()
+        key = rows, fallback.scalar(problem.group.members)
         found = self._found.get(key)
         if found is None:
-            made = schedule_group(group, lower_of, strides_of, is_stored, target, held)
+            made = schedule_group(problem)
             self._found[key] = (made, {n: k for k, n in enumerate(nodes)})
             return made
         template, place = found
         return _with_operands(template, lambda o: nodes[place[o]] if isinstance(o, Node) else o)
-
-
-def structure(
-    group: Group,
-    strides_of: Callable[[Node], tuple[int, ...]],
-    is_stored: Callable[[Node], bool],
-    held: frozenset[Node] = frozenset(),
-) -> tuple[object, list[Node]]:
-    """Return a hashable description of a group and its nodes in the order the description numbers them."""
-    members = set(group.members)
-    number: dict[Node, int] = {}
-    rows: list[object] = [group.kind, group.space, group.num_rows, group.reduced]
-    for node in topological(group.members, stop=lambda n: n not in members and _is_outside(n, is_stored)):
-        number[node] = len(number)
-        if node not in members and _is_outside(node, is_stored):
-            scalar = node.op if isinstance(node.op, Const) and node.shape == () else None
-            rows.append((scalar, node.type, strides_of(node), *(("held",) if node in held else ())))
-            continue
-        kept = tuple(strides_of(r) for r in items(node)) if node in members and is_stored(node) else None
-        rows.append((node.op, tuple(number[i] for i in node.inputs), node in members, kept))
-    nodes = list(number)
-    for member in group.members:
-        nodes += [r for r in items(member) if r not in number]
-    return tuple(rows), nodes
 
 
 def _is_outside(node: Node, is_stored: Callable[[Node], bool]) -> bool:
@@ -120,30 +91,47 @@ def _with_operands(scheduled: Scheduled, change: Callable[[Operand], Operand]) -
     )
 
 
-def schedule_group(
-    group: Group,
-    lower_of: Callable[[Node], Lowered | None],
-    strides_of: Callable[[Node], tuple[int, ...]],
-    is_stored: Callable[[Node], bool],
-    target: Target,
-    held: frozenset[Node] = frozenset(),
-) -> Scheduled:
+def schedule_group(problem: Problem) -> Scheduled:
     """Return the kernel of a group that has one (not `host`, `region` or `alias`)."""
-    if group.kind == "body":
-        memory = Memory(strides_of)
-        return _body(group.members[0], GroupExpressions(group, lower_of, memory, is_stored), memory, target)
-    problem = Problem(group, lower_of, strides_of, is_stored, target, held)
+    members = problem.group.members
+    if problem.group.kind == "body":
+        return _body(members[0], problem)
+    if fallback.scalar(members):
+        memory = Memory(problem.strides_of)
+        return finish(memory, scalar_loops(problem.expressions(memory)))
     found = choose(problem)
     watching = _WATCHING.get()
     if watching is not None:
         watching.append((problem, found))
-    return problem.schedule(found)
+    return fallback.optional(
+        f"schedule {found.algorithm}", partial(problem.schedule, found), partial(_next_best, problem, found),
+        where=fallback.lines(members),
+    )  # fmt: skip
+
+
+def _next_best(problem: Problem, failed: Candidate) -> Scheduled:
+    """Return the kernel of the best candidate that makes one, where the chosen one failed."""
+    for other in problem.candidates():
+        if str(other) != str(failed):
+            make = partial(problem.schedule, other)
+            made = fallback.optional(f"schedule {other.algorithm}", make, lambda: None)
+            if made is not None:
+                anchor = problem.group.members[0]
+                why = f"{failed} would take less time, but failed"
+                decide("tactic", f"{anchor.op.name} {anchor.type}", str(other), why, where=anchor.where)
+                return made
+    raise _without_way(problem)
+
+
+def _without_way(problem: Problem) -> VerifyError:
+    anchor = problem.group.members[0]
+    return VerifyError(f"schedule: no tactic makes a kernel of {anchor.op.name}", where=anchor.where)
 
 
 class Problem(NamedTuple):
     """A group that is to become a kernel, with what its schedule depends on.
 
-    What the kernels before it make of `held` values is made once for many runs, so it costs nothing.
+    What the kernels before it make of `frozen` values is made once for many runs, so it costs nothing.
     """
 
     group: Group
@@ -151,23 +139,43 @@ class Problem(NamedTuple):
     strides_of: Callable[[Node], tuple[int, ...]]
     is_stored: Callable[[Node], bool]
     target: Target
-    held: frozenset[Node] = frozenset()
+    frozen: frozenset[Node] = frozenset()
 
     @property
     def digest(self) -> str:
         """A hash of what is computed, with shapes, strides and dtypes: the same in every process."""
-        rows, _ = structure(self.group, self.strides_of, self.is_stored, self.held)
+        rows, _ = self.structure()
         return hashlib.sha256(_as_text(rows).encode()).hexdigest()[:32]
 
     @property
     def nodes(self) -> list[Node]:
         """What the group reads, computes and writes, in an order that no candidate changes."""
-        return structure(self.group, self.strides_of, self.is_stored, self.held)[1]
+        return self.structure()[1]
+
+    def structure(self) -> tuple[object, list[Node]]:
+        """Return a hashable description of the group, and its nodes in the order that numbers them."""
+        group, members, is_stored = self.group, set(self.group.members), self.is_stored
+        number: dict[Node, int] = {}
+        rows: list[object] = [group.kind, group.space, group.num_rows, group.reduced]
+        for node in topological(group.members, stop=lambda n: n not in members and _is_outside(n, is_stored)):
+            number[node] = len(number)
+            if node not in members and _is_outside(node, is_stored):
+                scalar = node.op if isinstance(node.op, Const) and node.shape == () else None
+                frozen = ("frozen",) if node in self.frozen else ()
+                rows.append((scalar, node.type, self.strides_of(node), *frozen))
+                continue
+            kept = node in members and is_stored(node)
+            strides = tuple(self.strides_of(r) for r in items(node)) if kept else None
+            rows.append((node.op, tuple(number[i] for i in node.inputs), node in members, strides))
+        nodes = list(number)
+        for member in group.members:
+            nodes += [r for r in items(member) if r not in number]
+        return tuple(rows), nodes
 
     def expressions(self, memory: Memory | None = None) -> GroupExpressions:
         """Return the group's members as expressions; fresh ones for each candidate that is made of them."""
         memory = memory or Memory(self.strides_of)
-        return GroupExpressions(self.group, self.lower_of, memory, self.is_stored, self.held)
+        return GroupExpressions(self.group, self.lower_of, memory, self.is_stored, self.frozen)
 
     def candidates(self) -> list[Candidate]:
         """Return every way that is priced without measurements, the least estimate first."""
@@ -213,7 +221,10 @@ def watched_problems() -> Iterator[list[tuple[Problem, Candidate]]]:
 
 def choose(problem: Problem) -> Candidate:
     """Return the candidate a tuning record names, else the one that should take the least time."""
-    first, *others = problem.candidates()
+    found = problem.candidates()
+    if not found:
+        raise _without_way(problem)
+    first, *others = found
     records = tuning.in_force()
     record = records.find(problem.digest) if len(records) else None
     if record is not None:
@@ -241,8 +252,10 @@ def _decide_measured(problem: Problem, tuned: Candidate, record: tuning.Record) 
     )  # fmt: skip
 
 
-def _body(node: Node, x: GroupExpressions, memory: Memory, target: Target) -> Scheduled:
+def _body(node: Node, problem: Problem) -> Scheduled:
     """Return the kernels of a loop body; it reads reshapes of stored values where these lie."""
+    memory = Memory(problem.strides_of)
+    x = problem.expressions(memory)
     lowered = x.lower_of(node)
     if not isinstance(lowered, LoopBody):
         raise VerifyError(f"schedule: {node.op.name} has no loop body", where=node.where)
@@ -251,7 +264,8 @@ def _body(node: Node, x: GroupExpressions, memory: Memory, target: Target) -> Sc
         source = x.behind(operand)
         operands.append(memory(operand) if source is operand else memory.seen_as(operand, source))
     found = lowered.build(operands, [memory(r) for r in items(node)])
-    return finish(memory, schedule_body(found, target))
+    made = serial_body(found) if fallback.scalar([node]) else schedule_body(found, problem.target)
+    return finish(memory, made)
 
 
 def finish(memory: Memory, found: Tactic) -> Scheduled:
@@ -289,8 +303,8 @@ def pairs_apart(found: Tactic) -> tuple[Tactic, dict[Buffer, Buffer]]:
         raise VerifyError("schedule: a complex number is stored that is no pair", got=str(value))
 
     def change(s: Stmt) -> Stmt:
-        if isinstance(s, Fetch) and s.buffer in parts:
-            return Fetch(parts[s.buffer], (*s.indices, index_const(0)), 2 * s.ahead)
+        if isinstance(s, Prefetch) and s.buffer in parts:
+            return Prefetch(parts[s.buffer], (*s.indices, index_const(0)), 2 * s.ahead)
         if not isinstance(s, Store) or s.buffer not in parts:
             return s
         return Seq(Store(parts[s.buffer], (*s.indices, index_const(k)), part(s.value, k)) for k in range(2))
@@ -308,11 +322,9 @@ def _parameters(values: dict[Buffer, Operand], found: Tactic) -> Scheduled:
     renamed |= {b: Buffer(f"y{k}", b.dtype, b.shape, b.strides) for k, b in enumerate(written)}
     body = rename(found.body, renamed)
     reads, writes = [renamed[b] for b in read], [renamed[b] for b in written]
-    draft = Kernel("k", reads, writes, body, found.local)
-    name = "k_" + hashlib.sha256(str(draft).encode()).hexdigest()[:24]
     pairs = [(values[r], values[w]) for r, w in found.in_place if r in read and w in written]
     return Scheduled(
-        Kernel(name, reads, writes, body, found.local),
+        named_by_content(reads, writes, body, found.local),
         tuple(values[b] for b in read),
         tuple(values[b] for b in written),
         found.name,

@@ -15,7 +15,7 @@ from stratal.special.gammas import *  # noqa: F403
 from stratal.special.incomplete import *  # noqa: F403
 from stratal.special.information import *  # noqa: F403
 from stratal.special.normal import *  # noqa: F403
-from stratal.tensor.explained import explain_all
+from stratal.tensor.api.explained import explain_all
 
 _MODULES = (bessel, gammas, incomplete, information, normal)
 __all__ = sorted({name for module in _MODULES for name in module.__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.special.family import floats, from_records
-from stratal.tensor.elementwise import FUNCTIONS, where
+from stratal.tensor.functions.elementwise import FUNCTIONS, where
 from stratal.tensor.tensor import Tensor
 
 _SCIPYS = ("i0", "i0e", "i1", "i1e", "j0", "j1", "k0", "k0e", "k1", "k1e", "y0", "y1")

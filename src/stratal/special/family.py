@@ -8,8 +8,8 @@ from typing import Any
 
 from stratal.graph.op import REGISTRY
 from stratal.tensor.build import apply, as_tensor, common_dtype, default_float, normalise
-from stratal.tensor.elementwise import cast
-from stratal.tensor.shapes import broadcast_arrays
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.shapes import broadcast_arrays
 from stratal.tensor.tensor import Tensor
 
 
@@ -32,8 +32,7 @@ def _function(module: str, name: str, op: str) -> Callable[..., Tensor]:
     def function(*operands: Any) -> Tensor:
         if len(operands) != record.arity:
             raise TypeError(f"{name}() takes {record.arity} arguments, got {len(operands)}")
-        result: Tensor = apply(record(), *floats(name, *operands))
-        return result
+        return apply(record(), *floats(name, *operands))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = module

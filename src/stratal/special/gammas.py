@@ -9,7 +9,7 @@ from stratal.base.errors import AttributeValueError
 from stratal.graph.op import REGISTRY
 from stratal.special.family import floats, from_records
 from stratal.tensor.build import apply
-from stratal.tensor.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.tensor import Tensor
 
 _RECORDS = {
@@ -35,8 +35,7 @@ def polygamma(n: int, x: Any) -> Tensor:
     (t,) = floats("polygamma", x)
     if int(n) == 0:
         return digamma(t)
-    result: Tensor = apply(REGISTRY["polygamma"](int(n)), t)  # type: ignore[call-arg]
-    return result
+    return apply(REGISTRY["polygamma"](int(n)), t)  # type: ignore[call-arg]
 
 
 _MOST_DIMENSIONS = 1000  # each is a term of the program
@@ -63,8 +62,7 @@ def stirling(x: Tensor) -> Tensor:
     total: Any = _STIRLING[-1]
     for c in reversed(_STIRLING[:-1]):
         total = total * square + c
-    result: Tensor = total * inverse
-    return result
+    return total * inverse
 
 
 def betaln(a: Any, b: Any) -> Tensor:

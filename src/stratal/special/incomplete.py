@@ -21,7 +21,7 @@ from stratal.loops.math.gamma import LGAMMA_NEAR
 from stratal.special.family import floats
 from stratal.special.gammas import betaln, digamma, lgamma, stirling
 from stratal.tensor.build import as_tensor
-from stratal.tensor.elementwise import (
+from stratal.tensor.functions.elementwise import (
     abs,
     cast,
     exp,

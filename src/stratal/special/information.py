@@ -6,27 +6,13 @@ import math
 from typing import Any
 
 from stratal.special.family import floats
-from stratal.tensor.composites.arithmetic import softplus
-from stratal.tensor.elementwise import FUNCTIONS, round, sinc, where
-from stratal.tensor.reductions import log_softmax, logsumexp, softmax
+from stratal.tensor.composites.arithmetic import softplus, xlog1py, xlogy
+from stratal.tensor.functions.elementwise import FUNCTIONS, clip, round, sinc, where
+from stratal.tensor.functions.reductions import log_softmax, logsumexp, softmax
 from stratal.tensor.tensor import Tensor
 
 _log, _log1p, _isnan = FUNCTIONS["log"], FUNCTIONS["log1p"], FUNCTIONS["isnan"]
 exp2, expm1, log1p, expit = (FUNCTIONS[name] for name in ("exp2", "expm1", "log1p", "sigmoid"))
-
-
-def xlogy(x: Any, y: Any) -> Tensor:
-    """Return x log(y) of each pair, 0 where x is 0 and y a number."""
-    a, b = floats("xlogy", x, y)
-    nothing = (a == 0) & ~_isnan(b)
-    return where(nothing, 0.0, a * _log(where(nothing, 1.0, b)))  # type: ignore[no-any-return]
-
-
-def xlog1py(x: Any, y: Any) -> Tensor:
-    """Return x log(1 + y) of each pair, 0 where x is 0 and y a number."""
-    a, b = floats("xlog1py", x, y)
-    nothing = (a == 0) & ~_isnan(b)
-    return where(nothing, 0.0, a * _log1p(where(nothing, 0.0, b)))  # type: ignore[no-any-return]
 
 
 def entr(x: Any) -> Tensor:
@@ -60,7 +46,7 @@ def logit(x: Any, eps: float | None = None) -> Tensor:
     """Return log(x / (1 - x)) of each element; with `eps` x is moved into [eps, 1 - eps] first."""
     (t,) = floats("logit", x)
     if eps is not None:
-        t = FUNCTIONS["minimum"](FUNCTIONS["maximum"](t, eps), 1.0 - eps)
+        t = clip(t, eps, 1.0 - eps)
     middle = (t > 0.25) & (t < 0.75)
     near = where(middle, t, 0.5)
     off = 2.0 * near - 1.0  # exact; log((1 + d)/(1 - d)) = log1p(2 d / (1 - d))

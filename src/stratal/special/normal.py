@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from stratal.special.family import floats, from_records
-from stratal.tensor.elementwise import FUNCTIONS, where
+from stratal.tensor.functions.elementwise import FUNCTIONS, where
 from stratal.tensor.tensor import Tensor
 
 _RECORDS = {
@@ -21,8 +21,7 @@ _ROOT_HALF = math.sqrt(0.5)
 def ndtr(x: Any) -> Tensor:
     """Return the probability that a standard normal variable lies below each element."""
     (t,) = floats("ndtr", x)
-    result: Tensor = 0.5 * _erfc(-_ROOT_HALF * t)
-    return result
+    return 0.5 * _erfc(-_ROOT_HALF * t)
 
 
 def log_ndtr(x: Any) -> Tensor:

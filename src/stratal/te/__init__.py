@@ -10,6 +10,8 @@ import stratal.schedule.language  # noqa: F401  fills the table of primitives
 from stratal.loops.te.algorithm import Algorithm
 from stratal.loops.te.functions import (
     abs,
+    all,
+    any,
     ceil,
     cos,
     equal,
@@ -17,18 +19,21 @@ from stratal.loops.te.functions import (
     exp,
     floor,
     log,
+    max,
     maximum,
+    min,
     minimum,
     not_equal,
     power,
+    prod,
     sigmoid,
     sign,
     sin,
     sqrt,
+    sum,
     tanh,
     where,
 )
-from stratal.loops.te.reductions import all, any, max, min, prod, sum
 from stratal.loops.te.tensor import axes, compute, placeholder, reduce_axis
 from stratal.loops.te.term import cast
 from stratal.loops.te.text import parse_algorithm

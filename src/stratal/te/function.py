@@ -8,8 +8,7 @@ from typing import Any
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.op import REGISTRY
 from stratal.loops.te.algorithm import Algorithm
-from stratal.loops.te.substitute import reading
-from stratal.loops.te.tensor import Computed, placeholder
+from stratal.loops.te.tensor import Computed, placeholder, reading
 from stratal.loops.te.tensor import Tensor as Written
 from stratal.tensor.build import apply, as_tensor
 from stratal.tensor.tensor import Tensor

@@ -6,25 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import DType, as_dtype, float32, int64
+from stratal.base.dtypes import DType, as_dtype, as_element, int64, uint64
 from stratal.base.errors import DTypeError, ShapeError
 
 Array = np.ndarray[Any, Any]
 
 
 def to_array(data: Any, dtype: DType | None) -> Array:
-    """Return data as a NumPy array of a dtype Stratal has."""
-    if dtype is None and isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
-        dtype = as_dtype(type(data))
+    """Return data as a NumPy array of a dtype Stratal has. Numbers must fit the dtype; arrays are cast."""
+    if isinstance(data, np.generic) and dtype is not None:
+        data = data.item()
+    if isinstance(data, (bool, int, float, complex)) and not isinstance(data, np.generic):
+        return as_element("tensor", data, dtype or (uint64 if _beyond_int64(data) else as_dtype(type(data))))
     if isinstance(data, (list, tuple)):
         data = _plain(data)
     try:
         array = np.asarray(data)
-        if dtype is not None and dtype.is_integer and array.dtype.kind in "fO":
-            array = _exact(data, array, dtype)
     except ValueError as error:
-        raise ShapeError("tensor: nested lists must be rectangular", got=str(error)) from None
-    if array.dtype == object or array.dtype.kind in "SUMm":
+        rule = "tensor: nested lists must be rectangular, of at most 64 axes"
+        raise ShapeError(rule, got=str(error)) from None
+    numbers = not hasattr(data, "__array__")
+    if numbers:
+        array = _exact(data, array)
+    if array.dtype.kind in "SUMm" or (array.dtype == object and not (numbers and _are_ints(array))):
         raise DTypeError(
             "tensor: the data must be numbers", got=f"{type(data).__name__} of dtype {array.dtype}"
         )
@@ -32,19 +36,27 @@ def to_array(data: Any, dtype: DType | None) -> Array:
         dtype = _default_dtype(data, array)
     if array.dtype == dtype.np:
         return array
+    if numbers and array.size and (dtype.is_integer or array.dtype.kind in "cO"):
+        for end in array.flat if array.dtype.kind == "c" else (array.min(), array.max()):
+            as_element("tensor", end if isinstance(end, int) else end.item(), dtype)
     with np.errstate(all="ignore"):
-        return array.astype(dtype.np)
+        return (array if dtype.is_complex or array.dtype.kind != "c" else array.real).astype(dtype.np)
 
 
-def _exact(data: Any, array: Array, dtype: DType) -> Array:
+def _beyond_int64(number: Any) -> bool:
+    return isinstance(number, int) and 1 << 63 <= number < 1 << 64
+
+
+def _exact(data: Any, array: Array) -> Array:
     """Return Python integers unrounded: where some lie beyond 2**63 and others not, NumPy reads floats."""
-    whole = np.asarray(data, dtype=object)
-    if not all(isinstance(x, int) for x in whole.flat):
+    if array.dtype.kind != "f" or not (abs(array) >= 2.0**63).any():
         return array
-    try:
-        return whole.astype(dtype.np)
-    except OverflowError:
-        raise DTypeError("tensor: a number does not fit the dtype", got=f"{data} for {dtype}") from None
+    whole = np.asarray(data, dtype=object)
+    return whole if _are_ints(whole) else array
+
+
+def _are_ints(array: Array) -> bool:
+    return all(isinstance(x, int) for x in array.flat)
 
 
 def _plain(data: Any) -> Any:
@@ -56,9 +68,9 @@ def _plain(data: Any) -> Any:
 
 def _default_dtype(data: Any, array: Array) -> DType:
     if isinstance(data, (list, tuple)) and array.dtype == np.float64 and not _holds_arrays(data):
-        return float32
-    if isinstance(data, (list, tuple)) and array.dtype.kind == "i":
-        return int64
+        return as_dtype(float)
+    if isinstance(data, (list, tuple)) and array.dtype.kind in "iO":
+        return uint64 if array.dtype == object and array.min() >= 0 else int64
     return as_dtype(array.dtype)
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import ContextDecorator
 from typing import Any, Final, TypeVar
 
 from stratal.base.dtypes import DType, as_dtype, bfloat16, float16, float32
 from stratal.base.errors import AttributeValueError, DTypeError
-from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import MODE, NOW, ModeBlock
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -35,7 +34,7 @@ FULL: Final = frozenset({
 """What loses digits or range at once: sums of many, powers, losses, norms."""
 
 
-class autocast(ContextDecorator):
+class autocast(ModeBlock):
     """Let products and convolutions in a `with` block, or a function it decorates, run in 16 bits.
 
     Their float32 operands are rounded to `dtype` (bfloat16 or float16) and so are their results; they sum in
@@ -61,28 +60,16 @@ class autocast(ContextDecorator):
         found = bfloat16 if dtype is None else as_dtype(dtype)
         if enabled and found not in (bfloat16, float16):
             raise DTypeError("autocast: runs products in bfloat16 or float16", got=str(found))
-        self._dtype = found if enabled else None
-        self._before: list[DType | None] = []
-
-    def __enter__(self) -> autocast:
-        self._before.append(MODE.autocast)
-        MODE.autocast = self._dtype
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        MODE.autocast = self._before.pop()
-
-    def _recreate_cm(self) -> autocast:
-        return self
+        super().__init__("autocast", found if enabled else None)
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
-    """Return whether ops are under `autocast` in this thread."""
+    """Return whether ops are under `autocast` in this task or thread."""
     return MODE.autocast is not None
 
 
 def get_autocast_dtype(device_type: str = "cpu") -> DType:
-    """Return the dtype products have under `autocast` in this thread; bfloat16 outside of it."""
+    """Return the dtype products have under `autocast` in this task or thread; bfloat16 outside of it."""
     return MODE.autocast or bfloat16
 
 
@@ -105,14 +92,14 @@ def full_precision(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        short = MODE.autocast
-        if short is None:
+        before = MODE.__dict__
+        if before["autocast"] is None:
             return function(*args, **kwargs)
-        MODE.autocast = None
         try:
+            MODE.autocast = None
             return function(*map(_full, args), **{name: _full(x) for name, x in kwargs.items()})
         finally:
-            MODE.autocast = short
+            NOW.set(before)
 
     return run  # type: ignore[return-value]
 

@@ -6,37 +6,39 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from stratal.base.dims import NUMBERS, Sym, known_equal, quotient
-from stratal.base.dtypes import DType, as_dtype, float32, promote, promote_scalar
+from stratal.base.dims import Sym, known_equal, quotient, same_shape, upper_bound
+from stratal.base.dtypes import DType, as_dtype, as_element, float32, int64, promote, promote_scalar
 from stratal.base.errors import DTypeError, ShapeError
+from stratal.base.session import SESSION
 from stratal.base.source import PACKAGE, SourceLine, user_line
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node, constant, items, make
 from stratal.graph.op import REGISTRY, Op
 from stratal.runtime.storage import Storage
-from stratal.tensor import values
+from stratal.tensor.arguments import check_axis
 from stratal.tensor.autocast import operand_dtypes
-from stratal.tensor.handles import CONSTANT, STOPPED, TRACKED, look
-from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor, tensor, wrap
+from stratal.tensor.values import values
+from stratal.tensor.values.handle import CONSTANT, Handle
+from stratal.tensor.values.handles import look
+from stratal.tensor.values.rewrites import joint
+from stratal.tensor.values.state import MODE
 
 Shape = tuple[Any, ...]
 Scalar = (bool, int, float, complex)
+OPS: Mapping[str, Callable[..., Op]] = REGISTRY  # by their names, to be called with attributes
 _FRONT_END = f"{PACKAGE}/tensor/"
-_PLAIN: dict[str, Op] = {}
-_CONSTANTS: dict[
-    tuple[Any, ...], Node
-] = {}  # scalar constants and their broadcasts, which Python code repeats
+_CONSTANTS = SESSION.cache(dict[tuple[Any, ...], Node]())  # scalars and their broadcasts, which code repeats
 _MOST_CONSTANTS = 4096
-_SITES: dict[tuple[Any, ...], Any] = {}  # value of the Python scalar at each place in the code
+_SITES = SESSION.cache(dict[tuple[Any, ...], Any]())  # value of the Python scalar at each place in the code
 _MOST_SITES = 1 << 16
 _VARIES = object()
 
@@ -47,16 +49,14 @@ def where_now() -> tuple[SourceLine, ...]:
     return () if line is None else (line,)
 
 
+@cache
 def plain(name: str) -> Op:
     """Return the record without attributes called `name`."""
-    found = _PLAIN.get(name)
-    if found is None:
-        found = _PLAIN[name] = REGISTRY[name]()
-    return found
+    return OPS[name]()
 
 
 # -- gradients -----------------------------------------------------------------------------------------------
-def nodes_and_track(tensors: Sequence[Tensor]) -> tuple[list[Node], int]:
+def nodes_and_track(tensors: Sequence[Handle]) -> tuple[list[Node], int]:
     """Return the nodes of the operands of one op, and what its result is to gradients."""
     nodes = []
     tracks = []
@@ -64,29 +64,20 @@ def nodes_and_track(tensors: Sequence[Tensor]) -> tuple[list[Node], int]:
         node, track = look(t)
         nodes.append(node)
         tracks.append(track)
-    if TRACKED in tracks and MODE.grad:
-        if STOPPED in tracks:
-            nodes = [_stopped(n) if k == STOPPED else n for n, k in zip(nodes, tracks, strict=True)]
-        return nodes, TRACKED
-    return nodes, STOPPED if TRACKED in tracks or STOPPED in tracks else CONSTANT
+    return joint(nodes, tracks, MODE.grad)
 
 
-def _stopped(node: Node) -> Node:
-    """Return a node through which no gradient flows."""
-    return make(plain("stop_gradient"), node, where=node.where) if node.aval.dtype.is_inexact else node
-
-
-def finish(node: Node, track: int) -> Any:
-    """Return the tensor, or the tuple of tensors, of an op's result."""
+def finish(node: Node, track: int) -> Tensor:
+    """Return the tensor of an op's result; of several a tuple of tensors, though its type is not said."""
     type_ = node.type
     if isinstance(type_, TupleType):
-        return tuple(finish(n, track) for n in items(node))
+        return tuple(finish(n, track) for n in items(node))  # type: ignore[return-value]
     return wrap(node, track if type_.dtype.is_inexact else CONSTANT)
 
 
 # -- applying ops --------------------------------------------------------------------------------------------
-def apply(op: Op, *tensors: Tensor) -> Any:
-    """Apply one op to tensors that already have the types it takes."""
+def apply(op: Op, *tensors: Tensor) -> Tensor:
+    """Apply one op to tensors that already have the types it takes. See `finish` for several results."""
     nodes, track = nodes_and_track(tensors)
     where = where_now()
     if MODE.autocast is not None:
@@ -94,8 +85,13 @@ def apply(op: Op, *tensors: Tensor) -> Any:
     return finish(make(op, *nodes, where=where), track)
 
 
-def call(name: str, *tensors: Tensor, **attributes: Any) -> Any:
-    """Apply the op or composite called `name` to tensors."""
+def iota(shape: Shape, axis: int = 0) -> Tensor:
+    """Return the int64 index along an axis at every place of a shape."""
+    return apply(OPS["iota"](shape, axis, int64))
+
+
+def call(name: str, *tensors: Handle, **attributes: Any) -> Tensor:
+    """Apply the op or composite called `name` to tensors. See `finish` for several results."""
     nodes, track = nodes_and_track(tensors)
     where = where_now()
     if MODE.autocast is not None:
@@ -109,35 +105,77 @@ def _in_precision(name: str, nodes: Sequence[Node], where: tuple[SourceLine, ...
     return [to_dtype(n, dtype, where) for n, dtype in zip(nodes, dtypes, strict=True)]
 
 
-def wrap_all(result: Any, track: int) -> Any:
+def wrap_all(result: Node | Sequence[Node], track: int) -> Tensor:
     """Return tensors for the node or nodes a composite returned."""
     if isinstance(result, Node):
         return finish(result, track)
-    return tuple(finish(n, track) for n in result)
+    return tuple(finish(n, track) for n in result)  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=64)
 def cast_op(dtype: DType) -> Op:
     """Return the record that casts to a dtype."""
-    return REGISTRY["cast"](dtype)  # type: ignore[call-arg]
+    return OPS["cast"](dtype)
 
 
 @lru_cache(maxsize=4096)
 def _broadcast_op(shape: Shape, rank: int) -> Op:
     """Return the record that stretches a shape of some rank to `shape`, new axes in front."""
-    return REGISTRY["broadcast"](shape, tuple(range(len(shape) - rank, len(shape))))  # type: ignore[call-arg]
+    return OPS["broadcast"](shape, tuple(range(len(shape) - rank, len(shape))))
 
 
 # -- operands ------------------------------------------------------------------------------------------------
 def as_tensor(value: Any, name: str = "op") -> Tensor:
     """Return a tensor as it is, anything else as a new one."""
     if isinstance(value, Tensor):
+        if value._weak:  # as of a Python float
+            return wrap(to_dtype(look(value)[0], float32, where_now()), CONSTANT)
         return value
     if isinstance(value, (*Scalar, np.ndarray, np.generic)):
         return tensor(value)
     if isinstance(value, Sym):
         return number(value)
-    raise DTypeError(f"{name}: takes tensors, arrays and numbers", got=type(value).__name__)
+    raise of_another_library(name, value) or DTypeError(
+        f"{name}: takes tensors, arrays and numbers", got=type(value).__name__
+    )
+
+
+def converters(value: Any) -> list[Any]:
+    """Return the methods that convert an array of a library other than NumPy; [] for other objects."""
+    if isinstance(value, (Tensor, np.ndarray, np.generic)):
+        return []
+    return [getattr(type(value), x) for x in ("__array__", "__dlpack__") if hasattr(type(value), x)]
+
+
+def of_another_library(name: str, value: Any, depth: int = 3) -> DTypeError | None:
+    """Return the error for an array of a library other than NumPy, also inside of lists; None for others."""
+    if isinstance(value, (list, tuple)):
+        found = (of_another_library(name, x, depth - 1) for x in value) if depth else ()
+        return next(filter(None, found), None)
+    if not converters(value):
+        return None
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    library = {"torch": "PyTorch", "jaxlib": "JAX", "tensorflow": "TensorFlow"}.get(package, package)
+    return DTypeError(
+        f"{name}: takes tensors of Stratal, arrays of NumPy and numbers, and this is one of {library}",
+        got=f"{kind.__module__}.{kind.__qualname__} {getattr(value, 'shape', '')}".rstrip(),
+        hint="st.from_dlpack(x) shares its memory, st.tensor(x) copies it",
+    )
+
+
+def along(name: str, value: Any, axis: Any) -> tuple[Tensor, int]:
+    """Return a tensor and one of its axes in [0, ndim). Raises: AxisError, DTypeError."""
+    t = as_tensor(value, name)
+    return t, check_axis(name, axis, t.ndim)
+
+
+def looked_at(name: str, t: Tensor) -> Any:
+    """Return an array whose elements decide whether a call is an error; None in captures."""
+    if MODE.trace is None:
+        return t._value(name).array
+    MODE.trace.asks_values = True
+    return None
 
 
 def number(size: Sym) -> Tensor:
@@ -153,24 +191,20 @@ def number(size: Sym) -> Tensor:
     return as_tensor(total)
 
 
-def _atom(atom: str, symbols: dict[str, tuple[Tensor, int]]) -> Tensor:
+def _atom(atom: str, symbols: dict[str, tuple[Handle, int]]) -> Tensor:
     parts = quotient(atom)
     if parts is not None:
         whole, divisor = parts
-        found: Tensor = number(whole) // divisor
-        return found
+        return number(whole) // divisor
     if atom not in symbols:
         raise ShapeError("sizes: a symbol belongs to no argument of this function", got=atom)
     holder, axis = symbols[atom]
-    return call("size", holder, axis=axis)  # type: ignore[no-any-return]
-
-
-NUMBERS.append(number)
+    return call("size", holder, axis=axis)
 
 
 def default_float(dtype: DType) -> DType:
     """Return the float dtype that ops on integers compute in."""
-    return dtype if dtype.is_inexact else float32
+    return dtype if dtype.is_inexact else as_dtype(float)
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
@@ -194,13 +228,14 @@ def common_dtype(name: str, operands: Sequence[Any]) -> DType:
     """Return the dtype operands promote to; Python scalars give way to tensors of their kind."""
     dtype: DType | None = None
     for x in operands:
-        if isinstance(x, Tensor):
+        if isinstance(x, Tensor) and not x._weak:
             dtype = x.dtype if dtype is None else _promote(name, dtype, x.dtype)
     for x in operands:
-        if not isinstance(x, Tensor):
+        if not isinstance(x, Tensor) or x._weak:
+            number = 0.0 if isinstance(x, Tensor) else 0 if isinstance(x, Sym) else x
             if dtype is None:
-                dtype = as_dtype(type(x))
-            dtype = promote_scalar(dtype, x)
+                dtype = as_dtype(type(number))
+            dtype = promote_scalar(dtype, number)
     assert dtype is not None
     return dtype
 
@@ -213,16 +248,15 @@ def _promote(name: str, a: DType, b: DType) -> DType:
 
 
 def normalise(name: str, operands: Sequence[Any]) -> list[Any]:
-    """Return operands as tensors and plain Python scalars."""
-    return [
-        x if isinstance(x, Tensor) or type(x) in Scalar else _foreign(name, x)
-        for x in operands
-    ]  # fmt: skip
+    """Return operands as tensors, plain Python scalars, and symbolic sizes, which are ints of a run."""
+    return [x if isinstance(x, Tensor) or type(x) in Scalar else _foreign(name, x) for x in operands]
 
 
 def _foreign(name: str, value: Any) -> Any:
     if isinstance(value, Scalar):  # np.float64 is a float
         return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, Sym):
+        return value
     return as_tensor(value, name)
 
 
@@ -235,7 +269,7 @@ def to_dtype(node: Node, dtype: DType, where: tuple[SourceLine, ...]) -> Node:
 def to_shape(node: Node, shape: Shape, where: tuple[SourceLine, ...]) -> Node:
     """Broadcast a node to a shape, new axes in front."""
     have = node.type.shape  # type: ignore[union-attr]
-    if have == shape:
+    if same_shape(have, shape):
         return node
     return make(_broadcast_op(shape, len(have)), node, where=where)
 
@@ -270,8 +304,11 @@ def scalar(name: str, value: Any, dtype: DType, shape: Shape, where: tuple[Sourc
     It is a constant of the graph, until the scalar at one place in the code is seen to change: from then on
     it is an input, so that a value that changes every step is not compiled anew.
     """
+    if isinstance(value, Sym):
+        as_element(name, upper_bound(value), dtype)  # or it does not fit
+        return to_shape(to_dtype(look(number(value))[0], dtype, where), shape, where)
     if not isinstance(value, bool) and MODE.trace is None and changes(value):
-        array = _scalar_array(name, value, dtype)
+        array = as_element(name, value, dtype)
         return to_shape(values.leaf(Storage.copy_of(array, TensorType(dtype, ()))), shape, where)
     return full(name, value, dtype, shape)
 
@@ -283,29 +320,18 @@ def full(name: str, value: Any, dtype: DType, shape: Shape) -> Node:
     if found is None:
         if len(_CONSTANTS) >= _MOST_CONSTANTS:
             _CONSTANTS.clear()
-        found = to_shape(constant(_scalar_array(name, value, dtype)), shape, ())
+        found = to_shape(constant(as_element(name, value, dtype)), shape, ())
         _CONSTANTS[key] = found
     return found
 
 
-def _scalar_array(name: str, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
-    if dtype.is_integer and isinstance(value, int):
-        low = 0 if dtype.kind == "u" else -(1 << (dtype.bits - 1))
-        high = (1 << dtype.bits - (dtype.kind == "i")) - 1
-        if not low <= value <= high:
-            raise DTypeError(f"{name}: the Python number does not fit the dtype", got=f"{value} for {dtype}",
-                             hint="cast the tensor to a wider dtype first")  # fmt: skip
-    with np.errstate(all="ignore"):
-        return np.asarray(value).astype(dtype.np) if not isinstance(value, int) else np.array(value, dtype.np)
-
-
-def changes(value: Any, about: Any = None) -> bool:
+def changes(value: Any, about: Any = None, depth: int = 2) -> bool:
     """Return whether a value has been another one at this place in the code; `about` tells several apart.
 
     A place is an instruction of the caller's and the path of calls from there: the numbers a composite has of
     its own lie at places of their own.
     """
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(depth)
     path = []
     while frame is not None and frame.f_code.co_filename.startswith(_FRONT_END):
         path.append(frame.f_lasti)

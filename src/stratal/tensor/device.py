@@ -15,7 +15,7 @@ class device(str):
     __slots__ = ("index", "type")
 
     type: str
-    index: int | None
+    index: int | None  # type: ignore[assignment]  # PyTorch's name for it, and a method of str
 
     def __new__(cls, type: Any = "cpu", index: int | None = None) -> device:
         name, colon, number = str(type).partition(":")

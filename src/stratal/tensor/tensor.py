@@ -1,19 +1,20 @@
 """Tensor: a rebindable cell that holds a value, which is a graph node or finished storage.
 
-Building an op checks it at once and computes nothing; `lazy` computes what is needed when it is needed. A
-tensor never aliases another: indexing returns a value, and in-place operators give this handle, and no other,
-a new value (`handles`). Operators and methods are installed from tables by `methods`.
+Building an op checks it at once and computes nothing; `lazy` computes what is needed when it is needed.
+In-place operators give a handle a new value, and views of the same memory theirs (`handles`, `views`).
+Operators and methods are installed from tables by `methods`.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from stratal.base.dims import as_int
-from stratal.base.dtypes import DType, as_dtype
+from stratal.base.dtypes import DType, as_dtype, float32
 from stratal.base.elsewhere import no_attribute
 from stratal.base.errors import (
     AttributeValueError,
@@ -25,34 +26,37 @@ from stratal.base.errors import (
 from stratal.base.types import TensorType
 from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
-from stratal.tensor import values
-from stratal.tensor.alive import share, watched
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.arrays import Array, to_array
 from stratal.tensor.device import CPU, check_device, device
-from stratal.tensor.handles import (
+from stratal.tensor.lazy.exports import hand_out
+from stratal.tensor.lazy.lazy import value_of
+from stratal.tensor.values import values
+from stratal.tensor.values.alive import enlist, share, watched
+from stratal.tensor.values.handle import (
     CONSTANT,
     STOPPED,
     TRACKED,
     USED_UP,
-    blank,
+    Handle,
     disturb,
     give_gradient,
+    initialize,
+    leave,
+    retain_gradient,
+)
+from stratal.tensor.values.handles import (
+    held_of,
     is_leaf,
     look,
     own_value,
     place,
     rebind,
-    refuse_traced,
     take_value,
     track_of,
 )
-from stratal.tensor.promises import Promise
-from stratal.tensor.state import MODE, no_grad
-from stratal.tensor.views import View, taken
-
-if TYPE_CHECKING:
-    from stratal.tensor.trace import Trace
+from stratal.tensor.values.state import MODE, no_grad
+from stratal.tensor.values.views import join
 
 
 class _Size(int):
@@ -64,49 +68,19 @@ class _Size(int):
         return self.shape if dim is None else self.shape[check_axis("size", dim, len(self.shape))]
 
 
-class Tensor:
+class Tensor(Handle):
     """An n-dimensional array of one dtype. `Tensor(data)` copies its data, `Tensor(2, 3)` has such sizes and
     zeros, as PyTorch's constructor has no particular values; `st.tensor` and friends make one, too.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_before",
-        "_grad",
-        "_guarded",
-        "_held",
-        "_home",
-        "_leaf",
-        "_retains",
-        "_storage",
-        "_trace",
-        "_track",
-        "_view",
-        "_writes",
-        "type",
-    )
-
-    type: TensorType
-    _held: Node | Promise | None  # None only where `_storage` is known and nobody asked for a node yet
-    _storage: Storage | None
-    _track: int
-    _leaf: bool  # takes gradients itself: derivatives end here
+    __slots__ = ()
     _grad: Tensor | None
-    # Where the value stood before in-place operators rebound this handle.
-    _home: tuple[Storage, Node | None] | None
-    _before: tuple[Node, int] | None  # what it was before, where it never had a value: for a flush that fails
-    _trace: Trace | None  # the capture this tensor was made in
-    _guarded: bool  # a compiled function reads this handle, and must hear of a change of its type
-    _retains: bool  # keep the gradient although this is no leaf
-    _view: View | None  # what it was taken of
-    _writes: int  # how often it was given another value
-
+    _weak: ClassVar[bool] = False  # gives way to the dtype of what it meets, as Python's numbers do
     __array_priority__ = 1000
 
     # The rest is given by `methods`, from tables and from modules that are built on tensors.
     if TYPE_CHECKING:
 
-        def _compute(self) -> None: ...
         def backward(
             self,
             gradient: Any = None,
@@ -120,39 +94,14 @@ class Tensor:
         def __eq__(self, other: object) -> Tensor: ...  # type: ignore[override]
         def __ne__(self, other: object) -> Tensor: ...  # type: ignore[override]
         def __neg__(self) -> Tensor: ...
-        def __invert__(self) -> Tensor: ...
-        def __abs__(self) -> Tensor: ...
-        def __pos__(self) -> Tensor: ...
-        def __lt__(self, other: Any) -> Tensor: ...
-        def __le__(self, other: Any) -> Tensor: ...
-        def __gt__(self, other: Any) -> Tensor: ...
-        def __ge__(self, other: Any) -> Tensor: ...
         def __add__(self, other: Any) -> Tensor: ...
-        def __radd__(self, other: Any) -> Tensor: ...
-        def __sub__(self, other: Any) -> Tensor: ...
-        def __rsub__(self, other: Any) -> Tensor: ...
-        def __mul__(self, other: Any) -> Tensor: ...
-        def __rmul__(self, other: Any) -> Tensor: ...
-        def __truediv__(self, other: Any) -> Tensor: ...
-        def __rtruediv__(self, other: Any) -> Tensor: ...
-        def __floordiv__(self, other: Any) -> Tensor: ...
-        def __rfloordiv__(self, other: Any) -> Tensor: ...
-        def __mod__(self, other: Any) -> Tensor: ...
-        def __rmod__(self, other: Any) -> Tensor: ...
-        def __pow__(self, other: Any) -> Tensor: ...
-        def __rpow__(self, other: Any) -> Tensor: ...
-        def __matmul__(self, other: Any) -> Tensor: ...
-        def __rmatmul__(self, other: Any) -> Tensor: ...
-        def __and__(self, other: Any) -> Tensor: ...
-        def __rand__(self, other: Any) -> Tensor: ...
-        def __or__(self, other: Any) -> Tensor: ...
-        def __ror__(self, other: Any) -> Tensor: ...
-        def __xor__(self, other: Any) -> Tensor: ...
-        def __rxor__(self, other: Any) -> Tensor: ...
-        def __lshift__(self, other: Any) -> Tensor: ...
-        def __rlshift__(self, other: Any) -> Tensor: ...
-        def __rshift__(self, other: Any) -> Tensor: ...
-        def __rrshift__(self, other: Any) -> Tensor: ...
+
+        __invert__ = __abs__ = __pos__ = __neg__
+        __lt__ = __le__ = __gt__ = __ge__ = __add__
+        __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __add__
+        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __add__
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __add__
+        __rmatmul__ = __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __add__
 
     if not TYPE_CHECKING:
 
@@ -162,25 +111,13 @@ class Tensor:
     def __init__(self, data: Any = (), dtype: Any = None, requires_grad: bool = False, *more: int) -> None:
         if data.__class__ is int and self.__class__ is Tensor:  # sizes
             sizes = [n for n in (data, dtype, requires_grad, *more) if n is not None and n is not False]
-            data, dtype, requires_grad = np.zeros(sizes, np.float32), None, False
+            data, dtype, requires_grad = np.zeros(sizes, as_dtype(float).np), None, False
         source = data if isinstance(data, Tensor) else tensor(data, dtype=dtype)
         if dtype is not None and source.dtype is not as_dtype(dtype):
             source = source.astype(dtype)
         take_value(self, source)
         if requires_grad:
             self.requires_grad_()
-
-    @property
-    def _node(self) -> Node | None:
-        """The node it holds: of a promise, made now."""
-        held = self._held
-        if held.__class__ is Promise:
-            held = self._held = held.node()
-        return held
-
-    @_node.setter
-    def _node(self, node: Node | None) -> None:
-        self._held = node
 
     # -- what it is ------------------------------------------------------------------------------------------
     @property
@@ -207,6 +144,8 @@ class Tensor:
     def itemsize(self) -> int:
         """The bytes of one element."""
         return self.type.dtype.itemsize
+
+    is_cuda = False
 
     @property
     def device(self) -> device:
@@ -252,29 +191,25 @@ class Tensor:
     # -- its value -------------------------------------------------------------------------------------------
     def _value(self, asked: str) -> Storage:
         """Return finished storage, computing it now if needed."""
-        trace = MODE.trace
-        if trace is not None or self._trace is not None:
-            refuse_traced(self, asked)
-        if self._storage is None:
-            self._compute()
-        assert self._storage is not None
-        return self._storage
+        return value_of(self, asked)
 
     def numpy(self) -> Array:
         """Return a NumPy array of the value that shares its memory; a later in-place change here does not
         show in it.
         """
-        return self._value("numpy()").export()
+        return hand_out(self, "numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self._value("np.asarray").export()
+        array = self._value("np.asarray").array
+        if not copy and (dtype is None or array.dtype == np.dtype(dtype)):
+            return hand_out(self, "np.asarray")
         if dtype is not None and array.dtype != np.dtype(dtype):
             if copy is False:
                 raise AttributeValueError(
                     "np.asarray: another dtype needs a copy", got=f"{array.dtype} to {dtype}"
                 )
             return array.astype(dtype)
-        return array.copy() if copy else array
+        return array.copy()
 
     def __dlpack__(
         self,
@@ -290,7 +225,7 @@ class Tensor:
         options: dict[str, Any] = {"stream": stream}
         if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
             options |= {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return self._value("__dlpack__").export().__dlpack__(**options)
+        return hand_out(self, "__dlpack__").__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -337,14 +272,15 @@ class Tensor:
 
     def __format__(self, spec: str) -> str:
         if spec and self.numel() == 1:
-            return format(self.item(), spec)
+            later = None if MODE.trace is None else MODE.trace.text(self, spec, "", "")
+            return later or format(self.item(), spec)
         return format(repr(self), spec)
 
     # -- gradients -------------------------------------------------------------------------------------------
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient flows to or through this tensor."""
-        return track_of(self) == TRACKED
+        return track_of(self) in (TRACKED, USED_UP)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -356,7 +292,7 @@ class Tensor:
             raise DTypeError(
                 "requires_grad: only floats and complex numbers take gradients", got=str(self.type)
             )
-        if requires_grad == (track_of(self) == TRACKED):
+        if requires_grad == self.requires_grad:
             return self
         if not requires_grad and not is_leaf(self):
             raise NotDifferentiableError(
@@ -377,7 +313,9 @@ class Tensor:
         """The gradient that `backward()` added up here, or None."""
         trace = MODE.trace
         if trace is not None:
-            return trace.read_grad(self)
+            found = trace.read_grad(self)
+            assert found is None or isinstance(found, Tensor)
+            return found
         disturb(self._grad)
         return self._grad
 
@@ -401,7 +339,7 @@ class Tensor:
     def retain_grad(self) -> None:
         """Keep the gradient of this tensor in `grad` although it is no leaf."""
         if not self._leaf:
-            self._retains = True
+            retain_gradient(self, True)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradient, or fill it with zeros."""
@@ -411,15 +349,19 @@ class Tensor:
             self.grad.zero_()
 
     def detach(self) -> Tensor:
-        """Return the value as of now, through which no gradient flows. Changed in place, this tensor changes,
-        too; what becomes of this tensor does not show in the result.
-        """
-        return taken(self._snapshot(), self, None)
+        """Return a view of all of this tensor through which no gradient flows."""
+        storage = self._storage
+        if storage is None or not storage.exported or MODE.trace is not None:
+            return join(self._snapshot(), self, detached=True)
+        made = hold(storage)  # one memory to NumPy, as it would be in PyTorch
+        share(made, self)
+        return join(made, self, detached=True)
 
     def _snapshot(self) -> Tensor:
         """Return a tensor of its own that holds the value as of now, without history."""
-        if self._storage is not None and MODE.trace is None and self._trace is None:
-            made = hold(self._storage)
+        storage = self._storage
+        if storage is not None and not storage.exported and MODE.trace is None and self._trace is None:
+            made = hold(storage)
             share(made, self)
             return made
         node, track = look(self)
@@ -435,7 +377,7 @@ class Tensor:
     @data.setter
     def data(self, value: Any) -> None:
         source = value if isinstance(value, Tensor) else tensor(value, dtype=self.dtype)
-        self._view = None
+        leave(self)
         with no_grad():
             if source.type == self.type:
                 rebind(self, *look(source.detach()))
@@ -446,23 +388,33 @@ class Tensor:
                                    got=f"{source.type} for {self.type}")  # fmt: skip
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if self.requires_grad and not self.is_leaf:
+        """Return a copy with a gradient of its own."""
+        if not self.is_leaf:
             raise NotDifferentiableError(
                 "deepcopy: only leaves can be copied with their history", got=str(self.type)
             )
-        made = self.__class__.__new__(self.__class__)
-        memo[id(self)] = made
-        take_value(made, self._snapshot(), leaf=self._leaf)
-        made._grad = None if self._grad is None else self._grad.__deepcopy__(memo)
-        for name, value in getattr(self, "__dict__", {}).items():
-            setattr(made, name, value)
+        made, grad = self._twin(memo), self.grad
+        if grad is not None:
+            made.grad = memo[id(grad)] if id(grad) in memo else grad.__deepcopy__(memo)
+        if own := getattr(self, "__dict__", None):
+            made.__dict__.update(copy.deepcopy(own, memo))
         return made
 
     def __copy__(self) -> Tensor:
-        return self._snapshot().requires_grad_(self._leaf)
+        """Return a leaf on the same memory: changed in place, it changes this tensor, too."""
+        made = self._twin({})
+        getattr(made, "__dict__", {}).update(getattr(self, "__dict__", {}))
+        return join(made, self, detached=True)
+
+    def _twin(self, memo: dict[int, Any]) -> Tensor:
+        """Return a leaf of this class with the value as of now."""
+        made = memo[id(self)] = self.__class__.__new__(self.__class__)
+        take_value(made, self._snapshot(), leaf=self.requires_grad)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_from_parts, (type(self), np.array(self.numpy()), self.dtype.name, self._leaf))
+        parts = type(self), np.array(self, copy=True), self.dtype.name, self.requires_grad
+        return (_from_parts, parts, getattr(self, "__dict__", None))
 
 
 def _from_parts(cls: type[Tensor], array: Array, dtype: str, leaf: bool) -> Tensor:
@@ -477,18 +429,14 @@ _new = object.__new__
 # -- making handles ------------------------------------------------------------------------------------------
 def wrap(node: Node, track: int = CONSTANT) -> Tensor:
     """Return a tensor that holds a node's value, made in the mode of this thread."""
-    made = blank(Tensor.__new__(Tensor), node.type)  # type: ignore[arg-type]
-    made._node = node
-    made._track = track
+    made = initialize(Tensor.__new__(Tensor), node.aval, node, track)
     place(made)
     return made
 
 
-def hold(storage: Storage) -> Tensor:
-    """Return a tensor that holds finished storage."""
-    made = blank(_new(Tensor), storage.type)
-    made._storage = storage
-    return made
+def hold(storage: Storage, track: int = CONSTANT) -> Tensor:
+    """Return a tensor that holds finished storage; `track` is what it is to gradients."""
+    return initialize(_new(Tensor), storage.type, None, track, storage)
 
 
 def set_number(cell: Tensor, number: float) -> None:
@@ -503,7 +451,17 @@ def set_number(cell: Tensor, number: float) -> None:
 
 def fresh(tensor: Tensor) -> Tensor:
     """Return another handle on the same value, so that changing one in place leaves the other alone."""
-    return wrap(*look(tensor))
+    held, track = held_of(tensor)
+    if isinstance(held, Node):
+        return wrap(held, track)
+    made = initialize(Tensor.__new__(Tensor), tensor.type, held, track)
+    enlist(made)
+    return made
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """Return a view of all of a tensor."""
+    return join(fresh(tensor), tensor)
 
 
 # -- data from outside ---------------------------------------------------------------------------------------
@@ -517,9 +475,14 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, device:
     """
     check_device(device)
     if isinstance(data, Tensor):
+        dtype = float32 if dtype is None and data._weak else dtype
         made = data._snapshot() if dtype is None else data._snapshot().astype(dtype)
     else:
-        made = _from_array(to_array(data, None if dtype is None else as_dtype(dtype)))
+        given = None if MODE.trace is None or not isinstance(data, np.ndarray) else MODE.trace.array(data)
+        if given is None:
+            made = _from_array(to_array(data, None if dtype is None else as_dtype(dtype)))
+        else:
+            made = wrap(given) if dtype is None else wrap(given).astype(dtype)
     return made.requires_grad_() if requires_grad else made
 
 

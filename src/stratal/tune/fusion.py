@@ -7,21 +7,17 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stratal.base import settings, tuning
-from stratal.base.artifact import Executable, KernelObject, Launch, flat
 from stratal.base.target import Target
-from stratal.codegen.module import kernel_module
 from stratal.compiler import Lowerings, Program, lower, prepare, share_memory
 from stratal.graph.graph import Graph
-from stratal.memory.plan import plan_arena
 from stratal.optimize.canonical import choose_algorithms
 from stratal.optimize.fuse import fuse
-from stratal.optimize.grouping import named
-from stratal.optimize.kernel_graph import fused_groups, fusion_key, kernel_graph
+from stratal.optimize.grouping import fused_groups, fusion_key, kernel_graph, named
 from stratal.optimize.layout import choose_orders
-from stratal.runtime.pack import pack
+from stratal.optimize.prologue import Hoisted
 from stratal.tune.explore import FINAL_SECONDS, MARGIN
 from stratal.tune.measure import FINAL_ROUNDS, Dropped, Measurer, Timing
-from stratal.tune.trial import Trial, indexing
+from stratal.tune.trial import Trial, trial_program
 
 
 class FusedKernel(NamedTuple):
@@ -86,26 +82,6 @@ def compare_fusion(
 
 
 def _trial(graph: Graph, target: Target, *, fused: bool) -> Trial:
-    draft = lower(graph, target, fused=fused)
+    draft = lower(Hoisted(None, graph), target, fused=fused)
     share_memory(draft)
-    kernels = {name: s.kernel for name, s in draft.kernels.items()}
-    texts = {name: kernel_module(kernel, target).encode() for name, kernel in kernels.items()}
-    objects = {name: KernelObject(name, text, name) for name, text in texts.items()}
-    arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
-    scratch = max((k.scratch_bytes for k in kernels.values()), default=0)
-    executable = Executable(
-        "trial", objects, draft.values, draft.commands, draft.inputs, draft.outputs, (), draft.constants,
-        arena, scratch, settings.threads.value,
-    )  # fmt: skip
-    launches = [c for c in flat(draft.commands) if isinstance(c, Launch)]
-    used = {
-        value
-        for launch in launches
-        for value, buffer in zip(
-            (*launch.reads, *launch.writes), kernels[launch.kernel].parameters, strict=True
-        )
-        if buffer in indexing(kernels[launch.kernel])
-    }
-    indices = tuple(k for k, value in enumerate(draft.inputs) if value in used)
-    workspace = arena + scratch * settings.threads.value
-    return Trial(pack(executable), indices, workspace, sum(map(len, texts.values())))
+    return trial_program(draft, target, settings.threads.value)

@@ -96,23 +96,6 @@ def strategy(name: ModelName, seed: int) -> Strategy:
     return LearnedStrategy(seed) if name == "lightgbm" else RandomStrategy(seed)
 
 
-def rank_correlation(first: Sequence[float] | Rows, second: Sequence[float] | Rows) -> float:
-    """Return how far two rows of numbers agree in their order, from -1 to 1 (Spearman); equal numbers share
-    their places.
-    """
-    places = [_places(np.asarray(x, np.float64)) for x in (first, second)]
-    a, b = (p - p.mean() for p in places)
-    size = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / size if size else 0.0
-
-
-def _places(values: Rows) -> Rows:
-    """Return the place of every value in their order, the middle one where several are equal."""
-    ordered = np.sort(values)
-    left, right = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    return np.asarray((left + right - 1) / 2, np.float64)
-
-
 def features(candidates: Sequence[Candidate], default: Candidate, shape: Sequence[int]) -> Rows:
     """Return one row for each candidate: its parameters, its estimate beside the default's, the sizes.
 

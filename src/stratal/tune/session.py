@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from stratal.base import settings, tuning
@@ -24,7 +23,7 @@ from stratal.runtime.storage import Storage
 from stratal.schedule.result import Candidate
 from stratal.schedule.select import Problem, watched_problems
 from stratal.schedule.tactics import tunable
-from stratal.tensor import programs
+from stratal.tensor.lazy import programs
 from stratal.tune.explore import Attempt, Explorer, Verdict
 
 
@@ -40,9 +39,7 @@ class Watch:
         self._stack.enter_context(programs.watched(self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def compiled(self, program: Any, started_ns: int) -> None:
@@ -92,6 +89,8 @@ def tasks_of(watched: Iterable[tuple[Program, int]]) -> list[Task]:
 def problems_of(program: Program) -> Iterator[tuple[Problem, Candidate, int]]:
     """Yield each distinct kernel with a choice, what is chosen without records, and its launches per run."""
     made = program.made
+    if made.fallbacks:
+        return  # what is broken is not measured
     with watched_problems() as found, tuning.using(tuning.UNTUNED), settings.winograd(made.winograd):
         draft, _ = decided(program.graph, made.target, fused=made.fused)
         counts = _launches(draft.commands, 1)
@@ -107,7 +106,7 @@ def _launches(commands: Sequence[Command], times: int) -> Counter[str]:
         if isinstance(c, Launch):
             counts[c.kernel] += times
         inside = times * max(c.trips, 1) if isinstance(c, Loop) else times
-        for body in bodies(c):
+        for body in bodies(c).values():
             counts.update(_launches(body, inside))
     return counts
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from stratal.base import settings
-from stratal.base.artifact import Executable, KernelObject, Launch, Value
+from stratal.base.artifact import Executable, KernelObject, Launch, Value, flat
+from stratal.base.target import Target
 from stratal.base.types import TensorType
 from stratal.codegen.module import kernel_module
 from stratal.graph.node import Node
@@ -13,6 +14,7 @@ from stratal.loops.expr import Buffer, Load, walk
 from stratal.loops.stmt import Kernel, expressions
 from stratal.memory.plan import plan_arena
 from stratal.runtime.pack import pack
+from stratal.schedule.draft import Draft
 from stratal.schedule.result import Candidate, Operand, Scheduled
 from stratal.schedule.select import Problem
 
@@ -48,21 +50,33 @@ def trial_of(problem: Problem, candidate: Candidate, threads: int | None = None)
         if node in buffers:
             values.at(node, buffers[node])
     commands = tuple(_launch(part, values) for part in parts)
-    texts = {part.kernel.name: kernel_module(part.kernel, problem.target).encode() for part in parts}
+    draft = Draft(values.made, commands, {part.kernel.name: part for part in parts})
+    draft.inputs, draft.outputs = tuple(values.inputs), tuple(values.outputs)
+    return trial_program(draft, problem.target, threads)
+
+
+def trial_program(draft: Draft, target: Target, threads: int) -> Trial:
+    """Return a program as a trial. It calls nothing on the host, and has no states."""
+    kernels = {name: s.kernel for name, s in draft.kernels.items()}
+    texts = {name: kernel_module(kernel, target).encode() for name, kernel in kernels.items()}
     objects = {name: KernelObject(name, text, name) for name, text in texts.items()}
-    arena = plan_arena(values.made, commands, outputs=values.outputs)
-    scratch = max(part.kernel.scratch_bytes for part in parts)
+    arena = plan_arena(draft.values, draft.commands, outputs=draft.outputs)
+    scratch = max((k.scratch_bytes for k in kernels.values()), default=0)
     executable = Executable(
-        "trial", objects, values.made, commands, tuple(values.inputs), tuple(values.outputs), (), [], arena,
-        scratch, threads,
+        "trial", objects, draft.values, draft.commands, draft.inputs, draft.outputs, (), draft.constants,
+        arena, scratch, threads,
     )  # fmt: skip
-    used = {values.of[r] for part in parts for r, b in _operands(part) if b in indexing(part.kernel)}
-    indices = tuple(k for k, v in enumerate(values.inputs) if v in used)
-    text_bytes = sum(map(len, texts.values()))
-    return Trial(pack(executable), indices, arena + scratch * threads, text_bytes)
+    used = set()
+    for launch in (c for c in flat(draft.commands) if isinstance(c, Launch)):
+        kernel = kernels[launch.kernel]
+        operands = zip((*launch.reads, *launch.writes), kernel.parameters, strict=True)
+        choosing = _indexing(kernel)
+        used |= {value for value, buffer in operands if buffer in choosing}
+    indices = tuple(k for k, value in enumerate(draft.inputs) if value in used)
+    return Trial(pack(executable), indices, arena + scratch * threads, sum(map(len, texts.values())))
 
 
-def indexing(kernel: Kernel) -> set[Buffer]:
+def _indexing(kernel: Kernel) -> set[Buffer]:
     """Return the parameters whose elements say where others are read."""
     loads = [e for e in walk(expressions(kernel.body)) if isinstance(e, Load)]
     return {e.buffer for load in loads for e in walk(list(load.indices)) if isinstance(e, Load)}

@@ -11,11 +11,11 @@ import numpy as np
 from stratal.base.dtypes import as_dtype, float32, int64
 from stratal.base.errors import AttributeValueError
 from stratal.deferred.graph import builds
-from stratal.tensor import random
+from stratal.tensor.api.functions import FUNCTIONS
 from stratal.tensor.build import as_tensor, call
-from stratal.tensor.functions import FUNCTIONS
-from stratal.tensor.state import tracing
+from stratal.tensor.functions import random
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import tracing
 
 _SAME = (
     "abs add ceil cos divide equal erf exp floor greater greater_equal less less_equal log log1p "

@@ -8,9 +8,9 @@ from typing import Any
 from stratal.base.errors import AttributeValueError
 from stratal.compat.tf1.functions import listed, unnamed
 from stratal.nn import functional as F
-from stratal.tensor import random
+from stratal.tensor.api.functions import FUNCTIONS
 from stratal.tensor.build import call
-from stratal.tensor.functions import FUNCTIONS
+from stratal.tensor.functions import random
 from stratal.tensor.tensor import Tensor
 
 relu = unnamed(F.relu)
@@ -56,9 +56,7 @@ def sparse_softmax_cross_entropy_with_logits(
     """Return the cross entropy of each row of logits with a class; classes outside of the row are errors."""
     logits, labels = _two("sparse_softmax_cross_entropy_with_logits", first, second, logits, labels)
     return F.cross_entropy(
-        listed(logits, "labels"),
-        listed(labels, "labels").astype("int64"),
-        reduction="none",
+        listed(logits, "logits"), listed(labels, "labels").astype("int64"), reduction="none"
     )
 
 
@@ -91,12 +89,8 @@ def l2_loss(t: Any) -> Tensor:
 def dropout(x: Any, keep_prob: Any) -> Tensor:
     """Return what remains when each element is kept with a probability, a number or a scalar, and scaled."""
     t = listed(x, "dropout")
-    kept = FUNCTIONS["floor"](_uniform_like(t) + keep_prob)
+    kept = FUNCTIONS["floor"](random.uniform(t.shape, dtype=t.dtype) + keep_prob)
     return t / keep_prob * kept
-
-
-def _uniform_like(t: Tensor) -> Tensor:
-    return random.uniform(t.shape, dtype=t.dtype)
 
 
 @unnamed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratal import deferred
-from stratal.tensor import random
-from stratal.tensor.state import tracing
+from stratal.tensor.functions import random
+from stratal.tensor.values.state import tracing
 
 
 class Session(deferred.Session):

@@ -64,13 +64,10 @@ def entries(families: tuple[str, ...] = tuple(FAMILIES)) -> Iterator[Entry]:
         for name, value in _named(FAMILIES[family]):
             found.setdefault(id(inspect.unwrap(value)), []).append(name)
         for names in found.values():
-            first = min(names, key=lambda n: (n != _own_name(family, n), names.index(n)))
+            own = {n: getattr(_value(FAMILIES[family], n), "__name__", n) for n in names}
+            first = min(names, key=lambda n: (n != own[n], names.index(n)))
             others = tuple(n for n in names if n != first)
             yield Entry(family, first, _value(FAMILIES[family], first), others)
-
-
-def _own_name(family: str, name: str) -> str:
-    return str(getattr(_value(FAMILIES[family], name), "__name__", name))
 
 
 def _value(family: Family, name: str) -> Any:
@@ -93,7 +90,7 @@ def _names(module: Any, family: Family) -> list[str]:
     if family.only:
         return family.only.split()
     if module.__name__ == "stratal":
-        return sorted(importlib.import_module("stratal.tensor.functions").FUNCTIONS)
+        return sorted(importlib.import_module("stratal.tensor.api.functions").FUNCTIONS)
     return sorted(n for n in getattr(module, "__all__", None) or dir(module) if not n.startswith("_"))
 
 

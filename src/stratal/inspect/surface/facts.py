@@ -12,15 +12,15 @@ from stratal.base import tree
 from stratal.base.errors import StratalError
 from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, topological
-from stratal.inspect.surface.calls import call_of, made_and_called
 from stratal.inspect.surface.draws import Call, Draws
 from stratal.inspect.surface.entries import Entry
+from stratal.inspect.surface.layers import call_of, made_and_called
 from stratal.optimize.in_reals import use_reals
 from stratal.tensor.build import call as call_op
-from stratal.tensor.gradients import grad
-from stratal.tensor.handles import node_of
-from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.transformations.gradients import grad
+from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.state import no_grad
 
 _PLAIN = {"cast", "broadcast", "reshape"}  # what makes operands alike is not what a function is
 _KINDS = {
@@ -57,7 +57,8 @@ def facts_of(entry: Entry, tests: Sequence[str] = ()) -> Facts:
         nodes, given = _work(function, call)
         names = dict.fromkeys(n.op.name for n in nodes)
         records = tuple(names)
-        kind = kind or _kind([name for name in names if name not in _PLAIN] or list(names))
+        telling = [name for name in names if name not in _PLAIN] or names
+        kind = kind or ("at once" if not telling else "record" if len(telling) == 1 else "composite")
         host = _host(nodes) if nodes else "" if given else "its result is made when it is called"
         differentiable = _differentiable(function, call)
     kind = kind or "function"
@@ -88,10 +89,6 @@ def _work(function: Any, call: Call) -> tuple[list[Node], bool]:
     return nodes, not given or given.issuperset(roots)
 
 
-def _kind(names: Sequence[str]) -> str:
-    return "at once" if not names else "record" if len(names) == 1 else "composite"
-
-
 def _host(nodes: Sequence[Node]) -> str:
     """Return the host calls among nodes, once they are written in real numbers, each with its reason."""
     found = {}
@@ -108,7 +105,8 @@ def _host(nodes: Sequence[Node]) -> str:
 def _differentiable(function: Any, call: Call) -> str:
     """Return "yes", or why the first operand of floats has no gradient."""
     tensors = call.mapped(tensor)
-    place = next((k for k, a in enumerate(tensors.args) if _is_float(a)), None)
+    floats = (k for k, a in enumerate(tensors.args) if isinstance(a, Tensor) and a.dtype.is_inexact)
+    place = next(floats, None)
     if place is None:
         return "no: takes no tensor of floats"
 
@@ -129,7 +127,3 @@ def _differentiable(function: Any, call: Call) -> str:
         if not any(v.any() for v in values):
             return "no: zero everywhere"
     return "yes"
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype.is_inexact

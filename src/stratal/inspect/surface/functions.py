@@ -30,16 +30,21 @@ DOMAINS: dict[str, str] = {
 }  # fmt: skip
 _DOMAIN_OF = {name: domain for domain, names in DOMAINS.items() for name in names.split()}
 _DRAWN: dict[str, Callable[[Draws], Array]] = {
-    "positive": Draws.positive,
-    "inside": Draws.inside,
-    "holes": Draws.holes,
+    "positive": lambda d: d.positive(),
+    "inside": lambda d: d.inside(),
+    "holes": lambda d: d.holes(),
     "whole": lambda d: d.whole(1, 9),
-    "mask": Draws.mask,
-    "complexes": Draws.complexes,
+    "mask": lambda d: d.mask(),
+    "complexes": lambda d: d.complexes(),
     "line": lambda d: d.x(d.n),
-    "vector": Draws.row,
-    "": Draws.x,
+    "vector": lambda d: d.row(),
+    "": lambda d: d.x(),
 }
+
+
+def by_name(table: dict[str, Maker]) -> dict[str, Maker]:
+    """Return the rows of a table by name; each row has the names of those that take the same call."""
+    return {name: make for names, make in table.items() for name in names.split()}
 
 
 def _small(d: Draws) -> Array:
@@ -52,74 +57,55 @@ def _places(d: Draws, *shape: int) -> Array:
     return d.whole(0, d.r, *shape)
 
 
-MATH: dict[str, Maker] = {
+MATH = by_name({
     "acosh": lambda d: call(d.between(1.1, 5.0)),
     "addbmm": lambda d: call(_small(d)[0], _small(d), _small(d)),
-    "addmm": lambda d: call(d.x(), d.x(), d.x()),
     "addmv": lambda d: call(d.row(), d.x(), d.row()),
     "addr": lambda d: call(d.x(), d.row(), d.row()),
-    "arange": lambda d: call(d.n),
+    "arange bartlett blackman hamming hanning bartlett_window blackman_window hamming_window "
+    "hann_window kaiser_window": lambda d: call(d.n),
     "argsort": lambda d: call(d.x(), stable=True),
-    "array_split": lambda d: call(d.x(), 4),
-    "asarray": lambda d: call(d.x()),
-    "astype": lambda d: call(d.x(), np.dtype("float64")),
+    "array_split chunk tensor_split": lambda d: call(d.x(), 4),
+    "astype cast": lambda d: call(d.x(), np.dtype("float64")),
     "baddbmm": lambda d: call(_small(d), _small(d), _small(d)),
     "bincount": lambda d: call(d.whole(0, 100, d.n)),
-    "bitwise_left_shift": lambda d: call(d.whole(1, 9), d.whole(1, 9)),
-    "bitwise_right_shift": lambda d: call(d.whole(1, 9), d.whole(1, 9)),
+    "bitwise_left_shift bitwise_right_shift": lambda d: call(d.whole(1, 9), d.whole(1, 9)),
     "block_diag": lambda d: call(d.x(d.r // 2, d.r // 2), d.x(d.r // 2, d.r // 2)),
     "bmm": lambda d: call(_small(d), _small(d)),
     "broadcast_arrays": lambda d: call(d.x(d.r, 1), d.row()),
     "broadcast_shapes": lambda d: call((3, 1), (1, 4)),
     "broadcast_to": lambda d: call(d.row(), (d.r, d.r)),
-    "bucketize": lambda d: call(d.x(), np.sort(d.x(64))),
+    "bucketize digitize": lambda d: call(d.x(), np.sort(d.x(64))),
     "cartesian_prod": lambda d: call(d.row(), d.row()),
-    "cast": lambda d: call(d.x(), np.dtype("float64")),
-    "chunk": lambda d: call(d.x(), 4),
-    "clamp_max": lambda d: call(d.x(), 0.5),
-    "clamp_min": lambda d: call(d.x(), 0.5),
+    "clamp_max clamp_min": lambda d: call(d.x(), 0.5),
     "clip": lambda d: call(d.x(), -0.5, 0.5),
-    "column_stack": lambda d: call([d.x(), d.x()]),
-    "concat": lambda d: call([d.x(), d.x()]),
+    "column_stack concat dstack hstack stack vstack": lambda d: call([d.x(), d.x()]),
     "correlate": lambda d: call(d.x(d.n), d.x(max(2, d.r // 16))),
     "cross": lambda d: call(d.x(d.n // 3, 3), d.x(d.n // 3, 3)),
-    "cummax": lambda d: call(d.x(), 1),
-    "cummin": lambda d: call(d.x(), 1),
+    "cummax cummin cumsum logcumsumexp log_softmax logsumexp softmax": lambda d: call(d.x(), 1),
     "cumprod": lambda d: call(d.between(0.9, 1.1), 1),
-    "cumsum": lambda d: call(d.x(), 1),
     "cumulative_prod": lambda d: call(d.between(0.9, 1.1), axis=1),
     "cumulative_sum": lambda d: call(d.x(), axis=1),
-    "diag": lambda d: call(d.row()),
+    "diag diagflat": lambda d: call(d.row()),
     "diag_embed": lambda d: call(_small(d)[0]),
-    "diagflat": lambda d: call(d.row()),
-    "diagonal_scatter": lambda d: call(d.x(), d.row()),
-    "digitize": lambda d: call(d.x(), np.sort(d.x(64))),
+    "diagonal_scatter mv": lambda d: call(d.x(), d.row()),
     "dsplit": lambda d: call(d.images(4, 1), 2),
-    "dstack": lambda d: call([d.x(), d.x()]),
     "einsum": lambda d: call("ij,jk->ik", d.x(), d.x()),
-    "empty": lambda d: call((d.r, d.r)),
+    "empty ones zeros": lambda d: call((d.r, d.r)),
     "expand": lambda d: call(d.row(), d.r, d.r),
     "expand_dims": lambda d: call(d.x(), 0),
-    "eye": lambda d: call(d.r),
-    "fill_diagonal": lambda d: call(d.x(), 2.0),
-    "float_power": lambda d: call(d.positive(), d.x()),
-    "fmod": lambda d: call(d.x(), d.positive()),
-    "from_dlpack": lambda d: call(d.x()),
-    "from_numpy": lambda d: call(d.x()),
+    "eye identity tri": lambda d: call(d.r),
+    "fill_diagonal full_like": lambda d: call(d.x(), 2.0),
+    "float_power polar pow": lambda d: call(d.positive(), d.x()),
+    "fmod remainder divmod floor_divide": lambda d: call(d.x(), d.positive()),
     "full": lambda d: call((d.r, d.r), 2.0),
-    "full_like": lambda d: call(d.x(), 2.0),
     "gather": lambda d: call(d.x(), 0, _places(d)),
     "geomspace": lambda d: call(1.0, 100.0, d.n),
     "gradient": lambda d: call(d.x(d.n)),
     "heaviside": lambda d: call(d.x(), d.x()),
-    "histc": lambda d: call(d.x(), 20),
-    "histogram": lambda d: call(d.x(), 20),
-    "histogram_bin_edges": lambda d: call(d.x(), 20),
+    "histc histogram histogram_bin_edges": lambda d: call(d.x(), 20),
     "hsplit": lambda d: call(d.x(d.r, 4 * (d.r // 4)), 4),
-    "hstack": lambda d: call([d.x(), d.x()]),
-    "identity": lambda d: call(d.r),
-    "index_add": lambda d: call(d.x(), 0, d.order(), d.x()),
-    "index_copy": lambda d: call(d.x(), 0, d.order(), d.x()),
+    "index_add index_copy": lambda d: call(d.x(), 0, d.order(), d.x()),
     "index_fill": lambda d: call(d.x(), 0, d.order(), 2.0),
     "index_put": lambda d: call(d.x(), (d.order(),), d.x()),
     "index_select": lambda d: call(d.x(), 0, d.order()),
@@ -131,8 +117,6 @@ MATH: dict[str, Maker] = {
     "ldexp": lambda d: call(d.x(), d.whole(-3, 4)),
     "lerp": lambda d: call(d.x(), d.x(), 0.3),
     "linspace": lambda d: call(0.0, 1.0, d.n),
-    "logcumsumexp": lambda d: call(d.x(), 1),
-    **dict.fromkeys(("log_softmax", "logsumexp", "softmax"), lambda d: call(d.x(), 1)),
     "logspace": lambda d: call(0.0, 2.0, d.n),
     "masked_fill": lambda d: call(d.x(), d.mask(), 2.0),
     "masked_scatter": lambda d: call(d.x(), d.mask(), d.x()),
@@ -140,33 +124,23 @@ MATH: dict[str, Maker] = {
     "meshgrid": lambda d: call(d.row(), d.row(), indexing="ij"),
     "mode": lambda d: call(d.rng.permutation(d.r * d.r).reshape(d.r, d.r)),  # no ties
     "moveaxis": lambda d: call(d.images(), 1, 3),
-    "mv": lambda d: call(d.x(), d.row()),
     "narrow": lambda d: call(d.x(), 0, 1, d.r // 2),
-    "numel": lambda d: call(d.x()),
-    "ones": lambda d: call((d.r, d.r)),
-    "outer": lambda d: call(d.row(), d.row()),
     "pad": lambda d: call(d.x(), ((1, 2), (3, 0))),
     "percentile": lambda d: call(d.x(), 30.0),
     "nanpercentile": lambda d: call(d.holes(), 30.0),
     "permute_dims": lambda d: call(d.images(), (0, 2, 3, 1)),
-    "polar": lambda d: call(d.positive(), d.x()),
     "polyval": lambda d: call(d.x(5), d.x()),
-    "pow": lambda d: call(d.positive(), d.x()),
     "prod": lambda d: call(d.between(0.99, 1.01)),
     "put": lambda d: call(d.x(), d.rng.permutation(d.r * d.r)[: d.r], d.row()),
     "put_along_axis": lambda d: call(d.x(), d.whole(0, d.r, d.r, 1), d.x(d.r, 1), axis=1),
     "quantile": lambda d: call(d.x(), 0.3),
     "nanquantile": lambda d: call(d.holes(), 0.3),
     "ravel_multi_index": lambda d: call((_places(d), _places(d)), (d.r, d.r)),
-    "remainder": lambda d: call(d.x(), d.positive()),
-    "divmod": lambda d: call(d.x(), d.positive()),
-    "floor_divide": lambda d: call(d.x(), d.positive()),
     "renorm": lambda d: call(d.x(), 2.0, 0, 1.0),
     "repeat_interleave": lambda d: call(d.x(d.r // 2, d.r), 2, 0),
     "reshape": lambda d: call(d.v(), (2, d.n // 2)),
     "roll": lambda d: call(d.x(), 3, 1),
-    "scatter": lambda d: call(d.x(), 0, _places(d), d.x()),
-    "scatter_add": lambda d: call(d.x(), 0, _places(d), d.x()),
+    "scatter scatter_add": lambda d: call(d.x(), 0, _places(d), d.x()),
     "scatter_reduce": lambda d: call(d.x(), 0, _places(d), d.x(), "sum"),
     "searchsorted": lambda d: call(np.sort(d.x(64)), d.x()),
     "select": lambda d: call(d.images(), 1, 2),
@@ -174,70 +148,54 @@ MATH: dict[str, Maker] = {
     "slice_scatter": lambda d: call(d.x(), d.x(d.r // 2, d.r), 0, 0, d.r // 2),
     "split": lambda d: call(d.x(), max(1, d.r // 4)),
     "squeeze": lambda d: call(d.x(1, d.r, d.r), 0),
-    "stack": lambda d: call([d.x(), d.x()]),
-    "t": lambda d: call(d.x()),
     "take": lambda d: call(d.x(), d.order(), axis=0),
     "take_along_axis": lambda d: call(d.x(), _places(d), axis=1),
-    "tensor": lambda d: call(d.x()),
-    "tensor_split": lambda d: call(d.x(), 4),
     "tensordot": lambda d: call(d.x(), d.x(), 1),
     "threshold": lambda d: call(d.x(), 0.1, 2.0),
     "tile": lambda d: call(d.x(d.r // 2, d.r // 2), (2, 2)),
     "topk": lambda d: call(d.x(), 5),
     "transpose": lambda d: call(d.x(), 0, 1),
-    "tri": lambda d: call(d.r),
-    "tril_indices": lambda d: call(d.r, d.r),
-    "triu_indices": lambda d: call(d.r, d.r),
+    "tril_indices triu_indices": lambda d: call(d.r, d.r),
     "unflatten": lambda d: call(d.x(d.r, 4 * (d.r // 4)), 1, (4, d.r // 4)),
     "unravel_index": lambda d: call(d.whole(0, d.n), (d.n, 1)),
     "unstack": lambda d: call(d.x(4, d.n // 4)),
     "vander": lambda d: call(d.between(-1, 1, d.r), 8),
     "view_as_complex": lambda d: call(d.x(d.n // 2, 2)),
     "vsplit": lambda d: call(d.x(4 * (d.r // 4), d.r), 4),
-    "vstack": lambda d: call([d.x(), d.x()]),
     "unfold": lambda d: call(d.x(), 1, 4, 2),
     "where": lambda d: call(d.mask(), d.x(), d.x()),
-    **dict.fromkeys(
-        ("bartlett", "blackman", "hamming", "hanning", "bartlett_window", "blackman_window", "hamming_window",
-         "hann_window", "kaiser_window"), lambda d: call(d.n)),
     "kaiser": lambda d: call(d.n, 12.0),
-    "zeros": lambda d: call((d.r, d.r)),
-}  # fmt: skip
+})  # fmt: skip
 
-SPECIAL: dict[str, Maker] = {
-    **dict.fromkeys(("beta", "betaln"), lambda d: call(d.positive(), d.positive())),
+SPECIAL = by_name({
+    "beta betaln gammainc gammaincc kl_div rel_entr xlogy xlog1py":
+        lambda d: call(d.positive(), d.positive()),
     "betainc": lambda d: call(d.positive(), d.positive(), d.inside()),
-    **dict.fromkeys(("binom", "comb", "perm"), lambda d: call(d.between(5, 9), d.between(1, 4))),
-    **dict.fromkeys(("gammainc", "gammaincc"), lambda d: call(d.positive(), d.positive())),
-    **dict.fromkeys(("kl_div", "rel_entr", "xlogy", "xlog1py"), lambda d: call(d.positive(), d.positive())),
-    **dict.fromkeys(("log_softmax", "logsumexp", "softmax"), lambda d: call(d.x(), 1)),
+    "binom comb perm": lambda d: call(d.between(5, 9), d.between(1, 4)),
+    "log_softmax logsumexp softmax": lambda d: call(d.x(), 1),
     "multigammaln": lambda d: call(d.between(3, 9), 2),
     "polygamma": lambda d: call(2, d.positive()),
     "zeta": lambda d: call(d.between(1.5, 5), d.positive()),
-}  # fmt: skip
+})  # fmt: skip
 
-LINALG: dict[str, Maker] = {
-    **dict.fromkeys(("cholesky", "eigh", "eigvalsh"), lambda d: call(d.definite())),
-    **dict.fromkeys(
-        ("cond", "det", "eig", "eigvals", "inv", "lu", "lu_factor", "matrix_exp", "matrix_norm",
-            "matrix_rank", "pinv",
-         "qr", "slogdet", "svd", "svdvals", "trace", "norm"), lambda d: call(d.stack())),
+LINALG = by_name({
+    "cholesky eigh eigvalsh": lambda d: call(d.definite()),
+    "cond det eig eigvals inv lu lu_factor matrix_exp matrix_norm matrix_rank pinv qr slogdet svd "
+    "svdvals trace norm": lambda d: call(d.stack()),
     "cholesky_inverse": lambda d: call(d.triangular()),
     "cholesky_solve": lambda d: call(d.column(), d.triangular()),
     "cross": MATH["cross"],
     "householder_product": lambda d: call(d.stack(), d.x(*d.stack().shape[:2])),
-    "lstsq": lambda d: call(d.stack(), d.column()),
+    "lstsq solve": lambda d: call(d.stack(), d.column()),
     "lu_solve": lambda d: call(d.stack(), _identity_order(d), d.column()),
     "matrix_power": lambda d: call(d.stack(), 3),
     "multi_dot": lambda d: call([d.x(), d.x(), d.x()]),
-    "outer": MATH["outer"],
-    "solve": lambda d: call(d.stack(), d.column()),
     "solve_triangular": lambda d: call(d.triangular(), d.column(), upper=False),
     "tensordot": lambda d: call(d.x(), d.x(), axes=1),
     "tensorinv": lambda d: call(np.eye(4, dtype=d.dtype).reshape(4, 2, 2), ind=1),
     "tensorsolve": lambda d: call(np.eye(4, dtype=d.dtype).reshape(2, 2, 4), d.x(2, 2)),
     "vander": lambda d: call(d.between(-1, 1, d.r), N=8),
-}  # fmt: skip
+})  # fmt: skip
 
 
 def _identity_order(d: Draws) -> Array:
@@ -245,12 +203,10 @@ def _identity_order(d: Draws) -> Array:
     return np.broadcast_to(np.arange(s[1]), s[:2]).copy()
 
 
-FFT: dict[str, Maker] = {
-    "fftfreq": lambda d: call(d.n),
-    "rfftfreq": lambda d: call(d.n),
-    **dict.fromkeys(("ifft", "ifft2", "ifftn", "hfft", "irfft", "irfft2", "irfftn"),
-        lambda d: call(d.complexes())),
-}  # fmt: skip
+FFT = by_name({
+    "fftfreq rfftfreq": lambda d: call(d.n),
+    "ifft ifft2 ifftn hfft irfft irfft2 irfftn": lambda d: call(d.complexes()),
+})  # fmt: skip
 
 RANDOM: dict[str, Maker] = {
     "bernoulli": lambda d: call(d.inside()),

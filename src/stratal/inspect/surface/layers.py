@@ -8,27 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratal.inspect.surface.draws import Array, Call, Draws, call
-
-Maker = Callable[[Draws], Call]
-
-
-def _lines(d: Draws, channels: int = 8) -> Array:
-    return d.images(channels, 1)
-
-
-def _volumes(d: Draws, channels: int = 8) -> Array:
-    return d.images(channels, 3)
+from stratal.inspect.surface.entries import Entry
+from stratal.inspect.surface.functions import FFT, LINALG, MATH, RANDOM, SPECIAL, Maker, by_name, by_signature
 
 
 def _images(d: Draws) -> Array:
     return d.images()
 
 
-BY_RANK: dict[int, Callable[[Draws], Array]] = {1: _lines, 2: _images, 3: _volumes}
-
-
-def _classes(d: Draws) -> Array:
-    return d.whole(0, d.r, d.r)
+BY_RANK: dict[int, Callable[[Draws], Array]] = {
+    1: lambda d: d.images(8, 1), 2: _images, 3: lambda d: d.images(8, 3)
+}  # fmt: skip
 
 
 def _signs(d: Draws, *shape: int) -> Array:
@@ -55,24 +45,14 @@ def _grid(d: Draws) -> Call:
     return call(x, d.between(-1, 1, 2, *x.shape[2:], 2), align_corners=False)
 
 
-def _heads(d: Draws) -> Array:
-    return d.x(2, 4, max(4, d.n // (2 * 4 * 32)), 32)
-
-
 def _attention(d: Draws) -> Call:
     length = max(4, round((d.n / 8) ** 0.5))
     return call(*(d.x(2, 4, length, 32) for _ in range(3)))
 
 
-FUNCTIONAL: dict[str, Maker] = {
-    **dict.fromkeys(
-        ("celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
-            "logsigmoid",
-         "mish", "relu", "relu6", "rrelu", "selu", "sigmoid", "silu", "softplus", "softshrink", "softsign",
-         "tanh",
-         "tanhshrink", "alpha_dropout"), lambda d: call(d.x(d.r, 2 * (d.r // 2)))),
-    **dict.fromkeys(("log_softmax", "softmax", "softmin"), lambda d: call(d.x(), dim=1)),
-    **dict.fromkeys(("gumbel_softmax", "normalize", "pdist", "flatten", "dropout"), lambda d: call(d.x())),
+FUNCTIONAL = by_name({
+    "glu": lambda d: call(d.x(d.r, 2 * (d.r // 2))),
+    "log_softmax softmax softmin": lambda d: call(d.x(), dim=1),
     "pdist": lambda d: call(d.x(max(2, round((2 * d.n) ** 0.5)), 3)),
     "prelu": lambda d: call(d.images(), d.x(8)),
     "threshold": lambda d: call(d.x(), 0.1, 2.0),
@@ -87,55 +67,42 @@ FUNCTIONAL: dict[str, Maker] = {
     **{f"conv_transpose{k}d": (lambda d, k=k: call(BY_RANK[k](d), d.x(8, 8, *(3,) * k),
         padding=1)) for k in BY_RANK},
     **{f"dropout{k}d": (lambda d, k=k: call(BY_RANK[k](d))) for k in BY_RANK},
-    "feature_alpha_dropout": lambda d: call(d.images()),
+    "feature_alpha_dropout instance_norm": lambda d: call(d.images()),
     "additive_mask": lambda d: call(d.mask(), d.x()),
     "affine_grid": lambda d: call(d.x(2, 2, 3), list(d.images().shape), align_corners=False),
     "grid_sample": _grid,
-    "scaled_dot_product_attention": _attention,
-    "attention_with_weights": _attention,
+    "scaled_dot_product_attention attention_with_weights": _attention,
     "batch_norm": lambda d: call(d.images(), d.x(8), d.positive(8)),
-    "instance_norm": lambda d: call(d.images()),
-    "group_norm": lambda d: call(d.images(), 2),
-    "layer_norm": lambda d: call(d.x(), (d.r,)),
-    "rms_norm": lambda d: call(d.x(), (d.r,)),
-    "local_response_norm": lambda d: call(d.images(), 3),
-    "linear": lambda d: call(d.x(), d.x()),
+    "group_norm channel_shuffle pixel_shuffle pixel_unshuffle": lambda d: call(d.images(), 2),
+    "layer_norm rms_norm": lambda d: call(d.x(), (d.r,)),
+    "local_response_norm unfold": lambda d: call(d.images(), 3),
     "bilinear": lambda d: call(d.x(d.n // 16, 16), d.x(d.n // 16, 16), d.x(8, 16, 16)),
     "embedding": lambda d: call(d.whole(0, 100, d.n // 64), d.x(100, 64)),
     "embedding_bag": lambda d: call(d.whole(0, 100, max(1, d.n // 640), 10), d.x(100, 64)),
     "one_hot": lambda d: call(d.whole(0, 10, d.n // 10), 10),
     "pad": lambda d: call(d.x(), (1, 2, 3, 0)),
-    "cosine_similarity": lambda d: call(d.x(), d.x()),
-    "pairwise_distance": lambda d: call(d.x(), d.x()),
+    "cosine_similarity pairwise_distance huber_loss l1_loss mse_loss smooth_l1_loss":
+        lambda d: call(d.x(), d.x()),
     "ctc_loss": _ctc,
     "binary_cross_entropy": lambda d: call(d.inside(), d.inside()),
-    "binary_cross_entropy_with_logits": lambda d: call(d.x(), d.inside()),
+    "binary_cross_entropy_with_logits multilabel_soft_margin_loss sigmoid_focal_loss":
+        lambda d: call(d.x(), d.inside()),
     "cosine_embedding_loss": lambda d: call(d.x(), d.x(), _signs(d, d.r)),
-    **dict.fromkeys(("cross_entropy", "nll_loss", "multi_margin_loss"), lambda d: call(d.x(), _classes(d))),
+    "cross_entropy nll_loss multi_margin_loss": lambda d: call(d.x(), d.whole(0, d.r, d.r)),
     "gaussian_nll_loss": lambda d: call(d.x(), d.x(), d.positive()),
-    **dict.fromkeys(("hinge_embedding_loss", "soft_margin_loss"), lambda d: call(d.x(), _signs(d))),
-    **dict.fromkeys(("huber_loss", "l1_loss", "mse_loss", "smooth_l1_loss"), lambda d: call(d.x(), d.x())),
+    "hinge_embedding_loss soft_margin_loss": lambda d: call(d.x(), _signs(d)),
     "kl_div": lambda d: call(d.x(), d.inside(), reduction="batchmean"),
     "margin_ranking_loss": lambda d: call(d.x(), d.x(), _signs(d)),
     "multilabel_margin_loss": lambda d: call(d.x(d.n // 8, 8), d.whole(0, 8, d.n // 8, 8)),
-    "multilabel_soft_margin_loss": lambda d: call(d.x(), d.inside()),
     "poisson_nll_loss": lambda d: call(d.x(), d.positive()),
-    "sigmoid_focal_loss": lambda d: call(d.x(), d.inside()),
-    "triplet_margin_loss": lambda d: call(d.x(), d.x(), d.x()),
-    "triplet_margin_with_distance_loss": lambda d: call(d.x(), d.x(), d.x()),
-    "channel_shuffle": lambda d: call(d.images(), 2),
-    "pixel_shuffle": lambda d: call(d.images(), 2),
-    "pixel_unshuffle": lambda d: call(d.images(), 2),
-    "unfold": lambda d: call(d.images(), 3),
+    "triplet_margin_loss triplet_margin_with_distance_loss": lambda d: call(d.x(), d.x(), d.x()),
     "fold": lambda d: call(d.x(2, 8 * 4, (max(2, round((d.n / 64) ** 0.5)) - 1) ** 2),
                            max(2, round((d.n / 64) ** 0.5)), 2),
     "interpolate": lambda d: call(d.images(), scale_factor=2, mode="bilinear", align_corners=False),
-    "upsample": lambda d: call(d.images(), scale_factor=2),
-    "upsample_nearest": lambda d: call(d.images(), scale_factor=2),
-    "upsample_bilinear": lambda d: call(d.images(), scale_factor=2),
-    "rotary_embedding": lambda d: call(_heads(d)),
+    "upsample upsample_nearest upsample_bilinear": lambda d: call(d.images(), scale_factor=2),
+    "rotary_embedding": lambda d: call(d.x(2, 4, max(4, d.n // (2 * 4 * 32)), 32)),
     "sinusoidal_positions": lambda d: call(max(4, d.n // 64), 64),
-}  # fmt: skip
+})  # fmt: skip
 
 
 class Layer(NamedTuple):
@@ -171,10 +138,6 @@ def _rows16(d: Draws) -> Array:
     return d.x(max(1, d.n // 16), 16)
 
 
-def _sequence(d: Draws) -> Array:
-    return d.x(max(2, d.n // (4 * 16)), 4, 16)
-
-
 def _short(d: Draws) -> Array:
     return d.x(5, 4, 16)
 
@@ -206,7 +169,7 @@ LAYERS: dict[str, Layer] = {
     "Unflatten": Layer(call(1, (4, 4)), lambda d: call(_rows16(d))),
     **_of(_rows16, "LayerNorm", "RMSNorm", made=call(16)), **_of(_rows16, "Linear", made=call(16, 8)),
     **_of(_rows16, "GRUCell", "RNNCell", "LSTMCell", made=call(16, 8)),
-    **_of(_sequence, "GRU", "RNN", "LSTM", made=call(16, 8)),
+    **_of(lambda d: d.x(max(2, d.n // (4 * 16)), 4, 16), "GRU", "RNN", "LSTM", made=call(16, 8)),
     **_of(_short, "TransformerEncoderLayer", made=call(16, 2, 32, 0.0)),
     "TransformerDecoderLayer": Layer(call(16, 2, 32, 0.0), lambda d: call(_short(d), _short(d))),
     "Transformer": Layer(call(16, 2, 1, 1, 32, 0.0), lambda d: call(_short(d), _short(d))),
@@ -231,3 +194,31 @@ LAYERS: dict[str, Layer] = {
               SoftMarginLoss="soft_margin_loss", TripletMarginLoss="triplet_margin_loss",
               TripletMarginWithDistanceLoss="triplet_margin_with_distance_loss", CTCLoss="ctc_loss"),
 }  # fmt: skip
+
+
+# -- the call of an entry ------------------------------------------------------------------------------------
+TABLES: dict[str, dict[str, Callable[[Draws], Call]]] = {
+    "math": MATH,
+    "special": SPECIAL,
+    "linalg": LINALG,
+    "fft": FFT,
+    "random": RANDOM,
+    "functional": FUNCTIONAL,
+}
+
+
+def call_of(entry: Entry, draws: Draws) -> Call | None:
+    """Return a call that works, with arrays of about `draws.n` elements; None if none is known."""
+    if entry.family not in TABLES:
+        return None
+    table = TABLES[entry.family]
+    for name in (entry.name, *entry.aliases):
+        if name in table:
+            return table[name](draws)
+    return by_signature(entry.name, entry.value, draws)
+
+
+def made_and_called(entry: Entry, draws: Draws) -> tuple[Any, Call] | None:
+    """Return a layer and a call of it that works; None if none is known."""
+    layer = LAYERS.get(entry.name)
+    return None if layer is None else (layer.made.of(entry.value), layer.called(draws))

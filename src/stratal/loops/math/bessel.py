@@ -11,27 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from stratal.loops.expr import Expr
-from stratal.loops.math.arith import (
-    INF,
-    NAN,
-    absolute,
-    at_least,
-    at_most,
-    div,
-    eq,
-    fma,
-    in_float64,
-    like,
-    lt,
-    mul,
-    neg,
-    polynomial,
-    select,
-    sqrt,
-    sub,
-    with_sign,
-)
+from stratal.loops.math.arith import INF, NAN, at_least, at_most, eq, fma, like, polynomial, select, sqrt
 from stratal.loops.math.exponential import exp
+from stratal.loops.math.floats import in_float64, with_sign
 from stratal.loops.math.logarithm import log
 
 # exp(-x) I0(x) in x/4 - 1, 0 <= x <= 8, degree 28: 2^-53.8
@@ -112,68 +94,68 @@ _K1_FAR: Final = (
 
 def _scaled(a: Expr, near: Sequence[float], far: Sequence[float], odd: bool) -> Expr:
     """Return exp(-a) I(a) for a >= 0."""
-    close = polynomial(fma(at_most(a, 8.0), like(0.25, a), like(-1.0, a)), near)
-    inverse = div(like(1.0, a), at_least(a, 8.0))
-    distant = mul(polynomial(fma(inverse, like(16.0, a), like(-1.0, a)), far), sqrt(inverse))
-    return select(lt(a, like(8.0, a)), mul(a, close) if odd else close, distant)
+    close = polynomial(fma(at_most(a, 8.0), 0.25, -1.0), near)
+    inverse = 1.0 / at_least(a, 8.0)
+    distant = polynomial(fma(inverse, 16.0, -1.0), far) * sqrt(inverse)
+    return select(a < 8.0, a * close if odd else close, distant)
 
 
 def _unscaled(value: Expr, a: Expr) -> Expr:
     """Multiply by exp(a) in two steps, the first of which does not overflow before the result does."""
-    half = exp(mul(at_most(a, 1400.0), like(0.5, a)))
-    return select(eq(a, like(INF, a)), a, mul(mul(value, half), half))
+    half = exp(at_most(a, 1400.0) * 0.5)
+    return select(eq(a, INF), a, value * half * half)
 
 
 @in_float64
 def i0e(x: Expr) -> Expr:
     """Return exp(-|x|) I0(x)."""
-    return _scaled(absolute(x), _I0_NEAR, _I0_FAR, False)
+    return _scaled(abs(x), _I0_NEAR, _I0_FAR, False)
 
 
 @in_float64
 def i1e(x: Expr) -> Expr:
     """Return exp(-|x|) I1(x)."""
-    return with_sign(_scaled(absolute(x), _I1_NEAR, _I1_FAR, True), x)
+    return with_sign(_scaled(abs(x), _I1_NEAR, _I1_FAR, True), x)
 
 
 @in_float64
 def i0(x: Expr) -> Expr:
     """Return the modified Bessel function of the first kind of order 0."""
-    a = absolute(x)
+    a = abs(x)
     return _unscaled(_scaled(a, _I0_NEAR, _I0_FAR, False), a)
 
 
 @in_float64
 def i1(x: Expr) -> Expr:
     """Return the modified Bessel function of the first kind of order 1."""
-    a = absolute(x)
+    a = abs(x)
     return with_sign(_unscaled(_scaled(a, _I1_NEAR, _I1_FAR, True), a), x)
 
 
 def _third(x: Expr, order: int, scaled: bool) -> Expr:
     """Return K(x), or exp(x) K(x): infinite at 0, NaN below."""
     near = at_most(x, 2.0)
-    place = fma(mul(near, near), like(0.5, x), like(-1.0, x))
-    tiny = lt(near, like(1e-300, x))  # half of which may underflow
-    half = log(mul(near, select(tiny, like(1.0, x), like(0.5, x))))
-    half = sub(half, select(tiny, like(math.log(2), x), like(0.0, x)))
-    other = mul(
-        _scaled(near, _I1_NEAR if order else _I0_NEAR, _I1_FAR if order else _I0_FAR, bool(order)), exp(near)
+    place = fma(near * near, 0.5, -1.0)
+    tiny = near < 1e-300  # half of which may underflow
+    half = log(near * select(tiny, like(1.0, x), 0.5))
+    half = half - select(tiny, like(math.log(2), x), 0.0)
+    other = _scaled(near, _I1_NEAR if order else _I0_NEAR, _I1_FAR if order else _I0_FAR, bool(order)) * exp(
+        near
     )
     if order:
-        small = fma(half, other, div(polynomial(place, _K1_NEAR), near))
+        small = fma(half, other, polynomial(place, _K1_NEAR) / near)
     else:
-        small = fma(neg(half), other, polynomial(place, _K0_NEAR))
-    inverse = div(like(1.0, x), at_least(x, 2.0))
-    series = polynomial(fma(inverse, like(4.0, x), like(-1.0, x)), _K1_FAR if order else _K0_FAR)
-    large = mul(series, sqrt(inverse))
+        small = fma(-half, other, polynomial(place, _K0_NEAR))
+    inverse = 1.0 / at_least(x, 2.0)
+    series = polynomial(fma(inverse, 4.0, -1.0), _K1_FAR if order else _K0_FAR)
+    large = series * sqrt(inverse)
     if scaled:
-        small = mul(small, exp(near))
+        small = small * exp(near)
     else:
-        large = mul(large, exp(neg(x)))
-    result = select(lt(x, like(2.0, x)), small, large)
-    pole = select(eq(x, like(0.0, x)), like(INF, x), like(NAN, x))
-    return select(lt(like(0.0, x), x), result, pole)
+        large = large * exp(-x)
+    result = select(x < 2.0, small, large)
+    pole = select(eq(x, 0.0), like(INF, x), NAN)
+    return select(like(0.0, x) < x, result, pole)
 
 
 @in_float64

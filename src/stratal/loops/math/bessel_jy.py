@@ -13,26 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from stratal.loops.expr import Expr
-from stratal.loops.math.arith import (
-    INF,
-    NAN,
-    absolute,
-    add,
-    at_least,
-    at_most,
-    div,
-    eq,
-    fma,
-    in_float64,
-    like,
-    lt,
-    mul,
-    neg,
-    polynomial,
-    select,
-    sqrt,
-    sub,
-)
+from stratal.loops.math.arith import INF, NAN, at_least, at_most, eq, fma, like, polynomial, select, sqrt
+from stratal.loops.math.floats import in_float64
 from stratal.loops.math.logarithm import log
 from stratal.loops.math.trigonometric import cos, sin
 
@@ -114,7 +96,7 @@ LARGEST: Final = 2.0**46
 def _place(a: Expr) -> Expr:
     """Return where a lies for the polynomials up to 8."""
     near = at_most(a, 8.0)
-    return fma(mul(near, near), like(1 / 32, a), like(-1.0, a))
+    return fma(near * near, 1 / 32, -1.0)
 
 
 def _first_near(a: Expr, series: Sequence[float], zeros: Sequence[tuple[float, float]]) -> Expr:
@@ -122,8 +104,8 @@ def _first_near(a: Expr, series: Sequence[float], zeros: Sequence[tuple[float, f
     near = at_most(a, 8.0)
     result = polynomial(_place(a), series)
     for high, low in zeros:
-        off = sub(sub(near, like(high, a)), like(low, a))
-        result = mul(result, mul(off, add(near, like(high, a))))
+        off = near - high - low
+        result = result * (off * (near + high))
     return result
 
 
@@ -132,55 +114,55 @@ def _far(a: Expr, p: Sequence[float], q: Sequence[float], order: int, second: bo
     is a - pi/4 or a - 3pi/4.
     """
     large = at_least(a, 8.0)
-    inverse = div(like(1.0, a), large)
-    place = fma(mul(inverse, inverse), like(128.0, a), like(-1.0, a))
-    plain, shifted = polynomial(place, p), mul(polynomial(place, q), inverse)
-    plus, minus = add(sin(large), cos(large)), sub(sin(large), cos(large))
-    cosine, sine = (plus, minus) if order == 0 else (minus, neg(plus))
+    inverse = 1.0 / large
+    place = fma(inverse * inverse, 128.0, -1.0)
+    plain, shifted = polynomial(place, p), polynomial(place, q) * inverse
+    plus, minus = sin(large) + cos(large), sin(large) - cos(large)
+    cosine, sine = (plus, minus) if order == 0 else (minus, -plus)
     if second:
-        turned = fma(plain, sine, mul(shifted, cosine))
+        turned = fma(plain, sine, shifted * cosine)
     else:
-        turned = fma(plain, cosine, neg(mul(shifted, sine)))
-    result = mul(turned, sqrt(mul(inverse, like(1 / math.pi, a))))
-    result = select(lt(a, like(LARGEST, a)), result, like(NAN, a))
-    return select(eq(a, like(INF, a)), like(0.0, a), result)
+        turned = fma(plain, cosine, -(shifted * sine))
+    result = turned * sqrt(inverse * (1 / math.pi))
+    result = select(a < LARGEST, result, NAN)
+    return select(eq(a, INF), 0.0, result)
 
 
 @in_float64
 def j0(x: Expr) -> Expr:
     """Return the Bessel function of the first kind of order 0."""
-    a = absolute(x)
-    return select(lt(a, like(8.0, x)), _first_near(a, _J0_NEAR, _J0_ZEROS), _far(a, _P0, _Q0, 0, False))
+    a = abs(x)
+    return select(a < 8.0, _first_near(a, _J0_NEAR, _J0_ZEROS), _far(a, _P0, _Q0, 0, False))
 
 
 @in_float64
 def j1(x: Expr) -> Expr:
     """Return the Bessel function of the first kind of order 1."""
-    a = absolute(x)
+    a = abs(x)
     far = _far(a, _P1, _Q1, 1, False)
-    far = select(lt(x, like(0.0, x)), neg(far), far)
-    return select(lt(a, like(8.0, x)), mul(x, _first_near(a, _J1_NEAR, _J1_ZEROS)), far)
+    far = select(x < 0.0, -far, far)
+    return select(a < 8.0, x * _first_near(a, _J1_NEAR, _J1_ZEROS), far)
 
 
 def _second(x: Expr, near: Expr, far: Expr) -> Expr:
     """Return Y(x): minus infinity at 0, NaN below."""
-    result = select(lt(x, like(8.0, x)), near, far)
-    pole = select(eq(x, like(0.0, x)), like(-INF, x), like(NAN, x))
-    return select(lt(like(0.0, x), x), result, pole)
+    result = select(x < 8.0, near, far)
+    pole = select(eq(x, 0.0), like(-INF, x), NAN)
+    return select(like(0.0, x) < x, result, pole)
 
 
 @in_float64
 def y0(x: Expr) -> Expr:
     """Return the Bessel function of the second kind of order 0; minus infinity at 0, NaN below."""
     first = _first_near(x, _J0_NEAR, _J0_ZEROS)
-    near = fma(mul(like(2 / math.pi, x), log(x)), first, polynomial(_place(x), _Y0_REST))
+    near = fma(2 / math.pi * log(x), first, polynomial(_place(x), _Y0_REST))
     return _second(x, near, _far(x, _P0, _Q0, 0, True))
 
 
 @in_float64
 def y1(x: Expr) -> Expr:
     """Return the Bessel function of the second kind of order 1; minus infinity at 0, NaN below."""
-    first = mul(x, _first_near(x, _J1_NEAR, _J1_ZEROS))
-    rest = fma(log(x), first, neg(div(like(1.0, x), x)))
-    near = fma(like(2 / math.pi, x), rest, mul(x, polynomial(_place(x), _Y1_REST)))
+    first = x * _first_near(x, _J1_NEAR, _J1_ZEROS)
+    rest = fma(log(x), first, -(1.0 / x))
+    near = fma(like(2 / math.pi, x), rest, x * polynomial(_place(x), _Y1_REST))
     return _second(x, near, _far(x, _P1, _Q1, 1, True))

@@ -13,29 +13,27 @@ from typing import Final, NamedTuple
 from stratal.base.dtypes import float32, uint32
 from stratal.loops.expr import Expr, call, const
 from stratal.loops.math.arith import (
-    absolute,
-    add,
+    NAN,
     at_least,
     at_most,
-    div,
     either,
-    float32_bits,
     fma,
+    ldexp,
+    like,
+    polynomial,
+    select,
+    sqrt,
+)
+from stratal.loops.math.floats import (
+    float32_bits,
     format_of,
     from_bits,
     keep_tiny,
-    ldexp,
-    like,
-    lt,
-    mul,
-    neg,
-    polynomial,
     power_of_two,
-    select,
-    shl,
-    sub,
     to_bits,
+    with_sign,
 )
+from stratal.loops.math.logarithm import log1p
 
 # e^r, degree 11, |r| <= 0.3466: relative error 2^-57.1
 _EXP64: Final = (
@@ -100,9 +98,9 @@ def _magic(x: Expr, offset: int = 0) -> Expr:
 
 def _reduce(x: Expr, offset: int = 0) -> _Reduced:
     shifted = fma(x, either(x, _LOG2E, _LOG2E), _magic(x, offset))
-    n = sub(shifted, _magic(x, offset))
+    n = shifted - _magic(x, offset)
     high, low = _LN2_32 if x.dtype is float32 else _LN2_64
-    r = fma(n, like(-low, x), fma(n, like(-high, x), x))
+    r = fma(n, -low, fma(n, -high, x))
     return _Reduced(n, r, to_bits(shifted))
 
 
@@ -116,10 +114,10 @@ class _Eighths(NamedTuple):
 
 def _eighths(x: Expr) -> _Eighths:
     magic = like(1.5 * 2.0**20, x)
-    shifted = fma(x, like(_LOG2E, x), magic)
-    n = sub(shifted, magic)
+    shifted = fma(x, _LOG2E, magic)
+    n = shifted - magic
     high, low = _LN2_32
-    r = fma(n, like(-low, x), fma(n, like(-high, x), x))
+    r = fma(n, -low, fma(n, -high, x))
     return _Eighths(n, polynomial(r, _EXPM1_EIGHTH), to_bits(shifted))
 
 
@@ -129,7 +127,7 @@ def _power_of_eighths(bits: Expr, lift: int = 0) -> Expr:
     What the last three bits add there, the table lacks.
     """
     whole = [float32_bits(v) + (lift << 23) - (k << 20) for k, v in enumerate(_EIGHTHS)]
-    return from_bits(add(call("pick8", bits, *(const(w, uint32) for w in whole)), shl(bits, 20)))
+    return from_bits(call("pick8", bits, *(const(w, uint32) for w in whole)) + (bits << 20))
 
 
 def _exp(x: Expr) -> Expr:
@@ -149,7 +147,7 @@ def exp_below(x: Expr) -> Expr:
     """
     _, p, bits = _eighths(x)
     power = _power_of_eighths(bits, _LIFT)
-    return mul(_vanish(fma(power, p, power), x, _LOWEST32), like(2.0**-_LIFT, x))
+    return _vanish(fma(power, p, power), x, _LOWEST32) * 2.0**-_LIFT
 
 
 def exp_near(x: Expr) -> Expr:
@@ -163,13 +161,13 @@ def _vanish(p: Expr, x: Expr, low: float) -> Expr:
     """Return 0 instead of p where x < low: p may be NaN there, and a product that underflows would cost 150
     cycles a vector; masked scores are full of them.
     """
-    return select(lt(x, like(low, x)), like(0.0, x), p)
+    return select(x < low, 0.0, p)
 
 
 def exp_of_sum(x: Expr, low: Expr) -> Expr:
     """Return e^(x + low) of float64 for a small `low`; x must be where e^x is not far out of range."""
     reduced = _reduce(x)
-    return ldexp(polynomial(add(reduced.r, low), _EXP64), reduced.n)
+    return ldexp(polynomial(reduced.r + low, _EXP64), reduced.n)
 
 
 def exp(x: Expr) -> Expr:
@@ -181,24 +179,24 @@ def exp2(x: Expr) -> Expr:
     """Return 2^x."""
     high, low = (129.0, -151.0) if x.dtype is float32 else (1025.0, -1076.0)
     clipped = at_most(x, high)
-    n = sub(add(clipped, _magic(x)), _magic(x))
-    p = polynomial(sub(clipped, n), _EXP2_32 if x.dtype is float32 else _EXP2_64)
+    n = clipped + _magic(x) - _magic(x)
+    p = polynomial(clipped - n, _EXP2_32 if x.dtype is float32 else _EXP2_64)
     return ldexp(_vanish(p, x, low), n)
 
 
 def exp2_below(x: Expr) -> Expr:
     """Return 2^x of a float32 below 127, 0 below -125: nothing underflows, and half the work of `exp2`."""
     magic = _magic(x, format_of(x).bias)
-    shifted = add(x, magic)
-    power = mul(polynomial(sub(x, sub(shifted, magic)), _EXP2_32), power_of_two(to_bits(shifted)))
-    return select(lt(x, like(-125.0, x)), like(0.0, x), power)
+    shifted = x + magic
+    power = polynomial(x - (shifted - magic), _EXP2_32) * power_of_two(to_bits(shifted))
+    return select(x < -125.0, 0.0, power)
 
 
 def exp2_double(x: Expr) -> Expr:
     """Return 2^x of a float64 to 2^-29, for |x| < 1000: float32 results that are rounded once."""
     magic = _magic(x, format_of(x).bias)
-    shifted = add(x, magic)
-    return mul(polynomial(sub(x, sub(shifted, magic)), _EXP2_SHORT), power_of_two(to_bits(shifted)))
+    shifted = x + magic
+    return polynomial(x - (shifted - magic), _EXP2_SHORT) * power_of_two(to_bits(shifted))
 
 
 def expm1_quarter(x: Expr) -> Expr:
@@ -206,18 +204,96 @@ def expm1_quarter(x: Expr) -> Expr:
     x = at_least(at_most(x, 89.5 if x.dtype is float32 else 710.6), -20.0 if x.dtype is float32 else -40.0)
     reduced = _reduce(x, format_of(x).bias - 2)
     r, scale = reduced.r, power_of_two(reduced.bits)
-    q = fma(mul(r, r), polynomial(r, _EXPM1_32 if x.dtype is float32 else _EXPM1_64), r)
-    return fma(scale, q, sub(scale, like(0.25, x)))
+    q = fma(r * r, polynomial(r, _EXPM1_32 if x.dtype is float32 else _EXPM1_64), r)
+    return fma(scale, q, scale - 0.25)
 
 
 def expm1(x: Expr) -> Expr:
     """Return e^x - 1 without cancellation near 0."""
-    return keep_tiny(x, mul(like(4.0, x), expm1_quarter(x)), 2.0**-60 if x.dtype is not float32 else 2.0**-30)
+    return keep_tiny(x, 4.0 * expm1_quarter(x), 2.0**-60 if x.dtype is not float32 else 2.0**-30)
 
 
 def sigmoid(x: Expr) -> Expr:
     """Return 1 / (1 + e^-x), accurate to the last subnormal: e^-|x| never overflows."""
     one = like(1.0, x)
-    below = neg(absolute(x))
+    below = -abs(x)
     z = exp_below(below) if x.dtype is float32 else _exp(below)
-    return div(select(lt(x, like(0.0, x)), z, one), add(one, z))
+    return select(x < 0.0, z, one) / (one + z)
+
+
+# -- hyperbolic functions ------------------------------------------------------------------------------------
+# Made of expm1 and log1p: nothing cancels near 0 or overflows early.
+
+
+_LN2: Final = 0.6931471805599453
+# (tanh(t)/t - 1)/t^2 in t^2, degree 4, |t| <= 0.6 (Remez, as in `exponential`): relative error 2^-28.1
+_TANH32: Final = (
+    -0.33333292603492737, 0.13331757485866547, -0.05376815423369408, 0.020738929510116577,
+    -0.005824568681418896,
+)  # fmt: skip
+
+
+def tanh(x: Expr) -> Expr:
+    """Return the hyperbolic tangent."""
+    a = abs(x)
+    return with_sign(_tanh32(a) if x.dtype is float32 else _tanh64(a), x)
+
+
+def _tanh32(a: Expr) -> Expr:
+    """1 - 2/(exp(2a) + 1), the faster of the two; near 0, where it cancels, an odd polynomial."""
+    z, one = a * a, like(1.0, a)
+    near = fma(a * z, polynomial(z, _TANH32), a)
+    grown = exp_near(at_most(a + a, 20.0))
+    far = one - 2.0 / (grown + one)
+    return select(a < 0.6, near, far)
+
+
+def _tanh64(a: Expr) -> Expr:
+    """e/(e + 2) with e = exp(2a) - 1."""
+    e = expm1_quarter(at_most(a + a, 40.0)) * 2.0
+    return keep_tiny(a, e / (e + 1.0), _tiny(a))
+
+
+def sinh(x: Expr) -> Expr:
+    """Return the hyperbolic sine: (e + e/(e + 1))/2 with e = exp(|x|) - 1."""
+    e = expm1_quarter(abs(x))
+    half = e + e / fma(e, 4.0, 1.0)
+    return keep_tiny(x, with_sign(half * 2.0, x), _tiny(x))
+
+
+def cosh(x: Expr) -> Expr:
+    """Return the hyperbolic cosine: (exp(|x|) + exp(-|x|))/2."""
+    e = expm1_quarter(abs(x))
+    grown = fma(e, 4.0, 1.0)
+    return fma(e, 2.0, 0.5 + 0.5 / grown)
+
+
+def asinh(x: Expr) -> Expr:
+    """Return the inverse hyperbolic sine."""
+    a = abs(x)
+    large = a > either(x, 2.0**30, 2.0**60)
+    root = sqrt(fma(a, a, 1.0))
+    near = fma(a, a / (root + 1.0), a)
+    result = log1p(select(large, a, near)) + select(large, like(_LN2, x), 0.0)
+    return keep_tiny(x, with_sign(result, x), _tiny(x))
+
+
+def acosh(x: Expr) -> Expr:
+    """Return the inverse hyperbolic cosine; NaN below 1."""
+    large = x > either(x, 2.0**30, 2.0**60)
+    t = x - 1.0
+    near = t + sqrt(fma(t, t, t + t))
+    result = log1p(select(large, t, near)) + select(large, like(_LN2, x), 0.0)
+    return select(x < 1.0, NAN, result)
+
+
+def atanh(x: Expr) -> Expr:
+    """Return the inverse hyperbolic tangent; infinite at +-1, NaN beyond."""
+    a = abs(x)
+    result = 0.5 * log1p((a + a) / (1.0 - a))
+    return keep_tiny(x, with_sign(result, x), _tiny(x))
+
+
+def _tiny(x: Expr) -> float:
+    """Return a bound below which an odd function with slope 1 at 0 equals its argument."""
+    return 2.0**-13 if x.dtype is float32 else 2.0**-28

@@ -13,24 +13,9 @@ import itertools
 from typing import Final, NamedTuple
 
 from stratal.base.dtypes import float32, float64, uint32, uint64
-from stratal.loops.expr import Const, Expr, call, cast, const
-from stratal.loops.math.arith import (
-    INF,
-    NAN,
-    add,
-    fma,
-    from_bits,
-    like,
-    lt,
-    mul,
-    ne,
-    neg,
-    select,
-    shl,
-    shr,
-    sub,
-    to_bits,
-)
+from stratal.loops.expr import Const, Expr, cast, const
+from stratal.loops.math.arith import INF, NAN, fma, like, ne, select
+from stratal.loops.math.floats import from_bits, to_bits
 
 _ZEROS: Final = 7  # in front of the table: the window of 2^47 begins at the second place before the point
 _DIGITS: Final = int(
@@ -58,20 +43,20 @@ def far_angle(x: Expr) -> Angle:
     """Return a reduced float32 or float64 of 2^47 or more; r is NaN for infinity."""
     a = cast(x, float64)
     bits = to_bits(a)
-    start = sub(shr(bits, 52), _word(_FIRST_EXPONENT))
-    mantissa = call("or", call("and", bits, _word((1 << 52) - 1)), _word(1 << 52))
+    start = (bits >> 52) - _FIRST_EXPONENT
+    mantissa = (bits & ((1 << 52) - 1)) | (1 << 52)
     single = x.dtype is float32
     window = _window(start, 2, 80) if single else _window(start, 3, 976)
     high, middle = _product(window, mantissa)[:2]
     fraction = _joined(high, middle, 2)
-    negative = shr(fraction, 63)  # nearer to the next quadrant
-    quadrant = cast(add(shr(high, 62), negative), uint32)
-    away = sub(_word(0), negative)  # all bits where it is
-    parts = [fraction] if single else [fraction, shl(middle, 2)]
-    r, low = _radians([call("xor", part, away) for part in parts])
-    sign = shl(negative, 63)
-    r, low = (from_bits(call("xor", to_bits(v), sign)) for v in (r, low))
-    r = select(lt(a, like(INF, a)), r, like(NAN, a))
+    negative = fraction >> 63  # nearer to the next quadrant
+    quadrant = cast((high >> 62) + negative, uint32)
+    away = 0 - negative  # all bits where it is
+    parts = [fraction] if single else [fraction, middle << 2]
+    r, low = _radians([part ^ away for part in parts])
+    sign = negative << 63
+    r, low = (from_bits(to_bits(v) ^ sign) for v in (r, low))
+    r = select(a < INF, r, NAN)
     return Angle(cast(r, float32), like(0.0, x), quadrant) if single else Angle(r, low, quadrant)
 
 
@@ -87,49 +72,49 @@ def _window(start: Expr, num_words: int, last: int) -> list[Expr]:
     most = last // 64
     words: list[Expr] = [_word(w) for w in _TABLE[: most + num_words + 1]]
     for step in (s for s in (8, 4, 2, 1) if s <= most):
-        moved = ne(call("and", start, _word(64 * step)), _word(0))
+        moved = ne(start & (64 * step), 0)
         words = [select(moved, words[k + step], words[k]) for k in range(num_words + step)]
-    by = call("and", start, _word(63))
-    back = sub(_word(64), by)
-    return [call("or", call("shl", a, by), call("shr", b, back)) for a, b in itertools.pairwise(words)]
+    by = start & 63
+    back = 64 - by
+    return [(a << by) | (b >> back) for a, b in itertools.pairwise(words)]
 
 
 def _joined(a: Expr, b: Expr, by: int) -> Expr:
     """Return the word that begins at bit `by` of two words."""
-    return call("or", shl(a, by), shr(b, 64 - by))
+    return (a << by) | (b >> (64 - by))
 
 
 def _product(words: list[Expr], m: Expr) -> list[Expr]:
     """Return the words of a long integer times one of 53 bits, modulo its size; by halves of words."""
-    low, high = _lower(m), shr(m, 32)
+    low, high = _lower(m), m >> 32
     carry: Expr = _word(0)
     behind: Expr = _word(0)  # the half before times the upper half of m
     found: list[Expr] = []
     for word in reversed(words):
         halves = []
-        for half in (_lower(word), shr(word, 32)):
-            here = mul(half, low)
-            total = add(add(_lower(here), _lower(behind)), carry)
-            carry = add(add(shr(here, 32), shr(behind, 32)), shr(total, 32))
-            behind = mul(half, high)
+        for half in (_lower(word), word >> 32):
+            here = half * low
+            total = _lower(here) + _lower(behind) + carry
+            carry = (here >> 32) + (behind >> 32) + (total >> 32)
+            behind = half * high
             halves.append(_lower(total))
-        found.insert(0, call("or", shl(halves[1], 32), halves[0]))
+        found.insert(0, (halves[1] << 32) | halves[0])
     return found
 
 
 def _lower(word: Expr) -> Expr:
-    return call("and", word, _word((1 << 32) - 1))
+    return word & ((1 << 32) - 1)
 
 
 def _radians(words: list[Expr]) -> tuple[Expr, Expr]:
     """Return a fraction of a quadrant, behind the point of these words, times pi/2 in two parts."""
-    halves = [h for w in words for h in (shr(w, 32), _lower(w))]
-    parts = [mul(cast(h, float64), const(2.0 ** (-32 * k), float64)) for k, h in enumerate(halves, 1)]
+    halves = [h for w in words for h in (w >> 32, _lower(w))]
+    parts = [cast(h, float64) * 2.0 ** (-32 * k) for k, h in enumerate(halves, 1)]
     r: Expr = parts[0]
     rest: Expr = const(0.0, float64)
     for part in parts[1:]:  # falling: what each sum rounds off is exact
-        total = add(r, part)
-        rest, r = add(rest, sub(part, sub(total, r))), total
+        total = r + part
+        rest, r = rest + (part - (total - r)), total
     high, low = (const(v, float64) for v in _HALF_PI)
-    angle = mul(r, high)
-    return angle, fma(r, low, fma(rest, high, fma(r, high, neg(angle))))
+    angle = r * high
+    return angle, fma(r, low, fma(rest, high, fma(r, high, -angle)))

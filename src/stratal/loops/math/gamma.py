@@ -12,26 +12,9 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from stratal.loops.expr import Expr, call
-from stratal.loops.math.arith import (
-    INF,
-    NAN,
-    absolute,
-    add,
-    at_most,
-    div,
-    eq,
-    fma,
-    in_float64,
-    like,
-    lt,
-    mul,
-    ne,
-    neg,
-    polynomial,
-    select,
-    sub,
-)
+from stratal.loops.math.arith import INF, NAN, at_most, eq, fma, like, ne, polynomial, select
 from stratal.loops.math.exponential import exp
+from stratal.loops.math.floats import in_float64
 from stratal.loops.math.logarithm import log
 from stratal.loops.math.power import pow, power_by_squaring
 from stratal.loops.math.trigonometric import sin
@@ -101,75 +84,75 @@ class _Turn(NamedTuple):
 
 def _turn(a: Expr) -> _Turn:
     whole = call("rint", a)
-    left, pi = sub(a, whole), like(_PI, a)
-    return _Turn(sin(mul(left, pi)), sin(mul(sub(like(0.5, a), absolute(left)), pi)), whole)
+    left, pi = a - whole, like(_PI, a)
+    return _Turn(sin(left * pi), sin((0.5 - abs(left)) * pi), whole)
 
 
 @in_float64
 def lgamma(x: Expr) -> Expr:
     """Return log|gamma(x)|; infinity at 0, -1, -2, ... and at both ends."""
-    a, one = absolute(x), like(1.0, x)
-    small, logarithm = lt(a, one), log(a)
-    first = select(small, a, sub(a, one))  # y - 1 and y - 2 for y = a + 1 or a, in [1, 3]
-    second = select(small, sub(a, one), sub(a, like(2.0, a)))
-    close = mul(mul(first, second), polynomial(at_most(second, 1.0), LGAMMA_NEAR))
-    close = sub(close, select(small, logarithm, like(0.0, a)))
-    inverse = div(one, at_most(a, 1e300))
-    place = at_most(fma(mul(inverse, inverse), like(18.0, a), like(-1.0, a)), 1.0)
-    tail = fma(polynomial(place, _LOG_FAR), inverse, like(_STIRLING, a))
-    distant = fma(sub(a, like(0.5, a)), sub(logarithm, one), tail)
-    above = select(lt(a, like(3.0, a)), close, distant)
-    sine = absolute(_turn(a).sine)
-    below = sub(sub(sub(like(math.log(_PI), a), log(sine)), logarithm), above)
-    below = select(eq(sine, like(0.0, a)), like(INF, a), below)
-    result = select(lt(x, like(-1e-20, x)), below, above)  # nearer to 0 it is -log|x| on both sides
-    return select(eq(a, like(INF, a)), a, result)
+    a, one = abs(x), like(1.0, x)
+    small, logarithm = a < one, log(a)
+    first = select(small, a, a - one)  # y - 1 and y - 2 for y = a + 1 or a, in [1, 3]
+    second = select(small, a - one, a - 2.0)
+    close = first * second * polynomial(at_most(second, 1.0), LGAMMA_NEAR)
+    close = close - select(small, logarithm, 0.0)
+    inverse = one / at_most(a, 1e300)
+    place = at_most(fma(inverse * inverse, 18.0, -1.0), 1.0)
+    tail = fma(polynomial(place, _LOG_FAR), inverse, _STIRLING)
+    distant = fma(a - 0.5, logarithm - one, tail)
+    above = select(a < 3.0, close, distant)
+    sine = abs(_turn(a).sine)
+    below = math.log(_PI) - log(sine) - logarithm - above
+    below = select(eq(sine, 0.0), INF, below)
+    result = select(x < -1e-20, below, above)  # nearer to 0 it is -log|x| on both sides
+    return select(eq(a, INF), a, result)
 
 
 @in_float64
 def gamma(x: Expr) -> Expr:
     """Return the gamma function: infinity of the sign of 0 there, NaN at -1, -2, ... and -infinity."""
-    a, one, two = absolute(x), like(1.0, x), like(2.0, x)
-    up = select(lt(a, one), two, select(lt(a, two), one, like(0.0, a)))
-    series = polynomial(at_most(fma(add(a, up), two, like(-5.0, a)), 1.0), _NEAR)
-    divisor = select(lt(a, two), select(lt(a, one), mul(a, add(a, one)), a), one)
+    a, one, two = abs(x), like(1.0, x), like(2.0, x)
+    up = select(a < one, two, select(a < two, one, 0.0))
+    series = polynomial(at_most(fma(a + up, two, -5.0), 1.0), _NEAR)
+    divisor = select(a < two, select(a < one, a * (a + one), a), one)
     limited = at_most(a, 200.0)
-    power = pow(limited, fma(limited, like(0.5, a), like(-0.25, a)))
-    place = at_most(fma(div(one, limited), like(6.0, a), like(-1.0, a)), 1.0)
-    near = lt(a, like(3.0, a))
+    power = pow(limited, fma(limited, 0.5, -0.25))
+    place = at_most(fma(one / limited, 6.0, -1.0), 1.0)
+    near = a < 3.0
     # gamma = head * tail: both are finite where their product overflows
-    head = select(near, div(series, divisor), mul(power, polynomial(place, _FAR)))
-    tail = select(near, one, mul(power, exp(neg(limited))))
+    head = select(near, series / divisor, power * polynomial(place, _FAR))
+    tail = select(near, one, power * exp(-limited))
     turn = _turn(a)
-    halved = mul(turn.whole, like(0.5, a))
-    sine = select(ne(call("floor", halved), halved), neg(turn.sine), turn.sine)
-    below = div(div(div(like(-_PI, a), sine), mul(limited, head)), tail)
+    halved = turn.whole * 0.5
+    sine = select(ne(call("floor", halved), halved), -turn.sine, turn.sine)
+    below = -_PI / sine / (limited * head) / tail
     pole = eq(a, turn.whole)
-    result = select(lt(x, like(0.0, x)), select(pole, like(NAN, a), below), mul(head, tail))
-    beyond = select(lt(x, like(0.0, x)), like(NAN, a), a)
-    return select(eq(a, like(0.0, a)), div(one, x), select(eq(a, like(INF, a)), beyond, result))
+    result = select(x < 0.0, select(pole, NAN, below), head * tail)
+    beyond = select(x < 0.0, NAN, a)
+    return select(eq(a, 0.0), one / x, select(eq(a, INF), beyond, result))
 
 
 @in_float64
 def digamma(x: Expr) -> Expr:
     """Return the derivative of log gamma: infinite at 0, NaN at -1, -2, ... and -infinity."""
-    a, one = absolute(x), like(1.0, x)
+    a, one = abs(x), like(1.0, x)
     high, low = _ROOT
-    small = lt(a, one)
-    off = select(small, sub(a, like(high - 1.0, a)), sub(a, like(high, a)))
-    place = fma(a, like(2.0, a), select(small, like(-1.0, a), like(-3.0, a)))
-    inverse = div(one, a)
-    close = mul(sub(off, like(low, a)), polynomial(at_most(place, 1.0), _DIGAMMA_NEAR))
-    close = sub(close, select(small, inverse, like(0.0, a)))
-    square = mul(inverse, inverse)
-    tail = polynomial(at_most(fma(square, like(8.0, a), like(-1.0, a)), 1.0), _DIGAMMA_FAR)
-    distant = sub(fma(inverse, like(-0.5, a), log(a)), mul(square, tail))
-    above = select(lt(a, like(2.0, a)), close, distant)
+    small = a < one
+    off = select(small, a - (high - 1.0), a - high)
+    place = fma(a, 2.0, select(small, like(-1.0, a), -3.0))
+    inverse = one / a
+    close = (off - low) * polynomial(at_most(place, 1.0), _DIGAMMA_NEAR)
+    close = close - select(small, inverse, 0.0)
+    square = inverse * inverse
+    tail = polynomial(at_most(fma(square, 8.0, -1.0), 1.0), _DIGAMMA_FAR)
+    distant = fma(inverse, -0.5, log(a)) - square * tail
+    above = select(a < 2.0, close, distant)
     turn = _turn(a)
-    reflected = add(add(above, inverse), div(mul(like(_PI, a), turn.cosine), turn.sine))
-    below = select(eq(turn.sine, like(0.0, a)), like(NAN, a), reflected)
-    result = select(lt(x, like(0.0, x)), below, above)
-    return select(lt(a, like(1e-20, a)), neg(div(one, x)), result)  # 1/x is all there is of it
+    reflected = above + inverse + _PI * turn.cosine / turn.sine
+    below = select(eq(turn.sine, 0.0), NAN, reflected)
+    result = select(x < 0.0, below, above)
+    return select(a < 1e-20, -(one / x), result)  # 1/x is all there is of it
 
 
 # -- derivatives of digamma ----------------------------------------------------------------------------------
@@ -210,22 +193,22 @@ def polygamma(n: int, x: Expr) -> Expr:
 
 def _polygamma(n: int, x: Expr) -> Expr:
     m, zero, one = n + 1, like(0.0, x), like(1.0, x)
-    negative = lt(x, zero)
-    w = select(negative, sub(one, x), x)
+    negative = x < zero
+    w = select(negative, one - x, x)
     start = 10 + n
-    y = add(w, like(float(start), x))
-    inverse = div(one, y)
-    square = mul(inverse, inverse)
-    series = fma(inverse, like(0.5, x), like(1.0 / n, x))
-    total = mul(power_by_squaring(inverse, n), fma(polynomial(square, _series(m)), square, series))
+    y = w + float(start)
+    inverse = one / y
+    square = inverse * inverse
+    series = fma(inverse, 0.5, 1.0 / n)
+    total = power_by_squaring(inverse, n) * fma(polynomial(square, _series(m)), square, series)
     for k in reversed(range(start)):
-        total = add(total, power_by_squaring(div(one, add(w, like(float(k), x))), m))
-    total = select(eq(w, like(INF, x)), zero, total)
+        total = total + power_by_squaring(one / (w + float(k)), m)
+    total = select(eq(w, INF), zero, total)
     sign = -1.0 if m % 2 else 1.0
-    above = mul(total, like(sign * math.factorial(n), x))
+    above = total * (sign * math.factorial(n))
     turn = _turn(x)
-    cotangent = div(turn.cosine, turn.sine)
-    turned = mul(polynomial(cotangent, _cotangent_derivative(n)), like(_PI ** (n + 1), x))
-    reflected = sub(above if n % 2 == 0 else neg(above), turned)
+    cotangent = turn.cosine / turn.sine
+    turned = polynomial(cotangent, _cotangent_derivative(n)) * _PI ** (n + 1)
+    reflected = (above if n % 2 == 0 else -above) - turned
     pole = like(INF if n % 2 else NAN, x)
     return select(negative, select(eq(turn.sine, zero), pole, reflected), above)

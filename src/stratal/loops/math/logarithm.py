@@ -8,27 +8,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from stratal.base.dtypes import float32
-from stratal.loops.expr import Expr, call, const
-from stratal.loops.math.arith import (
-    INF,
-    NAN,
-    add,
-    div,
-    eq,
-    fma,
-    format_of,
-    from_bits,
-    gt,
-    keep_tiny,
-    like,
-    lt,
-    mul,
-    polynomial,
-    select,
-    shr,
-    sub,
-    to_bits,
-)
+from stratal.loops.expr import Expr
+from stratal.loops.math.arith import INF, NAN, eq, fma, like, polynomial, select
+from stratal.loops.math.floats import format_of, from_bits, keep_tiny, to_bits
 
 # (log(1+f) - f + f^2/2) / f^3, degree 8, |f| <= 1/3 (Remez, as in `exponential`): relative error 2^-30.0
 _LOG32: Final = (
@@ -65,54 +47,54 @@ def _two_thirds(x: Expr) -> int:
 def fields_of(x: Expr) -> Expr:
     """Return bits(x) - bits(2/3) + bits(1) of a positive normal x: the exponent field counts from 2/3."""
     form = format_of(x)
-    return add(to_bits(x), const((form.bias << form.mantissa) - _two_thirds(x), form.bits))
+    return to_bits(x) + ((form.bias << form.mantissa) - _two_thirds(x))
 
 
 def mantissa_of(fields: Expr, x: Expr) -> Expr:
     """Return x / 2^exponent in [2/3, 4/3)."""
     form = format_of(x)
-    low = call("and", fields, const((1 << form.mantissa) - 1, form.bits))
-    return from_bits(add(low, const(_two_thirds(x), form.bits)))
+    low = fields & ((1 << form.mantissa) - 1)
+    return from_bits(low + _two_thirds(x))
 
 
 def exponent_of(fields: Expr, x: Expr) -> Expr:
     """Return the exponent field as a float, through the mantissa of 2^23 or 2^52: no integer conversion."""
     form = format_of(x)
     anchor = 2.0**form.mantissa
-    biased = call("or", shr(fields, form.mantissa), to_bits(like(anchor, x)))
-    return sub(from_bits(biased), like(anchor + form.bias, x))
+    biased = (fields >> form.mantissa) | to_bits(like(anchor, x))
+    return from_bits(biased) - (anchor + form.bias)
 
 
 def split(x: Expr) -> Split:
     """Split a positive finite number, subnormal or not."""
     form = format_of(x)
-    small = lt(x, like(form.smallest, x))
-    scaled = select(small, mul(x, like(2.0**form.mantissa * 4, x)), x)
+    small = x < form.smallest
+    scaled = select(small, x * (2.0**form.mantissa * 4), x)
     fields = fields_of(scaled)
-    f = sub(mantissa_of(fields, x), like(1.0, x))
-    raised = select(small, like(-form.mantissa - 2.0, x), like(0.0, x))
-    return Split(add(exponent_of(fields, x), raised), f)
+    f = mantissa_of(fields, x) - 1.0
+    raised = select(small, like(-form.mantissa - 2.0, x), 0.0)
+    return Split(exponent_of(fields, x) + raised, f)
 
 
 def _tail(f: Expr) -> Expr:
     """Return log(1 + f) - f."""
     if f.dtype is float32:
-        return mul(mul(f, f), fma(f, polynomial(f, _LOG32), like(-0.5, f)))
-    s = div(f, add(like(2.0, f), f))
-    z, half = mul(s, s), mul(like(0.5, f), mul(f, f))
-    return sub(mul(s, add(half, mul(z, polynomial(z, _LOG64)))), half)
+        return f * f * fma(f, polynomial(f, _LOG32), -0.5)
+    s = f / (2.0 + f)
+    z, half = s * s, 0.5 * (f * f)
+    return s * (half + z * polynomial(z, _LOG64)) - half
 
 
 def _joined(exponent: Expr, f: Expr) -> Expr:
     """Return exponent * ln 2 + log(1 + f)."""
     high, low = _LN2_32 if f.dtype is float32 else _LN2_64
-    return fma(exponent, like(high, f), add(fma(exponent, like(low, f), _tail(f)), f))
+    return fma(exponent, high, fma(exponent, low, _tail(f)) + f)
 
 
 def _special(x: Expr, pole: float, result: Expr) -> Expr:
     """Patch the values at the pole, beyond it and at infinity."""
-    at_pole = select(eq(x, like(pole, x)), like(-INF, x), like(NAN, x))
-    return select(gt(x, like(pole, x)), select(lt(x, like(INF, x)), result, x), at_pole)
+    at_pole = select(eq(x, pole), like(-INF, x), NAN)
+    return select(x > pole, select(x < INF, result, x), at_pole)
 
 
 def log(x: Expr) -> Expr:
@@ -124,15 +106,15 @@ def log(x: Expr) -> Expr:
 def log_of_normal(x: Expr) -> Expr:
     """Return the natural logarithm of a positive normal number; anything finite for what is none."""
     fields = fields_of(x)
-    return _joined(exponent_of(fields, x), sub(mantissa_of(fields, x), like(1.0, x)))
+    return _joined(exponent_of(fields, x), mantissa_of(fields, x) - 1.0)
 
 
 def log2(x: Expr) -> Expr:
     """Return the logarithm to base 2, exact at powers of two."""
     exponent, f = split(x)
     high, low = _LOG2E_32 if x.dtype is float32 else _LOG2E_64
-    small = fma(f, like(low, x), mul(_tail(f), like(high, x)))
-    return _special(x, 0.0, add(exponent, fma(f, like(high, x), small)))
+    small = fma(f, low, _tail(f) * high)
+    return _special(x, 0.0, exponent + fma(f, high, small))
 
 
 def log10(x: Expr) -> Expr:
@@ -140,21 +122,19 @@ def log10(x: Expr) -> Expr:
     exponent, f = split(x)
     high, low = _LOG10E_32 if x.dtype is float32 else _LOG10E_64
     step_high, step_low = _LOG10_2_32 if x.dtype is float32 else _LOG10_2_64
-    small = fma(f, like(low, x), mul(_tail(f), like(high, x)))
-    small = fma(exponent, like(step_low, x), small)
-    return _special(x, 0.0, fma(exponent, like(step_high, x), fma(f, like(high, x), small)))
+    small = fma(f, low, _tail(f) * high)
+    small = fma(exponent, step_low, small)
+    return _special(x, 0.0, fma(exponent, step_high, fma(f, high, small)))
 
 
 def log1p(x: Expr) -> Expr:
     """Return log(1 + x) without cancellation: 2^-e is applied to 1 and x apart, so no bit of x is lost."""
     form = format_of(x)
-    fields = fields_of(add(x, like(1.0, x)))
-    field = call(
-        "and", fields, const(((1 << (form.bits.bits - 1)) - 1) >> form.mantissa << form.mantissa, form.bits)
-    )
+    fields = fields_of(x + 1.0)
+    field = fields & (((1 << (form.bits.bits - 1)) - 1) >> form.mantissa << form.mantissa)
     # 4 * 2^-e stays normal up to the largest x
-    four = from_bits(call("sub", const((2 * form.bias + 2) << form.mantissa, form.bits), field))
+    four = from_bits(((2 * form.bias + 2) << form.mantissa) - field)
     quarter = like(0.25, x)
-    f = fma(mul(x, quarter), four, fma(quarter, four, like(-1.0, x)))
+    f = fma(x * quarter, four, fma(quarter, four, -1.0))
     result = _special(x, -1.0, _joined(exponent_of(fields, x), f))
     return keep_tiny(x, result, 2.0**-30 if x.dtype is float32 else 2.0**-60)

@@ -7,35 +7,14 @@ are reduced by as many bits of 2/pi as they need (`far_angles`), in functions th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from stratal.base.dtypes import float32, float64, uint32, uint64
-from stratal.loops.expr import Expr, call, cast, const
-from stratal.loops.math.arith import (
-    NAN,
-    absolute,
-    add,
-    div,
-    eq,
-    flip_sign,
-    fma,
-    from_bits,
-    gt,
-    like,
-    lt,
-    mul,
-    ne,
-    neg,
-    polynomial,
-    select,
-    sign_bit,
-    signbit,
-    sqrt,
-    sub,
-    to_bits,
-    with_sign,
-)
+from stratal.loops.expr import Expr, call, cast
+from stratal.loops.math.arith import NAN, eq, fma, like, ne, polynomial, select, sqrt
 from stratal.loops.math.far_angles import Angle, far_angle
+from stratal.loops.math.floats import flip_sign, from_bits, sign_bit, signbit, to_bits, with_sign
 
 # (sin(r)/r - 1)/r^2 and (cos(r) - 1 + r^2/2)/r^4 in r^2, |r| <= pi/4 (Remez, rounded as in `exponential`)
 _SIN32: Final = (-0.16666653752326965, 0.008332106284797192, -0.00019507882825564593)  # 2^-27.8
@@ -87,44 +66,44 @@ def _near_angle(x: Expr) -> Angle:
     """Return a reduced angle that is not negative, below the limit."""
     a = cast(x, float64)
     magic = like(1.5 * 2.0**52, a)
-    shifted = fma(a, like(_TWO_OVER_PI, a), magic)
-    k = neg(sub(shifted, magic))
-    first = fma(k, like(_HALF_PI[0], a), a)  # exact: a multiple of 2^-53 below 1
-    r = fma(k, like(_HALF_PI[1], a), first)
+    shifted = fma(a, _TWO_OVER_PI, magic)
+    k = -(shifted - magic)
+    first = fma(k, _HALF_PI[0], a)  # exact: a multiple of 2^-53 below 1
+    r = fma(k, _HALF_PI[1], first)
     quadrant = cast(call("bitcast", shifted, dtype=uint64), uint32)
     if x.dtype is float32:
         return Angle(cast(r, float32), like(0.0, x), quadrant)
-    low = fma(k, like(_HALF_PI[2], a), fma(k, like(_HALF_PI[1], a), sub(first, r)))
+    low = fma(k, _HALF_PI[2], fma(k, _HALF_PI[1], first - r))
     return Angle(r, low, quadrant)
 
 
 def _sine(angle: Angle) -> Expr:
-    r, z = angle.r, mul(angle.r, angle.r)
+    r, z = angle.r, angle.r * angle.r
     if r.dtype is float32:
-        return fma(mul(r, z), polynomial(z, _SIN32), r)
-    return add(r, fma(mul(r, z), polynomial(z, _SIN64), angle.low))
+        return fma(r * z, polynomial(z, _SIN32), r)
+    return r + fma(r * z, polynomial(z, _SIN64), angle.low)
 
 
 def _cosine(angle: Angle) -> Expr:
     r, one = angle.r, like(1.0, angle.r)
-    z, half = mul(r, r), like(-0.5, r)
+    z, half = r * r, like(-0.5, r)
     if r.dtype is float32:
-        return fma(mul(z, z), polynomial(z, _COS32), fma(z, half, one))
+        return fma(z * z, polynomial(z, _COS32), fma(z, half, one))
     w = fma(z, half, one)
-    lost = fma(z, half, sub(one, w))
-    return add(w, add(lost, fma(mul(z, z), polynomial(z, _COS64), neg(mul(r, angle.low)))))
+    lost = fma(z, half, one - w)
+    return w + (lost + fma(z * z, polynomial(z, _COS64), -(r * angle.low)))
 
 
 def _bit(quadrant: Expr, bit: int) -> Expr:
-    return ne(call("and", quadrant, const(bit, uint32)), const(0, uint32))
+    return ne(quadrant & bit, 0)
 
 
 def _signed(value: Expr, quadrant: Expr) -> Expr:
     """Negate where bit 1 of the quadrant is set."""
     bits = to_bits(value)
     width = bits.dtype.bits
-    top = call("shl", cast(call("and", quadrant, const(2, uint32)), bits.dtype), const(width - 2, bits.dtype))
-    return from_bits(call("xor", bits, top))
+    top = cast(quadrant & 2, bits.dtype) << width - 2
+    return from_bits(bits ^ top)
 
 
 def _sine_of(angle: Angle) -> Expr:
@@ -134,37 +113,37 @@ def _sine_of(angle: Angle) -> Expr:
 
 def _cosine_of(angle: Angle) -> Expr:
     value = select(_bit(angle.quadrant, 1), _sine(angle), _cosine(angle))
-    return _signed(value, add(angle.quadrant, const(1, uint32)))
+    return _signed(value, angle.quadrant + 1)
 
 
 def _tangent_of(angle: Angle) -> Expr:
     s, c = _sine(angle), _cosine(angle)
     odd = _bit(angle.quadrant, 1)
-    return div(select(odd, neg(c), s), select(odd, s, c))
+    return select(odd, -c, s) / select(odd, s, c)
 
 
 def _single_tangent(angle: Angle) -> Expr:
     """Return the tangent in float32 of an angle reduced in float64: rounded, and then divided."""
-    z = mul(angle.r, angle.r)
-    t = cast(fma(mul(angle.r, z), polynomial(z, _TAN_SHORT), angle.r), float32)
-    return select(_bit(angle.quadrant, 1), div(like(-1.0, t), t), t)
+    z = angle.r * angle.r
+    t = cast(fma(angle.r * z, polynomial(z, _TAN_SHORT), angle.r), float32)
+    return select(_bit(angle.quadrant, 1), -1.0 / t, t)
 
 
 def sin(x: Expr) -> Expr:
     """Return the sine."""
-    a = absolute(x)
+    a = abs(x)
     return flip_sign(call("far_sin", a, _sine_of(_near_angle(a))), sign_bit(x))
 
 
 def cos(x: Expr) -> Expr:
     """Return the cosine."""
-    a = absolute(x)
+    a = abs(x)
     return call("far_cos", a, _cosine_of(_near_angle(a)))
 
 
 def tan(x: Expr) -> Expr:
     """Return the tangent."""
-    a = absolute(x)
+    a = abs(x)
     near = (
         _single_tangent(_near_angle(cast(a, float64))) if x.dtype is float32 else _tangent_of(_near_angle(a))
     )
@@ -173,7 +152,7 @@ def tan(x: Expr) -> Expr:
 
 def is_far(a: Expr) -> Expr:
     """Return whether an angle that is not negative is too large for the reduction above."""
-    return call("ge", a, like(_LIMIT, a))
+    return a >= _LIMIT
 
 
 def far_sin(a: Expr) -> Expr:
@@ -194,58 +173,54 @@ def far_tan(a: Expr) -> Expr:
 def _half_pi_minus(p: Expr, turns: int = 1) -> Expr:
     """Return turns*pi/2 - p with pi in two parts."""
     high, low = _HALF_PI_32 if p.dtype is float32 else _HALF_PI[:2]
-    return add(sub(like(turns * high, p), p), like(turns * low, p))
+    return turns * high - p + turns * low
 
 
-def _asin_series(t: Expr) -> Expr:
-    z = mul(t, t)
-    return fma(mul(t, z), polynomial(z, _ASIN32 if t.dtype is float32 else _ASIN64), t)
+def _odd(t: Expr, single: Sequence[float], double: Sequence[float]) -> Expr:
+    """Return t + t**3 p(t**2)."""
+    z = t * t
+    return fma(t * z, polynomial(z, single if t.dtype is float32 else double), t)
 
 
 def _asin_pieces(x: Expr) -> tuple[Expr, Expr]:
     """Return whether |x| <= 1/2, and asin(|x|) there or asin(sqrt((1 - |x|)/2)) elsewhere."""
-    a = absolute(x)
-    central = call("le", a, like(0.5, x))
-    folded = sqrt(fma(a, like(-0.5, x), like(0.5, x)))
-    return central, _asin_series(select(central, a, folded))
+    a = abs(x)
+    central = a <= 0.5
+    folded = sqrt(fma(a, -0.5, 0.5))
+    return central, _odd(select(central, a, folded), _ASIN32, _ASIN64)
 
 
 def asin(x: Expr) -> Expr:
     """Return the arc sine; NaN outside [-1, 1]."""
     central, p = _asin_pieces(x)
-    return with_sign(select(central, p, _half_pi_minus(mul(p, like(2.0, x)))), x)
+    return with_sign(select(central, p, _half_pi_minus(p * 2.0)), x)
 
 
 def acos(x: Expr) -> Expr:
     """Return the arc cosine; NaN outside [-1, 1]."""
     central, p = _asin_pieces(x)
-    negative = lt(x, like(0.0, x))
-    twice = mul(p, like(2.0, x))
-    middle = _half_pi_minus(select(negative, neg(p), p))
+    negative = x < 0.0
+    twice = p * 2.0
+    middle = _half_pi_minus(select(negative, -p, p))
     return select(central, middle, select(negative, _half_pi_minus(twice, 2), twice))
-
-
-def _atan_series(t: Expr) -> Expr:
-    z = mul(t, t)
-    return fma(mul(t, z), polynomial(z, _ATAN32 if t.dtype is float32 else _ATAN64), t)
 
 
 def atan(x: Expr) -> Expr:
     """Return the arc tangent."""
-    a = absolute(x)
-    outer = gt(a, like(1.0, x))
-    p = _atan_series(select(outer, div(like(1.0, x), a), a))
+    a = abs(x)
+    outer = a > 1.0
+    p = _odd(select(outer, 1.0 / a, a), _ATAN32, _ATAN64)
     return with_sign(select(outer, _half_pi_minus(p), p), x)
 
 
 def atan2(y: Expr, x: Expr) -> Expr:
     """Return the angle of the point (x, y), signed zeros and infinities as in IEEE 754."""
-    a, b = absolute(y), absolute(x)
-    steep = gt(a, b)
+    a, b = abs(y), abs(x)
+    steep = a > b
     low, high = select(steep, b, a), select(steep, a, b)
-    equal = select(eq(a, like(0.0, x)), like(0.0, x), like(1.0, x))
-    p = _atan_series(select(eq(a, b), equal, div(low, high)))
+    equal = select(eq(a, 0.0), like(0.0, x), 1.0)
+    p = _odd(select(eq(a, b), equal, low / high), _ATAN32, _ATAN64)
     p = select(steep, _half_pi_minus(p), p)
     p = select(signbit(x), _half_pi_minus(p, 2), p)
-    p = select(call("or", ne(x, x), ne(y, y)), like(NAN, x), p)
+    p = select(ne(x, x) | ne(y, y), NAN, p)
     return with_sign(p, y)

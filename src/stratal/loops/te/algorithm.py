@@ -74,7 +74,9 @@ def algorithm_to_text(algorithm: Algorithm) -> str:
             continue
         axes = axis_names(t, set(names.values()))
         names.update(axes)
-        lines += [f"{names[a]} = reduce_axis({a.extent}{_label(names[a])})" for a in t.reduced]
+        for a in t.reduced:
+            label = "" if names[a] == "k" else f', "{names[a]}"'
+            lines.append(f"{names[a]} = reduce_axis({a.extent}{label})")
         dtype = (
             f', dtype="{t.dtype.name}"' if t.dtype is not t.body.dtype or isinstance(t.body, Number) else ""
         )
@@ -82,10 +84,6 @@ def algorithm_to_text(algorithm: Algorithm) -> str:
         body = term_to_text(t.body, names)
         lines.append(f"{name} = compute({_shape(t)}, lambda{' ' if own else ''}{own}: {body}{dtype})")
     return "\n".join(lines)
-
-
-def _label(name: str) -> str:
-    return "" if name == "k" else f', "{name}"'
 
 
 def axis_names(t: Computed, taken: set[str]) -> dict[Axis, str]:

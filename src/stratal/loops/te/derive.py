@@ -12,9 +12,7 @@ from typing import NamedTuple
 from stratal.base.errors import NotDifferentiableError
 from stratal.loops import index
 from stratal.loops.expr import Var
-from stratal.loops.te.lower_term import lower_index
-from stratal.loops.te.substitute import substituted
-from stratal.loops.te.tensor import Computed, Placeholder, Tensor, compute
+from stratal.loops.te.tensor import Computed, Placeholder, Tensor, compute, substituted, with_names
 from stratal.loops.te.term import (
     FUNCTIONS,
     Access,
@@ -25,6 +23,7 @@ from stratal.loops.te.term import (
     Term,
     apply,
     cast,
+    lower_term,
     number,
     reduction,
     walk,
@@ -127,17 +126,8 @@ def _turned(tensor: Computed, access: Access, slope: Term, cotangent: Placeholde
             value = apply("where", condition, value, number(0.0, operand.dtype))
         return reduction("sum", value, tuple(rest.values())) if rest else value
 
-    return compute(operand.shape, _named(body, operand.ndim), dtype=operand.dtype)
-
-
-def _named(body: Callable[..., Term], count: int) -> Callable[..., Term]:
-    import inspect
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    body.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(f"j{k}", kind) for k in range(count)]
-    )
-    return body
+    names = [f"j{k}" for k in range(operand.ndim)]
+    return compute(operand.shape, with_names(body, names), dtype=operand.dtype)
 
 
 def _solve(tensor: Computed, access: Access, place: Sequence[Axis]) -> _Solved:
@@ -176,7 +166,7 @@ def _choose(at: Term, everything: Sequence[Axis], place: Sequence[Axis]) -> tupl
     """Return an axis that an index moves with by one, its sign, and the rest of the index."""
     variables = {a: Var(a.name, a.extent) for a in (*everything, *place)}
     axis_of = {v: a for a, v in variables.items()}
-    terms, constant = index.linear(lower_index(at, variables))
+    terms, constant = index.linear(lower_term(at, variables))
     if not all(isinstance(v, Var) for v in terms):
         return None
     for v, c in terms.items():

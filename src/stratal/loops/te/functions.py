@@ -10,7 +10,7 @@ from stratal.base.dtypes import DType, bool_, int64
 from stratal.base.errors import VerifyError
 from stratal.loops import index, math
 from stratal.loops.expr import Const, Expr, call, const, guard, loads
-from stratal.loops.te.term import FUNCTIONS, Function, Term, Value, apply, number
+from stratal.loops.te.term import FUNCTIONS, Function, Reduction, Term, Value, apply, number, reduction
 
 Partials = Callable[[Sequence[Term], Term], Sequence["Term | None"]]
 _ANY: Final = "buif"
@@ -65,16 +65,16 @@ def _of(f: Callable[[Term, Term], Term]) -> Partials:
     return lambda args, out: [f(args[0], out)]
 
 
+def _slopes(*values: float) -> Partials:
+    return lambda args, out: [number(v, out.dtype) for v in values]
+
+
 def _larger(args: Sequence[Term], out: Term) -> list[Term | None]:
     """All goes to the larger, half to each where they are equal."""
     x, y = args
     one, none = number(1.0, x.dtype), number(0.0, x.dtype)
     share = apply("where", x > y, one, apply("where", x < y, none, number(0.5, x.dtype)))
     return [share, 1.0 - share]
-
-
-def _smaller(args: Sequence[Term], out: Term) -> list[Term | None]:
-    return list(reversed(_larger(args, out)))
 
 
 def _flat(args: Sequence[Term], out: Term) -> list[Term | None]:
@@ -98,20 +98,13 @@ def _row(
     FUNCTIONS[name] = Function(name, arity, takes, lower, partials, result, infix)
 
 
-_row("add", 2, _NUMBER, _plain("add"), lambda a, out: [number(1.0, out.dtype)] * 2, infix="+")
-_row(
-    "sub",
-    2,
-    _NUMBER,
-    _plain("sub"),
-    lambda a, out: [number(1.0, out.dtype), number(-1.0, out.dtype)],
-    infix="-",
-)
+_row("add", 2, _NUMBER, _plain("add"), _slopes(1.0, 1.0), infix="+")
+_row("sub", 2, _NUMBER, _plain("sub"), _slopes(1.0, -1.0), infix="-")
 _row("mul", 2, _NUMBER, _plain("mul"), lambda a, out: [a[1], a[0]], infix="*")
 _row("div", 2, _REAL, _plain("div"), lambda a, out: [1.0 / a[1], -out / a[1]], infix="/")
 _row("floordiv", 2, "i", _plain("floordiv"), infix="//")
 _row("mod", 2, "i", _plain("mod"), infix="%")
-_row("neg", 1, _NUMBER, _plain("neg"), lambda a, out: [number(-1.0, out.dtype)])
+_row("neg", 1, _NUMBER, _plain("neg"), _slopes(-1.0))
 _row("lt", 2, _ANY, _order("lt"), _flat, bool_, "<")
 _row("le", 2, _ANY, _order("le"), _flat, bool_, "<=")
 _row("gt", 2, _ANY, _order("gt"), _flat, bool_, ">")
@@ -124,7 +117,7 @@ _row("not", 1, "b", _plain("not"), _flat)
 _row("where", 3, _ANY, _where, result=1)  # its derivative is that of what it chooses
 _row("cast", 1, _ANY, _cast)
 _row("maximum", 2, _NUMBER, _plain("max"), _larger)
-_row("minimum", 2, _NUMBER, _plain("min"), _smaller)
+_row("minimum", 2, _NUMBER, _plain("min"), lambda a, out: _larger(a, out)[::-1])
 _row("abs", 1, _NUMBER, _plain("abs"), _of(lambda x, y: apply("sign", x)))
 _row("sign", 1, _REAL, math.sign, _flat)
 _row("sqrt", 1, _REAL, math.sqrt, _of(lambda x, y: 0.5 / y))
@@ -184,3 +177,34 @@ abs, sign, sqrt, floor, ceil, exp, log, sin, cos, tanh, sigmoid, erf = (
     _named(n)
     for n in ("abs", "sign", "sqrt", "floor", "ceil", "exp", "log", "sin", "cos", "tanh", "sigmoid", "erf")
 )
+
+
+# -- reductions ----------------------------------------------------------------------------------------------
+def sum(value: Value, axis: object = None) -> Reduction:
+    """Add up a term over reduce axes. A product of two elements is added with one rounding (fma)."""
+    return reduction("sum", value, axis)
+
+
+def prod(value: Value, axis: object = None) -> Reduction:
+    """Multiply a term over reduce axes."""
+    return reduction("prod", value, axis)
+
+
+def max(value: Value, axis: object = None) -> Reduction:
+    """Return the largest value of a term over reduce axes, NaN if any is."""
+    return reduction("max", value, axis)
+
+
+def min(value: Value, axis: object = None) -> Reduction:
+    """Return the smallest value of a term over reduce axes, NaN if any is."""
+    return reduction("min", value, axis)
+
+
+def any(value: Value, axis: object = None) -> Reduction:
+    """Return whether a bool term holds anywhere along reduce axes."""
+    return reduction("any", value, axis)
+
+
+def all(value: Value, axis: object = None) -> Reduction:
+    """Return whether a bool term holds everywhere along reduce axes."""
+    return reduction("all", value, axis)

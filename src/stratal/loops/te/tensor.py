@@ -10,16 +10,27 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Union
 
 from stratal.base.dtypes import DType, as_dtype, float32, int64
 from stratal.base.errors import AttributeValueError, DTypeError, IndexOutOfRangeError, ShapeError
 from stratal.base.types import TensorType
-from stratal.loops.expr import Var
+from stratal.loops.compute import Compute
+from stratal.loops.expr import Buffer, Var
 from stratal.loops.index import bounds
-from stratal.loops.te.lower_term import lower_index
-from stratal.loops.te.term import Access, Apply, Axis, Reduction, Term, Value, term, walk
+from stratal.loops.te.term import (
+    Access,
+    Apply,
+    Axis,
+    Number,
+    Reduction,
+    Term,
+    Value,
+    lower_term,
+    term,
+    walk,
+)
 
 Size = Union[int, tuple[int, int]]
 _SERIAL = itertools.count()
@@ -154,10 +165,7 @@ def axes(*extents: int, names: Sequence[str] = ()) -> tuple[Axis, ...]:
 
 
 def compute(
-    shape: Sequence[int] | int,
-    body: Callable[..., Value] | Value,
-    name: str = "",
-    dtype: object = None,
+    shape: Sequence[int] | int, body: Callable[..., Value] | Value, name: str = "", dtype: object = None
 ) -> Computed:
     """Return the tensor of `shape` whose element at each index is `body`.
 
@@ -176,6 +184,13 @@ def compute(
     _check_axes(made)
     _check_bounds(made)
     return made
+
+
+def with_names(body: Callable[..., Value], names: Sequence[str]) -> Callable[..., Value]:
+    """Return `body` with parameters of these names, for `compute` to read."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    body.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])  # type: ignore[attr-defined]
+    return body
 
 
 def _axes_of(sizes: tuple[int, ...], body: object) -> tuple[Axis, ...]:
@@ -218,7 +233,7 @@ def _check_bounds(made: Computed) -> None:
         return
     for access in _unguarded(made.term):
         for i, n in zip(access.indices, access.tensor.shape, strict=True):
-            low, high = bounds(lower_index(i, variables))
+            low, high = bounds(lower_term(i, variables))
             if low < 0 or high >= n:
                 raise IndexOutOfRangeError(
                     "te.compute: an index leaves its tensor",
@@ -240,3 +255,99 @@ def _unguarded(root: Term) -> list[Access]:
             found.append(t)
         stack += t.args[:1] if isinstance(t, Apply) and t.fn == "where" else t.parts
     return found
+
+
+# -- lowering ------------------------------------------------------------------------------------------------
+def lower_tensor(
+    tensor: Computed, buffers: Mapping[Tensor, Buffer], names: Mapping[Axis, str] | None = None
+) -> Compute:
+    """Return what a tensor computes, over buffers for the tensors it reads.
+
+    16-bit floats compute in float32 and are rounded once, at the end. A sum of products of two elements is
+    a `dot`.
+    """
+    labels = names or {}
+    reduce = tensor.reduced
+    variables = {a: Var(labels.get(a, a.name), a.extent) for a in (*tensor.axes, *reduce)}
+    roots = [tensor.term]
+    combiner = tensor.body.combiner if isinstance(tensor.body, Reduction) else None
+    if combiner == "sum" and _is_product(tensor.term):
+        roots, combiner = list(tensor.term.parts), "dot"
+    terms = [lower_term(r, variables, buffers) for r in roots]
+    return Compute(
+        [buffers[t] for t in tensor.reads],
+        [variables[a] for a in tensor.axes],
+        tensor.dtype,
+        terms,
+        reduce=[variables[a] for a in reduce],
+        combiner=combiner,
+    )
+
+
+def _is_product(term: Term) -> bool:
+    """Return whether a term is the product of two elements, converted or not."""
+    return isinstance(term, Apply) and term.fn == "mul" and all(_is_element(a) for a in term.args)
+
+
+def _is_element(t: Term) -> bool:
+    while isinstance(t, Apply) and t.fn == "cast":
+        t = t.args[0]
+    return isinstance(t, Access)
+
+
+# -- substitution --------------------------------------------------------------------------------------------
+def substituted(
+    root: Term,
+    values: Mapping[Axis, Term],
+    tensors: Mapping[Tensor, Tensor] | None = None,
+    front: tuple[Axis, ...] = (),
+) -> Term:
+    """Return a term with axes replaced by other indices, and tensors by others of the same type.
+
+    These may have further axes in front, at which they are read.
+    """
+    others = tensors or {}
+    made: dict[int, Term] = {}
+    for t in walk(root):
+        parts = tuple(made[id(p)] for p in t.parts)
+        if isinstance(t, Axis):
+            made[id(t)] = values.get(t, t)
+        elif isinstance(t, Access):
+            made[id(t)] = (
+                Access(others[t.tensor], (*front, *parts)) if t.tensor in others else Access(t.tensor, parts)
+            )
+        elif isinstance(t, Apply):
+            made[id(t)] = _rebuilt(t, parts)
+        else:
+            made[id(t)] = t
+    return made[id(root)]
+
+
+def _rebuilt(t: Apply, parts: tuple[Term, ...]) -> Term:
+    """Return a function of other terms; adding or taking away nothing vanishes."""
+    if (
+        t.fn in ("add", "sub")
+        and isinstance(parts[1], Number)
+        and parts[1].value == 0
+        and not t.dtype.is_float
+    ):
+        return parts[0]
+    return t if parts == t.args else Apply(t.fn, parts, t.dtype)
+
+
+def reading(tensor: Computed, tensors: Mapping[Tensor, Tensor]) -> Computed:
+    """Return a computed tensor that reads other tensors."""
+    body = _reading(tensor, tensors, ())
+    return Computed(tensor.shape, tensor.axes, body, tensor.dtype, "")
+
+
+def over_rows(tensor: Computed, tensors: Mapping[Tensor, Tensor], size: int) -> Computed:
+    """Return a computed tensor with an axis of `size` in front, at which it reads those that have it, too."""
+    row = Axis("row", size)
+    body = _reading(tensor, tensors, (row,))
+    return Computed((size, *tensor.shape), (row, *tensor.axes), body, tensor.dtype, "")
+
+
+def _reading(tensor: Computed, tensors: Mapping[Tensor, Tensor], front: tuple[Axis, ...]) -> Term:
+    found, body = substituted(tensor.term, {}, tensors, front), tensor.body
+    return Reduction(body.combiner, found, body.axes) if isinstance(body, Reduction) else found

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union, final
 
 from stratal.base.dtypes import DType, as_dtype, bool_, float32, int64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.loops.expr import Expr
+from stratal.loops.expr import Buffer, Expr, Var, const, index_const
+from stratal.loops.expr import cast as cast_expr
+from stratal.loops.expr import walk as walk_parts
+from stratal.loops.operators import Operators
 
 if TYPE_CHECKING:
     from stratal.loops.te.tensor import Tensor
@@ -40,7 +43,7 @@ class Function(NamedTuple):
 FUNCTIONS: Final[dict[str, Function]] = {}
 
 
-class Term:
+class Term(Operators["Term"]):
     """A scalar with a dtype. Operators build bigger terms; comparisons give bool."""
 
     __slots__ = ("dtype",)
@@ -51,62 +54,14 @@ class Term:
         """Return this value converted to another dtype."""
         return cast(self, dtype)
 
-    def __add__(self, other: Value) -> Term:
-        return apply("add", self, other)
-
-    def __radd__(self, other: Value) -> Term:
-        return apply("add", other, self)
-
-    def __sub__(self, other: Value) -> Term:
-        return apply("sub", self, other)
-
-    def __rsub__(self, other: Value) -> Term:
-        return apply("sub", other, self)
-
-    def __mul__(self, other: Value) -> Term:
-        return apply("mul", self, other)
-
-    def __rmul__(self, other: Value) -> Term:
-        return apply("mul", other, self)
-
-    def __truediv__(self, other: Value) -> Term:
-        return apply("div", self, other)
-
-    def __rtruediv__(self, other: Value) -> Term:
-        return apply("div", other, self)
+    def _apply(self, name: str, *operands: Value) -> Term:
+        return apply(name, *operands)
 
     def __floordiv__(self, other: int) -> Term:
         return apply("floordiv", self, _divisor("//", other))
 
     def __mod__(self, other: int) -> Term:
         return apply("mod", self, _divisor("%", other))
-
-    def __neg__(self) -> Term:
-        return apply("neg", self)
-
-    def __abs__(self) -> Term:
-        return apply("abs", self)
-
-    def __lt__(self, other: Value) -> Term:
-        return apply("lt", self, other)
-
-    def __le__(self, other: Value) -> Term:
-        return apply("le", self, other)
-
-    def __gt__(self, other: Value) -> Term:
-        return apply("gt", self, other)
-
-    def __ge__(self, other: Value) -> Term:
-        return apply("ge", self, other)
-
-    def __and__(self, other: Value) -> Term:
-        return apply("and", self, other)
-
-    def __or__(self, other: Value) -> Term:
-        return apply("or", self, other)
-
-    def __invert__(self) -> Term:
-        return apply("not", self)
 
     def __bool__(self) -> bool:
         raise AttributeValueError(
@@ -250,7 +205,7 @@ def apply(name: str, *values: Value) -> Term:
     args = [
         v
         if isinstance(v, Term) and v.dtype is like
-        else number(_plain(v), like)
+        else number(v.value if isinstance(v, Number) else v, like)
         if not isinstance(v, Term) or isinstance(v, Number)
         else v
         for v in counted
@@ -266,10 +221,6 @@ def apply(name: str, *values: Value) -> Term:
         args.insert(0, condition)
     dtype = args[fn.result].dtype if isinstance(fn.result, int) else fn.result
     return Apply(name, tuple(args), dtype)
-
-
-def _plain(value: object) -> object:
-    return value.value if isinstance(value, Number) else value
 
 
 def _refuse(name: str, args: Sequence[Term]) -> None:
@@ -313,18 +264,7 @@ def reduction(name: str, value: Value, axis: object = None) -> Reduction:
 
 def walk(root: Term) -> list[Term]:
     """Return a term and all below it, operands first, each object once; iterative."""
-    order: list[Term] = []
-    seen: set[int] = set()
-    stack: list[tuple[Term, bool]] = [(root, False)]
-    while stack:
-        t, opened = stack.pop()
-        if opened:
-            order.append(t)
-        elif id(t) not in seen:
-            seen.add(id(t))
-            stack.append((t, True))
-            stack.extend((p, False) for p in reversed(t.parts))
-    return order
+    return walk_parts([root])
 
 
 # -- text --------------------------------------------------------------------------------------------------
@@ -383,3 +323,27 @@ def _bare(text: str) -> str:
         if depth == 0:
             return text[1:-1] if k == len(text) - 1 else text
     return text
+
+
+# -- lowering ------------------------------------------------------------------------------------------------
+def lower_term(
+    root: Term, variables: Mapping[Axis, Var], buffers: Mapping[Any, Buffer] | None = None
+) -> Expr:
+    """Return a term over loop variables, and buffers unless it is an index; 16-bit floats become float32."""
+    made: dict[int, Expr] = {}
+    for t in walk(root):
+        made[id(t)] = _lower(t, [made[id(p)] for p in t.parts], variables, buffers or {})
+    return made[id(root)]
+
+
+def _lower(t: Term, parts: list[Expr], variables: Mapping[Axis, Var], buffers: Mapping[Any, Buffer]) -> Expr:
+    if isinstance(t, Number):
+        return index_const(int(t.value)) if t.dtype is int64 else const(t.value, t.dtype.compute)
+    if isinstance(t, Axis):
+        return index_const(0) if t.extent == 1 else variables[t]
+    if isinstance(t, Access):
+        return cast_expr(buffers[t.tensor][tuple(parts)], t.dtype.compute)
+    assert isinstance(t, Apply)
+    if t.fn == "cast":
+        return cast_expr(cast_expr(parts[0], t.dtype), t.dtype.compute)
+    return FUNCTIONS[t.fn].lower(*parts)

@@ -9,30 +9,20 @@ body      := term | combiner "(" term ", axis=" axis-or-tuple ")"
 from __future__ import annotations
 
 import ast
-import inspect
 from typing import Any, Final
 
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import FormatError, StratalError
 from stratal.loops.te.algorithm import Algorithm
-from stratal.loops.te.tensor import Computed, Tensor, compute, placeholder, reduce_axis
+from stratal.loops.te.tensor import Computed, Tensor, compute, placeholder, reduce_axis, with_names
 from stratal.loops.te.term import CALLED, FUNCTIONS, Axis, Term, apply, cast, reduction
 
 _COMBINERS: Final = ("sum", "prod", "max", "min", "any", "all")
 _INFIX: Final = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.Div: "div",
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-    ast.BitAnd: "and",
-    ast.BitOr: "or",
-    ast.Lt: "lt",
-    ast.LtE: "le",
-    ast.Gt: "gt",
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",
+    ast.Mod: "mod", ast.BitAnd: "and", ast.BitOr: "or", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt",
     ast.GtE: "ge",
-}
+}  # fmt: skip
 _FUNCTION_OF: Final = {CALLED.get(n, n): n for n in FUNCTIONS}
 _MAX_TEXT: Final = 1 << 20
 
@@ -122,7 +112,7 @@ class _Reader:
             return found
 
         try:
-            return compute(shape, _with_names(body, names), name, dtype)
+            return compute(shape, with_names(body, names), name, dtype)
         finally:
             self.axes = scope
 
@@ -178,10 +168,3 @@ class _Reader:
         if name not in _FUNCTION_OF:
             raise self.error(f"there is no function {name!r}", node)
         return apply(_FUNCTION_OF[name], *[self.term(a) for a in node.args])
-
-
-def _with_names(body: Any, names: list[str]) -> Any:
-    """Return `body` with parameters of these names, for `compute` to read."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    body.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
-    return body

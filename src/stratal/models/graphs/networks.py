@@ -5,7 +5,7 @@ Names, arguments and state dicts are those of `torch_geometric.nn.models`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
@@ -24,6 +24,8 @@ class _Stack(nn.Module):
     Shapes: x [N, in_channels], edge_index [2, E] -> [N, out_channels], or [N, hidden_channels] without.
     `options` are those of the layer.
     """
+
+    layer: ClassVar[type[nn.Module]]
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class _Stack(nn.Module):
 
     def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
         """Return a layer; `last` is the one that leads to `out_channels`."""
-        raise NotImplementedError
+        return self.layer(n_in, n_out, **options)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.run(x, edge_index)
@@ -74,8 +76,7 @@ class _Stack(nn.Module):
 class GCN(_Stack):
     """Graph convolutions; `edge_weight` [E] weights the edges. See: Kipf and Welling 2017."""
 
-    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
-        return GCNConv(n_in, n_out, **options)
+    layer = GCNConv
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return self.run(x, edge_index, *(() if edge_weight is None else (edge_weight,)))
@@ -84,8 +85,7 @@ class GCN(_Stack):
 class GraphSAGE(_Stack):
     """Layers that add to each node what its neighbours are on average. See: Hamilton et al. 2017."""
 
-    def _layer(self, n_in: int, n_out: int, last: bool, options: dict[str, Any]) -> nn.Module:
-        return SAGEConv(n_in, n_out, **options)
+    layer = SAGEConv
 
 
 class GAT(_Stack):

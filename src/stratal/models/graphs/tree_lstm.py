@@ -15,12 +15,12 @@ import numpy as np
 
 from stratal import nn
 from stratal.base.errors import ShapeError
-from stratal.tensor.control import scan
-from stratal.tensor.creation import zeros
-from stratal.tensor.explained import explained
-from stratal.tensor.indexing import index_add, take
-from stratal.tensor.shapes import concat
+from stratal.tensor.api.explained import explained
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.indexing import index_add, take
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.transformations.control import scan
 
 F = nn.functional
 

@@ -12,13 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 from stratal import nn
 from stratal.base.errors import ShapeError
 from stratal.models.language.decoder import checked_tokens, split_heads
-from stratal.models.language.pretrained import Pretrained
-from stratal.models.language.sharing import share_weight
+from stratal.models.language.pretrained import Pretrained, share_weight
 from stratal.nn.depth import repeated
 from stratal.nn.parameter import empty_parameter
-from stratal.tensor.creation import arange, zeros_like
-from stratal.tensor.elementwise import cast
-from stratal.tensor.explained import explain_methods
+from stratal.tensor.api.explained import explain_methods
+from stratal.tensor.functions.creation import arange, zeros_like
+from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional
@@ -124,20 +123,12 @@ class _Attention(nn.Module):
         return self.output(self.self(x, visible), x)
 
 
-class _Widened(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(self.dense(x))
-
-
 class _Layer(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.attention = _Attention(config)
-        self.intermediate = _Widened(config)
+        widened = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate = nn.Sequential({"dense": widened, "intermediate_act_fn": nn.GELU()})
         self.output = _Joined(config.intermediate_size, config)
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
@@ -156,15 +147,6 @@ class _Encoder(nn.Module):
         return x
 
 
-class _Pooler(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dense(x[:, 0]).tanh()
-
-
 class BertModel(Pretrained):
     """The encoder. `attention_mask` [N, L] says which tokens count, `token_type_ids` to which text each
     belongs.
@@ -178,7 +160,10 @@ class BertModel(Pretrained):
         super().__init__()
         self.config = config
         self.embeddings, self.encoder = _Embeddings(config), _Encoder(config)
-        self.pooler = _Pooler(config) if add_pooling_layer else None
+        self.pooler = None
+        if add_pooling_layer:
+            dense = nn.Linear(config.hidden_size, config.hidden_size)
+            self.pooler = nn.Sequential({"dense": dense, "activation": nn.Tanh()})
         _draw(self, config)
 
     def forward(
@@ -194,7 +179,7 @@ class BertModel(Pretrained):
         positions = arange(length).reshape((1, length)) if position_ids is None else position_ids
         x = self.embeddings(input_ids, kinds, positions)
         x = self.encoder(x, None if attention_mask is None else _visible(attention_mask, n, length))
-        return EncoderOutput(x, None if self.pooler is None else self.pooler(x))
+        return EncoderOutput(x, None if self.pooler is None else self.pooler(x[:, 0]))
 
 
 def _visible(attention_mask: Tensor, n: Any, length: Any) -> Tensor:
@@ -243,28 +228,13 @@ class _Predictions(nn.Module):
         return self.decoder(self.transform(x))
 
 
-class _MaskedHead(nn.Module):
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.predictions = _Predictions(config)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.predictions(x)
-
-
-class BertForMaskedLM(Pretrained):
-    """BERT with logits for the token at every place; labels of -100 do not count. Returns: HeadOutput."""
+class _WithHead(Pretrained):
+    """BERT, `bert`, with logits made of what it gives."""
 
     config_class = BertConfig
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config, add_pooling_layer=False)
-        self.cls = _MaskedHead(config)
-        _draw(self, config)
-        if config.tie_word_embeddings:
-            share_weight(self, "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
+    def _logits(self, output: EncoderOutput) -> Tensor:
+        raise NotImplementedError
 
     def forward(
         self,
@@ -274,19 +244,33 @@ class BertForMaskedLM(Pretrained):
         position_ids: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> HeadOutput:
-        hidden, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids)
-        logits = self.cls(hidden)
+        logits = self._logits(self.bert(input_ids, attention_mask, token_type_ids, position_ids))
         if labels is None:
             return HeadOutput(None, logits)
-        return HeadOutput(
-            F.cross_entropy(logits.reshape((-1, logits.shape[-1])), labels.reshape((-1,))), logits
-        )
+        if logits.ndim == 2:
+            return HeadOutput(F.cross_entropy(logits, labels), logits)
+        rows = logits.reshape((-1, logits.shape[-1]))
+        return HeadOutput(F.cross_entropy(rows, labels.reshape((-1,))), logits)
 
 
-class BertForSequenceClassification(Pretrained):
+class BertForMaskedLM(_WithHead):
+    """BERT with logits for the token at every place; labels of -100 do not count. Returns: HeadOutput."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.cls = nn.Sequential({"predictions": _Predictions(config)})
+        _draw(self, config)
+        if config.tie_word_embeddings:
+            share_weight(self, "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
+
+    def _logits(self, output: EncoderOutput) -> Tensor:
+        return self.cls(output.last_hidden_state)
+
+
+class BertForSequenceClassification(_WithHead):
     """BERT with logits for the classes of whole texts [N, num_labels]. Returns: HeadOutput."""
-
-    config_class = BertConfig
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -296,14 +280,5 @@ class BertForSequenceClassification(Pretrained):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         _draw(self, config)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> HeadOutput:
-        _, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids)
-        logits = self.classifier(self.dropout(pooled))
-        return HeadOutput(None if labels is None else F.cross_entropy(logits, labels), logits)
+    def _logits(self, output: EncoderOutput) -> Tensor:
+        return self.classifier(self.dropout(output.pooler_output))

@@ -7,13 +7,14 @@ its new tokens alone, so that whoever keeps them decides where they go (see `gen
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stratal import nn
 from stratal.base.errors import ShapeError
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import cast
-from stratal.tensor.shapes import broadcast_to, concat
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.shapes import broadcast_to, concat, stack
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional
@@ -70,6 +71,19 @@ def visible_keys(name: str, length: Any, past: Any, attention_mask: Tensor | Non
         )
     counts = cast(attention_mask, "bool").reshape((attention_mask.shape[0], 1, 1, past + length))
     return (causal & counts) | (columns == rows)
+
+
+def run_layers(
+    layers: Iterable[nn.Module], x: Tensor, past: Tensor | None, *given: Any
+) -> tuple[Tensor, Tensor]:
+    """Return what the last layer gives, and the keys and values of all; a layer takes x, what is `given`, and
+    its earlier keys and values.
+    """
+    kept = []
+    for k, layer in enumerate(layers):
+        x, keys_values = layer(x, *given, None if past is None else past[k])
+        kept.append(keys_values)
+    return x, stack(kept)
 
 
 def attend(

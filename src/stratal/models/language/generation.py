@@ -7,20 +7,21 @@ adds a token is the same for all tokens. Prompts are padded in front to a multip
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.models.language.pretrained import Pretrained
+from stratal.models.language.decoder import CausalOutput, next_token_loss
+from stratal.models.language.pretrained import Pretrained, share_weight
 from stratal.tensor.capture import compile
-from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import where
-from stratal.tensor.random import multinomial
-from stratal.tensor.sorting import topk
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.elementwise import where
+from stratal.tensor.functions.random import multinomial
+from stratal.tensor.functions.sorting import topk
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import no_grad
 
 F = nn.functional
 
@@ -54,7 +55,37 @@ class KeyValueCache:
 
 
 class Generates(Pretrained):
-    """A decoder that continues texts; `forward` is as of GPT2LMHeadModel."""
+    """A decoder with a head, `lm_head`: logits for the next token at every place; it continues texts.
+
+    `attention_mask` [N, P + L] says which earlier and new tokens count, `position_ids` where the new ones
+    stand, `past` gives earlier keys and values. Logits are those of the last `logits_to_keep` tokens, 0 being
+    all. Returns: CausalOutput.
+    """
+
+    decoder_name: ClassVar[str]  # of the part that gives hidden states, keys and values
+
+    def _add_head(self, config: Any, width: int, table: str) -> None:
+        """Add the projection to logits, whose weight is the table of tokens where the two are tied."""
+        self.lm_head = nn.Linear(width, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            share_weight(self, "lm_head.weight", table)
+        else:
+            nn.init.normal_(self.lm_head.weight, std=config.initializer_range)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool = False,
+        logits_to_keep: int = 0,
+    ) -> CausalOutput:
+        decoder = getattr(self, self.decoder_name)
+        hidden, keys_values = decoder(input_ids, attention_mask, position_ids, past)
+        logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
+        return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)
 
     @property
     def max_length(self) -> int | None:
@@ -90,7 +121,9 @@ class Generates(Pretrained):
         have. Dropout is off only in `eval()`.
         """
         prompt, counts = self._prompt(input_ids, attention_mask, max_new_tokens)
-        _check_tokens(eos_token_id, pad_token_id)
+        for given in (eos_token_id, pad_token_id):
+            if given is not None and not isinstance(given, (int, np.integer)):
+                raise AttributeValueError("generate: a token is an int", got=repr(given))
         n, length = prompt.shape
         pick = _picker(do_sample, temperature, top_k)
         padding = -length % _PROMPT
@@ -141,12 +174,6 @@ class Generates(Pretrained):
                 got=f"{ids.shape[1]} and {max_new_tokens} new tokens, {most} positions",
             )
         return ids.astype(np.int64), counts
-
-
-def _check_tokens(*tokens: Any) -> None:
-    for token in tokens:
-        if token is not None and not isinstance(token, (int, np.integer)):
-            raise AttributeValueError("generate: a token is an int", got=repr(token))
 
 
 def _picker(do_sample: bool, temperature: float, top_k: int | None) -> Any:

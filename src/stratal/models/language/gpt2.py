@@ -11,21 +11,19 @@ from typing import Any, ClassVar
 
 from stratal import nn
 from stratal.models.language.decoder import (
-    CausalOutput,
     attend,
     checked_tokens,
-    next_token_loss,
     past_length,
+    run_layers,
     split_heads,
     visible_keys,
 )
 from stratal.models.language.generation import Generates
-from stratal.models.language.sharing import share_weight
 from stratal.nn.depth import repeated
 from stratal.nn.parameter import empty_parameter
-from stratal.tensor.creation import arange
-from stratal.tensor.explained import explain_methods
-from stratal.tensor.shapes import stack
+from stratal.tensor.api.explained import explain_methods
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.shapes import stack
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional
@@ -149,51 +147,25 @@ class GPT2Model(nn.Module):
         visible = visible_keys("GPT2", length, earlier, attention_mask)
         positions = arange(length) + earlier if position_ids is None else position_ids
         x = self.drop(self.wte(input_ids) + self.wpe(positions))
-        kept = []
-        for layer, block in enumerate(self.h):
-            x, keys_values = block(x, visible, None if past is None else past[layer])
-            kept.append(keys_values)
-        return self.ln_f(x), stack(kept)
+        x, keys_values = run_layers(self.h, x, past, visible)
+        return self.ln_f(x), keys_values
 
 
 class GPT2LMHeadModel(Generates):
-    """GPT-2 with logits for the next token at every place.
+    """GPT-2 with logits for the next token at every place; arguments and result are those of `Generates`."""
 
-    `attention_mask` [N, P + L] says which earlier and new tokens count, `position_ids` where the new ones
-    stand, `past` gives earlier keys and values. Logits are those of the last `logits_to_keep` tokens, 0 being
-    all. Returns: CausalOutput.
-    """
-
-    config_class = GPT2Config
+    config_class, decoder_name = GPT2Config, "transformer"
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
         self.transformer = GPT2Model(config)
         self.register_load_state_dict_pre_hook(_newer_names)
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        if config.tie_word_embeddings:
-            share_weight(self, "lm_head.weight", "transformer.wte.weight")
-        else:
-            nn.init.normal_(self.lm_head.weight, std=config.initializer_range)
+        self._add_head(config, config.n_embd, "transformer.wte.weight")
 
     @property
     def max_length(self) -> int:
         return self.config.n_positions
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool = False,
-        logits_to_keep: int = 0,
-    ) -> CausalOutput:
-        hidden, keys_values = self.transformer(input_ids, attention_mask, position_ids, past)
-        logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
-        return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)
 
 
 def _newer_names(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:

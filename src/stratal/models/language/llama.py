@@ -12,20 +12,18 @@ from typing import Any, ClassVar
 from stratal import nn
 from stratal.base.errors import AttributeValueError
 from stratal.models.language.decoder import (
-    CausalOutput,
     attend,
     checked_tokens,
-    next_token_loss,
     past_length,
+    run_layers,
     split_heads,
     visible_keys,
 )
 from stratal.models.language.generation import Generates
-from stratal.models.language.sharing import share_weight
 from stratal.nn.depth import repeated
-from stratal.tensor.creation import arange
-from stratal.tensor.explained import explain_methods
-from stratal.tensor.shapes import stack
+from stratal.tensor.api.explained import explain_methods
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.shapes import stack
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional
@@ -149,43 +147,21 @@ class LlamaModel(nn.Module):
         visible = visible_keys("Llama", length, earlier, attention_mask)
         positions = arange(length).reshape((1, -1)) + earlier if position_ids is None else position_ids
         positions = positions.reshape((positions.shape[0], 1, length))  # the same for all heads
-        x = self.embed_tokens(input_ids)
-        kept = []
-        for index, layer in enumerate(self.layers):
-            x, keys_values = layer(x, positions, visible, None if past is None else past[index])
-            kept.append(keys_values)
-        return self.norm(x), stack(kept)
+        x, keys_values = run_layers(self.layers, self.embed_tokens(input_ids), past, positions, visible)
+        return self.norm(x), keys_values
 
 
 class LlamaForCausalLM(Generates):
-    """Llama with logits for the next token at every place; arguments and result are as of GPT2LMHeadModel."""
+    """Llama with logits for the next token at every place; arguments and result are those of `Generates`."""
 
-    config_class = LlamaConfig
+    config_class, decoder_name = LlamaConfig, "model"
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
         self.model = LlamaModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        if config.tie_word_embeddings:
-            share_weight(self, "lm_head.weight", "model.embed_tokens.weight")
-        else:
-            nn.init.normal_(self.lm_head.weight, std=config.initializer_range)
+        self._add_head(config, config.hidden_size, "model.embed_tokens.weight")
 
     @property
     def max_length(self) -> int:
         return self.config.max_position_embeddings
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool = False,
-        logits_to_keep: int = 0,
-    ) -> CausalOutput:
-        hidden, keys_values = self.model(input_ids, attention_mask, position_ids, past)
-        logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
-        return CausalOutput(next_token_loss(logits, labels), logits, keys_values if use_cache else None)

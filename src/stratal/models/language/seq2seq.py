@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 from stratal import nn
 from stratal.base.errors import ShapeError
-from stratal.nn.recurrent_cells import weights_of
-from stratal.nn.recurrent_steps import STEPS
-from stratal.tensor.control import scan
-from stratal.tensor.creation import arange, full
-from stratal.tensor.elementwise import where
-from stratal.tensor.reductions import argmax
-from stratal.tensor.shapes import concat
+from stratal.nn.recurrent_cells import STEPS, weights_of
+from stratal.tensor.functions.creation import arange, full
+from stratal.tensor.functions.elementwise import where
+from stratal.tensor.functions.reductions import argmax
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.transformations.control import scan
 
 F = nn.functional
 

@@ -14,10 +14,10 @@ import numpy as np
 from stratal import nn
 from stratal.base.errors import AttributeValueError
 from stratal.tensor.capture import compile
-from stratal.tensor.indexing import take
-from stratal.tensor.reductions import argmax
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.indexing import take
+from stratal.tensor.functions.reductions import argmax
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import no_grad
 
 
 class TokenEmbedding(nn.Module):

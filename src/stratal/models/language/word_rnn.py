@@ -10,8 +10,8 @@ from typing import Any
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
-from stratal.models.language.sharing import share_weight
-from stratal.tensor.creation import zeros
+from stratal.models.language.pretrained import share_weight
+from stratal.tensor.functions.creation import zeros
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional

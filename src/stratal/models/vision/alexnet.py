@@ -6,11 +6,8 @@ overlapping pooling Krizhevsky et al. 2012.
 
 from __future__ import annotations
 
-from typing import Any
-
 from stratal import nn
-from stratal.models.vision.layers import scaled
-from stratal.models.weights import Weights, loaded
+from stratal.models.vision.layers import constructor, scaled
 from stratal.tensor.tensor import Tensor
 
 
@@ -41,6 +38,4 @@ class AlexNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def alexnet(*, weights: Weights = None, progress: bool = True, **options: Any) -> AlexNet:
-    """Return AlexNet. `options` are AlexNet's; nothing shows progress."""
-    return loaded(AlexNet(**options), weights)
+alexnet = constructor(__name__, "alexnet", "AlexNet", AlexNet)

@@ -6,12 +6,11 @@ See: Ioffe and Szegedy 2015, Batch normalization, figure 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from stratal import nn
-from stratal.models.vision.layers import scaled
-from stratal.models.weights import Weights, loaded
-from stratal.tensor.shapes import concat
+from stratal.models.vision.layers import constructor, scaled
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional
@@ -63,11 +62,7 @@ class BNInception(nn.Module):
     """
 
     def __init__(
-        self,
-        num_classes: int = 1000,
-        blocks: Mapping[str, Block] = BLOCKS,
-        *,
-        width_mult: float = 1.0,
+        self, num_classes: int = 1000, blocks: Mapping[str, Block] = BLOCKS, *, width_mult: float = 1.0
     ) -> None:
         super().__init__()
         self.blocks = dict(blocks)
@@ -127,6 +122,4 @@ class BNInception(nn.Module):
         return self.last_linear(x.mean(dim=(2, 3)))
 
 
-def bn_inception(*, weights: Weights = None, progress: bool = True, **options: Any) -> BNInception:
-    """Return Inception with batch normalisation. `options` are BNInception's; nothing shows progress."""
-    return loaded(BNInception(**options), weights)
+bn_inception = constructor(__name__, "bn_inception", "Inception with batch normalisation", BNInception)

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
-from stratal.models.vision.layers import Layer, scaled
-from stratal.models.weights import Weights, loaded
-from stratal.tensor.shapes import concat
+from stratal.models.vision.layers import Layer, constructor, scaled
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor, tensor
 
 F = nn.functional
@@ -195,6 +194,4 @@ def _rescaled(x: Tensor) -> Tensor:
     return x * scale + shift
 
 
-def googlenet(*, weights: Weights = None, progress: bool = True, **options: Any) -> GoogLeNet:
-    """Return GoogLeNet. `options` are GoogLeNet's; nothing shows progress."""
-    return loaded(GoogLeNet(**options), weights)
+googlenet = constructor(__name__, "googlenet", "GoogLeNet", GoogLeNet)

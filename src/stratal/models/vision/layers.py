@@ -1,14 +1,29 @@
-"""What several networks for images share: how their widths scale, what stands in a row, how weights start."""
+"""What networks for images share: how widths scale, what stands in a row, how weights start or are loaded."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
+from stratal.formats.safetensors import load_tensors
 
 Layer = Callable[..., Any]  # makes a module: a normalisation of so many channels, an activation
+
+
+def constructor(module: str, name: str, text: str, build: Layer) -> Layer:
+    """Return the function of a module that builds a network, and loads its `weights` where they are given."""
+
+    def construct(*, weights: Weights = None, progress: bool = True, **options: Any) -> Any:
+        return loaded(build(**options), weights)
+
+    construct.__module__ = module
+    construct.__doc__ = f"Return {text}. `options` are those of the network; nothing shows progress."
+    construct.__name__ = construct.__qualname__ = name
+    return construct
 
 
 def scaled(channels: int, width_mult: float) -> int:
@@ -51,3 +66,25 @@ def start_linear(model: nn.Module, std: float = 0.01) -> None:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, 0.0, std)
             nn.init.zeros_(layer.bias)
+
+
+Weights = str | os.PathLike[str] | None
+Model = TypeVar("Model", bound=Any)
+
+
+def loaded(model: Model, weights: Weights) -> Model:
+    """Return the model; with a path, with the values of that safetensors file in it, which must fit exactly.
+
+    Raises: AttributeValueError where `weights` is no file, FormatError, StateDictError.
+    """
+    if weights is None:
+        return model
+    if not isinstance(weights, (str, os.PathLike)) or not Path(weights).is_file():
+        raise AttributeValueError(
+            f"{type(model).__name__}: weights is None or the path of a safetensors file",
+            got=repr(weights),
+            hint="no weights are offered for download; safetensors.torch.save_file(model.state_dict(), path) "
+            "writes those of PyTorch's model",
+        )
+    model.load_state_dict(load_tensors(weights))
+    return model

@@ -6,12 +6,10 @@ See: Sandler et al. 2018, MobileNetV2: inverted residuals and linear bottlenecks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
-from stratal.models.vision.layers import Layer, conv_norm_act, start_convolutions, start_linear
-from stratal.models.weights import Weights, loaded
+from stratal.models.vision.layers import Layer, constructor, conv_norm_act, start_convolutions, start_linear
 from stratal.nn.depth import repeated
 from stratal.tensor.tensor import Tensor
 
@@ -115,6 +113,4 @@ def _row(
     )
 
 
-def mobilenet_v2(*, weights: Weights = None, progress: bool = True, **options: Any) -> MobileNetV2:
-    """Return MobileNetV2. `options` are MobileNetV2's; nothing shows progress."""
-    return loaded(MobileNetV2(**options), weights)
+mobilenet_v2 = constructor(__name__, "mobilenet_v2", "MobileNetV2", MobileNetV2)

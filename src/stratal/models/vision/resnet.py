@@ -6,12 +6,12 @@ See: He et al. 2015, Deep residual learning for image recognition, table 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError
-from stratal.models.vision.layers import Layer, scaled, start_convolutions
-from stratal.models.weights import Weights, loaded
+from stratal.models.vision.layers import Layer, constructor, scaled, start_convolutions
 from stratal.nn.depth import repeated
 from stratal.tensor.tensor import Tensor
 
@@ -180,26 +180,12 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def resnet18(*, weights: Weights = None, progress: bool = True, **options: Any) -> ResNet:
-    """Return ResNet-18: two basic blocks a stage. `options` are ResNet's; nothing shows progress."""
-    return loaded(ResNet(BasicBlock, (2, 2, 2, 2), **options), weights)
+def _resnet(depth: int, block: type[nn.Module], layers: Sequence[int], text: str) -> Layer:
+    return constructor(__name__, f"resnet{depth}", f"ResNet-{depth}: {text}", partial(ResNet, block, layers))
 
 
-def resnet34(*, weights: Weights = None, progress: bool = True, **options: Any) -> ResNet:
-    """Return ResNet-34: basic blocks, 3, 4, 6 and 3."""
-    return loaded(ResNet(BasicBlock, (3, 4, 6, 3), **options), weights)
-
-
-def resnet50(*, weights: Weights = None, progress: bool = True, **options: Any) -> ResNet:
-    """Return ResNet-50: bottlenecks, 3, 4, 6 and 3."""
-    return loaded(ResNet(Bottleneck, (3, 4, 6, 3), **options), weights)
-
-
-def resnet101(*, weights: Weights = None, progress: bool = True, **options: Any) -> ResNet:
-    """Return ResNet-101: bottlenecks, 3, 4, 23 and 3."""
-    return loaded(ResNet(Bottleneck, (3, 4, 23, 3), **options), weights)
-
-
-def resnet152(*, weights: Weights = None, progress: bool = True, **options: Any) -> ResNet:
-    """Return ResNet-152: bottlenecks, 3, 8, 36 and 3."""
-    return loaded(ResNet(Bottleneck, (3, 8, 36, 3), **options), weights)
+resnet18 = _resnet(18, BasicBlock, (2, 2, 2, 2), "two basic blocks a stage")
+resnet34 = _resnet(34, BasicBlock, (3, 4, 6, 3), "basic blocks, 3, 4, 6 and 3")
+resnet50 = _resnet(50, Bottleneck, (3, 4, 6, 3), "bottlenecks, 3, 4, 6 and 3")
+resnet101 = _resnet(101, Bottleneck, (3, 4, 23, 3), "bottlenecks, 3, 4, 23 and 3")
+resnet152 = _resnet(152, Bottleneck, (3, 8, 36, 3), "bottlenecks, 3, 8, 36 and 3")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stratal import nn
 from stratal.models.vision.layers import scaled
-from stratal.tensor.shapes import concat
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional

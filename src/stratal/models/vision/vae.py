@@ -6,8 +6,8 @@ See: Kingma and Welling 2013, Auto-encoding variational Bayes.
 from __future__ import annotations
 
 from stratal import nn
-from stratal.tensor.explained import explained
-from stratal.tensor.random import randn_like
+from stratal.tensor.api.explained import explained
+from stratal.tensor.functions.random import randn_like
 from stratal.tensor.tensor import Tensor
 
 F = nn.functional

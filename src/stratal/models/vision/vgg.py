@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from stratal import nn
-from stratal.models.vision.layers import scaled, start_convolutions, start_linear
-from stratal.models.weights import Weights, loaded
+from stratal.models.vision.layers import Layer, constructor, scaled, start_convolutions, start_linear
 from stratal.tensor.tensor import Tensor
 
 Row = Sequence[int | Literal["M"]]
@@ -71,47 +70,21 @@ class VGG(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def _vgg(column: str, batch_norm: bool, weights: Weights, options: dict[str, Any]) -> VGG:
-    width_mult = options.get("width_mult", 1.0)
-    row: Row = [n if n == "M" else scaled(n, width_mult) for n in cfgs[column]]
-    return loaded(VGG(make_layers(row, batch_norm), **options), weights)
+def _vgg(name: str, column: str, text: str, *, batch_norm: bool = False) -> Layer:
+    def build(**options: Any) -> VGG:
+        width_mult = options.get("width_mult", 1.0)
+        row: Row = [n if n == "M" else scaled(n, width_mult) for n in cfgs[column]]
+        return VGG(make_layers(row, batch_norm), **options)
+
+    return constructor(__name__, name, text, build)
 
 
-def vgg11(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-11, the paper's column A. `options` are VGG's; nothing shows progress."""
-    return _vgg("A", False, weights, options)
-
-
-def vgg11_bn(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-11 with batch normalisation after every convolution."""
-    return _vgg("A", True, weights, options)
-
-
-def vgg13(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-13, the paper's column B."""
-    return _vgg("B", False, weights, options)
-
-
-def vgg13_bn(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-13 with batch normalisation after every convolution."""
-    return _vgg("B", True, weights, options)
-
-
-def vgg16(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-16, the paper's column D."""
-    return _vgg("D", False, weights, options)
-
-
-def vgg16_bn(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-16 with batch normalisation after every convolution."""
-    return _vgg("D", True, weights, options)
-
-
-def vgg19(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-19, the paper's column E."""
-    return _vgg("E", False, weights, options)
-
-
-def vgg19_bn(*, weights: Weights = None, progress: bool = True, **options: Any) -> VGG:
-    """Return VGG-19 with batch normalisation after every convolution."""
-    return _vgg("E", True, weights, options)
+_NORMED = "with batch normalisation after every convolution"
+vgg11 = _vgg("vgg11", "A", "VGG-11, the paper's column A")
+vgg11_bn = _vgg("vgg11_bn", "A", f"VGG-11 {_NORMED}", batch_norm=True)
+vgg13 = _vgg("vgg13", "B", "VGG-13, the paper's column B")
+vgg13_bn = _vgg("vgg13_bn", "B", f"VGG-13 {_NORMED}", batch_norm=True)
+vgg16 = _vgg("vgg16", "D", "VGG-16, the paper's column D")
+vgg16_bn = _vgg("vgg16_bn", "D", f"VGG-16 {_NORMED}", batch_norm=True)
+vgg19 = _vgg("vgg19", "E", "VGG-19, the paper's column E")
+vgg19_bn = _vgg("vgg19_bn", "E", f"VGG-19 {_NORMED}", batch_norm=True)

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from stratal import nn
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.models.vision.layers import Layer, conv_norm_act
-from stratal.models.weights import Weights, loaded
+from stratal.models.vision.layers import Layer, constructor, conv_norm_act
 from stratal.nn.depth import repeated
-from stratal.tensor.creation import zeros
-from stratal.tensor.shapes import broadcast_to, concat
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.shapes import broadcast_to, concat
 from stratal.tensor.tensor import Tensor
 
 _NORM = partial(nn.LayerNorm, eps=1e-6)
@@ -130,16 +129,8 @@ class VisionTransformer(nn.Module):
             self.conv_proj = _stem(conv_stem_configs, hidden_dim)
         self.seq_length = (image_size // patch_size) ** 2 + 1
         self.class_token = nn.Parameter(zeros((1, 1, hidden_dim)))
-        self.encoder = Encoder(
-            self.seq_length,
-            num_layers,
-            num_heads,
-            hidden_dim,
-            mlp_dim,
-            dropout,
-            attention_dropout,
-            norm_layer,
-        )
+        block = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout, norm_layer)
+        self.encoder = Encoder(self.seq_length, num_layers, *block)
         self.heads = _head(hidden_dim, representation_size, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -192,36 +183,16 @@ def _head(hidden_dim: int, representation_size: int | None, num_classes: int) ->
     return head
 
 
-def _vit(
-    patch_size: int, layers: int, heads: int, width: int, weights: Weights, options: dict[str, Any]
-) -> VisionTransformer:
-    sizes = {"image_size": 224, **options}
-    return loaded(
-        VisionTransformer(sizes.pop("image_size"), patch_size, layers, heads, width, 4 * width, **sizes),
-        weights,
-    )
+def _vit(name: str, patch_size: int, layers: int, heads: int, width: int) -> Layer:
+    def build(image_size: int = 224, **options: Any) -> VisionTransformer:
+        return VisionTransformer(image_size, patch_size, layers, heads, width, 4 * width, **options)
+
+    text = f"ViT-{name[4].upper()}/{patch_size}, for images of 224x224 unless `image_size` is given"
+    return constructor(__name__, name, text, build)
 
 
-def vit_b_16(*, weights: Weights = None, progress: bool = True, **options: Any) -> VisionTransformer:
-    """Return ViT-B/16. `options` are VisionTransformer's, `image_size` is 224; nothing shows progress."""
-    return _vit(16, 12, 12, 768, weights, options)
-
-
-def vit_b_32(*, weights: Weights = None, progress: bool = True, **options: Any) -> VisionTransformer:
-    """Return ViT-B/32."""
-    return _vit(32, 12, 12, 768, weights, options)
-
-
-def vit_l_16(*, weights: Weights = None, progress: bool = True, **options: Any) -> VisionTransformer:
-    """Return ViT-L/16."""
-    return _vit(16, 24, 16, 1024, weights, options)
-
-
-def vit_l_32(*, weights: Weights = None, progress: bool = True, **options: Any) -> VisionTransformer:
-    """Return ViT-L/32."""
-    return _vit(32, 24, 16, 1024, weights, options)
-
-
-def vit_h_14(*, weights: Weights = None, progress: bool = True, **options: Any) -> VisionTransformer:
-    """Return ViT-H/14."""
-    return _vit(14, 32, 16, 1280, weights, options)
+vit_b_16 = _vit("vit_b_16", 16, 12, 12, 768)
+vit_b_32 = _vit("vit_b_32", 32, 12, 12, 768)
+vit_l_16 = _vit("vit_l_16", 16, 24, 16, 1024)
+vit_l_32 = _vit("vit_l_32", 32, 24, 16, 1024)
+vit_h_14 = _vit("vit_h_14", 14, 32, 16, 1280)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.names import lazy_names
+from stratal.tensor.api.explained import explained
 from stratal.tensor.autocast import full_precision
-from stratal.tensor.explained import explained
-from stratal.tensor.kept import kept
+from stratal.tensor.calls.kept import kept
 
 _NAMES = {
     "activations": "celu elu gelu glu gumbel_softmax hardshrink hardsigmoid hardswish hardtanh "
@@ -25,9 +25,8 @@ _NAMES = {
     "ctc": "ctc_loss",
     "distance": "cosine_similarity normalize pairwise_distance pdist",
     "grids": "affine_grid grid_sample",
-    "likelihood": "gaussian_nll_loss kl_div poisson_nll_loss sigmoid_focal_loss",
-    "losses": "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss "
-    "l1_loss mse_loss nll_loss smooth_l1_loss",
+    "losses": "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy gaussian_nll_loss "
+    "huber_loss kl_div l1_loss mse_loss nll_loss poisson_nll_loss sigmoid_focal_loss smooth_l1_loss",
     "margins": "cosine_embedding_loss hinge_embedding_loss margin_ranking_loss multi_margin_loss "
     "multilabel_margin_loss multilabel_soft_margin_loss soft_margin_loss triplet_margin_loss "
     "triplet_margin_with_distance_loss",
@@ -43,7 +42,7 @@ _NAMES = {
     "windows": "channel_shuffle flatten fold pixel_shuffle pixel_unshuffle unfold",
 }
 
-_FULL_PRECISION = {"ctc", "distance", "grids", "likelihood", "losses", "margins"}  # under `autocast`
+_FULL_PRECISION = {"ctc", "distance", "grids", "losses", "margins"}  # under `autocast`
 
 
 def _offered(value: Any) -> Any:

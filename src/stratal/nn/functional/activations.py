@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.tensor import random
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import FUNCTIONS, cast, composite, where
-from stratal.tensor.reductions import argmax
-from stratal.tensor.reductions import log_softmax as log_softmax_along
-from stratal.tensor.reductions import softmax as softmax_along
-from stratal.tensor.shapes import broadcast_to, split
+from stratal.tensor.functions import random
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast, composite, where
+from stratal.tensor.functions.reductions import argmax
+from stratal.tensor.functions.reductions import log_softmax as log_softmax_along
+from stratal.tensor.functions.reductions import softmax as softmax_along
+from stratal.tensor.functions.shapes import broadcast_to, split
 from stratal.tensor.tensor import Tensor
 
 
 # -- put together of lines -----------------------------------------------------------------------------------
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """Return max(x, 0); the derivative at 0 is 0."""
-    result: Tensor = composite("relu", input)
-    return result
+    return composite("relu", input)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -32,46 +31,39 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """Return x clipped to [min_val, max_val]; no gradient flows at the ends."""
     if min_val > max_val:
         raise AttributeValueError("hardtanh: min_val is at most max_val", got=f"{min_val}, {max_val}")
-    result: Tensor = composite("hardtanh", input, low=min_val, high=max_val)
-    return result
+    return composite("hardtanh", input, low=min_val, high=max_val)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """Return x / 6 + 1 / 2 clipped to [0, 1]. See: Courbariaux et al. 2015."""
-    result: Tensor = composite("hardsigmoid", input)
-    return result
+    return composite("hardsigmoid", input)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """Return x * hardsigmoid(x). See: Howard et al. 2019."""
-    result: Tensor = composite("hardswish", input)
-    return result
+    return composite("hardswish", input)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Return 0 within `lambd` of 0, else x."""
-    result: Tensor = composite("hardshrink", input, lambd=lambd)
-    return result
+    return composite("hardshrink", input, lambd=lambd)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Return x moved towards 0 by `lambd`, and 0 within `lambd` of it."""
     if lambd < 0:
         raise AttributeValueError("softshrink: lambd must not be negative", got=str(lambd))
-    result: Tensor = composite("softshrink", input, lambd=lambd)
-    return result
+    return composite("softshrink", input, lambd=lambd)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Return x where it exceeds the threshold, else a value."""
-    result: Tensor = composite("threshold", input, threshold=threshold, value=value)
-    return result
+    return composite("threshold", input, threshold=threshold, value=value)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Return x where positive, else negative_slope * x."""
-    result: Tensor = composite("leaky_relu", input, slope=negative_slope)
-    return result
+    return composite("leaky_relu", input, slope=negative_slope)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -83,8 +75,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         )
     sizes = (1,) * input.ndim if weight.numel() == 1 else (1, -1, *(1,) * (input.ndim - 2))
     slope = broadcast_to(weight.reshape(sizes), input.shape)
-    result: Tensor = composite("prelu", input, slope)
-    return result
+    return composite("prelu", input, slope)
 
 
 def rrelu(
@@ -98,57 +89,49 @@ def rrelu(
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
     slope = random.uniform(input.shape, low=lower, high=upper, dtype=input.dtype)
-    result: Tensor = composite("prelu", input, slope)
-    return result
+    return composite("prelu", input, slope)
 
 
 # -- smooth --------------------------------------------------------------------------------------------------
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Return x where positive, else alpha * (exp(x) - 1)."""
-    result: Tensor = composite("elu", input, alpha=alpha)
-    return result
+    return composite("elu", input, alpha=alpha)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Return x where positive, else alpha * (exp(x / alpha) - 1). See: Barron 2017."""
     if alpha == 0:
         raise AttributeValueError("celu: alpha must not be 0", got=str(alpha))
-    result: Tensor = composite("celu", input, alpha=alpha)
-    return result
+    return composite("celu", input, alpha=alpha)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """Return the scaled elu that keeps mean 0 and variance 1. See: Klambauer et al. 2017."""
-    result: Tensor = composite("selu", input)
-    return result
+    return composite("selu", input)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """Return x * Phi(x), exactly or by the tanh formula. See: Hendrycks and Gimpel 2016."""
     if approximate not in ("none", "tanh"):
         raise AttributeValueError("gelu: approximate must be 'none' or 'tanh'", got=repr(approximate))
-    result: Tensor = composite("gelu", input, approximate=approximate)
-    return result
+    return composite("gelu", input, approximate=approximate)
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """Return x * sigmoid(x)."""
-    result: Tensor = composite("silu", input)
-    return result
+    return composite("silu", input)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """Return x * tanh(softplus(x)). See: Misra 2019."""
-    result: Tensor = composite("mish", input)
-    return result
+    return composite("mish", input)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """Return log(1 + exp(beta x)) / beta, and x itself where beta x exceeds the threshold."""
     if beta == 0:
         raise AttributeValueError("softplus: beta must not be 0", got=str(beta))
-    result: Tensor = composite("softplus", input, beta=beta, threshold=threshold)
-    return result
+    return composite("softplus", input, beta=beta, threshold=threshold)
 
 
 def tanh(input: Tensor) -> Tensor:
@@ -163,13 +146,13 @@ def sigmoid(input: Tensor) -> Tensor:
 
 def logsigmoid(input: Tensor) -> Tensor:
     """Return log(sigmoid(x)), without overflow."""
-    result: Tensor = composite("logsigmoid", input)
-    return result
+    return composite("logsigmoid", input)
 
 
 def softsign(input: Tensor) -> Tensor:
     """Return x / (1 + |x|)."""
-    return input / (1 + abs(input))
+    result: Tensor = input / (1 + FUNCTIONS["abs"](input))
+    return result
 
 
 def tanhshrink(input: Tensor) -> Tensor:

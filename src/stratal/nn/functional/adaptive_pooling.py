@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.nn.dimensions import Sizes, functions, per_axis
 from stratal.nn.functional.pooling import check_axes, max_pool
-from stratal.nn.sizes import Sizes, per_axis
-from stratal.tensor import random
 from stratal.tensor.build import call
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import FUNCTIONS, cast, minimum, where
-from stratal.tensor.indexing import take_along_axis
-from stratal.tensor.reductions import argmax
-from stratal.tensor.shapes import broadcast_to, stack
+from stratal.tensor.functions import random
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast, minimum, where
+from stratal.tensor.functions.indexing import take_along_axis
+from stratal.tensor.functions.reductions import argmax
+from stratal.tensor.functions.shapes import broadcast_to, stack
 from stratal.tensor.tensor import Tensor
 
 
@@ -32,23 +32,12 @@ def _sizes(name: str, dims: int, input: Tensor, output_size: Any) -> tuple[int, 
 def adaptive_avg_pool(dims: int, input: Tensor, output_size: Any) -> Tensor:
     """Return means over windows [floor(i n / m), ceil((i + 1) n / m)) along each of the last `dims` axes."""
     size = _sizes(f"adaptive_avg_pool{dims}d", dims, input, output_size)
-    result: Tensor = call("adaptive_avg_pool", input, size=size)
-    return result
+    return call("adaptive_avg_pool", input, size=size)
 
 
-def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """Return means over `output_size` nearly equal windows of the last axis."""
-    return adaptive_avg_pool(1, input, output_size)
-
-
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Return means over nearly equal windows of the last two axes; None keeps an axis as it is."""
-    return adaptive_avg_pool(2, input, output_size)
-
-
-def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
-    """Return means over nearly equal windows of the last three axes; None keeps an axis as it is."""
-    return adaptive_avg_pool(3, input, output_size)
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = functions(
+    adaptive_avg_pool, "Return means over nearly equal windows of {last}; None keeps an axis as it is."
+)
 
 
 MOST_PHASES = 16  # kinds of windows along an axis that are pooled one kind after the other
@@ -157,19 +146,9 @@ def _maxima(x: Tensor, spans: Sequence[Tensor], return_indices: bool) -> Any:
     return (pooled, chosen.reshape((*lead, *counts))) if return_indices else pooled
 
 
-def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """Return maxima over `output_size` nearly equal windows of the last axis."""
-    return adaptive_max_pool(1, input, output_size, return_indices)
-
-
-def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """Return maxima over nearly equal windows of the last two axes; None keeps an axis as it is."""
-    return adaptive_max_pool(2, input, output_size, return_indices)
-
-
-def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """Return maxima over nearly equal windows of the last three axes; None keeps an axis as it is."""
-    return adaptive_max_pool(3, input, output_size, return_indices)
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = functions(
+    adaptive_max_pool, "Return maxima over nearly equal windows of {last}; None keeps an axis as it is."
+)
 
 
 # -- randomly placed windows ---------------------------------------------------------------------------------
@@ -230,21 +209,6 @@ def _starts(sample: Tensor, size: int, windows: int, width: int) -> Tensor:
     return where(number == windows - 1, size - width, cast(steps, "int64"))  # type: ignore[no-any-return]
 
 
-def fractional_max_pool2d(
-    input: Tensor, kernel_size: Sizes, output_size: Any = None, output_ratio: Any = None,
-    return_indices: bool = False, _random_samples: Any = None,
-) -> Any:  # fmt: skip
-    """Return maxima of randomly placed windows of [N, C, H, W]."""
-    return fractional_max_pool(
-        2, input, kernel_size, output_size, output_ratio, return_indices, _random_samples
-    )
-
-
-def fractional_max_pool3d(
-    input: Tensor, kernel_size: Sizes, output_size: Any = None, output_ratio: Any = None,
-    return_indices: bool = False, _random_samples: Any = None,
-) -> Any:  # fmt: skip
-    """Return maxima of randomly placed windows of [N, C, D, H, W]."""
-    return fractional_max_pool(
-        3, input, kernel_size, output_size, output_ratio, return_indices, _random_samples
-    )
+fractional_max_pool2d, fractional_max_pool3d = functions(
+    fractional_max_pool, "Return maxima of randomly placed windows of {layout}.", (2, 3)
+)

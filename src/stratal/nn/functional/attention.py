@@ -7,7 +7,7 @@ import math
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.functional.noise import dropout
 from stratal.tensor.build import call
-from stratal.tensor.elementwise import cast, where
+from stratal.tensor.functions.elementwise import cast, where
 from stratal.tensor.tensor import Tensor
 
 
@@ -31,10 +31,7 @@ def scaled_dot_product_attention(
         return attention_with_weights(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
     _check_width(query)
     masks = () if attn_mask is None else (attn_mask,)
-    result: Tensor = call(
-        "scaled_dot_product_attention", query, key, value, *masks, causal=is_causal, scale=scale
-    )
-    return result
+    return call("scaled_dot_product_attention", query, key, value, *masks, causal=is_causal, scale=scale)
 
 
 def attention_with_weights(
@@ -63,5 +60,4 @@ def additive_mask(mask: Tensor, like: Tensor) -> Tensor:
     """Return a mask of numbers for one that says True where attention is forbidden; numbers stay."""
     if not mask.dtype.is_bool:
         return cast(mask, like.dtype)
-    result: Tensor = cast(where(mask, -math.inf, 0.0), like.dtype)
-    return result
+    return cast(where(mask, -math.inf, 0.0), like.dtype)

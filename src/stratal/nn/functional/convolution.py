@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.nn.sizes import Sizes, per_axis
+from stratal.nn.dimensions import Sizes, functions, per_axis
 from stratal.tensor.build import call
 from stratal.tensor.tensor import Tensor
 
 Pads = tuple[tuple[int, int], ...]
 
 
-def _padding(
+def padding_pairs(
     name: str,
     padding: Sizes | str,
     window: tuple[int, ...],
     stride: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Pads:
+    """Return what stands before and after each axis. Raises: AttributeValueError."""
     if padding == "valid":
         return ((0, 0),) * len(window)
     if padding == "same":
@@ -71,32 +72,11 @@ def conv(
     window = tuple(int(k) for k in weight.shape[2:])
     return _apply(
         dims, "convolution", input, weight, bias, strides=strides, dilation=dilations, groups=groups,
-        padding=_padding(name, padding, window, strides, dilations),
+        padding=padding_pairs(name, padding, window, strides, dilations),
     )  # fmt: skip
 
 
-def conv1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
-    dilation: Sizes = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
-    """Cross-correlate [N, C, L] with weight [out, C / groups, K]."""
-    return conv(1, input, weight, bias, stride, padding, dilation, groups)
-
-
-def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
-    dilation: Sizes = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
-    """Cross-correlate [N, C, H, W] with weight [out, C / groups, KH, KW]."""
-    return conv(2, input, weight, bias, stride, padding, dilation, groups)
-
-
-def conv3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
-    dilation: Sizes = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
-    """Cross-correlate [N, C, D, H, W] with weight [out, C / groups, KD, KH, KW]."""
-    return conv(3, input, weight, bias, stride, padding, dilation, groups)
+conv1d, conv2d, conv3d = functions(conv, "Cross-correlate {layout} with weight [out, C / groups, {kernel}].")
 
 
 def conv_transpose(
@@ -120,25 +100,6 @@ def conv_transpose(
     )  # fmt: skip
 
 
-def conv_transpose1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0,
-    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
-) -> Tensor:  # fmt: skip
-    """Apply the transpose of conv1d to [N, C, L], with weight [C, out / groups, K]."""
-    return conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def conv_transpose2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0,
-    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
-) -> Tensor:  # fmt: skip
-    """Apply the transpose of conv2d to [N, C, H, W], with weight [C, out / groups, KH, KW]."""
-    return conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def conv_transpose3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sizes = 1, padding: Sizes = 0,
-    output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
-) -> Tensor:  # fmt: skip
-    """Apply the transpose of conv3d to [N, C, D, H, W], with weight [C, out / groups, KD, KH, KW]."""
-    return conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+conv_transpose1d, conv_transpose2d, conv_transpose3d = functions(
+    conv_transpose, "Apply the transpose of conv{n}d to {layout}, with weight [C, out / groups, {kernel}]."
+)

@@ -12,12 +12,12 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.reductions import reduced
 from stratal.tensor.build import call
-from stratal.tensor.control import scan
-from stratal.tensor.creation import arange, full
-from stratal.tensor.elementwise import cast, exp, log, maximum, where
-from stratal.tensor.indexing import take, take_along_axis
-from stratal.tensor.shapes import broadcast_to, pad_constant
+from stratal.tensor.functions.creation import arange, full
+from stratal.tensor.functions.elementwise import cast, exp, log, maximum, where
+from stratal.tensor.functions.indexing import take, take_along_axis
+from stratal.tensor.functions.shapes import broadcast_to, pad_constant
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.transformations.control import scan
 
 _NEVER = -1e30  # the logarithm of what cannot be: finite, so that sums and differences stay numbers
 _IMPOSSIBLE = -1e29

@@ -8,11 +8,11 @@ from itertools import product
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.nn.sizes import per_axis
+from stratal.nn.dimensions import per_axis
 from stratal.tensor.build import call
-from stratal.tensor.creation import arange, ones
-from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.shapes import broadcast_to, stack
+from stratal.tensor.functions.creation import arange, ones
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
+from stratal.tensor.functions.shapes import broadcast_to, stack
 from stratal.tensor.tensor import Tensor
 
 _SHARPNESS = -0.75  # of the cubic filter (Keys, 1981), PyTorch's choice

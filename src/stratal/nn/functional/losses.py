@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.activations import log_softmax
 from stratal.nn.functional.reductions import like_input, reduced, same_shape
 from stratal.tensor.build import call
-from stratal.tensor.elementwise import log, maximum, where
-from stratal.tensor.shapes import broadcast_to
+from stratal.tensor.composites.arithmetic import xlogy
+from stratal.tensor.functions.elementwise import exp, log, maximum, sigmoid, where
+from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor, tensor
 
 
@@ -45,8 +47,7 @@ def huber_loss(
     if delta <= 0:
         raise AttributeValueError("huber_loss: delta must be positive", got=str(delta))
     d = input - same_shape("huber_loss", input, target)
-    size = abs(d)
-    loss = where(size <= delta, 0.5 * d * d, delta * (size - 0.5 * delta))
+    loss = _bent(d, abs(d) > delta, 0.5, delta, 0.5 * delta)
     return reduced(
         loss if weight is None else loss * same_shape("huber_loss (weight)", loss, weight), reduction
     )
@@ -59,8 +60,13 @@ def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: fl
     if beta == 0:
         return l1_loss(input, target, reduction)
     d = input - same_shape("smooth_l1_loss", input, target)
-    size = abs(d)
-    return reduced(where(size < beta, 0.5 * d * d / beta, size - 0.5 * beta), reduction)
+    return reduced(_bent(d, abs(d) >= beta, 0.5 / beta, 1.0, 0.5 * beta), reduction)
+
+
+def _bent(d: Tensor, far: Tensor, curvature: float, slope: float, less: float) -> Tensor:
+    """Return slope (|d| - less) far from 0, else curvature d^2; an infinite d has a gradient, too."""
+    inner = where(far, 0.0, d)
+    return where(far, slope * (abs(d) - less), curvature * inner * inner)  # type: ignore[no-any-return]
 
 
 # -- two classes -----------------------------------------------------------------------------------
@@ -100,7 +106,7 @@ def nll_loss(
         raise ShapeError("nll_loss: takes [N, C, ...] or [C]", got=f"shape {list(input.shape)}")
     classes = target if isinstance(target, Tensor) else tensor(np.asarray(target))
     loss, weights = _chosen("nll_loss", input, classes, weight, ignore_index)
-    return reduced(loss * weights, reduction, weights.sum())
+    return reduced(loss, reduction, weights.sum())
 
 
 def cross_entropy(
@@ -129,12 +135,11 @@ def cross_entropy(
     log_p = log_softmax(input, axis)
     loss, weights = _chosen("cross_entropy", log_p, found, weight, ignore_index)
     total = weights.sum()
-    hard = reduced(loss * weights, reduction, total)
+    hard = reduced(loss, reduction, total)
     if not label_smoothing:
         return hard
     terms = log_p if weight is None else log_p * _along(weight, log_p, axis)
-    kept = (found != ignore_index).astype(log_p.dtype)
-    smooth = reduced(-terms.sum(axis=axis) * kept, reduction, total)
+    smooth = reduced(where(found != ignore_index, -terms.sum(axis=axis), 0.0), reduction, total)
     return (1.0 - label_smoothing) * hard + label_smoothing / int(input.shape[axis]) * smooth
 
 
@@ -163,8 +168,8 @@ def _along(weight: Any, like: Tensor, axis: int) -> Tensor:
 def _chosen(
     name: str, log_p: Tensor, classes: Tensor, weight: Any, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """Return minus the log-probabilities of the given classes, and their weights: those of the classes, 0
-    where ignored.
+    """Return minus the log-probabilities of the given classes times their weights, and these weights; both
+    are 0 where ignored, and no gradient comes from there: not of a mean over no weight at all, either.
     """
     if not classes.dtype.is_integer:
         raise DTypeError(f"{name}: class indices are integers", got=str(classes.dtype),
@@ -180,6 +185,92 @@ def _chosen(
     # An ignored position reads class 0 and weighs nothing; any other place outside the classes is the
     # gather's error.
     safe = where(kept, classes, 0)
-    loss = call("nll", log_p, safe, axis=axis)
-    weights = kept.astype(log_p.dtype)
-    return loss, weights if weight is None else weights * like_input(weight, log_p)[safe]
+    loss, weights = call("nll", log_p, safe, axis=axis), kept.astype(log_p.dtype)
+    if weight is not None:
+        weights = where(kept, like_input(weight, log_p)[safe], 0.0)
+        loss = loss * weights
+    return where(kept, loss, 0.0), weights
+
+
+def kl_div(input: Tensor, target: Any, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """Return t (log t - x), reduced: the divergence of distributions t from those with logarithms x.
+
+    With `log_target` the target is given as logarithms. `reduction` may be 'batchmean': the sum over axis 0's
+    size, which is the divergence's own definition.
+    """
+    t = same_shape("kl_div", input, target)
+    if log_target:
+        loss = exp(t) * (t - input)
+    else:
+        loss = xlogy(t, t) - t * input
+    if reduction == "batchmean":
+        return loss.sum() / int(input.shape[0]) if input.ndim else loss
+    return reduced(loss, reduction)
+
+
+def poisson_nll_loss(
+    input: Tensor,
+    target: Any,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the negative log-likelihood of counts t with expectations exp(x), or x without `log_input`.
+
+    Without `full`, log(t!) is left out, else Stirling's approximation of it counts where t > 1.
+    """
+    t = same_shape("poisson_nll_loss", input, target)
+    loss = exp(input) - t * input if log_input else input - t * log(input + eps)
+    if full:
+        many = t > 1
+        count = where(many, t, 2.0)
+        stirling = count * log(count) - count + 0.5 * log(2 * math.pi * count)
+        loss = loss + where(many, stirling, 0.0)
+    return reduced(loss, reduction)
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Return (log v + (x - t)^2 / v) / 2 with variances v, counted as at least `eps`, reduced.
+
+    With `full`, the constant log(2 pi) / 2 is added. `var` is a number, has the input's shape, that without
+    the last axis, or sizes of 1 that stretch.
+    """
+    if eps <= 0:
+        raise AttributeValueError("gaussian_nll_loss: eps must be positive", got=str(eps))
+    if isinstance(var, (int, float)) and var < 0:
+        raise AttributeValueError("gaussian_nll_loss: a variance is not negative", got=str(var))
+    t = same_shape("gaussian_nll_loss", input, target)
+    v = like_input(var, input)
+    if v.shape == input.shape[:-1] and v.shape != input.shape:
+        v = v.reshape((*v.shape, 1))
+    fits = v.ndim == input.ndim and all(m in (1, n) for m, n in zip(v.shape, input.shape, strict=True))
+    if v.ndim and not fits:
+        raise ShapeError(
+            "gaussian_nll_loss: variances have the input's shape, or that without its last axis",
+            got=f"{list(v.shape)} for {list(input.shape)}",
+        )
+    v = v + (maximum(v, eps) - v).detach()  # the gradient goes to what was given, as in PyTorch
+    distance = input - t
+    loss = 0.5 * (log(v) + distance * distance / v)
+    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+def sigmoid_focal_loss(
+    inputs: Tensor, targets: Any, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "none"
+) -> Tensor:
+    """Return the binary cross-entropy of sigmoid(x) times (1 - p_t)^gamma, which makes easy samples weigh
+    less.
+
+    p_t is the probability of the target; targets of 1 weigh `alpha`, of 0 weigh 1 - alpha; a negative alpha
+    is none. Named and called as in torchvision.ops. See: Lin et al. 2017.
+    """
+    t = same_shape("sigmoid_focal_loss", inputs, targets)
+    p = sigmoid(inputs)
+    hit = p * t + (1 - p) * (1 - t)
+    loss = binary_cross_entropy_with_logits(inputs, t, reduction="none") * (1 - hit) ** gamma
+    if alpha >= 0:
+        loss = (alpha * t + (1 - alpha) * (1 - t)) * loss
+    return reduced(loss, reduction)

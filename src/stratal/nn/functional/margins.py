@@ -17,11 +17,11 @@ from stratal.nn.functional.reductions import (
     same_shape,
 )
 from stratal.tensor.build import call
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import cast, minimum, sqrt, where
-from stratal.tensor.indexing import take_along_axis
-from stratal.tensor.reductions import cumprod
-from stratal.tensor.shapes import broadcast_arrays
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import cast, minimum, sqrt, where
+from stratal.tensor.functions.indexing import take_along_axis
+from stratal.tensor.functions.reductions import cumprod
+from stratal.tensor.functions.shapes import broadcast_arrays
 from stratal.tensor.tensor import Tensor
 
 
@@ -116,7 +116,7 @@ def multilabel_margin_loss(input: Tensor, target: Any, reduction: str = "mean") 
     marked = (places.reshape((*t.shape, 1)) == arange(classes)) & listed.reshape((*t.shape, 1))
     others = ~marked.any(axis=-2)
     found = take_along_axis(input, places, axis=-1)
-    gap = 1 - (found.reshape((*t.shape, 1)) - input.reshape((*t.shape[:-1], 1, classes)))
+    gap = 1 - found.reshape((*t.shape, 1)) + input.reshape((*t.shape[:-1], 1, classes))
     counts = listed.reshape((*t.shape, 1)) & others.reshape((*t.shape[:-1], 1, classes)) & (gap > 0)
     return reduced(where(counts, gap, 0.0).sum(axis=(-2, -1)) / classes, reduction)
 

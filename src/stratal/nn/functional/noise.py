@@ -6,27 +6,27 @@ import math
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.ops.composite.activations import SELU_ALPHA, SELU_SCALE
-from stratal.tensor import random
 from stratal.tensor.build import call
-from stratal.tensor.creation import ones
-from stratal.tensor.elementwise import where
+from stratal.tensor.functions import random
+from stratal.tensor.functions.creation import ones
+from stratal.tensor.functions.elementwise import where
 from stratal.tensor.tensor import Tensor
 
 _FLOOR = -SELU_ALPHA * SELU_SCALE  # what SELU tends to, far to the left
 
 
-def _checked(name: str, p: float) -> None:
+def check_share(name: str, p: float) -> None:
+    """Refuse what is no probability. Raises: AttributeValueError."""
     if not 0 <= p <= 1:
         raise AttributeValueError(f"{name}: p must lie in [0, 1]", got=str(p))
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Return, in training, x with elements zeroed with probability p and the rest scaled by 1 / (1 - p)."""
-    _checked("dropout", p)
+    check_share("dropout", p)
     if not training or p == 0:
         return input
-    result: Tensor = call("dropout", input, random.default_generator().next_key(), p=p)
-    return result
+    return call("dropout", input, random.default_generator().next_key(), p=p)
 
 
 def _channels(name: str, input: Tensor, ranks: dict[int, int]) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def _channels(name: str, input: Tensor, ranks: dict[int, int]) -> tuple[int, ...
 
 
 def _of_channels(name: str, input: Tensor, p: float, training: bool, ranks: dict[int, int]) -> Tensor:
-    _checked(name, p)
+    check_share(name, p)
     shape = _channels(name, input, ranks)
     return input * dropout(ones(shape, dtype=input.dtype), p) if training and p else input
 
@@ -71,7 +71,7 @@ def _alpha(input: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Apply dropout that keeps the mean 0 and variance 1 of SELU's values. See: Klambauer et al. 2017."""
-    _checked("alpha_dropout", p)
+    check_share("alpha_dropout", p)
     return _alpha(input, input.shape, p) if training and p else input
 
 
@@ -79,6 +79,6 @@ def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """Apply alpha dropout to whole channels of [N, C, ...]."""
-    _checked("feature_alpha_dropout", p)
+    check_share("feature_alpha_dropout", p)
     shape = _channels("feature_alpha_dropout", input, dict.fromkeys(range(2, max(3, input.ndim + 1)), 2))
     return _alpha(input, shape, p) if training and p else input

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.functional.pooling import avg_pool
+from stratal.tensor.api.info import finfo
 from stratal.tensor.build import call
-from stratal.tensor.elementwise import cast
-from stratal.tensor.info import finfo
-from stratal.tensor.shapes import pad_constant
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.shapes import pad_constant
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 
 def _given(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
@@ -106,8 +106,7 @@ def rms_norm(
     sizes = _last_axes("rms_norm", input, normalized_shape)
     least = float(finfo(input.dtype.compute).eps) if eps is None else eps
     operands = [input] if weight is None else [input, weight]
-    result: Tensor = call("rms_norm", *operands, ndim=len(sizes), eps=least)
-    return result
+    return call("rms_norm", *operands, ndim=len(sizes), eps=least)
 
 
 def group_norm(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.tensor.shapes import broadcast_to, concat, flip, narrow, pad_constant
+from stratal.tensor.functions.shapes import broadcast_to, concat, flip, narrow, pad_constant
 from stratal.tensor.tensor import Tensor
 
 Border = Callable[[Tensor, int, int, int], "tuple[Tensor, Tensor]"]  # x, axis, sizes before and after

@@ -7,10 +7,10 @@ from typing import Any
 
 from stratal.base.dtypes import int64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.nn.sizes import Sizes, per_axis
+from stratal.nn.dimensions import Sizes, functions, per_axis
 from stratal.tensor.build import call
-from stratal.tensor.creation import arange, zeros
-from stratal.tensor.elementwise import FUNCTIONS, cast
+from stratal.tensor.functions.creation import arange, zeros
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast
 from stratal.tensor.tensor import Tensor
 
 
@@ -64,28 +64,7 @@ def _flat_places(offsets: Tensor, sizes: tuple[int, ...], geometry: dict[str, An
     return flat
 
 
-def max_pool1d(
-    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-    ceil_mode: bool = False, return_indices: bool = False,
-) -> Any:  # fmt: skip
-    """Return the maximum of every window of [N, C, L]."""
-    return max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-def max_pool2d(
-    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-    ceil_mode: bool = False, return_indices: bool = False,
-) -> Any:  # fmt: skip
-    """Return the maximum of every window of [N, C, H, W]."""
-    return max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-def max_pool3d(
-    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
-    ceil_mode: bool = False, return_indices: bool = False,
-) -> Any:  # fmt: skip
-    """Return the maximum of every window of [N, C, D, H, W]."""
-    return max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+max_pool1d, max_pool2d, max_pool3d = functions(max_pool, "Return the maximum of every window of {layout}.")
 
 
 def max_unpool(
@@ -118,28 +97,9 @@ def max_unpool(
     return flat.reshape((*lead, *size))
 
 
-def max_unpool1d(
-    input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    output_size: Any = None,
-) -> Tensor:  # fmt: skip
-    """Put the maxima of max_pool1d back where they stood, zeros elsewhere."""
-    return max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
-
-
-def max_unpool2d(
-    input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    output_size: Any = None,
-) -> Tensor:  # fmt: skip
-    """Put the maxima of max_pool2d back where they stood, zeros elsewhere."""
-    return max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
-
-
-def max_unpool3d(
-    input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    output_size: Any = None,
-) -> Tensor:  # fmt: skip
-    """Put the maxima of max_pool3d back where they stood, zeros elsewhere."""
-    return max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
+max_unpool1d, max_unpool2d, max_unpool3d = functions(
+    max_unpool, "Put the maxima of max_pool{n}d back where they stood, zeros elsewhere."
+)
 
 
 # -- means ---------------------------------------------------------------------------------------------------
@@ -153,7 +113,7 @@ def avg_pool(
     if divisor_override == 0:
         raise AttributeValueError(f"{name}: divisor_override must not be 0", got="0")
     geometry = _geometry(name, dims, kernel_size, stride, padding)
-    result: Tensor = call(
+    return call(
         "avg_pool",
         input,
         ceil_mode=ceil_mode,
@@ -161,7 +121,6 @@ def avg_pool(
         divisor=divisor_override,
         **geometry,
     )
-    return result
 
 
 def avg_pool1d(
@@ -172,20 +131,7 @@ def avg_pool1d(
     return avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
-def avg_pool2d(
-    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    """Return the mean of every window of [N, C, H, W]."""
-    return avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-def avg_pool3d(
-    input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    """Return the mean of every window of [N, C, D, H, W]."""
-    return avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+avg_pool2d, avg_pool3d = functions(avg_pool, "Return the mean of every window of {layout}.", (2, 3))
 
 
 # -- norms ---------------------------------------------------------------------------------------------------
@@ -201,28 +147,7 @@ def lp_pool(
         raise AttributeValueError(f"{name}: norm_type must not be 0", got="0")
     window = per_axis(f"{name}: kernel_size", kernel_size, dims)
     mean = avg_pool(dims, input**norm_type, window, stride, 0, ceil_mode)
-    result: Tensor = (FUNCTIONS["sign"](mean) * call("relu", abs(mean)) * math.prod(window)) ** (
-        1.0 / norm_type
-    )
-    return result
+    return (FUNCTIONS["sign"](mean) * call("relu", abs(mean)) * math.prod(window)) ** (1.0 / norm_type)
 
 
-def lp_pool1d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """Return the p-norm of every window of [N, C, L]."""
-    return lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool2d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """Return the p-norm of every window of [N, C, H, W]."""
-    return lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool3d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """Return the p-norm of every window of [N, C, D, H, W]."""
-    return lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)
+lp_pool1d, lp_pool2d, lp_pool3d = functions(lp_pool, "Return the p-norm of every window of {layout}.")

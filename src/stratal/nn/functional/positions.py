@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratal.base.dtypes import as_dtype, float32
+from stratal.base.dtypes import as_dtype
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.tensor.creation import arange
-from stratal.tensor.elementwise import FUNCTIONS, cast
-from stratal.tensor.shapes import concat, stack
+from stratal.tensor.functions.creation import arange
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast
+from stratal.tensor.functions.shapes import concat, stack
 from stratal.tensor.tensor import Tensor
 
 
@@ -28,7 +28,7 @@ def sinusoidal_positions(
     See: Vaswani et al. 2017, section 3.5.
     """
     _even("sinusoidal_positions", dim)
-    target = as_dtype(dtype or float32)
+    target = as_dtype(dtype or float)
     angles = _angles(arange(length) + offset, dim, base, target.compute)
     waves = stack([FUNCTIONS["sin"](angles), FUNCTIONS["cos"](angles)], axis=-1)
     return cast(waves.reshape((length, dim)), target)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.tensor.build import call
-from stratal.tensor.state import MODE
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import MODE
 
 _LETTERS = "abcdefghijklmn"
 
@@ -24,8 +24,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.ndim == 1:
         out: Tensor = input @ weight
         return out if bias is None else out + bias
-    result: Tensor = call("linear", *_one_dtype("linear", input, weight, bias))
-    return result
+    return call("linear", *_one_dtype("linear", input, weight, bias))
 
 
 def _one_dtype(name: str, *tensors: Tensor | None) -> list[Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
-from stratal.tensor.elementwise import where
+from stratal.tensor.functions.elementwise import clip
 from stratal.tensor.tensor import Tensor, tensor
 
 
@@ -45,8 +45,8 @@ def like_input(value: Any, like: Tensor) -> Tensor:
 
 
 def positive_part(x: Tensor) -> Tensor:
-    """Return max(x, 0), whose gradient at 0 is 1, as in PyTorch's losses with a margin."""
-    return where(x >= 0, x, 0.0)  # type: ignore[no-any-return]
+    """Return max(x, 0), whose gradient at 0 is 1, as in PyTorch's losses with a margin; NaN stays."""
+    return clip(x, 0.0)
 
 
 def one_float_dtype(name: str, *tensors: Tensor) -> None:

@@ -6,17 +6,17 @@ Along one axis every result is a weighted sum of a few elements, whose places an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.adaptive_pooling import adaptive_avg_pool
-from stratal.tensor.elementwise import cast
-from stratal.tensor.indexing import take
-from stratal.tensor.linear import tensordot
-from stratal.tensor.shapes import moveaxis, repeat_interleave
+from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.indexing import take
+from stratal.tensor.functions.linear import tensordot
+from stratal.tensor.functions.shapes import moveaxis, repeat_interleave
 from stratal.tensor.tensor import Tensor, tensor
 
 Array = np.ndarray[Any, Any]
@@ -146,10 +146,6 @@ def _keys(distance: Array, a: float) -> Array:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
-def _triangle(distance: Array) -> Array:
-    return np.maximum(1 - np.abs(distance), 0.0)
-
-
 def _cubic(axis: Axis) -> Taps:
     centre = axis.centres(np.float64)[:, None]
     places = np.floor(centre).astype(np.int64) + np.arange(-1, 3)
@@ -158,7 +154,10 @@ def _cubic(axis: Axis) -> Taps:
 
 def _filtered(axis: Axis, cubic: bool) -> Taps:
     """Return the taps of a filter as wide as the distance of results, its weights normalised to sum to 1."""
-    form: Callable[[Array], Array] = (lambda d: _keys(d, -0.5)) if cubic else _triangle
+
+    def form(distance: Array) -> Array:
+        return _keys(distance, -0.5) if cubic else np.maximum(1 - np.abs(distance), 0.0)
+
     stretch = max(axis.step, 1.0)
     reach = (2 if cubic else 1) * stretch
     centre = axis.step * (np.arange(axis.result) + 0.5)

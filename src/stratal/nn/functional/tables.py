@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.source import scope
 from stratal.tensor.build import call
-from stratal.tensor.creation import arange, full, zeros
-from stratal.tensor.elementwise import cast, maximum, where
-from stratal.tensor.indexing import index_add, take
-from stratal.tensor.reductions import amax, norm
-from stratal.tensor.shapes import expand_dims
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.creation import arange, full, zeros
+from stratal.tensor.functions.elementwise import cast, maximum, where
+from stratal.tensor.functions.indexing import index_add, take, take_along_axis
+from stratal.tensor.functions.reductions import max, norm
+from stratal.tensor.functions.shapes import expand_dims
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import no_grad
 
 
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
@@ -46,9 +48,10 @@ def embedding(
     rows = int(weight.shape[0])
     table = weight
     if padding_idx is not None:
-        row = _row("embedding", padding_idx, rows)
-        table = _without_gradient(weight, (arange(rows) == row).reshape((-1, 1)))
-    result: Tensor = call("gather", table, input, axis=0)
+        row = table_row("embedding", padding_idx, rows)
+        table = where((arange(rows) == row).reshape((-1, 1)), weight.detach(), weight)
+    with scope("embedding"):
+        result: Tensor = call("gather", table, input, axis=0)
     if scale_grad_by_freq:
         often = cast(_counts(input, rows), weight.dtype)
         share = 1.0 / take(often, input, axis=0).reshape((*input.shape, 1))
@@ -62,21 +65,20 @@ def _check(input: Tensor, weight: Tensor, sparse: bool) -> None:
         raise DTypeError("embedding: indices are integers", got=str(input.dtype))
     if weight.ndim != 2:
         raise ShapeError("embedding: the table has two axes", got=f"shape {list(weight.shape)}")
+    check_dense("embedding", sparse)
+
+
+def check_dense(name: str, sparse: bool) -> None:
+    """Refuse sparse gradients. Raises: AttributeValueError."""
     if sparse:
-        raise AttributeValueError(
-            "embedding: gradients are dense", got="sparse=True", hint="leave sparse out"
-        )
+        raise AttributeValueError(f"{name}: gradients are dense", got="sparse=True", hint="leave sparse out")
 
 
-def _row(name: str, index: int, rows: int) -> int:
+def table_row(name: str, index: int, rows: int) -> int:
+    """Return the number of a row, which may be counted from the end. Raises: AttributeValueError."""
     if not -rows <= index < rows:
         raise AttributeValueError(f"{name}: padding_idx must be a row of the table", got=f"{index} of {rows}")
     return index % rows
-
-
-def _without_gradient(x: Tensor, where_not: Tensor) -> Tensor:
-    result: Tensor = where(where_not, x.detach(), x)
-    return result
 
 
 def _counts(input: Tensor, rows: int) -> Tensor:
@@ -129,10 +131,10 @@ def embedding_bag(
         rows = rows * expand_dims(per_sample_weights, axis=-1)
     kept = full((*places.shape, 1), True, dtype="bool")
     if padding_idx is not None:
-        kept = expand_dims(places != _row("embedding_bag", padding_idx, int(weight.shape[0])), axis=-1)
+        kept = expand_dims(places != table_row("embedding_bag", padding_idx, int(weight.shape[0])), axis=-1)
     sizes = _sums(cast(kept, rows.dtype), bags, count)
     if mode == "max":
-        return where(sizes == 0, 0.0, _maxima(where(kept, rows, -float("inf")), bags, count))  # type: ignore[no-any-return]
+        return where(sizes == 0, 0.0, _maxima(where(kept, rows, -math.inf), bags, count))  # type: ignore[no-any-return]
     total = _sums(where(kept, rows, 0.0), bags, count)
     return total if mode == "sum" else total / maximum(sizes, 1.0)
 
@@ -145,10 +147,17 @@ def _sums(x: Tensor, bags: Tensor | None, count: int) -> Tensor:
 
 
 def _maxima(x: Tensor, bags: Tensor | None, count: int) -> Tensor:
+    """Return the maxima of each bag of rows; of equal ones the first takes the gradient."""
     if bags is None:
-        return amax(x, axis=1)
-    lowest = full((count, int(x.shape[-1])), -float("inf"), dtype=x.dtype)
-    return call("scatter", lowest, bags, x, kind="max", axis=0)  # type: ignore[no-any-return]
+        return max(x, dim=1).values  # type: ignore[no-any-return]
+    n, width = (int(k) for k in x.shape)
+    lowest = full((count, width), -math.inf, dtype=x.dtype)
+    found = call("scatter", lowest, bags, x.detach(), kind="max", axis=0)
+    top = take(found, bags, axis=0)
+    order = where((x == top) | (x != x), arange(n).reshape((-1, 1)), n)
+    first = call("scatter", full((count, width), n, dtype="int64"), bags, order, kind="min", axis=0)
+    picked = take_along_axis(x, where(first == n, 0, first), axis=0)
+    return where(first == n, found, picked)  # type: ignore[no-any-return]
 
 
 def _bags(input: Tensor, offsets: Any, include_last: bool) -> tuple[Tensor, Tensor | None, int]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.graph.op import REGISTRY
-from stratal.nn.sizes import Sizes, per_axis
+from stratal.nn.dimensions import Sizes, per_axis
 from stratal.tensor.build import apply
-from stratal.tensor.creation import zeros
-from stratal.tensor.shapes import flatten as flatten
-from stratal.tensor.shapes import narrow, pad_constant, permute_dims, slice_op, stack, transpose
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.shapes import flatten as flatten
+from stratal.tensor.functions.shapes import narrow, pad_constant, permute_dims, slice_op, stack, transpose
 from stratal.tensor.tensor import Tensor
 
 

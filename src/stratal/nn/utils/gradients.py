@@ -1,16 +1,18 @@
-"""Gradients kept small: their joint norm, and clipping by it or by value."""
+"""Parameters together: the joint norm of their gradients, clipping by it or by value, all as one vector."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import clip, minimum, sqrt
-from stratal.tensor.reductions import amax
-from stratal.tensor.shapes import concat
-from stratal.tensor.state import no_grad
+from stratal.tensor.calls.kept import kept
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.elementwise import clip, minimum
+from stratal.tensor.functions.reductions import norm
+from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 
 def _with_grad(parameters: Any) -> list[Tensor]:
@@ -18,12 +20,15 @@ def _with_grad(parameters: Any) -> list[Tensor]:
     return [p for p in params if p.grad is not None]
 
 
-def _norm(x: Tensor, norm_type: float) -> Tensor:
-    if norm_type == float("inf"):
-        return amax(abs(x))
-    if norm_type == 2.0:
-        return sqrt((x * x).sum())
-    return (abs(x) ** norm_type).sum() ** (1.0 / norm_type)
+@kept
+def _joint_norm(tensors: list[Tensor], norm_type: float) -> Tensor:
+    return norm(concat([norm(t, norm_type).reshape((1,)) for t in tensors]), norm_type)
+
+
+@kept
+def _scaled(tensors: list[Tensor], max_norm: float, total_norm: Tensor) -> list[Tensor]:
+    factor = minimum(max_norm / (total_norm + 1e-6), 1.0)
+    return [t * factor.astype(t.dtype) for t in tensors]
 
 
 def get_total_norm(
@@ -34,8 +39,7 @@ def get_total_norm(
     if not given:
         return zeros(())
     with no_grad():
-        norms = [_norm(t, float(norm_type)).reshape((1,)) for t in given]
-        total = _norm(concat(norms), float(norm_type))
+        total: Tensor = _joint_norm(given, float(norm_type))
         if error_if_nonfinite and not float(total) < float("inf"):
             raise AttributeValueError("get_total_norm: the norm is not finite", got=str(float(total)))
     return total
@@ -45,10 +49,10 @@ def clip_grads_with_norm_(
     parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
     """Scale all gradients by max_norm / total_norm where that is below 1."""
+    params = _with_grad(parameters)
     with no_grad():
-        factor = minimum(max_norm / (total_norm + 1e-6), 1.0)
-        for p in _with_grad(parameters):
-            p.grad = p.grad * factor.astype(p.grad.dtype)
+        for p, scaled in zip(params, _scaled([p.grad for p in params], max_norm, total_norm), strict=True):
+            p.grad = scaled
 
 
 def clip_grad_norm_(
@@ -74,3 +78,20 @@ def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = 
     with no_grad():
         for p in _with_grad(parameters):
             p.grad = clip(p.grad, -float(clip_value), float(clip_value))
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """Return all parameters end to end as one vector."""
+    return concat([p.reshape((-1,)) for p in parameters])
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Write the pieces of one vector into the parameters, in order."""
+    start = 0
+    with no_grad():
+        for p in parameters:
+            size = 1
+            for n in p.shape:
+                size *= int(n)
+            p.copy_(vec[start : start + size].reshape(p.shape))
+            start += size

@@ -9,10 +9,10 @@ from stratal.nn import init
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import maximum, sqrt
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.elementwise import maximum, sqrt
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 
 def norm_except(weight: Tensor, dim: int | None) -> Tensor:

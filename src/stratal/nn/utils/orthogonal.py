@@ -9,13 +9,13 @@ import numpy as np
 from stratal.base.errors import AttributeValueError, CallOrderError, ShapeError
 from stratal.nn.module import Module
 from stratal.nn.utils.parametrize import register_parametrization
-from stratal.tensor import random
 from stratal.tensor.build import call
-from stratal.tensor.creation import eye, tril, triu, zeros
-from stratal.tensor.linear import diagonal
-from stratal.tensor.shapes import broadcast_to, concat, expand_dims, narrow
-from stratal.tensor.state import no_grad
+from stratal.tensor.functions import random
+from stratal.tensor.functions.creation import eye, tril, triu, zeros
+from stratal.tensor.functions.linear import diagonal
+from stratal.tensor.functions.shapes import broadcast_to, concat, expand_dims, narrow
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import no_grad
 
 _MAPS = ("matrix_exp", "cayley", "householder")
 

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from stratal.nn.module import Module
-from stratal.nn.utils.norms import (
-    as_matrix,
-    check_iterations,
-    norm_except,
-    start_vectors,
-    unit,
-    with_length,
-)
+from stratal.nn.utils.norms import as_matrix, check_iterations, norm_except, start_vectors, unit, with_length
 from stratal.nn.utils.orthogonal import orthogonal
 from stratal.nn.utils.parametrize import register_parametrization
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 
 class _WeightNorm(Module):

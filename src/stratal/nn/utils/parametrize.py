@@ -13,8 +13,8 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.containers import ModuleDict, ModuleList
 from stratal.nn.module import Module
 from stratal.nn.parameter import Parameter
-from stratal.tensor.state import no_grad
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import no_grad
 
 
 class ParametrizationList(ModuleList):
@@ -26,14 +26,12 @@ class ParametrizationList(ModuleList):
         with no_grad():
             start = _inverse(modules[0], original)
         self.is_tensor = isinstance(start, Tensor)
-        for name, value in zip(self._names(start), [start] if self.is_tensor else start, strict=True):
+        parts = {"original": start} if self.is_tensor else {f"original{k}": x for k, x in enumerate(start)}
+        for name, value in parts.items():
             if isinstance(original, Parameter):
                 self.register_parameter(name, Parameter(value, original.requires_grad))
             else:
                 self.register_buffer(name, value)
-
-    def _names(self, start: Any) -> list[str]:
-        return ["original"] if isinstance(start, Tensor) else [f"original{k}" for k in range(len(start))]
 
     def originals(self) -> list[Tensor]:
         """Return the tensors the first parametrization is called with."""
@@ -70,8 +68,7 @@ class _Parametrized:
         self.name = name
 
     def __call__(self, module: Any) -> Tensor:
-        value: Tensor = module.parametrizations[self.name]()
-        return value
+        return module.parametrizations[self.name]()
 
     def assign(self, module: Any, value: Any) -> None:
         module.parametrizations[self.name].right_inverse(value)

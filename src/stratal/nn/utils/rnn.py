@@ -9,9 +9,9 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.errors import AttributeValueError, CaptureError, ShapeError
-from stratal.tensor.elementwise import where
-from stratal.tensor.indexing import take
-from stratal.tensor.shapes import pad_constant, stack
+from stratal.tensor.functions.elementwise import where
+from stratal.tensor.functions.indexing import take
+from stratal.tensor.functions.shapes import pad_constant, stack
 from stratal.tensor.tensor import Tensor, tensor
 
 

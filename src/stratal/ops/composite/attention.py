@@ -10,27 +10,23 @@ from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.ops.composite.family import cast_to, check_float, named, scaled, wide
+from stratal.ops.composite.statistics import greatest
 from stratal.ops.linear.attention import hidden, lower_triangle
+from stratal.ops.reduce.family import spread
 
 FEWEST = 16  # queries and keys below which a block of scores is mostly empty
 
 
 @named
 def scaled_dot_product_attention(
-    b: Builder,
-    query: Node,
-    key: Node,
-    value: Node,
-    mask: Node | None = None,
-    *,
-    causal: bool = False,
+    b: Builder, query: Node, key: Node, value: Node, mask: Node | None = None, *, causal: bool = False,
     scale: float | None = None,
-) -> Node:
+) -> Node:  # fmt: skip
     """Return softmax(query @ key.T * scale + mask) @ value (Vaswani et al., 2017).
 
-    A bool mask keeps where it holds, a float mask is added; its shape stretches to [..., L, S]. `causal`
-    keeps key j for query i where j <= i. `scale` is 1/sqrt(D) unless given. Scores of 16-bit operands stay
-    float32 up to the product with value.
+    A bool mask keeps where it holds, a float mask is added; its shape stretches to [..., L, S]. A query whose
+    keys are all hidden gives 0. `causal` keeps key j for query i where j <= i. `scale` is 1/sqrt(D) unless
+    given. Scores of 16-bit operands stay float32 up to the product with value.
 
     With several queries and keys the scores are never held as a whole (`ops/linear/attention.py`); 16-bit
     operands are float32 there, and the result is rounded once.
@@ -44,21 +40,18 @@ def scaled_dot_product_attention(
         made = b.op("attention", q, k, v, *masks, causal=causal, scale=float(factor))
         return cast_to(b, b.item(made, 0), value.dtype)
     weights = b.attention_weights(query, key, mask, causal=causal, scale=scale)
-    product: Node = b.matmul(cast_to(b, weights, value.dtype), value)
-    return product
+    return b.matmul(cast_to(b, weights, value.dtype), value)
 
 
 @named
 def attention_weights(
-    b: Builder,
-    query: Node,
-    key: Node,
-    mask: Node | None = None,
-    *,
-    causal: bool = False,
+    b: Builder, query: Node, key: Node, mask: Node | None = None, *, causal: bool = False,
     scale: float | None = None,
-) -> Node:
-    """Return softmax(query @ key.T * scale + mask) in the compute dtype of query, [..., L, S]."""
+) -> Node:  # fmt: skip
+    """Return softmax(query @ key.T * scale + mask) in the compute dtype of query, [..., L, S].
+
+    A row that a mask hides as a whole, scores of -inf, is 0, and so are its gradients.
+    """
     check_float("attention", query, key)
     if query.aval.ndim < 2 or query.aval.ndim != key.aval.ndim:
         raise ShapeError(
@@ -75,10 +68,13 @@ def attention_weights(
     scores = scaled(b, b.matmul(query, swapped, dtype=widened), factor)
     if causal:
         scores = hidden(b, scores, lower_triangle(b, scores))
-    if mask is not None:
-        scores = _masked(b, scores, mask)
-    weights: Node = b.softmax(scores, axis=-1)
-    return weights
+    if mask is None:
+        return b.softmax(scores, axis=-1)
+    scores = _masked(b, scores, mask)
+    top = greatest(b, scores, (last,))
+    hidden_rows = spread(b, b.eq(top, b.like(top, -math.inf)), scores, (last,))
+    zero = b.like(scores, 0)
+    return b.op("select", hidden_rows, zero, b.softmax(b.select(hidden_rows, zero, scores), axis=-1))
 
 
 def _by_blocks(query: Node, key: Node, value: Node, mask: Node | None) -> bool:
@@ -118,5 +114,4 @@ def _masked(b: Builder, scores: Node, mask: Node) -> Node:
 def _spread(b: Builder, mask: Node, shape: Shape) -> Node:
     """Stretch a mask whose axes align with the last ones of the scores."""
     first = len(shape) - mask.aval.ndim
-    spread: Node = b.broadcast(mask, shape=shape, axes=tuple(range(first, len(shape))))
-    return spread
+    return b.broadcast(mask, shape=shape, axes=tuple(range(first, len(shape))))

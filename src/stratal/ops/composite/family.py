@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stratal.base.dtypes import DType
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.base.source import scope
 from stratal.graph.builder import Builder, composite
 from stratal.graph.node import Node
+from stratal.ops.families import cast_to as cast_to
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -29,6 +29,19 @@ def named(function: _Function) -> _Function:
     return run  # type: ignore[return-value]
 
 
+def in_floats(function: _Function) -> _Function:
+    """Register a composite of floats. Its first operand is given to it in the compute dtype; the result is
+    rounded to that operand's dtype, so that 16-bit floats are rounded once.
+    """
+
+    @functools.wraps(function)
+    def rounded(b: Builder, x: Node, *args: Any, **attributes: Any) -> Node:
+        check_float(function.__name__, x)
+        return cast_to(b, function(b, wide(b, x), *args, **attributes), x.dtype)
+
+    return named(rounded)  # type: ignore[return-value]
+
+
 def scaled(b: Builder, x: Node, factor: float) -> Node:
     """Return x times a Python scalar."""
     return b.op("mul", x, b.like(x, factor))
@@ -37,11 +50,6 @@ def scaled(b: Builder, x: Node, factor: float) -> Node:
 def shifted(b: Builder, x: Node, amount: float) -> Node:
     """Return x plus a Python scalar."""
     return b.op("add", x, b.like(x, amount))
-
-
-def cast_to(b: Builder, x: Node, dtype: DType) -> Node:
-    """Return `x` in `dtype`, itself where it is already."""
-    return x if x.dtype is dtype else b.op("cast", x, dtype=dtype)
 
 
 def wide(b: Builder, x: Node) -> Node:
@@ -68,12 +76,6 @@ def all_axes(name: str, x: Node, axes: Sequence[int] | None) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(x.aval.ndim))
     return tuple(sorted(axis_of(name, x, a) for a in axes))
-
-
-def spread(b: Builder, x: Node, like: Node, axes: Sequence[int]) -> Node:
-    """Broadcast a reduction over `axes` back to the shape it was reduced from."""
-    kept = tuple(a for a in range(like.aval.ndim) if a not in axes)
-    return b.op("broadcast", x, shape=like.shape, axes=kept)
 
 
 def along(b: Builder, x: Node, like: Node, axes: Sequence[int]) -> Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.ops.composite.family import axis_of, cast_to, check_float, named, wide
+from stratal.ops.composite.family import axis_of, cast_to, check_float, in_floats, named, scaled, wide
 
 
 @named
@@ -22,7 +22,7 @@ def nll(b: Builder, log_probabilities: Node, target: Node, *, axis: int = 1) -> 
     return b.op("neg", b.reshape(picked, shape=target.shape))
 
 
-@named
+@in_floats
 def cross_entropy(
     b: Builder, logits: Node, target: Node, *, axis: int = 1, label_smoothing: float = 0.0
 ) -> Node:
@@ -30,15 +30,12 @@ def cross_entropy(
 
     `label_smoothing` takes that share of the target and spreads it over all classes evenly.
     """
-    check_float("cross_entropy", logits)
-    y = b.log_softmax(wide(b, logits), axis=axis)
-    loss: Node = b.nll(y, target, axis=axis)
-    if label_smoothing:
-        even = b.neg(b.mean(y, axes=(axis,)))
-        loss = b.add(
-            b.mul(loss, b.like(loss, 1 - label_smoothing)), b.mul(even, b.like(even, label_smoothing))
-        )
-    return cast_to(b, loss, logits.dtype)
+    y = b.log_softmax(logits, axis=axis)
+    loss = b.nll(y, target, axis=axis)
+    if not label_smoothing:
+        return loss
+    even = b.neg(b.mean(y, axes=(axis,)))
+    return b.add(scaled(b, loss, 1 - label_smoothing), scaled(b, even, label_smoothing))
 
 
 @named

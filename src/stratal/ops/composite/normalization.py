@@ -7,56 +7,44 @@ from collections.abc import Sequence
 from stratal.base.dims import as_int
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.ops.composite.family import cast_to, check_float, named, spread, wide
+from stratal.ops.composite.family import cast_to, check_float, in_floats, named, wide
 from stratal.ops.composite.statistics import variance_of
+from stratal.ops.reduce.family import spread
 
 
-@named
+@in_floats
 def layer_norm(
-    b: Builder,
-    x: Node,
-    weight: Node | None = None,
-    bias: Node | None = None,
-    *,
-    ndim: int = 1,
+    b: Builder, x: Node, weight: Node | None = None, bias: Node | None = None, *, ndim: int = 1,
     eps: float = 1e-5,
-) -> Node:
+) -> Node:  # fmt: skip
     """Normalise the last `ndim` axes to mean 0 and variance 1, scale and shift (Ba, Kiros, Hinton, 2016)."""
-    check_float("layer_norm", x)
-    over, y = tuple(range(x.aval.ndim - ndim, x.aval.ndim)), wide(b, x)
-    _, spreading, centered = variance_of(b, y, over)
-    y = b.mul(centered, spread(b, _inverse_deviation(b, spreading, eps), y, over))
-    return cast_to(b, _affine(b, y, weight, bias, over), x.dtype)
+    over = tuple(range(x.aval.ndim - ndim, x.aval.ndim))
+    return _affine(b, _normalised(b, x, over, eps), weight, bias, over)
 
 
-@named
+@in_floats
 def group_norm(
-    b: Builder,
-    x: Node,
-    weight: Node | None = None,
-    bias: Node | None = None,
-    *,
-    groups: int,
+    b: Builder, x: Node, weight: Node | None = None, bias: Node | None = None, *, groups: int,
     eps: float = 1e-5,
-) -> Node:
+) -> Node:  # fmt: skip
     """Normalise each of `groups` groups of channels of every sample, x [N,C,...] (Wu and He, 2018)."""
-    check_float("group_norm", x)
     batch, channels, *rest = x.shape
-    grouped = b.reshape(wide(b, x), shape=(batch, groups, as_int(channels) // groups, *rest))
-    over = tuple(range(2, grouped.aval.ndim))
-    _, spreading, centered = variance_of(b, grouped, over)
-    grouped = b.mul(centered, spread(b, _inverse_deviation(b, spreading, eps), grouped, over))
-    return cast_to(b, _affine(b, b.reshape(grouped, shape=x.shape), weight, bias, (1,)), x.dtype)
+    grouped = b.reshape(x, shape=(batch, groups, as_int(channels) // groups, *rest))
+    grouped = _normalised(b, grouped, tuple(range(2, grouped.aval.ndim)), eps)
+    return _affine(b, b.reshape(grouped, shape=x.shape), weight, bias, (1,))
 
 
-@named
+def _normalised(b: Builder, x: Node, over: tuple[int, ...], eps: float) -> Node:
+    _, spreading, centered = variance_of(b, x, over)
+    return b.mul(centered, spread(b, _inverse_deviation(b, spreading, eps), x, over))
+
+
+@in_floats
 def rms_norm(b: Builder, x: Node, weight: Node | None = None, *, ndim: int = 1, eps: float = 1e-5) -> Node:
     """Divide the last `ndim` axes by the root of their mean square, and scale (Zhang and Sennrich, 2019)."""
-    check_float("rms_norm", x)
-    over, y = tuple(range(x.aval.ndim - ndim, x.aval.ndim)), wide(b, x)
-    square = b.mean(b.mul(y, y), axes=over)
-    y = b.mul(y, spread(b, _inverse_deviation(b, square, eps), y, over))
-    return cast_to(b, _affine(b, y, weight, None, over), x.dtype)
+    over = tuple(range(x.aval.ndim - ndim, x.aval.ndim))
+    square = b.mean(b.mul(x, x), axes=over)
+    return _affine(b, b.mul(x, spread(b, _inverse_deviation(b, square, eps), x, over)), weight, None, over)
 
 
 @named
@@ -75,23 +63,16 @@ def batch_norm(
     return y, mean, spreading
 
 
-@named
+@in_floats
 def batch_norm_inference(
-    b: Builder,
-    x: Node,
-    mean: Node,
-    variance: Node,
-    weight: Node | None = None,
-    bias: Node | None = None,
-    *,
-    eps: float = 1e-5,
-) -> Node:
+    b: Builder, x: Node, mean: Node, variance: Node, weight: Node | None = None, bias: Node | None = None,
+    *, eps: float = 1e-5,
+) -> Node:  # fmt: skip
     """Normalise each channel of x [N,C,...] by given statistics, which are in x's compute dtype."""
-    check_float("batch_norm_inference", x)
-    y, over = wide(b, x), tuple(a for a in range(x.aval.ndim) if a != 1)
+    over = tuple(a for a in range(x.aval.ndim) if a != 1)
     scale = _inverse_deviation(b, wide(b, variance), eps)
-    y = b.mul(b.sub(y, spread(b, wide(b, mean), y, over)), spread(b, scale, y, over))
-    return cast_to(b, _affine(b, y, weight, bias, (1,)), x.dtype)
+    y = b.mul(b.sub(x, spread(b, wide(b, mean), x, over)), spread(b, scale, x, over))
+    return _affine(b, y, weight, bias, (1,))
 
 
 def _inverse_deviation(b: Builder, variance: Node, eps: float) -> Node:

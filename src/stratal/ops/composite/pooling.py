@@ -10,7 +10,7 @@ from stratal.base.dims import as_int
 from stratal.base.errors import AttributeValueError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.ops.composite.family import along, cast_to, check_float, named, wide
+from stratal.ops.composite.family import along, cast_to, check_float, in_floats, named, wide
 from stratal.ops.linear.family import Pairs, dilated, window_count
 
 Sizes = tuple[int, ...]
@@ -54,15 +54,9 @@ def _over_all_axes(
 
 @named
 def max_pool(
-    b: Builder,
-    x: Node,
-    *,
-    window: Sizes,
-    strides: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
+    b: Builder, x: Node, *, window: Sizes, strides: Sizes, padding: Sizes, dilation: Sizes,
     ceil_mode: bool = False,
-) -> Node:
+) -> Node:  # fmt: skip
     """Return the greatest element of every window of the trailing axes; padding never wins."""
     geometry = _over_all_axes("max_pool", x, window, strides, padding, dilation, ceil_mode)
     return b.op("window_reduce", x, kind="max", **geometry._asdict())
@@ -70,48 +64,33 @@ def max_pool(
 
 @named
 def max_pool_offsets(
-    b: Builder,
-    x: Node,
-    *,
-    window: Sizes,
-    strides: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
+    b: Builder, x: Node, *, window: Sizes, strides: Sizes, padding: Sizes, dilation: Sizes,
     ceil_mode: bool = False,
-) -> Node:
+) -> Node:  # fmt: skip
     """Return where in its window each greatest element is, row-major; bytes where they do, else int32."""
     geometry = _over_all_axes("max_pool_offsets", x, window, strides, padding, dilation, ceil_mode)
     return b.op("window_argmax", x, **geometry._asdict())
 
 
-@named
+@in_floats
 def avg_pool(
-    b: Builder,
-    x: Node,
-    *,
-    window: Sizes,
-    strides: Sizes,
-    padding: Sizes,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor: int | None = None,
-) -> Node:
+    b: Builder, x: Node, *, window: Sizes, strides: Sizes, padding: Sizes, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor: int | None = None,
+) -> Node:  # fmt: skip
     """Return the mean of every window of the trailing axes.
 
     The divisor counts padding unless `count_include_pad` is false, never what `ceil_mode` adds; or is given.
     """
-    check_float("avg_pool", x)
     ones = (1,) * len(window)
     geometry = _over_all_axes("avg_pool", x, window, strides, padding, ones, ceil_mode)
-    total = b.window_reduce(wide(b, x), kind="sum", **geometry._asdict())
+    total = b.window_reduce(x, kind="sum", **geometry._asdict())
     if divisor is not None:
-        return cast_to(b, b.div(total, b.like(total, divisor)), x.dtype)
+        return b.div(total, b.like(total, divisor))
     first = x.aval.ndim - len(window)
     counts = _counts(x.shape[first:], geometry, first, padding, count_include_pad)
     if counts.size and np.all(counts == counts.flat[0]):
-        return cast_to(b, b.div(total, b.like(total, float(counts.flat[0]))), x.dtype)
-    divisors = along(b, b.const(counts, total.dtype), total, range(first, x.aval.ndim))
-    return cast_to(b, b.div(total, divisors), x.dtype)
+        return b.div(total, b.like(total, float(counts.flat[0])))
+    return b.div(total, along(b, b.const(counts, total.dtype), total, range(first, x.aval.ndim)))
 
 
 def _counts(sizes: Sizes, geometry: Geometry, first: int, padding: Sizes, with_padding: bool) -> np.ndarray:
@@ -142,8 +121,7 @@ def adaptive_avg_pool(b: Builder, x: Node, *, size: Sizes) -> Node:
         if all(m == 1 for m in size):
             axes = tuple(range(first, x.aval.ndim))
             return b.op("reshape", b.mean(x, axes=axes), shape=(*x.shape[:first], *size))
-        pooled: Node = b.avg_pool(x, window=window, strides=window, padding=(0,) * len(size))
-        return pooled
+        return b.avg_pool(x, window=window, strides=window, padding=(0,) * len(size))
     y = wide(b, x)
     letters = "abcdefghijkl"[: x.aval.ndim]
     for k, (n, m) in enumerate(zip(sizes, size, strict=True)):

@@ -10,7 +10,7 @@ from stratal.base.errors import ShapeError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.ops.composite.family import along, named
-from stratal.ops.linear.family import Pairs, crop_negative, dilated
+from stratal.ops.linear.family import Pairs, crop_negative, dilated, exchanged
 
 _LETTERS = "abcdefghijlopqrstuvwxyz"  # m, k, n are taken by the matrices
 
@@ -85,16 +85,9 @@ def linear(b: Builder, x: Node, weight: Node, bias: Node | None = None) -> Node:
 
 @named
 def convolution(
-    b: Builder,
-    x: Node,
-    weight: Node,
-    bias: Node | None = None,
-    *,
-    strides: tuple[int, ...],
-    padding: Pairs,
-    dilation: tuple[int, ...],
-    groups: int = 1,
-) -> Node:
+    b: Builder, x: Node, weight: Node, bias: Node | None = None, *, strides: tuple[int, ...], padding: Pairs,
+    dilation: tuple[int, ...], groups: int = 1,
+) -> Node:  # fmt: skip
     """Convolve x [N,C,...] with weight [O,C/groups,...] and add bias [O]."""
     ones = (1,) * len(strides)
     attributes = {"strides": strides, "padding": padding, "lhs_dilation": ones, "rhs_dilation": dilation}
@@ -104,22 +97,14 @@ def convolution(
 
 @named
 def transposed_convolution(
-    b: Builder,
-    x: Node,
-    weight: Node,
-    bias: Node | None = None,
-    *,
-    strides: tuple[int, ...],
-    padding: Pairs,
-    output_padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int = 1,
-) -> Node:
+    b: Builder, x: Node, weight: Node, bias: Node | None = None, *, strides: tuple[int, ...], padding: Pairs,
+    output_padding: tuple[int, ...], dilation: tuple[int, ...], groups: int = 1,
+) -> Node:  # fmt: skip
     """Transpose a convolution: x [N,C,...], weight [C,O/groups,...] -> [N,O,...], bias [O].
 
     Size: (n-1)*stride - low - high + dilation*(window-1) + output_padding + 1, as PyTorch's ConvTranspose.
     """
-    channels, outputs, *window = weight.shape
+    channels, _, *window = weight.shape
     spatial = tuple(range(2, weight.aval.ndim))
     if len(spatial) != len(strides) or not known_equal(x.shape[1], channels):
         raise ShapeError("transposed_convolution: takes x [N,C,...] and weight [C,O/groups,...]",
@@ -128,9 +113,7 @@ def transposed_convolution(
         raise ShapeError(
             "transposed_convolution: groups must divide the channels", got=f"{weight.aval}, {groups}"
         )
-    turned = b.reshape(weight, shape=(groups, channels // groups, outputs, *window))
-    turned = b.permute(turned, perm=(0, 2, 1, *range(3, weight.aval.ndim + 1)))
-    turned = b.flip(b.reshape(turned, shape=(groups * outputs, channels // groups, *window)), axes=spatial)
+    turned = b.flip(exchanged(b, weight, groups), axes=spatial)
     reach = [as_int(dilated(w, d)) - 1 for w, d in zip(window, dilation, strict=True)]
     pads = tuple(
         (r - low, r - high + extra)

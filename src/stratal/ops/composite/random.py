@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 
 from stratal.base.dims import Shape
-from stratal.base.dtypes import DType, bfloat16, bool_, float16, float32, float64, int64, uint32, uint64
+from stratal.base.dtypes import (
+    DType,
+    as_element,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int64,
+    uint32,
+    uint64,
+)
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
@@ -88,8 +99,10 @@ def random_integers(
         raise AttributeValueError("random_integers: takes low < high and an integer dtype",
                                   got=f"[{low}, {high}) of {dtype}")  # fmt: skip
     bits = b.random_bits(key, shape=shape, dtype=uint64)
-    picked = cast_to(b, b.rem(bits, b.like(bits, high - low)), int64)
-    return cast_to(b, b.add(picked, b.like(picked, low)), dtype)
+    for bound in (low, high - 1):
+        as_element("random_integers", bound, dtype)
+    picked = bits if high - low == 1 << 64 else b.rem(bits, b.like(bits, high - low))
+    return cast_to(b, b.add(picked, b.like(picked, low % (1 << 64))), dtype)
 
 
 @named

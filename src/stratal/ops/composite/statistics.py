@@ -8,7 +8,8 @@ from stratal.base.dims import as_int, product
 from stratal.base.dtypes import int64
 from stratal.graph.builder import Builder, composite
 from stratal.graph.node import Node
-from stratal.ops.composite.family import all_axes, axis_of, cast_to, check_float, named, spread, wide
+from stratal.ops.composite.family import all_axes, axis_of, cast_to, check_float, named, wide
+from stratal.ops.reduce.family import spread
 
 
 @composite
@@ -60,16 +61,15 @@ def variance(b: Builder, x: Node, *, axes: Sequence[int] | None = None, correcti
     return cast_to(b, variance_of(b, wide(b, x), all_axes("variance", x, axes), correction)[1], x.dtype)
 
 
-def _top(b: Builder, x: Node, axes: Sequence[int]) -> Node:
+def greatest(b: Builder, x: Node, axes: Sequence[int]) -> Node:
     """Return the maximum over `axes`, 0 of nothing: it cancels out, so no gradient flows."""
     empty = any(isinstance(x.shape[a], int) and x.shape[a] == 0 for a in axes)
-    top: Node = b.stop_gradient(b.op("sum" if empty else "reduce_max", x, axes=tuple(axes)))
-    return top
+    return b.stop_gradient(b.op("sum" if empty else "reduce_max", x, axes=tuple(axes)))
 
 
 def _shift(b: Builder, x: Node, axes: Sequence[int]) -> Node:
     """Return that maximum, 0 where it is infinite."""
-    top = _top(b, x, axes)
+    top = greatest(b, x, axes)
     return b.op("select", b.isfinite(top), top, b.like(top, 0))
 
 
@@ -92,7 +92,7 @@ def softmax(b: Builder, x: Node, *, axis: int = -1) -> Node:
     """
     check_float("softmax", x)
     over, y = (axis_of("softmax", x, axis),), wide(b, x)
-    power = b.exp(b.sub(y, spread(b, _top(b, y, over), y, over)))
+    power = b.exp(b.sub(y, spread(b, greatest(b, y, over), y, over)))
     total = b.sum(power, axes=over)
     share = b.div(b.like(total, 1), total)
     return cast_to(b, b.mul(power, spread(b, share, y, over)), x.dtype)
@@ -103,6 +103,6 @@ def log_softmax(b: Builder, x: Node, *, axis: int = -1) -> Node:
     """Return the logarithm of softmax without cancellation."""
     check_float("log_softmax", x)
     over, y = (axis_of("log_softmax", x, axis),), wide(b, x)
-    centered = b.sub(y, spread(b, _top(b, y, over), y, over))
+    centered = b.sub(y, spread(b, greatest(b, y, over), y, over))
     total = b.log(b.sum(b.exp(centered), axes=over))
     return cast_to(b, b.sub(centered, spread(b, total, y, over)), x.dtype)

@@ -10,13 +10,11 @@ from stratal.base.cost import Cost
 from stratal.base.dims import Dim
 from stratal.base.dtypes import DType, bool_, float32, float64
 from stratal.base.errors import ShapeError
-from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, inline
 from stratal.graph.node import Node, graph_input, items, make
-from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Region
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.control import regions
 from stratal.ops.families import with_axis
 
@@ -24,7 +22,7 @@ _FLAG = TensorType(bool_, ())
 
 
 @record
-class Cond(Op):
+class Cond(regions.Regional):
     """Run `then` where the first operand is true, else `otherwise`, on the other operands.
 
         operands: predicate (bool scalar), operand...
@@ -38,11 +36,6 @@ class Cond(Op):
 
     then: Graph
     otherwise: Graph
-    foldable = False
-
-    @property
-    def effects(self) -> bool:  # type: ignore[override]
-        return regions.has_effects(self.then) or regions.has_effects(self.otherwise)
 
     def infer(self, *types: TensorType) -> TupleType:
         if not types or types[0] != _FLAG:
@@ -56,55 +49,41 @@ class Cond(Op):
     def ref(self, *arrays: Array) -> tuple[Array, ...]:
         return regions.run(self.then if bool(arrays[0]) else self.otherwise, arrays[1:])
 
-    def lower(self, *types: TensorType) -> Lowered:
-        return Region("cond")
-
     def cost(self, *types: TensorType) -> Cost:
-        return max(
-            regions.region_cost(self.then),
-            regions.region_cost(self.otherwise),
-            key=lambda c: c.flops + c.bytes,
-        )
+        sides = map(regions.region_cost, (self.then, self.otherwise))
+        return max(sides, key=lambda c: c.flops + c.bytes)
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
         operands = inputs[1:]
-        marks = [b.needed(k + 1) and x.dtype.is_inexact for k, x in enumerate(operands)]
+        active = [b.needed(k + 1) and x.dtype.is_inexact for k, x in enumerate(operands)]
         chosen = [k for k, t in enumerate(ct) if t is not None]
-        sides = [_Side(b, region, marks, chosen) for region in (self.then, self.otherwise)]
+        sides = [_Side(b, region, active, chosen) for region in (self.then, self.otherwise)]
         slots = _slots(sides)
-        read = [
-            k for k in range(len(operands)) if any(side.region.inputs[k] in side.cut.remade for side in sides)
-        ]
+        remade = [[x in side.cut.remade for x in side.region.inputs] for side in sides]
+        read = [k for k, either in enumerate(zip(*remade, strict=True)) if any(either)]
         saved: list[Node] = []
         if slots:
-            twins = [
-                Graph(s.region.inputs, [*s.region.outputs, *s.fill(b, slots)], name=s.region.name)
-                for s in sides
-            ]
+            twins = [side.twin(b, slots) for side in sides]
             saved = items(make(Cond(*twins), *inputs, where=b.where))[len(self.then.outputs) :]
         back = Cond(*(side.backward(slots, read) for side in sides))
         cotangents = [t for t in ct if t is not None]
-        found = iter(
-            items(make(back, inputs[0], *cotangents, *saved, *(operands[k] for k in read), where=b.where))
-        )
-        return [None, *(next(found) if mark else None for mark in marks)]
+        reads = [operands[k] for k in read]
+        found = items(make(back, inputs[0], *cotangents, *saved, *reads, where=b.where))
+        return [None, *regions.unpick(found, active)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
-        marks = [t is not None for t in tangents[1:]]
-        moved = [
-            any(m) for m in zip(*(regions.moving(r, marks) for r in (self.then, self.otherwise)), strict=True)
-        ]
+        active = [t is not None for t in tangents[1:]]
+        moving = (regions.moving(r, active) for r in (self.then, self.otherwise))
+        moved = [any(m) for m in zip(*moving, strict=True)]
         inexact = [t.dtype.is_inexact for t in self.then.output_types]
         count = len(self.then.outputs)
         both = []
         for region in (self.then, self.otherwise):
-            graph = b.jvp_graph(region, marks)
-            found = iter(graph.outputs[count:])
-            parts = [next(found) if i else None for i in inexact]
+            graph = b.jvp_graph(region, active)
+            parts = regions.unpick(graph.outputs[count:], inexact)
             both.append(Graph(graph.inputs, [*region.outputs, *regions.pick(parts, moved)], name=graph.name))
         node = make(Cond(*both), *inputs, *(t for t in tangents if t is not None), where=b.where)
-        rest = iter(items(node)[count:])
-        return [next(rest) if m else None for m in moved]
+        return regions.unpick(items(node)[count:], moved)
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
         """Run both regions where the predicate differs from row to row, and choose; effects forbid that."""
@@ -116,13 +95,11 @@ class Cond(Op):
         if self.effects:
             return None
         then, otherwise = (inline(side, inputs[1:]) for side in sides)
+        both = zip(*(regions.gained(self.then, side) for side in sides), strict=True)
         return [
             x if x is y else regions.chosen(b, inputs[0], *with_axis(b, size, flags, (x, y)))
-            for x, y, flags in zip(then, otherwise, zip(*map(self._gained, sides), strict=True), strict=True)
+            for x, y, flags in zip(then, otherwise, both, strict=True)
         ]
-
-    def _gained(self, side: Graph) -> list[bool]:
-        return regions.gained(self.then, side)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -142,10 +119,11 @@ class Cond(Op):
 class _Side:
     """The derivative of one region, cut off from the region's own values."""
 
-    def __init__(self, b: Builder, region: Graph, marks: Sequence[bool], chosen: Sequence[int]) -> None:
+    def __init__(self, b: Builder, region: Graph, active: Sequence[bool], chosen: Sequence[int]) -> None:
         self.region = region
         count = len(region.inputs)
-        back = b.vjp_graph(Graph(region.inputs, [region.outputs[k] for k in chosen], name=region.name), marks)
+        wanted = [region.outputs[k] for k in chosen]
+        back = b.vjp_graph(Graph(region.inputs, wanted, name=region.name), active)
         self.cotangents = back.inputs[count:]
         self.cut = regions.cut(back.outputs, self.cotangents, region.inputs)
 
@@ -159,12 +137,13 @@ class _Side:
             chosen.append(slot)
         return chosen
 
-    def fill(self, b: Builder, slots: Sequence[TensorType]) -> list[Node]:
-        """Return one value per slot: a saved one, or zeros."""
+    def twin(self, b: Builder, slots: Sequence[TensorType]) -> Graph:
+        """Return the region with one output more per slot: a saved value, or zeros."""
         values: list[Node | None] = [None] * len(slots)
         for node, slot in zip(self.cut.saved, self.assignment(slots), strict=True):
             values[slot] = node
-        return [b.full(t, 0) if v is None else v for t, v in zip(slots, values, strict=True)]
+        filled = (b.full(t, 0) if v is None else v for t, v in zip(slots, values, strict=True))
+        return Graph(self.region.inputs, [*self.region.outputs, *filled], name=self.region.name)
 
     def backward(self, slots: Sequence[TensorType], read: Sequence[int]) -> Graph:
         """Return the region (cotangents..., slots..., operands read...) -> cotangents of marked operands."""

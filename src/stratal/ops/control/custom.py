@@ -1,8 +1,9 @@
-"""Custom derivatives: calls whose derivative is given beside them."""
+"""Calls with derivatives of their own: given beside them, or seen by a watcher as reverse mode passes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from stratal.base.dims import Dim
 from stratal.base.dtypes import DType, float32, float64
@@ -14,6 +15,7 @@ from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import Reject, Sample, record
 from stratal.ops.control import regions
 from stratal.ops.control.call import Call
+from stratal.ops.families import or_zeros
 
 
 class Custom(Call):
@@ -77,14 +79,10 @@ class CustomVjp(Custom):
         others = inputs[self.num_arguments :]
         self.refuse_others([b.needed(k) and x.dtype.is_inexact for k, x in enumerate(inputs)])
         residuals = inline(self.forward, inputs)[len(items(out)) :]
-        seeds = [
-            b.like(y, 0) if t is None else t
-            for y, t in zip(items(out), ct, strict=True)
-            if y.dtype.is_inexact
-        ]
-        found = iter(inline(self.backward, [*residuals, *seeds, *others]))
-        own = inputs[: self.num_arguments]
-        return [*(next(found) if x.dtype.is_inexact else None for x in own), *(None for _ in others)]
+        seeds = [t for t in or_zeros(b, ct, items(out)) if t.dtype.is_inexact]
+        found = inline(self.backward, [*residuals, *seeds, *others])
+        own = (x.dtype.is_inexact for x in inputs[: self.num_arguments])
+        return [*regions.unpick(found, own), *(None for _ in others)]
 
     def no_derivative(self) -> StratalError:
         return NotDifferentiableError(
@@ -109,8 +107,8 @@ class CustomVjp(Custom):
         num_residuals = len(self.forward.outputs) - len(every)
         forward = b.batch_graph(self.forward, size, mapped, [*every, *[False] * num_residuals])
         residuals = regions.gained(self.forward, forward)[len(every) :]
-        marks = [*residuals, *(True for _ in self.inexact()), *mapped[self.num_arguments :]]
-        back = b.batch_graph(self.backward, size, marks, [True] * len(self.backward.outputs))
+        active = [*residuals, *(True for _ in self.inexact()), *mapped[self.num_arguments :]]
+        back = b.batch_graph(self.backward, size, active, [True] * len(self.backward.outputs))
         own = [
             has for has, x in zip(mapped, inputs[: self.num_arguments], strict=False) if x.dtype.is_inexact
         ]
@@ -169,25 +167,22 @@ class CustomJvp(Custom):
         read = [o for o, t in zip(self.tangent.outputs, seeds, strict=True) if t is not None]
         rule = Graph(self.tangent.inputs, read, name=self.tangent.name)
         back = b.vjp_graph(rule, [*(False for _ in inputs), *(True for _ in zeros)])
-        found = iter(inline(back, [*inputs, *zeros, *(t for t in seeds if t is not None)]))
-        own = inputs[: self.num_arguments]
-        return [
-            *(next(found) if x.dtype.is_inexact else None for x in own),
-            *(None for _ in inputs[self.num_arguments :]),
-        ]
+        found = inline(back, [*inputs, *zeros, *(t for t in seeds if t is not None)])
+        own = (k < self.num_arguments and x.dtype.is_inexact for k, x in enumerate(inputs))
+        return regions.unpick(found, own)
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
         self.refuse_others([t is not None for t in tangents])
         own = zip(tangents[: self.num_arguments], inputs, strict=False)
         moves = [b.like(x, 0) if t is None else t for t, x in own if x.dtype.is_inexact]
-        found = iter(inline(self.tangent, [*inputs, *moves]))
-        return [next(found) if o.dtype.is_inexact else None for o in self.body.outputs]
+        found = inline(self.tangent, [*inputs, *moves])
+        return regions.unpick(found, (o.dtype.is_inexact for o in self.body.outputs))
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
         body = b.batch_graph(self.body, size, mapped, [True] * len(self.body.outputs))
         own = zip(mapped[: self.num_arguments], inputs, strict=False)
-        marks = [*mapped, *(has for has, x in own if x.dtype.is_inexact)]
-        tangent = b.batch_graph(self.tangent, size, marks, [True] * len(self.tangent.outputs))
+        active = [*mapped, *(has for has, x in own if x.dtype.is_inexact)]
+        tangent = b.batch_graph(self.tangent, size, active, [True] * len(self.tangent.outputs))
         return items(make(CustomJvp(body, tangent, self.num_arguments), *inputs, where=b.where))
 
     @classmethod
@@ -228,3 +223,94 @@ def _product_tangent(dtype: DType) -> tuple[Graph, Graph]:
         Graph([x, w], [b.mul(x, w)], name="product"),
         Graph([u, v, du, dv], [b.add(b.mul(du, v), b.mul(u, dv))], name="product.tangent"),
     )
+
+
+# -- watched: a Python function sees cotangents, and may replace them ----------------------------------------
+Cotangents = Sequence[Node | None]
+
+
+class Watch(str):
+    """The name of a watcher, and what it does: from cotangents to those that go on.
+
+    Two of one name are different. A name read from a file does nothing.
+    """
+
+    passed: Callable[[Cotangents], Cotangents]
+
+    def __new__(cls, name: str, passed: Callable[[Cotangents], Cotangents]) -> Watch:
+        made = super().__new__(cls, name)
+        made.passed = passed
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@record
+class Watched(Call):
+    """The operands, unchanged; reverse mode hands their cotangents to `watch` and takes what it gives back.
+
+    Nothing of it is left in a program: the body returns its operands.
+    """
+
+    body: Graph
+    watch: str
+
+    @staticmethod
+    def of(watch: str, *operands: Node) -> list[Node]:
+        """Return operands as a watch sees them."""
+        return items(make(Watched(_same(tuple(x.aval for x in operands)), watch), *operands))
+
+    def bare(self) -> Watched:
+        """Return what computes the same values and watches nothing."""
+        return Watched(self.body, "")
+
+    def infer(self, *types: TensorType) -> TupleType:
+        if self.body.outputs != self.body.inputs:
+            raise ShapeError("watched: the body returns its operands", got=self.body.name)
+        return super().infer(*types)
+
+    def vjp(self, b: Builder, ct: Cotangents, out: Node, *inputs: Node) -> Cotangents:
+        return self.watch.passed(ct) if isinstance(self.watch, Watch) else ct
+
+    def jvp(self, b: Builder, tangents: Cotangents, out: Node, *inputs: Node) -> Cotangents:
+        return tangents
+
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node]:
+        """A watcher is written for one example: it would take the gradient of a batch for that of one."""
+        watch = Watch(self.watch, _refuse) if isinstance(self.watch, Watch) else self.watch
+        return Watched.of(watch, *inputs)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in (float32, float64):
+            row, scalar = TensorType(dtype, (3,)), TensorType(dtype, ())
+            yield Sample(cls(_same((row, scalar)), "sample"), (row, scalar))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        row = TensorType(float32, (3,))
+        yield Reject(cls(_same((row, row)), "sample"), (row,), "takes 2 values")
+        x = graph_input("x", row)
+        yield Reject(
+            cls(Graph([x], [Builder().neg(x)], name="neg"), "sample"), (row,), "returns its operands"
+        )
+
+
+@lru_cache(maxsize=256)
+def _same(types: tuple[TensorType, ...]) -> Graph:
+    inputs = [graph_input(f"x{k}", t) for k, t in enumerate(types)]
+    return Graph(inputs, inputs, name="same")
+
+
+def _refuse(cotangents: Cotangents) -> Cotangents:
+    raise NotDifferentiableError(
+        "watched: a backward hook does not run under vmap", got="a gradient taken of a vmapped function",
+        hint="take the gradient inside (vmap of grad), or remove the hook",
+    )  # fmt: skip

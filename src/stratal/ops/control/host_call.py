@@ -13,6 +13,8 @@ from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node, items, make
 from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.ops.control import regions
+from stratal.ops.families import or_zeros
 
 HOST_FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """The functions host calls name. An entry stays for good: a program may outlive whoever registered it."""
@@ -93,14 +95,11 @@ class HostCall(Op):
         if not self.derivative:
             raise self.no_derivative()
         values = items(out)
-        cotangents = [
-            b.like(v, 0) if t is None else t for v, t in zip(values, ct, strict=True) if v.dtype.is_inexact
-        ]
+        cotangents = [t for t in or_zeros(b, ct, values) if t.dtype.is_inexact]
         moved = [x.dtype.is_inexact for x in inputs]
-        types = tuple(x.aval for x, mark in zip(inputs, moved, strict=True) if mark)
+        types = tuple(x.aval for x, is_active in zip(inputs, moved, strict=True) if is_active)
         call = HostCall(self.derivative, types, pure=True)
-        found = iter(items(make(call, *inputs, *values, *cotangents, where=b.where)))
-        return [next(found) if mark else None for mark in moved]
+        return regions.unpick(items(make(call, *inputs, *values, *cotangents, where=b.where)), moved)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

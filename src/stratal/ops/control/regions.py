@@ -10,13 +10,15 @@ import numpy as np
 from stratal.base.cost import Cost
 from stratal.base.dims import Dim
 from stratal.base.errors import ShapeError
+from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Const, Node, topological
-from stratal.graph.op import Array
-from stratal.ops.marks.barrier import AGAIN, Barrier
+from stratal.graph.op import Array, Op
+from stratal.loops.compute import Region
+from stratal.ops.annotations import AGAIN, Barrier
 
 # Recomputed in the backward pass rather than saved: they cost nothing, or only repeat what they read.
 _REMADE = frozenset({"broadcast", "reshape", "permute", "flip", "iota"})
@@ -48,6 +50,19 @@ def check_same(name: str, role: str, got: Sequence[TensorType], want: Sequence[T
         raise ShapeError(f"{name}: {role}", got=shown)
 
 
+class Regional(Op):
+    """What control flow shares: attributes that are graphs are its regions."""
+
+    foldable = False
+
+    @property
+    def effects(self) -> bool:  # type: ignore[override]
+        return any(has_effects(value) for value in self.attributes.values() if isinstance(value, Graph))
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return Region(self.name)
+
+
 def has_effects(region: Graph) -> bool:
     """Return whether running a region can be noticed from outside."""
     return any(node.op.effects for node in region.nodes)
@@ -67,9 +82,9 @@ def region_cost(region: Graph, times: float = 1.0) -> Cost:
     return Cost(*(part * times for part in total))
 
 
-def moving(region: Graph, marks: Sequence[bool]) -> list[bool]:
+def moving(region: Graph, active: Sequence[bool]) -> list[bool]:
     """Return which outputs have a derivative with respect to the marked inputs."""
-    live = {node for node, mark in zip(region.inputs, marks, strict=True) if mark}
+    live = {node for node, is_active in zip(region.inputs, active, strict=True) if is_active}
     for node in region.nodes:
         if any(child in live for child in node.inputs) and _is_inexact(node):
             live.add(node)
@@ -81,12 +96,13 @@ def _is_inexact(node: Node) -> bool:
     return any(t.dtype.is_inexact for t in types)
 
 
-def moving_carries(body: Graph, marks: Sequence[bool], num_carries: int) -> list[bool]:
-    """Return `marks` and every carry that depends on a marked input after some number of steps."""
-    known = list(marks)
+def moving_carries(body: Graph, active: Sequence[bool], num_carries: int) -> list[bool]:
+    """Return `active` and every carry that depends on an active input after some number of steps."""
+    known = list(active)
     while True:
         after = moving(body, known)
-        grown = [mark or after[k] for k, mark in enumerate(known[:num_carries])] + known[num_carries:]
+        carries = [is_active or after[k] for k, is_active in enumerate(known[:num_carries])]
+        grown = carries + known[num_carries:]
         if grown == known:
             return known
         known = grown
@@ -222,9 +238,15 @@ def fed(backward: Backward, inputs: Sequence[Node]) -> list[Node]:
     return substitute(backward.roots, dict(zip([*backward.saved, *backward.hoisted], inputs, strict=True)))
 
 
-def pick(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
+def pick(values: Sequence[Any], active: Sequence[bool]) -> list[Any]:
     """Return the marked values."""
-    return [v for v, mark in zip(values, marks, strict=True) if mark]
+    return [v for v, is_active in zip(values, active, strict=True) if is_active]
+
+
+def unpick(picked: Iterable[Any], active: Iterable[bool]) -> list[Any]:
+    """Return picked values in the places that are marked, None in the others."""
+    rest = iter(picked)
+    return [next(rest) if is_active else None for is_active in active]
 
 
 # -- batches -------------------------------------------------------------------------------------------------
@@ -234,13 +256,13 @@ def gained(before: Graph, after: Graph) -> list[bool]:
 
 
 def batched_step(
-    b: Builder, step: Graph, size: Dim, marks: Sequence[bool], num_carries: int, wanted: Sequence[bool] = ()
+    b: Builder, step: Graph, size: Dim, active: Sequence[bool], num_carries: int, wanted: Sequence[bool] = ()
 ) -> tuple[Graph, list[bool]]:
-    """Return the batch of a loop's body and `marks`, with every carry that comes to differ from row to row.
+    """Return the batch of a loop's body and `active`, with every carry that comes to differ from row to row.
 
     Carries have the axis at the end of a step where they have it at its start. `wanted` outputs have it, too.
     """
-    known = list(marks)
+    known = list(active)
     others = list(wanted) or [False] * (len(step.outputs) - num_carries)
     while True:
         after = b.batch_graph(step, size, known, [*known[:num_carries], *others])
@@ -254,5 +276,4 @@ def chosen(b: Builder, condition: Node, yes: Node, no: Node) -> Node:
     """Return `yes` in the rows where the condition [rows] holds, else `no`."""
     if yes is no:
         return yes
-    made: Node = b.select(b.broadcast(condition, shape=yes.shape, axes=(0,)), yes, no)
-    return made
+    return b.select(b.broadcast(condition, shape=yes.shape, axes=(0,)), yes, no)

@@ -12,15 +12,13 @@ from stratal.base.cost import Cost
 from stratal.base.dims import Dim, as_int, known_equal, upper_bound
 from stratal.base.dtypes import DType, float32, float64, int64
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, inline
 from stratal.graph.node import Node, graph_input, items, make
-from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Region
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.control import regions, sums
-from stratal.ops.families import moved_axis, repeated
+from stratal.ops.families import moved_axis, or_zeros, repeated
 
 INDEX = TensorType(int64, ())
 
@@ -34,7 +32,7 @@ class Parts(NamedTuple):
 
 
 @record
-class Scan(Op):
+class Scan(regions.Regional):
     """Run `body` once per row, threading carries from step to step.
 
         operands: carry..., stacked x (leading axis `length`)..., constant...[, runtime length, an int64
@@ -57,7 +55,6 @@ class Scan(Op):
     num_xs: int
     reverse: bool = False
     dynamic_length: bool = False
-    foldable = False
 
     # -- roles -----------------------------------------------------------------------------------------------
     def parts(self, operands: Sequence[Any]) -> Parts:
@@ -65,10 +62,6 @@ class Scan(Op):
         end = len(self.body.inputs) - 1
         c, x = self.num_carries, self.num_carries + self.num_xs
         return Parts(list(operands[:c]), list(operands[c:x]), list(operands[x:end]))
-
-    @property
-    def effects(self) -> bool:  # type: ignore[override]
-        return regions.has_effects(self.body)
 
     # -- meaning ---------------------------------------------------------------------------------------------
     def infer(self, *types: TensorType) -> TupleType:
@@ -88,9 +81,8 @@ class Scan(Op):
         carries = given[: self.num_carries]
         regions.check_region("scan", "body", self.body, [*carries, *rows, *given[first_const:], INDEX])
         results = self.body.output_types
-        regions.check_same(
-            "scan", "the body must return carries of their own types", results[: self.num_carries], carries
-        )
+        rule = "the body must return carries of their own types"
+        regions.check_same("scan", rule, results[: self.num_carries], carries)
         stacked = [t.with_shape((self.length, *t.shape)) for t in results[self.num_carries :]]
         return TupleType([*carries, *stacked])
 
@@ -109,16 +101,12 @@ class Scan(Op):
         steps = int(np.clip(arrays[-1], 0, length)) if self.dynamic_length else length
         state = [np.array(c) for c in carries]
         for k in range(steps)[:: -1 if self.reverse else 1]:
-            results = regions.run(
-                self.body, [*state, *(np.asarray(x[k]) for x in xs), *consts, np.asarray(k)]
-            )
+            rows = (np.asarray(x[k]) for x in xs)
+            results = regions.run(self.body, [*state, *rows, *consts, np.asarray(k)])
             state = list(results[: self.num_carries])
             for y, row in zip(ys, results[self.num_carries :], strict=True):
                 y[k] = row
         return (*state, *ys)
-
-    def lower(self, *types: TensorType) -> Lowered:
-        return Region("scan")
 
     def cost(self, *types: TensorType) -> Cost:
         return regions.region_cost(self.body, upper_bound(self.length))
@@ -139,14 +127,14 @@ class Scan(Op):
             most = b.op("reduce_max", inputs[-1], axes=(0,))
             longer = dataclasses.replace(self, body=self._masked(b))
             return longer.batch(b, size, [*mapped, False], *inputs, most)
-        marks = [*mapped[: len(self.body.inputs) - 1], False]
-        body, marks = regions.batched_step(b, self.body, size, marks, self.num_carries)
+        active = [*mapped[: len(self.body.inputs) - 1], False]
+        body, active = regions.batched_step(b, self.body, size, active, self.num_carries)
         stacked = set(range(self.num_carries, self.num_carries + self.num_xs))
         operands = []
         for k, x in enumerate(inputs):
             if k in stacked and mapped[k]:
                 x = moved_axis(b, x, 0, 1)
-            elif k < self.num_carries and marks[k] and not mapped[k]:
+            elif k < self.num_carries and active[k] and not mapped[k]:
                 x = repeated(b, size, x)
             operands.append(x)
         results = items(make(dataclasses.replace(self, body=body), *operands, where=b.where))
@@ -180,11 +168,8 @@ class Scan(Op):
             yield Sample(cls(_map(dtype), 4, 0, 1), (matrix,))
             yield Sample(cls(_affine(dtype), 0, 1, 1), (row, TensorType(dtype, (0, 3)), row))
             for steps in (0, 3, 9):
-                yield Sample(
-                    cls(_affine(dtype), 4, 1, 1, dynamic_length=True),
-                    (row, matrix, row, INDEX),
-                    draw=_drawn(dtype, steps),
-                )
+                op = cls(_affine(dtype), 4, 1, 1, dynamic_length=True)
+                yield Sample(op, (row, matrix, row, INDEX), draw=_drawn(dtype, steps))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
@@ -192,9 +177,8 @@ class Scan(Op):
         yield Reject(cls(_affine(float32), 5, 1, 1), (row, matrix, row), "leading axis")
         yield Reject(cls(_affine(float32), 4, 1, 1), (TensorType(float64, (3,)), matrix, row), "another type")
         yield Reject(cls(_affine(float32), 4, 1, 1), (row, matrix), "takes 4 values")
-        yield Reject(
-            cls(_affine(float32), 4, 1, 1, dynamic_length=True), (row, matrix, row), "runtime length"
-        )
+        dynamic = cls(_affine(float32), 4, 1, 1, dynamic_length=True)
+        yield Reject(dynamic, (row, matrix, row), "runtime length")
         yield Reject(cls(_affine(float32), -1, 1, 1), (row, matrix, row), "negative")
 
 
@@ -208,9 +192,9 @@ class _Forward:
         self.tangents = scan.parts(tangents)
         count = len(scan.body.inputs) - 1
         given = [t is not None for t in tangents[:count]] + [False]
-        self.marks = regions.moving_carries(scan.body, given, scan.num_carries)
-        self.moved = scan.parts(self.marks)
-        self.moved_ys = regions.moving(scan.body, self.marks)[scan.num_carries :]
+        self.active = regions.moving_carries(scan.body, given, scan.num_carries)
+        self.moved = scan.parts(self.active)
+        self.moved_ys = regions.moving(scan.body, self.active)[scan.num_carries :]
 
     def run(self) -> list[Node | None]:
         scan, (moved, _, _) = self.scan, self.moved
@@ -219,24 +203,20 @@ class _Forward:
         num_xs = scan.num_xs + sum(self.moved.xs)
         op = Scan(body, scan.length, num_carries, num_xs, scan.reverse, scan.dynamic_length)
         results = items(make(op, *self.operands(), where=self.b.where))
-        carries = iter(results[scan.num_carries :])
-        ys = iter(results[len(scan.body.outputs) + sum(moved) :])
-        return [next(carries) if m else None for m in moved] + [
-            next(ys) if m else None for m in self.moved_ys
-        ]
+        tangents = regions.unpick(results[scan.num_carries :], moved)
+        return [*tangents, *regions.unpick(results[len(scan.body.outputs) + sum(moved) :], self.moved_ys)]
 
     def body(self) -> Graph:
         """Return the body on (carries, their tangents, xs, ..., constants, ..., row number)."""
         scan, c = self.scan, self.scan.num_carries
         own = scan.body.inputs
-        graph = self.b.jvp_graph(scan.body, self.marks)
-        fresh = iter(graph.inputs[len(own) :])
-        moved = scan.parts([next(fresh) if mark else None for mark in self.marks])
+        graph = self.b.jvp_graph(scan.body, self.active)
+        moved = scan.parts(regions.unpick(graph.inputs[len(own) :], self.active))
         inputs = [
             n for mine, t in zip(scan.parts(own), moved, strict=True) for n in (*mine, *filter(None, t))
         ]
-        found = iter(graph.outputs[len(scan.body.outputs) :])
-        tangents = [next(found) if o.dtype.is_inexact else None for o in scan.body.outputs]
+        inexact = (o.dtype.is_inexact for o in scan.body.outputs)
+        tangents = regions.unpick(graph.outputs[len(scan.body.outputs) :], inexact)
         outputs = [
             *scan.body.outputs[:c], *regions.pick(tangents[:c], self.moved.carries),
             *scan.body.outputs[c:], *regions.pick(tangents[c:], self.moved_ys),
@@ -245,9 +225,7 @@ class _Forward:
 
     def operands(self) -> list[Node]:
         own, given = self.scan.parts(self.inputs), self.tangents
-        starts = [
-            self.b.like(x, 0) if t is None else t for x, t in zip(own.carries, given.carries, strict=True)
-        ]
+        starts = or_zeros(self.b, given.carries, own.carries)
         return [
             *own.carries, *regions.pick(starts, self.moved.carries),
             *own.xs, *filter(None, given.xs),
@@ -266,9 +244,9 @@ class _Reverse:
         body = scan.body
         count = len(body.inputs) - 1
         needs = [b.needed(k) and inputs[k].dtype.is_inexact for k in range(count)] + [False]
-        self.marks = regions.moving_carries(body, needs, scan.num_carries)
-        moved = regions.moving(body, self.marks)
-        self.moved = scan.parts(self.marks)
+        self.active = regions.moving_carries(body, needs, scan.num_carries)
+        moved = regions.moving(body, self.active)
+        self.moved = scan.parts(self.active)
         c = scan.num_carries
         self.y_marks = [m and t is not None for m, t in zip(moved[c:], ct[c:], strict=True)]
         self.outputs = regions.pick(body.outputs, [*self.moved.carries, *self.y_marks])
@@ -277,13 +255,13 @@ class _Reverse:
         scan, b, body = self.scan, self.b, self.scan.body
         if not self.outputs:
             return [None] * len(self.inputs)
-        back = b.vjp_graph(Graph(body.inputs, self.outputs, name=body.name), self.marks)
+        back = b.vjp_graph(Graph(body.inputs, self.outputs, name=body.name), self.active)
         own = scan.parts(body.inputs)
         cotangents = back.inputs[len(body.inputs) :]
         cut = regions.cut(back.outputs, cotangents, [*own.xs, *own.consts, body.inputs[-1]], own.consts)
         fresh = [graph_input(f"saved{k}", n.aval) for k, n in enumerate([*cut.saved, *cut.hoisted])]
         found = iter(regions.fed(cut, fresh))
-        ct_in = Parts(*([next(found) if mark else None for mark in group] for group in self.moved))
+        ct_in = Parts(*([next(found) if is_active else None for is_active in group] for group in self.moved))
         ct_in.xs[:] = [None if n is None or regions.is_zero(n) else n for n in ct_in.xs]
         ct_in.consts[:] = [None if n is None or regions.is_zero(n) else n for n in ct_in.consts]
         return self.results(ct_in, *self.sweep(cut, fresh, cotangents, ct_in))
@@ -325,9 +303,7 @@ class _Reverse:
             ],
             name=f"{scan.body.name}.vjp",
         )  # fmt: skip
-        starts = [
-            b.like(x, 0) if t is None else t for x, t in zip(operands.carries, self.ct[:c], strict=True)
-        ]
+        starts = or_zeros(b, self.ct[:c], operands.carries)
         given = [
             *regions.pick(starts, self.moved.carries), *(b.like(operands.consts[k], 0) for k, _ in totals),
             *stacked, *self.hoisted(cut, own.consts, operands.consts),
@@ -382,7 +358,7 @@ class _Reverse:
 
     def results(self, ct_in: Parts, found: list[Node], late: dict[int, Node]) -> list[Node | None]:
         rest = iter(found)
-        carries = [next(rest) if mark else None for mark in self.moved.carries]
+        carries = [next(rest) if is_active else None for is_active in self.moved.carries]
         consts = [
             late[k] if k in late else None if n is None else next(rest) for k, n in enumerate(ct_in.consts)
         ]

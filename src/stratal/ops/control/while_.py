@@ -8,19 +8,17 @@ from stratal.base.cost import Cost
 from stratal.base.dims import Dim
 from stratal.base.dtypes import DType, bool_, float32, float64
 from stratal.base.errors import ShapeError
-from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph, inline
 from stratal.graph.node import Node, graph_input, items, make
-from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Region
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.control import regions
-from stratal.ops.families import repeated
+from stratal.ops.families import or_zeros, repeated
 
 
 @record
-class While(Op):
+class While(regions.Regional):
     """Replace the carries by `body(carries, constants)` as long as `condition(carries, constants)` is true.
 
     operands:  carry..., constant...
@@ -36,11 +34,6 @@ class While(Op):
         "reverse mode must keep every step's values and the number of steps has no bound; "
         "use scan with a static bound and a runtime length, or give while_loop max_steps"
     )
-    foldable = False
-
-    @property
-    def effects(self) -> bool:  # type: ignore[override]
-        return regions.has_effects(self.condition) or regions.has_effects(self.body)
 
     def infer(self, *types: TensorType) -> TupleType:
         regions.check_region("while", "condition", self.condition, types)
@@ -59,31 +52,25 @@ class While(Op):
             state = regions.run(self.body, [*state, *consts])
         return state
 
-    def lower(self, *types: TensorType) -> Lowered:
-        return Region("while")
-
     def cost(self, *types: TensorType) -> Cost:
         """Estimate one step: how many there will be is not known."""
         return regions.region_cost(self.body) + regions.region_cost(self.condition)
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
         c = self.num_carries
-        marks = regions.moving_carries(self.body, [t is not None for t in tangents], c)
-        graph = b.jvp_graph(self.body, marks)
+        active = regions.moving_carries(self.body, [t is not None for t in tangents], c)
+        graph = b.jvp_graph(self.body, active)
         own = self.body.inputs
-        moved = iter(graph.inputs[len(own) :])
-        t_in = [next(moved) if mark else None for mark in marks]
+        t_in = regions.unpick(graph.inputs[len(own) :], active)
         inexact = [t.dtype.is_inexact for t in self.body.output_types]
-        found = iter(graph.outputs[c:])
-        t_out = [next(found) if i else None for i in inexact]
+        t_out = regions.unpick(graph.outputs[c:], inexact)
         order = [*own[:c], *filter(None, t_in[:c]), *own[c:], *filter(None, t_in[c:])]
-        body = Graph(order, [*self.body.outputs, *regions.pick(t_out, marks[:c])], name=graph.name)
-        starts = [b.like(x, 0) if t is None else t for x, t in zip(inputs[:c], tangents[:c], strict=True)]
-        num_moved = sum(marks[:c])
-        operands = [*inputs[:c], *regions.pick(starts, marks[:c]), *inputs[c:], *filter(None, tangents[c:])]
+        body = Graph(order, [*self.body.outputs, *regions.pick(t_out, active[:c])], name=graph.name)
+        starts = or_zeros(b, tangents[:c], inputs[:c])
+        num_moved = sum(active[:c])
+        operands = [*inputs[:c], *regions.pick(starts, active[:c]), *inputs[c:], *filter(None, tangents[c:])]
         op = While(self.widened(num_moved, [t.aval for t in filter(None, t_in)]), body, c + num_moved)
-        rest = iter(items(make(op, *operands, where=b.where))[c:])
-        return [next(rest) if mark else None for mark in marks[:c]]
+        return regions.unpick(items(make(op, *operands, where=b.where))[c:], active[:c])
 
     def widened(self, num_moved: int, tangents: Sequence[TensorType]) -> Graph:
         """Return the condition with inputs for tangents, which it does not read."""
@@ -95,22 +82,22 @@ class While(Op):
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> list[Node] | None:
         """Go on while the condition holds for any row; a row for which it no longer does keeps its values."""
         c = self.num_carries
-        body, marks = regions.batched_step(b, self.body, size, mapped, c)
-        condition = b.batch_graph(self.condition, size, marks)
+        body, active = regions.batched_step(b, self.body, size, mapped, c)
+        condition = b.batch_graph(self.condition, size, active)
         if any(regions.gained(self.condition, condition)):
             if self.effects:
                 return None
-            marks = [*[True] * c, *mapped[c:]]
-            body, marks = regions.batched_step(b, self.body, size, marks, c)
-            condition = b.batch_graph(self.condition, size, marks)
+            active = [*[True] * c, *mapped[c:]]
+            body, active = regions.batched_step(b, self.body, size, active, c)
+            condition = b.batch_graph(self.condition, size, active)
             (going,) = inline(condition, body.inputs)
             pairs = zip(body.outputs, body.inputs[:c], strict=True)
             kept = [regions.chosen(b, going, new, old) for new, old in pairs]
             body = Graph(body.inputs, kept, name=body.name)
             condition = Graph(condition.inputs, [b.any(condition.outputs[0], axes=(0,))], name=condition.name)
         starts = [
-            x if has or not mark else repeated(b, size, x)
-            for x, has, mark in zip(inputs, mapped, marks, strict=True)
+            x if has or not is_active else repeated(b, size, x)
+            for x, has, is_active in zip(inputs, mapped, active, strict=True)
         ]
         return items(make(While(condition, body, c), *starts, where=b.where))
 

@@ -1,8 +1,10 @@
-"""Addition, subtraction, multiplication, sign and size: exact or correctly rounded in one operation."""
+"""Addition, subtraction, multiplication, division, sign, size and rounding: exact, or rounded at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, record
 from stratal.loops import math
 from stratal.loops.expr import Expr, call
-from stratal.ops.families import REAL_OF, Elementwise, linear_jvp, widened
+from stratal.ops.families import Elementwise, Linear, widened
 
 
 @record
@@ -51,8 +53,7 @@ class Sub(Elementwise):
         x, y = tangents
         if y is None:
             return x
-        moved: Node = b.neg(y) if x is None else b.sub(x, y)
-        return moved
+        return b.neg(y) if x is None else b.sub(x, y)
 
 
 @record
@@ -70,12 +71,11 @@ class Mul(Elementwise):
 
     def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
         (a, c), (p, q) = ((b.real(x), b.imag(x)) for x in inputs)
-        product: Node = b.complex(b.sub(b.mul(a, p), b.mul(c, q)), b.add(b.mul(a, q), b.mul(c, p)))
-        return product
+        return b.complex(b.sub(b.mul(a, p), b.mul(c, q)), b.add(b.mul(a, q), b.mul(c, p)))
 
 
 @record
-class Neg(Elementwise):
+class Neg(Linear, Elementwise):
     """-x; unsigned integers wrap."""
 
     arity = 1
@@ -87,20 +87,20 @@ class Neg(Elementwise):
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.neg(ct)]
 
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
-
 
 @record
 class Abs(Elementwise):
-    """|x|, real also for complex x; the least signed integer wraps to itself. The derivative at 0 is 0."""
+    """|x|, real also for complex x; the least signed integer wraps to itself.
+
+    The derivative at 0 and at NaN is 0.
+    """
 
     arity = 1
     kinds = "uifc"
 
     def infer(self, *types: TensorType) -> TensorType:
         x = super().infer(*types)
-        return x.with_dtype(REAL_OF.get(x.dtype, x.dtype))
+        return x.with_dtype(x.dtype.real)
 
     def ref(self, *arrays: Array) -> Array:
         x = arrays[0]
@@ -114,23 +114,26 @@ class Abs(Elementwise):
     def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
         (x,) = inputs
         wide = (b.cast(part(x), dtype=float64) for part in (b.real, b.imag))
-        found: Node = b.cast(_length(b, *wide), dtype=x.dtype.real)
-        return found
+        return b.cast(_length(b, *wide), dtype=x.dtype.real)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
         if not x.dtype.is_complex:
-            return [b.mul(ct, b.sign(x))]
+            return [_signed(b, ct, x)]
         return [b.mul(b.cast(ct, dtype=x.dtype), _direction(b, out, x))]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         x, tangent = inputs[0], tangents[0]
-        moved: Node
-        if x.dtype.is_complex:
-            moved = b.real(b.mul(b.conj(_direction(b, out, x)), tangent))
-        else:
-            moved = b.mul(b.sign(x), tangent)
-        return moved
+        if tangent is None or not x.dtype.is_complex:
+            return None if tangent is None else _signed(b, tangent, x)
+        return b.real(b.mul(b.conj(_direction(b, out, x)), tangent))
+
+
+def _signed(b: Builder, t: Node, x: Node) -> Node:
+    """Return t times the sign of a real x, which for NaN is 0."""
+    zero = b.like(x, 0)
+    sign = b.select(b.gt(x, zero), b.like(x, 1), b.select(b.lt(x, zero), b.like(x, -1), zero))
+    return b.mul(t, sign)
 
 
 def _length(b: Builder, re: Node, im: Node) -> Node:
@@ -147,15 +150,13 @@ def _length(b: Builder, re: Node, im: Node) -> Node:
     x, y = (b.mul(v, factor) for v in (size, other))
     length = b.mul(b.sqrt(b.add(b.mul(x, x), b.mul(y, y))), back)
     infinite = b.op("or", b.isinf(re), b.isinf(im))
-    found: Node = b.select(infinite, b.like(re, float("inf")), length)
-    return found
+    return b.select(infinite, b.like(re, float("inf")), length)
 
 
 def _direction(b: Builder, modulus: Node, x: Node) -> Node:
     """Return x / |x|, and 0 at 0, of a complex x."""
     nonzero = b.select(b.eq(modulus, b.like(modulus, 0)), b.like(modulus, 1), modulus)
-    direction: Node = b.div(x, b.cast(nonzero, dtype=x.dtype))
-    return direction
+    return b.div(x, b.cast(nonzero, dtype=x.dtype))
 
 
 @record
@@ -164,6 +165,7 @@ class Sign(Elementwise):
 
     arity = 1
     kinds = "uifc"
+    formula = math.sign
 
     def numpy(self, *arrays: Array) -> Array:
         x = arrays[0]
@@ -172,9 +174,6 @@ class Sign(Elementwise):
         modulus = np.abs(x)
         return np.asarray(np.where(modulus == 0, 0, x / np.where(modulus == 0, 1, modulus)))
 
-    def scalar(self, *args: Expr) -> Expr:
-        return math.sign(*args)
-
     def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
         (x,) = inputs
         length = b.abs(x)
@@ -182,8 +181,7 @@ class Sign(Elementwise):
         divisor = b.select(none, b.like(length, 1), length)
         zero = b.like(length, 0)
         parts = (b.select(none, zero, b.div(v, divisor)) for v in (b.real(x), b.imag(x)))
-        direction: Node = b.complex(*parts)
-        return direction
+        return b.complex(*parts)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """The derivative of x / |x| is its own adjoint."""
@@ -199,38 +197,189 @@ def _turn(b: Builder, t: Node, direction: Node, x: Node) -> Node:
     along = b.mul(direction, b.cast(b.real(b.mul(b.conj(direction), t)), dtype=x.dtype))
     modulus = b.abs(x)
     nonzero = b.select(b.eq(modulus, b.like(modulus, 0)), b.like(modulus, 1), modulus)
-    turned: Node = b.div(b.sub(t, along), b.cast(nonzero, dtype=x.dtype))
-    return turned
+    return b.div(b.sub(t, along), b.cast(nonzero, dtype=x.dtype))
+
+
+class Extreme(Elementwise):
+    """What max and min share: where x == y each gets half of the cotangent."""
+
+    arity = 2
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x, y = inputs
+        less, greater = b.lt(x, y), b.gt(x, y)
+        return [_share(b, lost, x, y) for lost in ((less, greater) if self.fn == "max" else (greater, less))]
 
 
 @record
-class Max(Elementwise):
+class Max(Extreme):
     """The larger of x and y; NaN where either is. Where x == y each gets half of the cotangent."""
 
-    arity = 2
     ufunc = np.maximum
     fn = "max"
 
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        x, y = inputs
-        return [_share(b, b.lt(x, y), x, y), _share(b, b.gt(x, y), x, y)]
-
 
 @record
-class Min(Elementwise):
+class Min(Extreme):
     """The smaller of x and y; NaN where either is. Where x == y each gets half of the cotangent."""
 
-    arity = 2
     ufunc = np.minimum
     fn = "min"
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        x, y = inputs
-        return [_share(b, b.gt(x, y), x, y), _share(b, b.lt(x, y), x, y)]
 
 
 def _share(b: Builder, lost: Node, x: Node, y: Node) -> Node:
     """Return 0 where an operand lost, 1/2 where both are equal, else 1 (also next to NaN)."""
     won = b.select(b.eq(x, y), b.like(x, 0.5), b.like(x, 1))
-    share: Node = b.select(lost, b.like(x, 0), won)
-    return share
+    return b.select(lost, b.like(x, 0), won)
+
+
+# -- whole numbers that stay floats; the derivative is 0, also at the jumps ----------------------------------
+class Rounding(Elementwise):
+    """A rounding of floats: 16-bit floats hold every result exactly."""
+
+    arity = 1
+    kinds = "f"
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [None]
+
+
+@record
+class Floor(Rounding):
+    """The largest integer not above x."""
+
+    ufunc = np.floor
+    fn = "floor"
+
+
+@record
+class Ceil(Rounding):
+    """The smallest integer not below x."""
+
+    ufunc = np.ceil
+    fn = "ceil"
+
+
+@record
+class Trunc(Rounding):
+    """x rounded towards 0."""
+
+    ufunc = np.trunc
+    fn = "trunc"
+
+
+@record
+class Round(Rounding):
+    """x rounded to the nearest integer, ties to even."""
+
+    ufunc = np.rint
+    fn = "rint"
+
+
+# -- division: true, floored, and what is left of it ---------------------------------------------------------
+_FLOAT64 = "a float64 quotient may be 2**2098, and the native remainder is exact below 2**100 only"
+
+
+@record
+class Div(Elementwise):
+    """x / y of floats or complex numbers, IEEE division; integers are cast to floats by the front end."""
+
+    arity = 2
+    kinds = "fc"
+    domain = (0.5, 2.0)
+    ufunc = np.divide
+    fn = "div"
+
+    def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
+        return _quotient(b, *((b.real(v), b.imag(v)) for v in inputs))
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        y = inputs[1]
+        if ct.dtype.is_complex:
+            y, out = b.conj(y), b.conj(out)
+        by_x = b.div(ct, y)
+        return [by_x, b.neg(b.mul(by_x, out)) if b.needed(1) else None]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        tx, ty = tangents
+        moved = tx
+        if ty is not None:
+            fall = b.mul(out, ty)
+            moved = b.neg(fall) if tx is None else b.sub(tx, fall)
+        return b.div(moved, inputs[1])
+
+
+def _quotient(b: Builder, x: tuple[Node, Node], y: tuple[Node, Node]) -> Node:
+    """Return x / y of parts as NumPy does: by the larger part of y first (Smith, 1962)."""
+    (a, c), (p, q) = x, y
+    by_real = b.ge(b.abs(p), b.abs(q))
+    large, small = b.select(by_real, p, q), b.select(by_real, q, p)
+    ratio = b.div(small, large)
+    scale = b.div(b.like(p, 1), b.add(large, b.mul(small, ratio)))
+    re = b.add(b.select(by_real, a, c), b.mul(b.select(by_real, c, a), ratio))
+    im = b.select(by_real, b.sub(c, b.mul(a, ratio)), b.sub(b.mul(c, ratio), a))
+    zero = b.op("and", b.eq(large, b.like(p, 0)), b.eq(small, b.like(p, 0)))
+    nothing = b.like(p, 0)
+    parts = (b.select(zero, b.div(v, nothing), b.mul(scaled, scale)) for v, scaled in ((a, re), (c, im)))
+    return b.complex(*parts)
+
+
+class Modular(Elementwise):
+    """What comes out of a division as a whole number, or is left of it; integers divided by 0 give 0."""
+
+    arity = 2
+    domain = (0.5, 3.0)
+    of_integers: ClassVar[Callable[..., Expr]]  # the formula is that of floats
+
+    def host_reason(self, *types: TensorType) -> str:
+        return _FLOAT64 if types[0].dtype is float64 else super().host_reason(*types)
+
+    def scalar(self, *args: Expr) -> Expr:
+        return super().scalar(*args) if args[0].dtype.is_float else type(self).of_integers(*args)
+
+
+@record
+class FloorDiv(Modular):
+    """The largest integer not above x / y, as Python's `//`; integers divided by 0 give 0.
+
+    The derivative is 0."""
+
+    ufunc = np.floor_divide
+    formula = math.floor_divide
+    of_integers = math.integer_floor_divide
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        return [None, None]
+
+
+@record
+class Rem(Modular):
+    """x - floor(x / y) * y, exactly: with the divisor's sign, as Python's `%`.
+
+    Integers divided by 0 leave 0."""
+
+    ufunc = np.remainder
+    formula = math.remainder
+    of_integers = math.integer_remainder
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x, y = inputs
+        return [b.like(x, 1), b.neg(b.floordiv(x, y))]
+
+
+@record
+class Fmod(Modular):
+    """x - trunc(x / y) * y, exactly: with the dividend's sign, as C's `fmod`.
+
+    Integers divided by 0 leave 0."""
+
+    formula = math.fmod
+    of_integers = partial(call, "irem")
+
+    def numpy(self, *arrays: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.fmod(*arrays))
+
+    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        x, y = inputs
+        return [b.like(x, 1), b.neg(b.trunc(b.div(x, y)))]

@@ -1,4 +1,4 @@
-"""Cast and bitcast: the same value, or the same bits, in another dtype."""
+"""Cast and bitcast: the same value, or the same bits, in another dtype; select: one of two values."""
 
 from __future__ import annotations
 
@@ -6,39 +6,20 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stratal.base.dims import Dim
-from stratal.base.dtypes import (
-    ALL,
-    DType,
-    as_dtype,
-    bfloat16,
-    bool_,
-    complex64,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)  # fmt: skip
-from stratal.base.errors import DTypeError
+from stratal.base.dtypes import ALL, DType, as_dtype, bool_, complex64, float32, float64, uint8, uint32
+from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import pointwise
 from stratal.loops.expr import call, cast
-from stratal.ops.families import SAMPLE_SHAPES, over_rows, refuse_host_only
+from stratal.ops.families import SAMPLE_SHAPES, RowWise, same_types
 
 
 @record
-class Cast(Op):
+class Cast(RowWise):
     """x as `dtype`: floats round to nearest, integers wrap, to bool is `x != 0`.
 
     Float to integer truncates and saturates; NaN gives 0. Complex to real is refused: `real` says which part.
@@ -62,15 +43,13 @@ class Cast(Op):
         return x.astype(self.dtype.np)
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         return pointwise(types, self.dtype, lambda x: cast(x, self.dtype))
 
     def in_reals(self, b: Builder, *inputs: Node) -> Node | None:
         (x,) = inputs
         part = self.dtype.real
         parts = (b.real(x), b.imag(x)) if x.dtype.is_complex else (x, b.like(x, 0))
-        found: Node = b.complex(*(b.cast(v, dtype=part) for v in parts))
-        return found
+        return b.complex(*(b.cast(v, dtype=part) for v in parts))
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
@@ -83,9 +62,6 @@ class Cast(Op):
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         tangent = tangents[0]
         return None if tangent is None or not self.dtype.is_inexact else b.cast(tangent, dtype=self.dtype)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -107,18 +83,16 @@ class Cast(Op):
 def _saturated(x: Array, dtype: DType) -> Array:
     """Return float64 values truncated to an integer dtype; out of range, its nearest value."""
     bounds = np.iinfo(dtype.np)
-    low, high = (
-        float(bounds.min),
-        float(bounds.max) + (0 if dtype.bits == 64 else 1),
-    )  # 2**63 - 1 rounds up already
-    inside = (x > low - (0 if dtype.bits == 64 else 1)) & (x < high)
+    step = 0 if dtype.bits == 64 else 1  # 2**63 - 1 rounds up already
+    low, high = float(bounds.min), float(bounds.max) + step
+    inside = (x > low - step) & (x < high)
     whole = np.where(inside, x, 0).astype(dtype.np)
     whole = np.where(x >= high, dtype.np.type(bounds.max), whole)
     return np.asarray(np.where(x <= low, dtype.np.type(bounds.min), whole))
 
 
 @record
-class Bitcast(Op):
+class Bitcast(RowWise):
     """The bits of x read as `dtype`, which has the same width."""
 
     dtype: DType
@@ -142,20 +116,12 @@ class Bitcast(Op):
     def lower(self, *types: TensorType) -> Lowered:
         return pointwise(types, self.dtype, lambda x: call("bitcast", x, dtype=self.dtype))
 
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
-
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        groups = (
-            (int8, uint8),
-            (int16, uint16, float16, bfloat16),
-            (int32, uint32, float32),
-            (int64, uint64, float64),
-        )
-        for group in groups:
-            for source in group:
-                for target in group:
+        numbers = [d for d in ALL if not (d.is_bool or d.is_complex)]
+        for source in numbers:
+            for target in numbers:
+                if source.bits == target.bits:
                     yield Sample(cls(target), (TensorType(source, (2, 5)),), smooth=False)
         for shape in SAMPLE_SHAPES:
             yield Sample(cls(uint32), (TensorType(float32, shape),), smooth=False)
@@ -164,3 +130,54 @@ class Bitcast(Op):
     def rejects(cls) -> Iterable[Reject]:
         yield Reject(cls(uint32), (TensorType(float64, (2,)),), "width")
         yield Reject(cls(uint8), (TensorType(bool_, (2,)),), "takes")
+
+
+# -- one of two values ---------------------------------------------------------------------------------------
+@record
+class Select(RowWise):
+    """x where `condition` holds, else y. Both are computed, so hide a bad operand before it, not with it."""
+
+    arity = 3
+    by_parts = True
+
+    def infer(self, *types: TensorType) -> TensorType:
+        condition, x, y = types
+        if not condition.dtype.is_bool:
+            raise DTypeError("select: the condition must be bool", got=str(condition), hint="compare with 0")
+        same_types(self.name, (x, y))
+        if condition.shape != x.shape:
+            raise ShapeError("select: condition and values differ in shape", got=f"{condition}, {x}, {y}")
+        return x
+
+    def ref(self, *arrays: Array) -> Array:
+        condition, x, y = arrays
+        return np.asarray(np.where(condition, x, y)).astype(x.dtype, copy=False)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return pointwise(types, types[1].dtype, lambda c, x, y: call("select", c, x, y))
+
+    def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
+        zero = b.like(ct, 0)
+        by_x = b.select(inputs[0], ct, zero) if b.needed(1) else None
+        by_y = b.select(inputs[0], zero, ct) if b.needed(2) else None
+        return [None, by_x, by_y]
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        _, x, y = tangents
+        if x is None and y is None:
+            return None
+        zero = b.like(out, 0)
+        return b.select(inputs[0], zero if x is None else x, zero if y is None else y)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in ALL:
+            for shape in SAMPLE_SHAPES if dtype in (float32, float64) else SAMPLE_SHAPES[:1]:
+                yield Sample(cls(), (TensorType(bool_, shape), *(TensorType(dtype, shape),) * 2))
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        x = TensorType(float32, (2,))
+        yield Reject(cls(), (x, x, x), "bool")
+        yield Reject(cls(), (TensorType(bool_, (3,)), x, x), "shape")
+        yield Reject(cls(), (TensorType(bool_, (2,)), x, TensorType(float64, (2,))), "dtype")

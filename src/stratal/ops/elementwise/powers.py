@@ -13,14 +13,17 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Sample, record
 from stratal.loops import math
 from stratal.loops.expr import Expr
-from stratal.ops.families import Elementwise
+from stratal.ops.families import Elementwise, Unary, derivative
 
 _LN2 = 0.6931471805599453
 
 
 @record
 class Pow(Elementwise):
-    """x ** y. Of integers it wraps; a negative power rounds the true value towards 0, for a base of 0 too."""
+    """x ** y. Of integers it wraps; a negative power rounds the true value towards 0, for a base of 0 too.
+
+    x ** 0 has the derivative 0 by x, 0 ** y in y >= 0 the derivative 0 by y.
+    """
 
     ulp = 2.0
     arity = 2
@@ -46,74 +49,56 @@ class Pow(Elementwise):
         by_base = b.select(constant, zero, b.mul(y, b.pow(x, below)))
         if not b.needed(1):
             return [by_base, None]
-        log = b.log(b.select(b.eq(x, zero), one, x))  # 0 ** y has the derivative 0 in y > 0
-        return [by_base, b.mul(out, log)]
-
-
-class Power(Elementwise):
-    """A function of one float or complex number."""
-
-    arity = 1
-    kinds = "fc"
+        flat = b.eq(x, zero)
+        if y.dtype.is_float:
+            flat = b.op("and", flat, b.ge(y, zero))
+        log = b.log(b.select(flat, one, x))
+        return [by_base, b.select(flat, zero, b.mul(out, log))]
 
 
 @record
-class Sqrt(Power):
+@derivative(lambda b, out, x: b.div(b.like(out, 0.5), out))
+class Sqrt(Unary):
     """The square root, correctly rounded; NaN below 0."""
 
     domain = (0.2, 4.0)
     ufunc = np.sqrt
     fn = "sqrt"
 
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.div(b.like(out, 0.5), out)]
-
 
 @record
-class Rsqrt(Power):
+@derivative(lambda b, out, x: b.mul(b.like(out, -0.5), b.mul(out, b.mul(out, out))))
+class Rsqrt(Unary):
     """1 / sqrt(x)."""
 
     ulp = 1.5
     domain = (0.2, 4.0)
+    formula = math.rsqrt
 
     def numpy(self, *arrays: Array) -> Array:
         return np.asarray(1 / np.sqrt(arrays[0]))
 
-    def scalar(self, *args: Expr) -> Expr:
-        return math.rsqrt(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.mul(b.like(out, -0.5), b.mul(out, b.mul(out, out)))]
-
 
 @record
-class Cbrt(Power):
+@derivative(lambda b, out, x: b.div(b.like(out, 1 / 3), b.mul(out, out)))
+class Cbrt(Unary):
     """The cube root, with the sign of x."""
 
     ulp = 1.0
     kinds = "f"
     domain = (0.2, 4.0)
     ufunc = np.cbrt
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.cbrt(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.div(b.like(out, 1 / 3), b.mul(out, out))]
+    formula = math.cbrt
 
 
 @record
-class Exp(Power):
+@derivative(lambda b, out, x: out)
+class Exp(Unary):
     """e ** x."""
 
     ulp = 1.0
     ufunc = np.exp
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.exp(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [out]
+    formula = math.exp
 
 
 @record
@@ -141,25 +126,23 @@ class ExpWithin(Exp):
 
 
 @record
-class Exp2(Power):
+@derivative(lambda b, out, x: b.mul(out, b.like(out, _LN2)))
+class Exp2(Unary):
     """2 ** x."""
 
     ulp = 1.0
     ufunc = np.exp2
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.exp2(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.mul(out, b.like(out, _LN2))]
+    formula = math.exp2
 
 
 @record
-class Expm1(Power):
+@derivative(lambda b, out, x: b.add(out, b.like(out, 1)))
+class Expm1(Unary):
     """e ** x - 1, precise near 0."""
 
     ulp = 2.0
     ufunc = np.expm1
+    formula = math.expm1
 
     def numpy(self, *arrays: Array) -> Array:
         """Return NumPy's result, and where that is not finite or not signed as the array API asks, exp's."""
@@ -170,53 +153,35 @@ class Expm1(Power):
         value.real += 0.0  # of -0 + 0j the standard wants 0 + 0j
         return value
 
-    def scalar(self, *args: Expr) -> Expr:
-        return math.expm1(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.add(out, b.like(out, 1))]
-
 
 @record
-class Log(Power):
+@derivative(lambda b, out, x: b.div(b.like(out, 1), x))
+class Log(Unary):
     """The natural logarithm; NaN below 0, -inf at 0."""
 
     ulp = 1.5
     domain = (0.2, 4.0)
     ufunc = np.log
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.log(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.div(b.like(out, 1), inputs[0])]
+    formula = math.log
 
 
 @record
-class Log2(Power):
+@derivative(lambda b, out, x: b.div(b.like(out, 1 / _LN2), x))
+class Log2(Unary):
     """The logarithm to base 2."""
 
     ulp = 2.0
     domain = (0.2, 4.0)
     ufunc = np.log2
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.log2(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.div(b.like(out, 1 / _LN2), inputs[0])]
+    formula = math.log2
 
 
 @record
-class Log1p(Power):
+@derivative(lambda b, out, x: b.div(b.like(out, 1), b.add(x, b.like(out, 1))))
+class Log1p(Unary):
     """log(1 + x), precise near 0."""
 
     ulp = 2.0
     domain = (-0.7, 3.0)
     ufunc = np.log1p
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.log1p(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.div(b.like(out, 1), b.add(inputs[0], b.like(out, 1)))]
+    formula = math.log1p

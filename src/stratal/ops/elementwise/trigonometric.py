@@ -10,193 +10,141 @@ from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import record
 from stratal.loops import math
-from stratal.loops.expr import Expr
-from stratal.ops.families import Elementwise
-
-
-class Trigonometric(Elementwise):
-    """A function of one float or complex number."""
-
-    arity = 1
-    kinds = "fc"
+from stratal.ops.families import Elementwise, Unary, derivative
 
 
 @record
-class Sin(Trigonometric):
+@derivative(lambda b, out, x: b.cos(x))
+class Sin(Unary):
     """The sine of x radians."""
 
     ulp = 2.0
     ufunc = np.sin
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.sin(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.cos(inputs[0])]
+    formula = math.sin
 
 
 @record
-class Cos(Trigonometric):
+@derivative(lambda b, out, x: b.neg(b.sin(x)))
+class Cos(Unary):
     """The cosine of x radians."""
 
     ulp = 2.0
     ufunc = np.cos
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.cos(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.neg(b.sin(inputs[0]))]
+    formula = math.cos
 
 
 @record
-class Tan(Trigonometric):
+@derivative(lambda b, out, x: b.add(b.mul(out, out), b.like(out, 1)))
+class Tan(Unary):
     """The tangent of x radians."""
 
     ulp = 2.5
     domain = (-1.2, 1.2)
     ufunc = np.tan
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.tan(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.add(b.mul(out, out), b.like(out, 1))]
+    formula = math.tan
 
 
 @record
-class Asin(Trigonometric):
+@derivative(lambda b, out, x: b.rsqrt(_one_minus_square(b, x)))
+class Asin(Unary):
     """The angle in [-pi/2, pi/2] whose sine is x; NaN outside [-1, 1]."""
 
     ulp = 2.5
     domain = (-0.8, 0.8)
     ufunc = np.arcsin
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.asin(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.rsqrt(_one_minus_square(b, inputs[0]))]
+    formula = math.asin
 
 
 @record
-class Acos(Trigonometric):
+@derivative(lambda b, out, x: b.neg(b.rsqrt(_one_minus_square(b, x))))
+class Acos(Unary):
     """The angle in [0, pi] whose cosine is x; NaN outside [-1, 1]."""
 
     ulp = 2.0
     domain = (-0.8, 0.8)
     ufunc = np.arccos
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.acos(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.neg(b.rsqrt(_one_minus_square(b, inputs[0])))]
+    formula = math.acos
 
 
 @record
-class Atan(Trigonometric):
+@derivative(lambda b, out, x: b.div(b.like(x, 1), b.add(b.mul(x, x), b.like(x, 1))))
+class Atan(Unary):
     """The angle in (-pi/2, pi/2) whose tangent is x."""
 
     ulp = 2.0
     domain = (-0.9, 0.9)
     ufunc = np.arctan
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.atan(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        x = inputs[0]
-        return [b.div(b.like(x, 1), b.add(b.mul(x, x), b.like(x, 1)))]
+    formula = math.atan
 
 
 @record
 class Atan2(Elementwise):
-    """The angle in [-pi, pi] of the point (y, x), given in that order."""
+    """The angle in [-pi, pi] of the point (y, x), given in that order; the gradient at (0, 0) is 0."""
 
     ulp = 2.0
     arity = 2
     kinds = "f"
     domain = (0.3, 2.0)
     ufunc = np.arctan2
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.atan2(*args)
+    formula = math.atan2
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         y, x = inputs
-        square = b.add(b.mul(x, x), b.mul(y, y))
-        return [b.div(x, square), b.neg(b.div(y, square))]
+        square, zero = b.add(b.mul(x, x), b.mul(y, y)), b.like(x, 0)
+        origin = b.eq(square, zero)
+        square = b.select(origin, b.like(x, 1), square)
+        return [b.select(origin, zero, b.div(part, square)) for part in (x, b.neg(y))]
 
 
 @record
-class Sinh(Trigonometric):
+@derivative(lambda b, out, x: b.cosh(x))
+class Sinh(Unary):
     """The hyperbolic sine."""
 
     ulp = 2.5
     ufunc = np.sinh
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.sinh(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.cosh(inputs[0])]
+    formula = math.sinh
 
 
 @record
-class Cosh(Trigonometric):
+@derivative(lambda b, out, x: b.sinh(x))
+class Cosh(Unary):
     """The hyperbolic cosine."""
 
     ulp = 2.0
     ufunc = np.cosh
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.cosh(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.sinh(inputs[0])]
+    formula = math.cosh
 
 
 @record
-class Tanh(Trigonometric):
+@derivative(lambda b, out, x: b.sub(b.like(out, 1), b.mul(out, out)))
+class Tanh(Unary):
     """The hyperbolic tangent."""
 
     ulp = 3.0
     ufunc = np.tanh
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.tanh(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.sub(b.like(out, 1), b.mul(out, out))]
+    formula = math.tanh
 
 
 @record
-class Asinh(Trigonometric):
+@derivative(lambda b, out, x: b.rsqrt(b.add(b.mul(x, x), b.like(x, 1))))
+class Asinh(Unary):
     """The inverse hyperbolic sine."""
 
     ulp = 2.5
     domain = (-0.9, 0.9)
     ufunc = np.arcsinh
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.asinh(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        x = inputs[0]
-        return [b.rsqrt(b.add(b.mul(x, x), b.like(x, 1)))]
+    formula = math.asinh
 
 
 @record
-class Acosh(Trigonometric):
+class Acosh(Unary):
     """The inverse hyperbolic cosine; NaN below 1."""
 
     ulp = 2.5
     domain = (1.2, 4.0)
     ufunc = np.arccosh
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.acosh(*args)
+    formula = math.acosh
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, one = inputs[0], b.like(inputs[0], 1)
@@ -204,22 +152,17 @@ class Acosh(Trigonometric):
 
 
 @record
-class Atanh(Trigonometric):
+@derivative(lambda b, out, x: b.div(b.like(out, 1), _one_minus_square(b, x)))
+class Atanh(Unary):
     """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
 
     ulp = 2.5
     domain = (-0.8, 0.8)
     ufunc = np.arctanh
-
-    def scalar(self, *args: Expr) -> Expr:
-        return math.atanh(*args)
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        return [b.div(b.like(out, 1), _one_minus_square(b, inputs[0]))]
+    formula = math.atanh
 
 
 def _one_minus_square(b: Builder, x: Node) -> Node:
     """Return 1 - x*x without cancellation near 1."""
     one = b.like(x, 1)
-    product: Node = b.mul(b.sub(one, x), b.add(one, x))
-    return product
+    return b.mul(b.sub(one, x), b.add(one, x))

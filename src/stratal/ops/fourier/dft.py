@@ -90,14 +90,8 @@ class DFT(Op):
     def samples(cls) -> Iterable[Sample]:
         for dtype in (float64, float32):
             for r, n, c in (
-                (3, 6, 1),
-                (1, 8, 5),
-                (17, 30, 1),
-                (2, 40, 19),
-                (0, 4, 1),
-                (2, 1, 3),
-                (33, 16, 2),
-            ):
+                (3, 6, 1), (1, 8, 5), (17, 30, 1), (2, 40, 19), (0, 4, 1), (2, 1, 3), (33, 16, 2),
+            ):  # fmt: skip
                 for inverse in (False, True):
                     yield _sample(cls("complex", 0.5, inverse), dtype, (r, n, c, 2), n)
                 if n % 2 == 0:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from stratal.base.cost import Cost
 from stratal.base.dims import upper_bound
-from stratal.base.dtypes import complex64, complex128, float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 
@@ -17,8 +16,6 @@ ADJOINT = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 backward: the inverse is divided by n; forward: the transform itself; ortho: both by sqrt(n).
 """
-COMPLEX_OF = {float32: complex64, float64: complex128}
-REAL_OF = {whole: part for part, whole in COMPLEX_OF.items()}
 
 
 def check(name: str, x: TensorType, axes: Sequence[int], norm: str, dtypes: Iterable[object]) -> None:

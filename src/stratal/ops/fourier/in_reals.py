@@ -20,7 +20,7 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array
-from stratal.ops.fourier import family
+from stratal.ops.families import COMPLEX_OF
 from stratal.ops.fourier.dft import roots
 from stratal.ops.fourier.lengths import MOST, halves, is_smooth, smooth_from
 
@@ -37,8 +37,7 @@ def is_served(n: int) -> bool:
 def nothing(b: Builder, type_: TensorType) -> Node:
     """Return a result without elements."""
     zeros = b.full(type_.with_dtype(type_.dtype.real), 0)
-    found: Node = b.complex(zeros, zeros) if type_.dtype.is_complex else zeros
-    return found
+    return b.complex(zeros, zeros) if type_.dtype.is_complex else zeros
 
 
 def scale_of(norm: str, n: int, *, inverse: bool) -> float:
@@ -57,8 +56,7 @@ def lines(x: Node, axis: int) -> tuple[int, int, int]:
 def along(b: Builder, x: Node, axis: int, scale: float, *, inverse: bool) -> Node:
     """Return the transform of complex numbers along an axis."""
     made = transform(b, b.reshape(x, shape=lines(x, axis)), scale, inverse=inverse)
-    found: Node = b.reshape(made, shape=x.shape)
-    return found
+    return b.reshape(made, shape=x.shape)
 
 
 def transform(b: Builder, x: Node, scale: float, *, inverse: bool) -> Node:
@@ -91,8 +89,7 @@ def _in_two_steps(b: Builder, x: Node, scale: float, *, inverse: bool) -> Node:
     twisted = _times(b, b.reshape(columns, shape=(r, many, few, c)), _roots(n, inverse)[powers], (1, 2))
     rows = transform(b, b.reshape(twisted, shape=(r * many, few, c)), scale, inverse=inverse)
     turned = b.permute(b.reshape(rows, shape=(r, many, few, c)), perm=(0, 2, 1, 3))
-    found: Node = b.reshape(turned, shape=(r, n, c))
-    return found
+    return b.reshape(turned, shape=(r, n, c))
 
 
 def _by_chirp(b: Builder, x: Node, scale: float, *, inverse: bool) -> Node:
@@ -121,8 +118,7 @@ def _roots(n: int, inverse: bool) -> Array:
 def _times(b: Builder, x: Node, factors: Array, axes: tuple[int, ...]) -> Node:
     """Return x times constants that vary along some axes."""
     table = b.broadcast(b.const(factors, x.dtype), shape=x.shape, axes=axes)
-    product: Node = b.mul(x, table)
-    return product
+    return b.mul(x, table)
 
 
 def first(b: Builder, x: Node, count: int) -> Node:
@@ -133,8 +129,7 @@ def first(b: Builder, x: Node, count: int) -> Node:
 def places(b: Builder, x: Node, start: int, stop: int, step: int = 1) -> Node:
     """Return every `step`-th number of lines, from `start` on."""
     r, _, c = x.shape
-    cut: Node = b.slice(x, start=(0, start, 0), stop=(r, stop, c), step=(1, step, 1))
-    return cut
+    return b.slice(x, start=(0, start, 0), stop=(r, stop, c), step=(1, step, 1))
 
 
 # -- real lines ----------------------------------------------------------------------------------------------
@@ -144,16 +139,13 @@ def of_real(b: Builder, x: Node, count: int, scale: float) -> Node:
     if n % 2 == 0 and is_direct(r, n, c):
         return _direct(b, x, n, form="from_real", scale=scale, count=count)
     if n % 2 or count != n // 2 + 1:
-        return first(
-            b, transform(b, b.cast(x, dtype=family.COMPLEX_OF[x.dtype]), scale, inverse=False), count
-        )
+        return first(b, transform(b, b.cast(x, dtype=COMPLEX_OF[x.dtype]), scale, inverse=False), count)
     m = n // 2
     z = transform(b, b.complex(places(b, x, 0, n, 2), places(b, x, 1, n, 2)), scale / 2, inverse=False)
     here = b.concatenate(z, first(b, z, 1), axis=1)
     there = b.conj(b.flip(here, axes=(1,)))
     odd = _times(b, b.sub(here, there), -1j * _roots(n, False)[: m + 1], (1,))
-    found: Node = b.add(b.add(here, there), odd)
-    return found
+    return b.add(b.add(here, there), odd)
 
 
 def to_real(b: Builder, x: Node, n: int, scale: float) -> Node:
@@ -166,19 +158,16 @@ def to_real(b: Builder, x: Node, n: int, scale: float) -> Node:
     if n % 2:
         rest = places(b, x, 1, m + 1)
         whole = b.concatenate(start, rest, b.conj(b.flip(rest, axes=(1,))), axis=1)
-        odd_lines: Node = b.real(transform(b, whole, scale, inverse=True))
-        return odd_lines
+        return b.real(transform(b, whole, scale, inverse=True))
     here = b.concatenate(start, places(b, x, 1, m), _real_only(b, places(b, x, m, m + 1)), axis=1)
     there = b.conj(b.flip(here, axes=(1,)))
     here, there = first(b, here, m), first(b, there, m)
     odd = _times(b, b.sub(here, there), 1j * _roots(n, True)[:m], (1,))
     z = transform(b, b.add(b.add(here, there), odd), scale, inverse=True)
     pairs = b.permute(b.view_as_real(z), perm=(0, 1, 3, 2))
-    found: Node = b.reshape(pairs, shape=(r, n, c))
-    return found
+    return b.reshape(pairs, shape=(r, n, c))
 
 
 def _real_only(b: Builder, x: Node) -> Node:
     re = b.real(x)
-    found: Node = b.complex(re, b.like(re, 0))
-    return found
+    return b.complex(re, b.like(re, 0))

@@ -70,15 +70,15 @@ class Best:
 
     def admits(self, key: Expr) -> Expr:
         """Return whether a key is better than the last entry, or as good as one that is empty."""
-        room = call("lt", self.filled[0], index_const(self.count))
-        return call("or", call("lt", key, self.last), call("and", room, call("eq", key, self.last)))
+        room = self.filled[0] < self.count
+        return (key < self.last) | (room & call("eq", key, self.last))
 
     def take(self, candidate: Candidate) -> Stmt:
         """Put a candidate into the list if it is admitted: move what is worse back by one."""
         key, place = candidate
 
         def worse(k: Expr) -> Expr:
-            return call("or", call("lt", key, self.keys[k,]), call("gt", k, self.filled[0]))
+            return (key < self.keys[k,]) | (k > self.filled[0])
 
         def moved(old: Buffer, new: Expr, k: Expr) -> Expr:
             before = call("select", worse(k), old[k,], new)
@@ -118,8 +118,8 @@ class _Search:
         place = add(start, number)
         taken = best.take((rows.key(row, place), place))
         least = lanes("min", rows.key(row, add(start, lane)), lane)
-        whole = call("le", add(start, VECTOR), end)
-        rest = For(number, If(call("lt", place, end), taken))
+        whole = add(start, VECTOR) <= end
+        rest = For(number, If(place < end, taken))
         return Seq((
             self._bound(row, begin, end, most),
             best.clear(best.last),
@@ -142,7 +142,7 @@ class _Search:
 
         return Seq((
             every(self.width, lambda lane: Store(self.lanes, (lane,), self.greatest)),
-            For(block, If(call("le", add(start, self.width), end), every(self.width, lesser))),
+            For(block, If(add(start, self.width) <= end, every(self.width, lesser))),
             self.merge(self.width, lambda k: (self.lanes[k,], k)),
         ))  # fmt: skip
 

@@ -15,11 +15,15 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import Compute, arguments, fresh_axes
 from stratal.loops.expr import Buffer, Expr, call, const, guard, index_const
 from stratal.loops.index import add, both, sub, within
-from stratal.ops.families import refuse_host_only, with_axis
+from stratal.ops.families import or_zeros, with_axis
+
+CASES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((5,), (3,)), ((4, 3), (2, 3)), ((3, 4, 5), (1, 2, 5)), ((3, 2), (0, 2)), ((), ()),
+)  # fmt: skip
+DTYPES = (float32, float64, int32, bfloat16, bool_)  # of samples
 
 
 def check_starts(name: str, x: TensorType, starts: Sequence[TensorType]) -> None:
@@ -55,22 +59,18 @@ def clamped(start: Buffer, n: int, size: int) -> Expr:
 
 def clamped_rows(b: Builder, starts: Node, n: Dim, size: Dim) -> Node:
     """Return the starts of all rows, each moved to [0, n - size]."""
-    made: Node = b.max(b.min(starts, b.like(starts, n - size)), b.like(starts, 0))
-    return made
+    return b.max(b.min(starts, b.like(starts, n - size)), b.like(starts, 0))
 
 
-def draw(*types: TensorType, low: int = -2, high: int = 6) -> Draw:
+def draw(*types: TensorType) -> Draw:
     """Return a drawing of tensors and of starts, some of them outside."""
 
     def values(rng: np.random.Generator) -> Sequence[Array]:
         arrays = []
         for k, t in enumerate(types):
             start = k > 0 and t == TensorType(int64)
-            x = (
-                rng.integers(low, high, t.ints)
-                if start or not t.dtype.is_float
-                else rng.uniform(-2, 2, t.ints)
-            )
+            whole = start or not t.dtype.is_float
+            x = rng.integers(-2, 6, t.ints) if whole else rng.uniform(-2, 2, t.ints)
             arrays.append(np.asarray(x).astype(t.dtype.np))
         return arrays
 
@@ -98,7 +98,6 @@ class DynamicSlice(Op):
         return np.array(x[placed(starts, x.shape, tuple(map(as_int, self.sizes)))])
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         x, *starts = arguments(*types)
         out = fresh_axes(map(as_int, self.sizes))
         at = [add(clamped(s, n, v.extent), v) for s, n, v in zip(starts, types[0].ints, out, strict=True)]
@@ -133,14 +132,8 @@ class DynamicSlice(Op):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        for dtype in (float32, float64, int32, bfloat16, bool_):
-            for shape, sizes in (
-                ((5,), (3,)),
-                ((4, 3), (2, 3)),
-                ((3, 4, 5), (1, 2, 5)),
-                ((3, 2), (0, 2)),
-                ((), ()),
-            ):
+        for dtype in DTYPES:
+            for shape, sizes in CASES:
                 types = (TensorType(dtype, shape), *[TensorType(int64)] * len(shape))
                 yield Sample(cls(sizes), types, draw=draw(*types))
 
@@ -184,7 +177,6 @@ class DynamicUpdate(Op):
         return out
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         x, update, *starts = arguments(*types)
         out = fresh_axes(types[0].ints)
         inside: Expr = const(True, bool_)
@@ -200,8 +192,7 @@ class DynamicUpdate(Op):
         return [kept, b.dynamic_slice(ct, *starts, sizes=update.shape), *[None] * len(starts)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        pair = [b.like(x, 0) if t is None else t for t, x in zip(tangents[:2], inputs[:2], strict=True)]
-        return b.op(self.name, *pair, *inputs[2:])
+        return b.op(self.name, *or_zeros(b, tangents[:2], inputs[:2]), *inputs[2:])
 
     def cost(self, *types: TensorType) -> Cost:
         """The elements written; what stays need not move."""
@@ -236,14 +227,8 @@ class DynamicUpdate(Op):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        for dtype in (float32, float64, int32, bfloat16, bool_):
-            for shape, sizes in (
-                ((5,), (3,)),
-                ((4, 3), (2, 3)),
-                ((3, 4, 5), (1, 2, 5)),
-                ((3, 2), (0, 2)),
-                ((), ()),
-            ):
+        for dtype in DTYPES:
+            for shape, sizes in CASES:
                 tensors = (TensorType(dtype, shape), TensorType(dtype, sizes))
                 types = (*tensors, *[TensorType(int64)] * len(shape))
                 yield Sample(cls(), types, draw=draw(*types))

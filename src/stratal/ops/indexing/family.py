@@ -13,15 +13,12 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Draw
+from stratal.loops.compute import Check
 from stratal.loops.expr import Expr, call, cast
+from stratal.ops.families import cast_to
+from stratal.ops.families import check_axis as check_axis
 
 KINDS = ("set", "add", "mul", "max", "min")
-
-
-def check_axis(name: str, type_: TensorType, axis: int) -> None:
-    """Axes of a record lie in [0, ndim): negative ones are the user interface's affair."""
-    if not 0 <= axis < type_.ndim:
-        raise AttributeValueError(f"{name}: axis out of range", got=f"axis {axis} of {type_}")
 
 
 def check_indices(name: str, type_: TensorType) -> None:
@@ -48,9 +45,9 @@ def check_in_range(name: str, index: Array, size: int) -> None:
         )  # fmt: skip
 
 
-def message(name: str, size: int) -> str:
-    """Return what a kernel says whose index is out of range."""
-    return f"{name}: index out of range for an axis of {size}"
+def check(name: str, operand: int, size: int) -> Check:
+    """Return the check of an operand's indices that a kernel makes."""
+    return Check(operand, size, f"{name}: index out of range for an axis of {size}")
 
 
 def combine(kind: str, old: Expr, new: Expr) -> Expr:
@@ -120,16 +117,8 @@ def summed_at(b: Builder, scatter: str, x: Node, index: Node, ct: Node, axis: in
     16-bit floats are summed in float32, since a scatter rounds at each update.
     """
     wide = x.dtype.compute
-    summed = b.op(
-        scatter, b.full(x.aval.with_dtype(wide), 0), index, cast_node(b, ct, wide), kind="add", axis=axis
-    )
-    return cast_node(b, summed, x.dtype)
-
-
-def cast_node(b: Builder, x: Node, dtype: DType) -> Node:
-    """Return `x` in `dtype`, itself where it is already."""
-    result: Node = x if x.dtype is dtype else b.cast(x, dtype=dtype)
-    return result
+    zeros = b.full(x.aval.with_dtype(wide), 0)
+    return cast_to(b, b.op(scatter, zeros, index, cast_to(b, ct, wide), kind="add", axis=axis), x.dtype)
 
 
 def along_slices(b: Builder, index: Node, x: Node, axis: int) -> Node:
@@ -140,5 +129,4 @@ def along_slices(b: Builder, index: Node, x: Node, axis: int) -> Node:
     count = product(index.shape[1:])
     flat = b.reshape(index, shape=(index.shape[0], count))
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    made: Node = b.broadcast(flat, shape=shape, axes=(0, axis))
-    return made
+    return b.broadcast(flat, shape=shape, axes=(0, axis))

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from stratal.loops.compute import Stage
 from stratal.loops.expr import Buffer, Expr, Var, call, index_const
 from stratal.loops.index import add, floordiv, less, mod, mul
-from stratal.loops.stmt import For, Seq, Stmt, Store
-from stratal.ops.indexing.rows import Rows, every, guarded
+from stratal.loops.stmt import For, Seq, Stmt, Store, guarded
+from stratal.ops.indexing.rows import Rows, every
 
 SIDE_BY_SIDE = 16  # rows
 UNROLLED = 16  # elements of a row, up to which comparisons stand one after the other
@@ -60,10 +60,10 @@ def _exchange(held: list[Buffer], spare: list[Buffer], first: Expr, second: Expr
     keys, *places = held
 
     def falls(lane: Expr) -> Expr:
-        found = call("lt", keys[second, lane], keys[first, lane])
+        found = keys[second, lane] < keys[first, lane]
         for b in places:
             tie = call("eq", keys[second, lane], keys[first, lane])
-            found = call("or", found, call("and", tie, call("lt", b[second, lane], b[first, lane])))
+            found = found | (tie & (b[second, lane] < b[first, lane]))
         return found
 
     def chosen(b: Buffer, one: Expr, other: Expr, lane: Expr, last: bool) -> Expr:

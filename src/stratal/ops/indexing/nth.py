@@ -62,8 +62,8 @@ class _Search:
         """Set the bits of the key, and count how many keys are less than it."""
         bit, bits = Var("bit", self.dtype.bits), self.dtype.bits
         highest = const(1 << (bits - 1), self.dtype)
-        tried = call("or", self.key[()], call("shr", highest, cast(bit, self.dtype)))
-        fits = call("le", self.counted[()], self.number)
+        tried = self.key[()] | (highest >> cast(bit, self.dtype))
+        fits = self.counted[()] <= self.number
         step = Seq((
             self._count(tried),
             Store(self.lesser, (), call("select", fits, self.counted[()], self.lesser[()])),
@@ -75,7 +75,7 @@ class _Search:
         """Count the keys below a bound."""
         block = Var("block", self.blocks)
         less = self._number("lt", block, bound)
-        more = Store(self.counted, (), call("add", self.counted[()], less))
+        more = Store(self.counted, (), self.counted[()] + less)
         return Seq((_zero(self.counted), For(block, more)))
 
     def _number(self, comparison: str, block: Expr, bound: Expr) -> Expr:
@@ -86,21 +86,21 @@ class _Search:
     def find_place(self) -> Stmt:
         """Find where the key stands: first in which block, then there."""
         block, lane = Var("block", self.blocks), Var("lane", TOGETHER)
-        sought = call("sub", self.number, self.lesser[()])
+        sought = self.number - self.lesser[()]
         equal = self._number("eq", block, self.key[()])
-        begins = call("le", self.counted[()], sought)
-        here = call("and", begins, call("lt", sought, call("add", self.counted[()], equal)))
+        begins = self.counted[()] <= sought
+        here = begins & (sought < self.counted[()] + equal)
         by_block = Seq((
             Store(self.block, (), call("select", here, cast(block, int32), self.block[()])),
             Store(self.begun, (), call("select", here, self.counted[()], self.begun[()])),
-            Store(self.counted, (), call("add", self.counted[()], equal)),
+            Store(self.counted, (), self.counted[()] + equal),
         ))  # fmt: skip
         at = add(mul(cast(self.block[()], int64), TOGETHER), lane)
         same = call("eq", self.keys[at,], self.key[()])
-        it = call("and", same, call("eq", self.begun[()], sought))
+        it = same & call("eq", self.begun[()], sought)
         by_lane = Seq((
             Store(self.place, (), call("select", it, cast(at, int32), self.place[()])),
-            Store(self.begun, (), call("add", self.begun[()], cast(same, int32))),
+            Store(self.begun, (), self.begun[()] + cast(same, int32)),
         ))  # fmt: skip
         begin = map(_zero, (self.counted, self.block, self.begun, self.place))
         return Seq((*begin, For(block, by_block), For(lane, by_lane)))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from stratal.base.dtypes import int32, int64
 from stratal.loops.compute import Stage
-from stratal.loops.expr import Buffer, Expr, Var, call, cast, const
+from stratal.loops.expr import Buffer, Expr, Var, cast, const
 from stratal.loops.index import add, less, mul, unflatten
-from stratal.loops.stmt import For, Seq, Stmt, Store
+from stratal.loops.stmt import For, Seq, Stmt, Store, guarded
 from stratal.ops.indexing.items import DIGITS, Item
-from stratal.ops.indexing.rows import PARTS, Rows, every, guarded
+from stratal.ops.indexing.rows import PARTS, Rows, every
 
 
 class Passes:
@@ -38,12 +38,12 @@ class Passes:
         return every(DIGITS, lambda digit: Store(self.counts, (*at, digit), const(0, int32)))
 
     def count(self, *used: Expr) -> Store:
-        return Store(self.counts, used, call("add", self.counts[used], const(1, int32)))
+        return Store(self.counts, used, self.counts[used] + 1)
 
     def run(self, *used: Expr) -> Stmt:
         """Turn a count into a place, when those before it have been."""
         begun = Store(self.mine, (), self.counts[used])
-        more = Store(self.total, (), call("add", self.total[()], self.mine[()]))
+        more = Store(self.total, (), self.total[()] + self.mine[()])
         return Seq((begun, Store(self.counts, used, self.total[()]), more))
 
     def put(self, turn: int, row: Expr, item: Item, at: tuple[Expr, ...], used: tuple[Expr, ...]) -> Stmt:

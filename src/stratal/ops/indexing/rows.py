@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from stratal.base.dims import as_int, product
-from stratal.loops.expr import Buffer, Const, Expr, Var, call, index_const
+from stratal.loops.expr import Buffer, Expr, Var
 from stratal.loops.index import add, less, mul, sub, unflatten
-from stratal.loops.stmt import For, If, Seq, Stmt, Store
+from stratal.loops.stmt import For, Seq, Stmt, Store, guarded
 from stratal.ops.indexing.items import Item, Items
 
 HELD = 1 << 15  # elements of a row that a thread works on alone, in its own cache
@@ -48,7 +48,7 @@ class Rows:
             stores = self.put(row, to, self.items.place(item))
         else:
             stores = Store(self.outs[0], self.at(row, sub(to, self.start)), self.items.element(item))
-        late = guarded(call("ge", to, index_const(self.start)), stores) if self.start else stores
+        late = guarded(to >= self.start, stores) if self.start else stores
         return late if self.stop == self.length else guarded(less(to, self.stop), late)
 
     def put(self, row: Expr, to: Expr, place: Expr) -> Stmt:
@@ -63,11 +63,6 @@ class Rows:
         chunk, turn = Var("chunk", -(-blocks // each)), Var("block", each)
         block = add(mul(chunk, each), turn)
         return For(chunk, For(turn, guarded(less(block, blocks), body(mul(block, together)))), "parallel")
-
-
-def guarded(condition: Expr, stmt: Stmt) -> Stmt:
-    """Return a statement that runs where a condition holds, which may be known to."""
-    return stmt if isinstance(condition, Const) else If(condition, stmt)
 
 
 def every(count: int, store: Callable[[Expr], Store]) -> Stmt:

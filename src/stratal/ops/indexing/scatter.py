@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,15 +15,16 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.expr import Buffer, Expr
 from stratal.loops.index import unflatten
-from stratal.ops.families import over_rows, refuse_host_only, with_axis
+from stratal.ops.families import RowWise, or_zeros, with_axis
 from stratal.ops.indexing import family
 from stratal.ops.indexing.scatter_kernels import LONG_SLICE, Place, scatter_body, slices_body
 
 
-class Scattering(Op):
+@dataclass(frozen=True, repr=False)
+class Scattering(RowWise):
     """What scatter and scatter_along share: the derivative rules, in terms of the matching gather.
 
     add: every update gets the cotangent of its place. set: only the last writer of a place does, and `x` none
@@ -32,15 +35,17 @@ class Scattering(Op):
     kind: str
     axis: int
     arity = 3
+    gather: ClassVar[str]  # the op that reads what this one writes
+    cases: ClassVar[tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...]]
+    """Of samples: the shape of x, the axis, and the sizes that updates have in its place."""
 
     def read(self, b: Builder, x: Node, index: Node) -> Node:
         """Return what stands at the places the updates go to."""
-        raise NotImplementedError
+        return b.op(self.gather, x, index, axis=self.axis)
 
     def write(self, b: Builder, kind: str, x: Node, index: Node, updates: Node) -> Node:
         """Return this op of another kind."""
-        result: Node = b.op(self.name, x, index, updates, kind=kind, axis=self.axis)
-        return result
+        return b.op(self.name, x, index, updates, kind=kind, axis=self.axis)
 
     def last_writers(self, b: Builder, x: Node, index: Node, updates: Node) -> Node:
         """Return which updates stand in the result of a set: scatter their numbers and read them back."""
@@ -50,8 +55,7 @@ class Scattering(Op):
             axes=self.index_axes(index.aval),
         )
         places = b.full(x.aval.with_dtype(int64), -1)
-        last: Node = b.eq(self.read(b, self.write(b, "set", places, index, number), index), number)
-        return last
+        return b.eq(self.read(b, self.write(b, "set", places, index, number), index), number)
 
     def index_axes(self, index: TensorType) -> tuple[int, ...]:
         """Return the axes of the updates that the axes of the indices are."""
@@ -98,13 +102,22 @@ class Scattering(Op):
         return [b.mul(ct, mine), None, b.mul(at, theirs)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        x, index, updates = inputs
-        dx = b.like(x, 0) if tangents[0] is None else tangents[0]
-        du = b.like(updates, 0) if tangents[2] is None else tangents[2]
+        index = inputs[1]
+        dx, _, du = or_zeros(b, tangents, inputs)
         if self.kind in ("add", "set"):
             return self.write(b, self.kind, dx, index, du)
         mine, theirs = (self.others if self.kind == "mul" else self.shares)(b, out, *inputs)
         return self.write(b, "add", b.mul(dx, mine), index, b.mul(du, theirs))
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for kind in family.KINDS:
+            for dtype, integer in ((float32, int64), (float64, int32), (int64, int64), (bfloat16, int64)):
+                for shape, axis, sizes in cls.cases:
+                    updates = (*shape[:axis], *sizes, *shape[axis + 1 :])
+                    index = sizes if cls.gather == "gather" else updates
+                    types = (TensorType(dtype, shape), TensorType(integer, index), TensorType(dtype, updates))
+                    yield Sample(cls(kind, axis), types, draw=family.draw(types, shape[axis]))
 
 
 @record
@@ -115,8 +128,11 @@ class Scatter(Scattering):
     Shapes: x [a..., n, c...], indices [i...], updates [a..., i..., c...] -> as x. Indices lie in [0, n).
     """
 
-    kind: str
-    axis: int
+    gather = "gather"
+    cases = (
+        ((5,), 0, ()), ((5, 3), 0, (4,)), ((2, 5), 1, (2, 3)), ((2, 4, 3), 1, (6,)), ((1, 1), 0, (1,)),
+        ((3, 2), 0, (0,)), ((3, 0), 0, (2,)), ((4, 64), 0, (7,)),
+    )  # fmt: skip
 
     def infer(self, *types: TensorType) -> TensorType:
         x, index, updates = types
@@ -135,15 +151,10 @@ class Scatter(Scattering):
         family.combine_at(self.kind, np.moveaxis(out, self.axis, 0), where, np.moveaxis(flat, self.axis, 0))
         return out
 
-    def read(self, b: Builder, x: Node, index: Node) -> Node:
-        result: Node = b.gather(x, index, axis=self.axis)
-        return result
-
     def index_axes(self, index: TensorType) -> tuple[int, ...]:
         return tuple(range(self.axis, self.axis + index.ndim))
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         x, index, _ = types
         count = as_int(product(index.shape))
         if self.kind == "set" and count and x.nbytes and product(x.ints[self.axis + 1 :]) >= LONG_SLICE:
@@ -163,19 +174,6 @@ class Scatter(Scattering):
         flat = family.along_slices(b, index, x, self.axis + 1)
         rows = b.reshape(updates, shape=flat.shape)
         return b.op("scatter_along", x, flat, rows, kind=self.kind, axis=self.axis + 1)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        for kind in family.KINDS:
-            for dtype, integer in ((float32, int64), (float64, int32), (int64, int64), (bfloat16, int64)):
-                for shape, axis, index in (
-                    ((5,), 0, ()), ((5, 3), 0, (4,)), ((2, 5), 1, (2, 3)), ((2, 4, 3), 1, (6,)),
-                    ((1, 1), 0, (1,)),
-                    ((3, 2), 0, (0,)), ((3, 0), 0, (2,)), ((4, 64), 0, (7,)),
-                ):  # fmt: skip
-                    updates = (*shape[:axis], *index, *shape[axis + 1 :])
-                    types = (TensorType(dtype, shape), TensorType(integer, index), TensorType(dtype, updates))
-                    yield Sample(cls(kind, axis), types, draw=family.draw(types, shape[axis]))
 
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
@@ -198,9 +196,12 @@ class ScatterAlong(Scattering):
     k, as scatter does. Indices lie in [0, n).
     """
 
-    kind: str
-    axis: int
     name = "scatter_along"
+    gather = "gather_along"
+    cases = (
+        ((5,), 0, (3,)), ((5, 3), 0, (4,)), ((2, 5), 1, (1,)), ((2, 4, 3), 1, (6,)), ((1, 1), 0, (1,)),
+        ((3, 2), 0, (0,)), ((0, 2), 1, (2,)), ((4, 64), 0, (7,)),
+    )  # fmt: skip
 
     def infer(self, *types: TensorType) -> TensorType:
         x, index, updates = types
@@ -223,44 +224,19 @@ class ScatterAlong(Scattering):
         family.combine_at(self.kind, out, rows, np.moveaxis(updates, self.axis, 0).ravel())
         return out
 
-    def read(self, b: Builder, x: Node, index: Node) -> Node:
-        result: Node = b.gather_along(x, index, axis=self.axis)
-        return result
-
     def index_axes(self, index: TensorType) -> tuple[int, ...]:
         return tuple(range(index.ndim))
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-
         def update(place: Place, indices: Buffer, updates: Buffer) -> tuple[Expr, Expr]:
             at = (*place.before, place.update, *place.after)
             return family.as_index(indices[at]), updates[at]
 
         return scatter_body(self.name, self.kind, self.axis, types[0], types[1].ints[self.axis], update)
 
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        for kind in family.KINDS:
-            for dtype, integer in ((float32, int64), (float64, int32), (int64, int64), (bfloat16, int64)):
-                for shape, axis, count in (
-                    ((5,), 0, 3), ((5, 3), 0, 4), ((2, 5), 1, 1), ((2, 4, 3), 1, 6),
-                    ((1, 1), 0, 1),                    ((3, 2), 0, 0), ((0, 2), 1, 2), ((4, 64), 0, 7),
-                ):  # fmt: skip
-                    index = (*shape[:axis], count, *shape[axis + 1 :])
-                    types = (TensorType(dtype, shape), TensorType(integer, index), TensorType(dtype, index))
-                    yield Sample(cls(kind, axis), types, draw=family.draw(types, shape[axis]))
-
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
-        x, index, updates = (
-            TensorType(float32, (5, 3)),
-            TensorType(int64, (4, 3)),
-            TensorType(float32, (4, 3)),
-        )
+        x, index, updates = (TensorType(d, (n, 3)) for d, n in ((float32, 5), (int64, 4), (float32, 4)))
         yield Reject(cls("add", 2), (x, index, updates), "axis")
         yield Reject(cls("mod", 0), (x, index, updates), "kind")
         yield Reject(cls("add", 0), (x, updates, updates), "integers")

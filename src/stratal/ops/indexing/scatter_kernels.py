@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from stratal.base.dims import as_int, product
 from stratal.base.dtypes import int64
 from stratal.base.types import TensorType
-from stratal.loops.compute import Check, LoopBody, Stage
-from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Expr, Var, call, index_const
+from stratal.loops.compute import LoopBody, Stage, fresh_axes
+from stratal.loops.expr import Buffer, Expr, Var, index_const
 from stratal.loops.index import add, less, mul, unflatten
-from stratal.loops.stmt import For, If, Seq, Stmt, Store, substitute_stmt
+from stratal.loops.stmt import For, If, Seq, Stmt, Store, guarded, substitute_stmt
 from stratal.ops.indexing import family
-from stratal.ops.indexing.rows import guarded
 
 _BLOCKS = (128, 64, 32, 16)  # widths a scatter's trailing axes are cut into, so that chunks run in parallel
 _ANY_BLOCKS = range(250, 49, -1)  # the same, where none of those divides them
@@ -68,7 +66,7 @@ def scatter_body(name: str, kind: str, axis: int, x: TensorType, count: int, upd
         copy = For(place.row, copy, "parallel" if place.block == 1 else "serial")
         return _dealt(place.chunk, Seq((copy, write)))
 
-    return LoopBody(build, _checks(name, axis, x))
+    return LoopBody(build, (family.check(name, 1, x.ints[axis]),))
 
 
 def _dealt(var: Var, stmt: Stmt) -> Stmt:
@@ -117,14 +115,10 @@ def slices_body(name: str, axis: int, x: TensorType, index: TensorType) -> LoopB
         given = updates[(*before, *unflatten(who, index.ints), *after)]
         here = (*before, row, *after)
         one = If(
-            call("ge", who, index_const(0)),
+            who >= 0,
             For(lane, Store(out, here, given), "parallel"),
             For(lane, Store(out, here, source[here]), "parallel"),
         )
         return _dealt(slice_, one)
 
-    return LoopBody(build, _checks(name, axis, x))
-
-
-def _checks(name: str, axis: int, x: TensorType) -> tuple[Check, ...]:
-    return (Check(1, x.ints[axis], family.message(name, x.ints[axis])),)
+    return LoopBody(build, (family.check(name, 1, x.ints[axis]),))

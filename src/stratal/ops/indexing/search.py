@@ -7,24 +7,22 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim, as_int, known_equal, product, upper_bound
+from stratal.base.dims import as_int, known_equal, product, upper_bound
 from stratal.base.dtypes import complex64, float32, float64, int64, uint8
 from stratal.base.errors import ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
-from stratal.graph.builder import Builder
-from stratal.graph.node import Node
-from stratal.graph.op import Array, Draw, Op, Reject, Sample, record
+from stratal.graph.op import Array, Draw, Reject, Sample, record
 from stratal.loops import math
 from stratal.loops.compute import LoopBody
 from stratal.loops.expr import Buffer, Expr, Var, call, cast, index_const
 from stratal.loops.index import unflatten
 from stratal.loops.stmt import For, Seq, Stmt, Store
-from stratal.ops.families import check_kind, over_rows, refuse_host_only
+from stratal.ops.families import RowWise, check_kind, widened
 
 
 @record
-class SearchSorted(Op):
+class SearchSorted(RowWise):
     """How many elements of a sorted row lie before each value: those less, with `right` also equal ones.
 
     Shapes: edges [b..., n] sorted along n, x [b..., m] -> int64 [b..., m]. NaN comes after all numbers.
@@ -48,9 +46,7 @@ class SearchSorted(Op):
         return x.with_dtype(int64)
 
     def ref(self, *arrays: Array) -> Array:
-        edges, x = (
-            a.astype(np.float32) if a.dtype.itemsize == 2 and a.dtype.kind in "fV" else a for a in arrays
-        )
+        edges, x = map(widened, arrays)
         out = np.empty(x.shape, np.int64)
         for row in np.ndindex(x.shape[:-1]):
             out[row] = np.searchsorted(edges[row], x[row], "right" if self.right else "left")
@@ -58,7 +54,6 @@ class SearchSorted(Op):
 
     def lower(self, *types: TensorType) -> Lowered:
         """Halve the range that may hold the place, as often as its size asks, for every value on its own."""
-        refuse_host_only(self, types)
         edges_type, x_type = types
         length, outer = edges_type.ints[-1], x_type.ints[:-1]
         compute = x_type.dtype.compute
@@ -70,11 +65,11 @@ class SearchSorted(Op):
             value = cast(x[(*at, lane)], compute)
             place: Expr = index_const(0)
             for step in _halves(length):
-                moved = call("add", place, index_const(step))
-                last = call("sub", call("min", moved, index_const(length)), index_const(1))
+                moved = place + step
+                last = call("min", moved, index_const(length)) - 1
                 before = self._before(cast(edges[(*at, last)], compute), value)
-                fits = call("le", moved, index_const(length))
-                place = call("select", call("and", fits, before), moved, place)
+                fits = moved <= length
+                place = call("select", fits & before, moved, place)
             return For(row, Seq((For(lane, Store(outs[0], (*at, lane), place), "parallel"),)), "parallel")
 
         return LoopBody(build)
@@ -85,27 +80,19 @@ class SearchSorted(Op):
             return found
         after_numbers = math.isnan(value)
         if not self.right:
-            after_numbers = call("and", after_numbers, call("eq", edge, edge))
-        return call("or", found, after_numbers)
+            after_numbers = after_numbers & call("eq", edge, edge)
+        return found | after_numbers
 
     def cost(self, *types: TensorType) -> Cost:
         one = super().cost(*types)
         return one._replace(flops=one.flops * 4 * max(upper_bound(types[0].shape[-1]), 2).bit_length())
 
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
-
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for dtype in (float32, float64, int64, uint8):
             for edges, x in (
-                ((5,), (7,)),
-                ((1,), (3,)),
-                ((0,), (4,)),
-                ((8,), (0,)),
-                ((2, 9), (2, 4)),
-                ((33,), (65,)),
-            ):
+                ((5,), (7,)), ((1,), (3,)), ((0,), (4,)), ((8,), (0,)), ((2, 9), (2, 4)), ((33,), (65,)),
+            ):  # fmt: skip
                 types = (TensorType(dtype, edges), TensorType(dtype, x))
                 for right in (False, True):
                     yield Sample(cls(right), types, draw=_draw(types), smooth=False)

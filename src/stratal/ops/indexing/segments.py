@@ -19,12 +19,10 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.op import Array, Draw, Op, Reject, Sample, record
-from stratal.loops.compute import Check, Compute, LoopBody, Stage, arguments
-from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Const, Var, call, cast, const, guard
+from stratal.loops.compute import Compute, LoopBody, Stage, arguments, fresh_axes
+from stratal.loops.expr import Buffer, Var, call, cast, const, guard
 from stratal.loops.index import add, as_expr, less, mul
-from stratal.loops.stmt import For, If, Seq, Stmt, Store
-from stratal.ops.families import refuse_host_only
+from stratal.loops.stmt import For, Seq, Stmt, Store, guarded
 from stratal.ops.indexing import family
 
 MOST = (1 << 31) - 2  # rows and indices that int32 numbers
@@ -69,8 +67,7 @@ class Segments(Op):
         return rows, starts, *(x[order] for x in carried)
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        return LoopBody(_counting_sort, (Check(0, self.size, family.message("scatter", self.size)),))
+        return LoopBody(_counting_sort, (family.check("scatter", 0, self.size),))
 
     def cost(self, *types: TensorType) -> Cost:
         """Two passes over the indices, one over the rows."""
@@ -112,23 +109,22 @@ def _counting_sort(args: Sequence[Buffer], outs: Sequence[Buffer]) -> list[Stage
     parts = num_parts(count, size)
     share = -(-count // parts)
     counts = Buffer("counts", int32, (parts, size))
-    one, end = const(1, int32), const(-1, int32)
+    end = const(-1, int32)
     part, row, i = Var("part", parts), Var("row", size), Var("i", share)
     place = add(mul(part, share), i)
     at = family.as_index(index[place,])
     used = (part, at)
 
     def each(stmt: Stmt) -> Stmt:
-        inside = less(place, count)
-        return For(i, stmt if isinstance(inside, Const) else If(inside, stmt))
+        return For(i, guarded(less(place, count), stmt))
 
     clear = For(row, Store(counts, (part, row), const(0, int32)), "parallel")
-    counted = each(Store(counts, used, call("add", counts[used], one)))
+    counted = each(Store(counts, used, counts[used] + 1))
     to = family.as_index(counts[used])
     put: list[Stmt] = [
         Store(rows, (add(to, 1),), cast(at, int32)),
         *(Store(there, (to,), here[place,]) for here, there in zip(carried, along, strict=True)),
-        Store(counts, used, call("add", counts[used], one)),
+        Store(counts, used, counts[used] + 1),
     ]
     ends: list[Stmt] = [Store(rows, (as_expr(k),), end) for k in (0, count + 1)]
     return [
@@ -146,7 +142,7 @@ def _running(counts: Buffer, starts: Buffer, ends: Sequence[Stmt]) -> Stage:
     of_part: list[Stmt] = [
         Store(mine, (), counts[part, row]),
         Store(counts, (part, row), total[()]),
-        Store(total, (), call("add", total[()], mine[()])),
+        Store(total, (), total[()] + mine[()]),
     ]
     of_row = Seq((Store(starts, (row,), total[()]), For(part, Seq(of_part), "unroll")))
     last = Store(starts, (as_expr(size),), total[()])
@@ -188,7 +184,6 @@ class SegmentSum(Op):
         return out
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         args = arguments(*types)
         x, rows, _, *order = args
         row, *inner = fresh_axes(self.infer(*types).ints)

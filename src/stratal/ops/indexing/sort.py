@@ -8,26 +8,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim, upper_bound
+from stratal.base.dims import upper_bound
 from stratal.base.dtypes import bfloat16, bool_, complex64, float32, float64, int64, uint8
 from stratal.base.errors import AttributeValueError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import LoopBody, Stage
 from stratal.loops.expr import Buffer
 from stratal.loops.stmt import Seq, Stmt
-from stratal.ops.families import check_kind, over_rows, refuse_host_only
+from stratal.ops.families import RowWise, check_kind
 from stratal.ops.indexing import best, family, network, nth, radix
-from stratal.ops.indexing.items import Items
-from stratal.ops.indexing.keys import keys_of
+from stratal.ops.indexing.items import Items, keys_of
 from stratal.ops.indexing.rows import HELD, Rows
 
 
 def _loops(
-    x: Buffer, outs: Sequence[Buffer], axis: int, descending: bool, start: int = 0
+    x: Buffer, outs: Sequence[Buffer], axis: int, descending: bool, start: int
 ) -> Sequence[Stage] | Stmt:
     """Return the loops that put part of the order of each row into `outs`: values and, of two, places."""
     rows = Rows(x, outs, axis, Items(x.dtype, descending, placed=len(outs) > 1), start)
@@ -42,31 +41,41 @@ def _loops(
     return radix.in_parts(rows) if rows.length > HELD else radix.by_digits(rows)
 
 
-def _order(x: Array, axis: int, descending: bool) -> Array:
-    """Return the places of elements along an axis in order, stable."""
-    return np.argsort(keys_of(x, descending), axis=axis, kind="stable").astype(np.int64, copy=False)
+class Ordering(RowWise):
+    """What ops share that put elements along an axis in order, as real numbers or truth values."""
+
+    axis: int
+    descending: bool
+    start: int = 0
+    arity = 1
+
+    def check(self, x: TensorType) -> None:
+        check_kind(self.name, x.dtype, "buif")
+        family.check_axis(self.name, x, self.axis)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return LoopBody(lambda args, outs: _loops(args[0], outs, self.axis, self.descending, self.start))
+
+    def order(self, x: Array) -> Array:
+        """Return the places of elements along the axis in order, stable."""
+        found = np.argsort(keys_of(x, self.descending), axis=self.axis, kind="stable")
+        return found.astype(np.int64, copy=False)
 
 
 @record
-class Sort(Op):
+class Sort(Ordering):
     """The elements along `axis` in order and the int64 indices they came from; stable, NaN greatest."""
 
     axis: int
     descending: bool = False
-    arity = 1
 
     def infer(self, *types: TensorType) -> TupleType:
         x = types[0]
-        check_kind(self.name, x.dtype, "buif")
-        family.check_axis(self.name, x, self.axis)
+        self.check(x)
         return TupleType((x, x.with_dtype(int64)))
 
-    def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        return LoopBody(lambda args, outs: _loops(args[0], outs, self.axis, self.descending))
-
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        order = _order(arrays[0], self.axis, self.descending)
+        order = self.order(arrays[0])
         return np.take_along_axis(arrays[0], order, axis=self.axis), order
 
     def vjp(self, b: Builder, ct: Sequence[Node | None], out: Node, *inputs: Node) -> Sequence[Node | None]:
@@ -76,8 +85,6 @@ class Sort(Op):
         return [b.scatter_along(b.like(x, 0), order, ct[0], kind="set", axis=self.axis)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> list[Node | None]:
-        if tangents[0] is None:
-            return [None, None]
         return [b.gather_along(tangents[0], b.item(out, 1), axis=self.axis), None]
 
     def cost(self, *types: TensorType) -> Cost:
@@ -85,9 +92,6 @@ class Sort(Op):
         x = types[0]
         rounds = math.log2(max(upper_bound(x.shape[self.axis]), 2))
         return Cost(upper_bound(x.size) * rounds, float(x.nbytes), float(x.nbytes + upper_bound(x.size) * 8))
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -106,25 +110,19 @@ class Sort(Op):
 
 
 @record
-class SortValues(Op):
+class SortValues(Ordering):
     """The elements along `axis` in order, without where they came from: NaN is the greatest."""
 
     axis: int
     descending: bool = False
     name = "sort_values"
-    arity = 1
 
     def infer(self, *types: TensorType) -> TensorType:
-        check_kind(self.name, types[0].dtype, "buif")
-        family.check_axis(self.name, types[0], self.axis)
+        self.check(types[0])
         return types[0]
 
-    def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        return LoopBody(lambda args, outs: _loops(args[0], outs, self.axis, self.descending))
-
     def ref(self, *arrays: Array) -> Array:
-        return np.take_along_axis(arrays[0], _order(arrays[0], self.axis, self.descending), axis=self.axis)
+        return np.take_along_axis(arrays[0], self.order(arrays[0]), axis=self.axis)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
@@ -133,14 +131,10 @@ class SortValues(Op):
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         order = b.item(b.op("sort", inputs[0], **self.attributes), 1)
-        tangent: Node = b.gather_along(tangents[0], order, axis=self.axis)
-        return tangent
+        return b.gather_along(tangents[0], order, axis=self.axis)
 
     def cost(self, *types: TensorType) -> Cost:
         return Sort(self.axis, self.descending).cost(*types)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -154,19 +148,17 @@ class SortValues(Op):
 
 
 @record
-class Top(Op):
+class Top(Ordering):
     """Elements `start` to `count` in order along `axis`, and the int64 indices they came from."""
 
     axis: int
     count: int
     descending: bool = True
     start: int = 0
-    arity = 1
 
     def infer(self, *types: TensorType) -> TupleType:
         whole = types[0]
-        check_kind(self.name, whole.dtype, "buif")
-        family.check_axis(self.name, whole, self.axis)
+        self.check(whole)
         size = whole.shape[self.axis]
         if not 0 <= self.start <= self.count or (isinstance(size, int) and self.count > size):
             got = f"{self.start} to {self.count} of {whole}"
@@ -175,12 +167,8 @@ class Top(Op):
         found = whole.with_shape((*whole.shape[: self.axis], number, *whole.shape[self.axis + 1 :]))
         return TupleType((found, found.with_dtype(int64)))
 
-    def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        return LoopBody(lambda args, outs: _loops(args[0], outs, self.axis, self.descending, self.start))
-
     def ref(self, *arrays: Array) -> tuple[Array, Array]:
-        order = _order(arrays[0], self.axis, self.descending)
+        order = self.order(arrays[0])
         order = np.take(order, range(self.start, self.count), axis=self.axis)
         return np.take_along_axis(arrays[0], order, axis=self.axis), order
 
@@ -197,9 +185,6 @@ class Top(Op):
         return Cost(
             size + kept * math.log2(max(self.count, 2)), float(x.nbytes), kept * (x.dtype.itemsize + 8)
         )
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -32,11 +32,6 @@ def _turned(a: Array) -> Array:
     return a.swapaxes(-1, -2).copy()
 
 
-def _own(a: Array) -> Array:
-    """Return a copy of matrices as they lie."""
-    return a.copy()
-
-
 def _lower(m: int, n: int) -> Array:
     """Return what lies on and below the diagonal; small masks are kept."""
     return _kept_lower(m, n) if m * n <= 1 << 16 else np.tri(m, n, dtype=bool)
@@ -89,7 +84,7 @@ def _eliminated(a: Array) -> tuple[Array, Array]:
 
     NumPy reduces a first axis in vectors, a short last one element by element.
     """
-    packed, count, n = _own(a), _count(a), a.shape[-1]
+    packed, count, n = a.copy(), _count(a), a.shape[-1]
     pivots = np.empty((count, n), np.int64)
     call("getrf", a, count if n else 0, n, n, packed, n, pivots)
     exchanged = pivots.T.copy() != np.arange(1, n + 1)[:, None]
@@ -132,24 +127,10 @@ def solve_triangular(a: Array, b: Array, lower: bool, unit: bool) -> Array:
     if not b.size:
         return np.array(b)
     n, k = b.shape[-2:]
-    a, x, one = np.ascontiguousarray(a), _own(b), np.ones((_count(a), 1), a.dtype)
+    a, x, one = np.ascontiguousarray(a), b.copy(), np.ones((_count(a), 1), a.dtype)
     # to LAPACK it is X^T A^T = B^T; this routine of BLAS tells nothing
-    call(
-        "trsm",
-        a,
-        _count(a),
-        b"R",
-        b"U" if lower else b"L",
-        b"N",
-        b"U" if unit else b"N",
-        k,
-        n,
-        one,
-        a,
-        n,
-        x,
-        k,
-    )
+    triangle, diagonal = b"U" if lower else b"L", b"U" if unit else b"N"
+    call("trsm", a, _count(a), b"R", triangle, b"N", diagonal, k, n, one, a, n, x, k)
     return x
 
 
@@ -188,7 +169,7 @@ def qr(a: Array, complete: bool) -> tuple[Array, Array]:
 def _hermitian(a: Array, job: bytes) -> tuple[Array, Array]:
     _finite(a)
     n, count = a.shape[-1], _count(a) if a.size else 0
-    vectors, values = _own(a), np.empty(a.shape[:-1], _real(a))
+    vectors, values = a.copy(), np.empty(a.shape[:-1], _real(a))
     whole = a.dtype.kind == "c"
     name, extra = ("heevd", (Work(_REAL[a.dtype.char]), LENGTH)) if whole else ("syevd", ())
     told = call(name, a, count, job, b"U", n, vectors, n, values, Work(a.dtype.char), LENGTH, *extra,
@@ -259,7 +240,7 @@ def _singular(a: Array, job: bytes) -> tuple[Array, Array, Array]:
     if a.dtype.kind == "c":
         most = max(m, n)
         extra = (Work(_REAL[a.dtype.char], max(5 * k * k + 7 * k, 2 * most * k + 2 * k * k + k)),)
-    told = call("gesdd", a, count, job, n, m, _own(a), n, values, vh, max(1, vh.shape[-1]), u, max(1, left),
+    told = call("gesdd", a, count, job, n, m, a.copy(), n, values, vh, max(1, vh.shape[-1]), u, max(1, left),
                 Work(a.dtype.char), LENGTH, *extra, Work("q", 8 * k))  # fmt: skip
     _succeed(told, a)
     return u, values, vh

@@ -7,7 +7,6 @@ triangular solve (`blocked`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,18 +21,12 @@ def _each_accepted(function: Callable[..., Any], a: Array, *others: Any, **optio
     try:
         return function(a, *others, **options)
     except np.linalg.LinAlgError:
-        raise Refused(_first_refused(function, a, others, options)) from None
-
-
-def _first_refused(
-    function: Callable[..., Any], a: Array, others: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[int, ...]:
-    for place in product(*map(range, a.shape[:-2])):
-        try:
-            function(a[place], *(other[place] for other in others), **options)
-        except np.linalg.LinAlgError:
-            return place
-    return ()
+        for place in np.ndindex(a.shape[:-2]):
+            try:
+                function(a[place], *(other[place] for other in others), **options)
+            except np.linalg.LinAlgError:
+                raise Refused(place) from None
+        raise Refused(()) from None
 
 
 def lu(a: Array) -> tuple[Array, Array]:

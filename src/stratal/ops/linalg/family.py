@@ -4,37 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import numpy as np
 
 from stratal.base.cost import Cost
 from stratal.base.dims import Dim, known_equal, upper_bound
-from stratal.base.dtypes import DType, as_dtype, complex64, complex128, float32, float64
+from stratal.base.dtypes import DType, as_dtype, complex64, complex128, float16, float32, float64
 from stratal.base.errors import DTypeError, LinAlgError, ShapeError
-from stratal.base.types import TensorType
-from stratal.graph.builder import Builder
-from stratal.graph.node import Node
-from stratal.graph.op import Array, Draw, Op, Sample
-from stratal.ops.families import REAL_OF, over_rows
+from stratal.base.types import TensorType, Type
+from stratal.graph.op import Array, Draw, Reject, Sample
+from stratal.ops.families import RowWise
 
 DTYPES = (float64, float32, complex128, complex64)
-COMPLEX_OF = {float32: complex64, float64: complex128}
+SQUARE = ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2))
+ANY_SHAPE = ((3, 3), (4, 2), (2, 4), (2, 2, 2), (1, 1), (0, 2), (0, 0), (0, 2, 2))
 NO_CONVERGENCE = "the iteration did not converge"
 
 
-def real_of(dtype: DType) -> DType:
-    """Return the dtype of the parts of a number."""
-    return REAL_OF.get(dtype, dtype)
-
-
-class OnMatrices(Op):
+class OnMatrices(RowWise):
     """Works on each matrix of a stack, whose leading axes all operands share. What may fail is not folded."""
 
     foldable = False
     not_lowered = "LAPACK factorises matrices, as a host call"
+    work: ClassVar[float]  # operations on a matrix of the first operand, in m n min(m, n)
+    is_square: ClassVar[bool] = False  # takes one stack of square matrices
+    shapes: ClassVar[Sequence[tuple[int, ...]]]  # of samples
+    spread: ClassVar[float] = 1.0  # of singular values of samples; see draw_matrices
+    positive: ClassVar[bool] = False  # whether samples are positive definite
 
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
+    def infer(self, *types: TensorType) -> Type:
+        (check_square if self.is_square else check_matrix)(self.name, *types)
+        return types[0]
+
+    def cost(self, *types: TensorType) -> Cost:
+        return cubic(types, self.work)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for dtype in DTYPES:
+            for shape in cls.shapes:
+                types = types_of(dtype, shape)
+                draw = draw_matrices(types, spread=cls.spread, positive=cls.positive)
+                yield Sample(cls(), types, draw=draw)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls(), types_of(float32, (3,)), "two axes")
+        yield Reject(cls(), types_of(float16, (3, 3)), "takes")
+        if cls.is_square:
+            yield Reject(cls(), types_of(float32, (2, 3)), "square")
 
 
 # -- types ---------------------------------------------------------------------------------------------------
@@ -129,14 +148,6 @@ def draw_matrices(types: Sequence[TensorType], *, spread: float = 1.0, positive:
         return arrays
 
     return draw
-
-
-def square_samples(op: Op) -> Iterable[Sample]:
-    """Yield calls of an op of one stack of square matrices, small ones and one of many factors."""
-    for dtype in DTYPES:
-        for shape in ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2), (20, 20)):
-            types = types_of(dtype, shape)
-            yield Sample(op, types, draw=draw_matrices(types, spread=0.2))
 
 
 def _random(rng: np.random.Generator, t: TensorType) -> Array:

@@ -75,14 +75,10 @@ def _solves(solve: Any) -> bool:
     return x.tolist() == [1.0, 1.0] and pivots.tolist() == [2, 2] and sizes[2] == 0
 
 
-_kept: list[_Library | None] = []
-
-
+@lru_cache(maxsize=1)
 def library() -> _Library | None:
     """Return the library, None where there is none: NumPy's functions then do its work (`by_numpy`)."""
-    if not _kept:
-        _kept.append(_opened())
-    return _kept[0]
+    return _opened()
 
 
 def call(name: str, a: Array, count: int, *given: Given) -> Array:

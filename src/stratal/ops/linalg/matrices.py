@@ -8,13 +8,14 @@ from stratal.base.dims import Dim, Shape
 from stratal.base.dtypes import DType, int64
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
+from stratal.ops.families import cast_to
+from stratal.ops.families import total as total
 
 
 def transposed(b: Builder, x: Node) -> Node:
     """Return the transpose of matrices."""
     last = x.aval.ndim - 1
-    result: Node = b.permute(x, perm=(*range(last - 1), last, last - 1))
-    return result
+    return b.permute(x, perm=(*range(last - 1), last, last - 1))
 
 
 def conjugate(b: Builder, x: Node) -> Node:
@@ -32,12 +33,6 @@ def times(b: Builder, *factors: Node) -> Node:
     return reduce(b.matmul, factors)
 
 
-def total(b: Builder, *terms: Node | None) -> Node | None:
-    """Return the sum of what there is."""
-    found = [t for t in terms if t is not None]
-    return reduce(b.add, found) if found else None
-
-
 def real(b: Builder, x: Node) -> Node:
     """Return the real part; a real node as it is."""
     return b.op("real", x) if x.dtype.is_complex else x
@@ -45,8 +40,7 @@ def real(b: Builder, x: Node) -> Node:
 
 def cast(b: Builder, x: Node, dtype: DType) -> Node:
     """Return `x` in `dtype`; complex to real keeps the real part."""
-    x = x if dtype.is_complex else real(b, x)
-    return x if x.dtype is dtype else b.op("cast", x, dtype=dtype)
+    return cast_to(b, x if dtype.is_complex else real(b, x), dtype)
 
 
 def _order(b: Builder, x: Node, comparison: str) -> Node:

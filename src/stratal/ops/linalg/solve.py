@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class System(family.OnMatrices):
         family.check_system(self.name, *types)
         return types[1]
 
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
+    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Any:
         if mapped[0]:
             return super().batch(b, size, mapped, *inputs)
         a, x = inputs

@@ -11,28 +11,46 @@ The gradient makes P again from lse (Dao et al., "FlashAttention", 2022), so not
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim, known_equal, upper_bound
+from stratal.base.dims import known_equal, upper_bound
 from stratal.base.dtypes import bool_, float32, float64, int64
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Nest
-from stratal.ops.families import over_rows
+from stratal.ops.families import RowWise, or_zeros, total
 
 
-class _Attention(Op):
+@dataclass(frozen=True, repr=False)
+class _Attention(RowWise):
     """What both ops share: the shapes of q, k, v and mask, and the weights P."""
 
     causal: bool
     scale: float
+    products: ClassVar[int]  # of matrices, half of each where causal
+
+    def lower(self, *types: TensorType) -> Lowered:
+        return Nest("attention")
+
+    def host_reason(self, *types: TensorType) -> str:
+        if types[0].dtype is not float32:
+            return "attention is scheduled for float32 alone"
+        return "attention of nothing" if any(n == 0 for t in types for n in t.ints) else ""
+
+    def cost(self, *types: TensorType) -> Cost:
+        q, k, v = types[:3]
+        d, e = upper_bound(q.shape[-1]), upper_bound(v.shape[-1])
+        area = upper_bound(q.size) // max(1, d) * upper_bound(k.shape[-2])
+        flops = self.products * area * (d + e) * (0.5 if self.causal else 1)
+        return super().cost(*types)._replace(flops=float(flops))
 
     def _check(self, q: TensorType, k: TensorType, v: TensorType, mask: Sequence[TensorType]) -> None:
         if q.dtype not in (float32, float64) or {k.dtype, v.dtype} != {q.dtype}:
@@ -63,13 +81,11 @@ class _Attention(Op):
             top = np.max(s, axis=-1, initial=-np.inf)
             with np.errstate(invalid="ignore", divide="ignore"):
                 top = np.where(np.isneginf(top), 0.0, top)
-                lse = top + np.log(np.exp(s - top[..., None]).sum(-1))
+                total = np.exp(s - top[..., None]).sum(-1)
+                lse = top + np.log(np.where(total == 0, 1.0, total))
         with np.errstate(invalid="ignore"):
             p = np.exp(s - lse.astype(np.float64)[..., None])
         return p, lse
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs)
 
     def _p(self, b: Builder, q: Node, k: Node, lse: Node, mask: Sequence[Node]) -> Node:
         """Return P as a value of its own: derivatives of higher order hold it."""
@@ -78,7 +94,7 @@ class _Attention(Op):
             mask = (*mask, lower_triangle(b, s))
         for m in mask:
             s = hidden(b, s, m)
-        return b.op("exp", b.op("sub", s, _column(b, lse, s)))
+        return b.exp(b.sub(s, _column(b, lse, s)))
 
 
 def lower_triangle(b: Builder, scores: Node) -> Node:
@@ -97,32 +113,20 @@ def _mm(b: Builder, x: Node, y: Node, spec: str) -> Node:
     """Multiply over the last two axes, which `spec` names; those in front are a batch."""
     batch = "abcdefgh"[: x.aval.ndim - 2]
     first, second, result = spec.translate(str.maketrans("LSDE", "wxyz")).replace("->", ",").split(",")
-    made: Node = b.contract(x, y, spec=f"{batch}{first},{batch}{second}->{batch}{result}")
-    return made
+    return b.contract(x, y, spec=f"{batch}{first},{batch}{second}->{batch}{result}")
 
 
 def _times(b: Builder, factor: float, x: Node) -> Node:
-    return x if factor == 1 else b.op("mul", x, b.like(x, factor))
+    return x if factor == 1 else b.mul(x, b.like(x, factor))
 
 
 def _column(b: Builder, rows: Node, like: Node) -> Node:
     """Repeat one value per row over the last axis."""
-    made: Node = b.broadcast(rows, shape=like.shape, axes=tuple(range(rows.aval.ndim)))
-    return made
+    return b.broadcast(rows, shape=like.shape, axes=tuple(range(rows.aval.ndim)))
 
 
 def _row_sum(b: Builder, x: Node) -> Node:
-    made: Node = b.sum(x, axes=(x.aval.ndim - 1,))
-    return made
-
-
-def _sum(b: Builder, *parts: Node | None) -> Node | None:
-    """Add up what there is."""
-    total: Node | None = None
-    for part in parts:
-        if part is not None:
-            total = part if total is None else b.op("add", total, part)
-    return total
+    return b.sum(x, axes=(x.aval.ndim - 1,))
 
 
 @record
@@ -130,15 +134,14 @@ class Attention(_Attention):
     """softmax(scale q k^T) v over the last two axes, and the logarithm of each row's sum of exponentials.
 
     `causal` hides key j from query i where j > i, a bool mask where it is False. A row with every key hidden
-    is NaN, as softmax is. Error at most 1e-5 of the largest value in float32.
+    is 0, and so are its lse and its gradients. Error at most 1e-5 of the largest value in float32.
 
     Shapes: q [..., L, D], k [..., S, D], v [..., S, E] (, mask bool[..., L, S]) -> out [..., L, E], lse
     [..., L]. Source: Vaswani et al., 2017; Dao et al., 2022.
     """
 
-    causal: bool
-    scale: float
     ulp = 64.0
+    products = 2
 
     def check_arity(self, count: int) -> None:
         if count not in (3, 4):
@@ -161,9 +164,9 @@ class Attention(_Attention):
         result, lse = b.item(out, 0), b.item(out, 1)
         if ct_out is None:
             ct_out = b.like(result, 0)
-        delta = _row_sum(b, b.op("mul", ct_out, result))
+        delta = _row_sum(b, b.mul(ct_out, result))
         if ct_lse is not None:
-            delta = b.op("sub", delta, ct_lse)
+            delta = b.sub(delta, ct_lse)
         operands = (q, k, v, ct_out, lse, delta, *mask)
         grads = b.op("attention_grad", *operands, causal=self.causal, scale=self.scale)
         return (*(b.item(grads, i) for i in range(3)), *(None for _ in mask))
@@ -172,28 +175,18 @@ class Attention(_Attention):
         q, k, v, *mask = inputs
         dq, dk, dv = tangents[:3]
         p = self._p(b, q, k, b.item(out, 1), mask)
-        ds = _sum(
+        ds = total(
             b,
             None if dq is None else _times(b, self.scale, _mm(b, dq, k, "LD,SD->LS")),
             None if dk is None else _times(b, self.scale, _mm(b, q, dk, "LD,SD->LS")),
         )
         if ds is None:
             return [None if dv is None else _mm(b, p, dv, "LS,SE->LE"), None]
-        change = b.op("mul", p, ds)
+        change = b.mul(p, ds)
         d_lse = _row_sum(b, change)
-        dp = b.op("sub", change, b.op("mul", p, _column(b, d_lse, p)))
+        dp = b.sub(change, b.mul(p, _column(b, d_lse, p)))
         moved = None if dv is None else _mm(b, p, dv, "LS,SE->LE")
-        return [_sum(b, _mm(b, dp, v, "LS,SE->LE"), moved), d_lse]
-
-    def lower(self, *types: TensorType) -> Lowered:
-        return Nest("attention")
-
-    def host_reason(self, *types: TensorType) -> str:
-        return _host_reason(types)
-
-    def cost(self, *types: TensorType) -> Cost:
-        """Two products, half of them where causal."""
-        return _cost(self, 2, types)
+        return [total(b, _mm(b, dp, v, "LS,SE->LE"), moved), d_lse]
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -228,10 +221,9 @@ class AttentionGrad(_Attention):
     -> those of q, k, v.
     """
 
-    causal: bool
-    scale: float
     name = "attention_grad"
     ulp = 256.0
+    products = 5
 
     def check_arity(self, count: int) -> None:
         if count not in (6, 7):
@@ -261,51 +253,39 @@ class AttentionGrad(_Attention):
 
     def vjp(self, b: Builder, ct: Any, out: Node, *inputs: Node) -> Sequence[Node | None]:
         q, k, v, given, lse, delta, *mask = inputs
-        to_q, to_k, to_v = (b.like(x, 0) if c is None else c for c, x in zip(ct, (q, k, v), strict=True))
+        to_q, to_k, to_v = or_zeros(b, ct, (q, k, v))
         p = self._p(b, q, k, lse, mask)
-        apart = b.op("sub", _mm(b, given, v, "LE,SE->LS"), _column(b, delta, p))
-        t = b.op("mul", p, apart)
-        both = b.op("add", _mm(b, to_q, k, "LD,SD->LS"), _mm(b, q, to_k, "LD,SD->LS"))
+        apart = b.sub(_mm(b, given, v, "LE,SE->LS"), _column(b, delta, p))
+        t = b.mul(p, apart)
+        both = b.add(_mm(b, to_q, k, "LD,SD->LS"), _mm(b, q, to_k, "LD,SD->LS"))
         of_t = _times(b, self.scale, both)
-        of_p = b.op("add", b.op("mul", of_t, apart), _mm(b, given, to_v, "LE,SE->LS"))
-        of_dp, of_s = b.op("mul", of_t, p), b.op("mul", of_p, p)
+        of_p = b.add(b.mul(of_t, apart), _mm(b, given, to_v, "LE,SE->LS"))
+        of_dp, of_s = b.mul(of_t, p), b.mul(of_p, p)
         return (
-            _times(b, self.scale, b.op("add", _mm(b, of_s, k, "LS,SD->LD"), _mm(b, t, to_k, "LS,SD->LD"))),
-            _times(b, self.scale, b.op("add", _mm(b, of_s, q, "LS,LD->SD"), _mm(b, t, to_q, "LS,LD->SD"))),
+            _times(b, self.scale, b.add(_mm(b, of_s, k, "LS,SD->LD"), _mm(b, t, to_k, "LS,SD->LD"))),
+            _times(b, self.scale, b.add(_mm(b, of_s, q, "LS,LD->SD"), _mm(b, t, to_q, "LS,LD->SD"))),
             _mm(b, of_dp, given, "LS,LE->SE"),
-            b.op("add", _mm(b, of_dp, v, "LS,SE->LE"), _mm(b, p, to_v, "LS,SE->LE")),
-            b.op("neg", _row_sum(b, of_s)),
-            b.op("neg", _row_sum(b, of_dp)),
+            b.add(_mm(b, of_dp, v, "LS,SE->LE"), _mm(b, p, to_v, "LS,SE->LE")),
+            b.neg(_row_sum(b, of_s)),
+            b.neg(_row_sum(b, of_dp)),
             *(None for _ in mask),
         )
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Any:
         q, k, v, ct, lse, delta, *mask = inputs
-        dq, dk, dv, dct, dlse, ddelta = (
-            b.like(x, 0) if d is None else d for d, x in zip(tangents[:6], inputs[:6], strict=True)
-        )
+        dq, dk, dv, dct, dlse, ddelta = or_zeros(b, tangents[:6], inputs[:6])
         p = self._p(b, q, k, lse, mask)
-        apart = b.op("sub", _mm(b, ct, v, "LE,SE->LS"), _column(b, delta, p))
-        t = b.op("mul", p, apart)
-        ds = _times(b, self.scale, b.op("add", _mm(b, dq, k, "LD,SD->LS"), _mm(b, q, dk, "LD,SD->LS")))
-        dp = b.op("mul", p, b.op("sub", ds, _column(b, dlse, p)))
-        moved = b.op("add", _mm(b, dct, v, "LE,SE->LS"), _mm(b, ct, dv, "LE,SE->LS"))
-        dt = b.op("add", b.op("mul", dp, apart), b.op("mul", p, b.op("sub", moved, _column(b, ddelta, p))))
+        apart = b.sub(_mm(b, ct, v, "LE,SE->LS"), _column(b, delta, p))
+        t = b.mul(p, apart)
+        ds = _times(b, self.scale, b.add(_mm(b, dq, k, "LD,SD->LS"), _mm(b, q, dk, "LD,SD->LS")))
+        dp = b.mul(p, b.sub(ds, _column(b, dlse, p)))
+        moved = b.add(_mm(b, dct, v, "LE,SE->LS"), _mm(b, ct, dv, "LE,SE->LS"))
+        dt = b.add(b.mul(dp, apart), b.mul(p, b.sub(moved, _column(b, ddelta, p))))
         return [
-            _times(b, self.scale, b.op("add", _mm(b, dt, k, "LS,SD->LD"), _mm(b, t, dk, "LS,SD->LD"))),
-            _times(b, self.scale, b.op("add", _mm(b, dt, q, "LS,LD->SD"), _mm(b, t, dq, "LS,LD->SD"))),
-            b.op("add", _mm(b, dp, ct, "LS,LE->SE"), _mm(b, p, dct, "LS,LE->SE")),
+            _times(b, self.scale, b.add(_mm(b, dt, k, "LS,SD->LD"), _mm(b, t, dk, "LS,SD->LD"))),
+            _times(b, self.scale, b.add(_mm(b, dt, q, "LS,LD->SD"), _mm(b, t, dq, "LS,LD->SD"))),
+            b.add(_mm(b, dp, ct, "LS,LE->SE"), _mm(b, p, dct, "LS,LE->SE")),
         ]
-
-    def lower(self, *types: TensorType) -> Lowered:
-        return Nest("attention")
-
-    def host_reason(self, *types: TensorType) -> str:
-        return _host_reason(types)
-
-    def cost(self, *types: TensorType) -> Cost:
-        """Five products, half of them where causal."""
-        return _cost(self, 5, types)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -342,19 +322,3 @@ def _with_mask(types: Sequence[TensorType]) -> Any:
         return [*arrays, mask]
 
     return draw
-
-
-def _host_reason(types: Sequence[TensorType]) -> str:
-    if types[0].dtype is not float32:
-        return "attention is scheduled for float32 alone"
-    return "attention of nothing" if any(n == 0 for t in types for n in t.ints) else ""
-
-
-def _cost(op: _Attention, products: int, types: Sequence[TensorType]) -> Cost:
-    q, k, v = types[:3]
-    d, e = upper_bound(q.shape[-1]), upper_bound(v.shape[-1])
-    area = upper_bound(q.size) // max(1, d) * upper_bound(k.shape[-2])
-    flops = products * area * (d + e) * (0.5 if op.causal else 1)
-    out = op.infer(*types)
-    assert isinstance(out, TupleType)
-    return Cost(float(flops), float(sum(t.nbytes for t in types)), float(sum(t.nbytes for t in out.elements)))

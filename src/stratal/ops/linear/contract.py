@@ -29,10 +29,10 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments
 from stratal.loops.expr import Var, cast
-from stratal.ops.families import refuse_host_only
+from stratal.ops.families import cast_to
 from stratal.ops.linear import family
 
 
@@ -79,7 +79,7 @@ def parse_spec(spec: str) -> Spec:
 
 
 @record
-class Contract(Op):
+class Contract(family.Bilinear):
     """Sum of products over the letters of an einsum `spec` that the result lacks (Einstein's convention).
 
     A letter in both operands and the result is a batch axis. `dtype` widens the result and its accumulator,
@@ -88,7 +88,6 @@ class Contract(Op):
 
     spec: str
     dtype: DType | None = None
-    arity = 2
 
     def sizes(self, *types: TensorType) -> dict[str, Dim]:
         """Return the size of every letter. Raises: ShapeError where the operands disagree."""
@@ -136,33 +135,24 @@ class Contract(Op):
             return None
 
         def product(x: Node, y: Node) -> Node:
-            made: Node = b.contract(x, y, spec=self.spec, dtype=dtype)
-            return made
+            return b.contract(x, y, spec=self.spec, dtype=dtype)
 
         (a, c), (p, q) = ((b.real(x), b.imag(x)) for x in inputs)
-        whole: Node = b.complex(b.sub(product(a, p), product(c, q)), b.add(product(a, q), product(c, p)))
-        return whole
+        return b.complex(b.sub(product(a, p), product(c, q)), b.add(product(a, q), product(c, p)))
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         s = parse_spec(self.spec)
-        x, y = (_like(b, i, ct.dtype) for i in inputs)
+        x, y = (cast_to(b, i, ct.dtype) for i in inputs)
         if ct.dtype.is_complex:
             x, y = b.conj(x), b.conj(y)
         result: list[Node | None] = [None, None]
         if b.needed(0):
-            result[0] = _like(b, b.contract(ct, y, spec=f"{s.out},{s.right}->{s.left}"), inputs[0].dtype)
+            result[0] = cast_to(b, b.contract(ct, y, spec=f"{s.out},{s.right}->{s.left}"), inputs[0].dtype)
         if b.needed(1):
-            result[1] = _like(b, b.contract(ct, x, spec=f"{s.out},{s.left}->{s.right}"), inputs[1].dtype)
+            result[1] = cast_to(b, b.contract(ct, x, spec=f"{s.out},{s.left}->{s.right}"), inputs[1].dtype)
         return result
 
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        dx, dy = tangents
-        parts = [b.op(self.name, dx, inputs[1], **self.attributes)] if dx is not None else []
-        parts += [b.op(self.name, inputs[0], dy, **self.attributes)] if dy is not None else []
-        return parts[0] if len(parts) == 1 else b.op("add", *parts)
-
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         s = parse_spec(self.spec)
         out = self.infer(*types)
         compute = out.dtype.compute
@@ -222,8 +212,3 @@ class Contract(Op):
         yield Reject(cls("mm,kn->mn"), (x, y), "repeated")
         yield Reject(cls("mk,kn"), (x, y), "spec")
         yield Reject(cls("mk,kn->mn"), (x, TensorType(float32, (4,))), "axes")
-
-
-def _like(b: Builder, x: Node, dtype: DType) -> Node:
-    cast_node: Node = x if x.dtype is dtype else b.cast(x, dtype=dtype)
-    return cast_node

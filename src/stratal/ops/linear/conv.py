@@ -15,12 +15,11 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments
-from stratal.loops.compute import axes as fresh_axes
+from stratal.graph.op import Array, Reject, Sample, record
+from stratal.loops.compute import Compute, arguments, fresh_axes
 from stratal.loops.expr import cast, const, guard
 from stratal.loops.index import add, floordiv, mul
-from stratal.ops.families import moved_axis, refuse_host_only
+from stratal.ops.families import moved_axis
 from stratal.ops.linear import family
 from stratal.ops.linear.family import Pairs
 
@@ -28,7 +27,7 @@ Sizes = tuple[int, ...]
 
 
 @record
-class Conv(Op):
+class Conv(family.Bilinear):
     """Cross-correlate `x` with the filters `w`: the convolution of deep learning (Dumoulin and Visin, 2016).
 
     out[n, o, y...] = sum over c, k of x[n, group(o)*C/groups + c, p...] * w[o, c, k...] with
@@ -45,7 +44,6 @@ class Conv(Op):
     lhs_dilation: tuple[int, ...]
     rhs_dilation: tuple[int, ...]
     groups: int
-    arity = 2
 
     def infer(self, *types: TensorType) -> TensorType:
         x, w = types
@@ -67,17 +65,10 @@ class Conv(Op):
             )
         if isinstance(w.shape[0], int) and w.shape[0] % self.groups:
             raise ShapeError("conv: groups must divide the filters", got=f"{w} with groups={self.groups}")
+        attributes = self.strides, self.padding, self.lhs_dilation, self.rhs_dilation
         out = [
             family.window_count(self.name, family.dilated(n, base), k, s, p, d)
-            for n, k, s, p, base, d in zip(
-                x.shape[2:],
-                w.shape[2:],
-                self.strides,
-                self.padding,
-                self.lhs_dilation,
-                self.rhs_dilation,
-                strict=True,
-            )
+            for n, k, s, p, base, d in zip(x.shape[2:], w.shape[2:], *attributes, strict=True)
         ]
         return TensorType(dtype, (x.shape[0], w.shape[0], *out))
 
@@ -88,10 +79,7 @@ class Conv(Op):
         padded = family.spread(x, 2, self.padding, self.lhs_dilation)
         view = family.windows(padded, 2, window, self.strides, self.rhs_dilation)  # [n, c, out..., window...]
         spatial = view.shape[2 : 2 + len(window)]
-        places, products = (
-            int(np.prod(spatial, dtype=np.int64)),
-            w.shape[1] * int(np.prod(window, dtype=np.int64)),
-        )
+        places, products = math.prod(spatial), w.shape[1] * math.prod(window)
         view = view.reshape(n, groups, w.shape[1], *spatial, *window)
         order = (1, 0, *range(3, 3 + len(spatial)), 2, *range(3 + len(spatial), view.ndim))
         rows = view.transpose(order).reshape(groups, n * places, products)
@@ -101,7 +89,6 @@ class Conv(Op):
         return np.ascontiguousarray(out, arrays[0].dtype)
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         x_type, w_type = types
         out, compute = self.infer(*types), types[0].dtype.compute
         x, w = arguments(*types)
@@ -129,14 +116,11 @@ class Conv(Op):
         """Convolve the cotangent, dilated by the strides, with the flipped and transposed filters."""
         if known_equal(x.size, 0):
             return b.full(x, 0)
-        outputs, inputs, *window = w.shape
-        spatial = tuple(range(2, x.ndim))
+        window, spatial = w.shape[2:], tuple(range(2, x.ndim))
         if self.groups == 1:
             turned = b.op("permute", w, perm=(1, 0, *spatial))
         else:
-            turned = b.reshape(w, shape=(self.groups, outputs // self.groups, inputs, *window))
-            turned = b.permute(turned, perm=(0, 2, 1, *range(3, x.ndim + 1)))
-            turned = b.reshape(turned, shape=(self.groups * inputs, outputs // self.groups, *window))
+            turned = family.exchanged(b, w, self.groups)
         turned = b.flip(turned, axes=spatial) if spatial else turned
         padding = []
         for k, (low, _) in enumerate(self.padding):
@@ -174,12 +158,6 @@ class Conv(Op):
             lhs_dilation=self.lhs_dilation, rhs_dilation=self.strides, groups=self.groups,
         )  # fmt: skip
         return b.op("permute", result, perm=(1, 0, *spatial))
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        dx, dw = tangents
-        parts = [b.op(self.name, dx, inputs[1], **self.attributes)] if dx is not None else []
-        parts += [b.op(self.name, inputs[0], dw, **self.attributes)] if dw is not None else []
-        return parts[0] if len(parts) == 1 else b.op("add", *parts)
 
     def cost(self, *types: TensorType) -> Cost:
         """Two operations per product; those with padding are left out where sizes are known."""
@@ -231,21 +209,15 @@ class Conv(Op):
             call((1, 3, 5, 5), (3, 1, 3, 3), groups=3, padding=((1, 1), (1, 1))),
             call((1, 1, 6, 6), (1, 1, 1, 1), strides=(4, 5)),
             call((1, 2, 3, 3), (2, 2, 1, 1), padding=((2, 0), (1, 3)), strides=(3, 3)),
-            call(
-                (1, 1, 2, 9),
-                (1, 1, 2, 2),
-                strides=(1, 3),
-                lhs_dilation=(3, 2),
-                rhs_dilation=(2, 1),
-                padding=((1, 0), (0, 1)),
-            ),
+            call((1, 1, 2, 9), (1, 1, 2, 2), strides=(1, 3), lhs_dilation=(3, 2), rhs_dilation=(2, 1),
+                 padding=((1, 0), (0, 1))),
             call((2, 3, 8), (4, 3, 3), padding=((1, 1),)),
             call((1, 2, 3, 4, 4), (2, 2, 2, 3, 2), padding=((0, 1), (1, 1), (0, 0))),
             call((3, 4), (5, 4)),
             call((0, 2, 4, 4), (3, 2, 3, 3)),
             call((1, 1, 1, 1), (1, 1, 1, 1)),
             call((2, 8, 12, 12), (16, 8, 3, 3), padding=((1, 1), (1, 1))),
-        ]
+        ]  # fmt: skip
         for k, (op, x, w) in enumerate(cases):
             for dtype in (float32, float64) if k else (float32, float64, float16, bfloat16, int64):
                 yield Sample(op, (TensorType(dtype, x), TensorType(dtype, w)))
@@ -262,6 +234,5 @@ class Conv(Op):
         yield Reject(cls((1,), ((0, 0), (0, 0)), (1, 1), (1, 1), 1), (x, w), "strides")
         yield Reject(cls((1, 0), ((0, 0), (0, 0)), (1, 1), (1, 1), 1), (x, w), "at least 1")
         yield Reject(cls((1, 1), ((0, -1), (0, 0)), (1, 1), (1, 1), 1), (x, w), "padding")
-        yield Reject(
-            cls((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 4), (x, TensorType(float32, (6, 1, 3, 3))), "divide"
-        )
+        in_four = cls((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), 4)
+        yield Reject(in_four, (x, TensorType(float32, (6, 1, 3, 3))), "divide")

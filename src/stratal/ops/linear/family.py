@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array
+from stratal.graph.op import Array, Op
 from stratal.loops.expr import Const, Expr, Var, call, const, index_const
 from stratal.loops.index import add, both, floordiv, mod, mul, sub, within
 
@@ -44,6 +43,18 @@ def result_dtype(name: str, types: Sequence[TensorType], dtype: DType | None) ->
 def accumulating(x: Array, dtype: DType | None = None) -> Array:
     """Return `x` in the dtype its sums of products run in: float32 for results of 16-bit floats."""
     return x.astype((dtype or as_dtype(x.dtype)).compute.np, copy=False)
+
+
+class Bilinear(Op):
+    """Is linear in each of its two operands, and refuses other numbers of them."""
+
+    arity = 2
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        dx, dy = tangents
+        parts = [b.op(self.name, dx, inputs[1], **self.attributes)] if dx is not None else []
+        parts += [b.op(self.name, inputs[0], dy, **self.attributes)] if dy is not None else []
+        return parts[0] if len(parts) == 1 else b.add(*parts)
 
 
 # Windows: window y of an axis reads the positions y*stride + k*dilation - low for k in [0, window).
@@ -124,43 +135,35 @@ def crop_negative(b: Builder, x: Node, first: int, padding: Pairs, base: Sequenc
     return x, tuple(result)
 
 
+def exchanged(b: Builder, w: Node, groups: int) -> Node:
+    """Return filters [groups * o, i, window...] as [groups * i, o, window...]."""
+    count, inner, *window = w.shape
+    turned = b.reshape(w, shape=(groups, count // groups, inner, *window))
+    turned = b.permute(turned, perm=(0, 2, 1, *range(3, w.aval.ndim + 1)))
+    return b.reshape(turned, shape=(groups * inner, count // groups, *window))
+
+
 def window_reads(
-    places: Sequence[Var],
-    offsets: Sequence[Expr],
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    padding: Pairs,
-    base: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[Expr, tuple[Expr, ...]]:
+    places: Sequence[Var], offsets: Sequence[Expr], sizes: Sequence[int], strides: Sequence[int],
+    padding: Pairs, base: Sequence[int], dilation: Sequence[int],
+) -> tuple[Expr, tuple[Expr, ...]]:  # fmt: skip
     """Return where window offsets read, per axis, and the condition that an element stands there."""
     condition: Expr = const(True, bool_)
     at = []
-    for y, k, n, s, (low, _), step, d in zip(
-        places, offsets, sizes, strides, padding, base, dilation, strict=True
-    ):
+    windows = zip(places, offsets, sizes, strides, padding, base, dilation, strict=True)
+    for y, k, n, s, (low, _), step, d in windows:
         position = add(add(mul(y, s), mul(k, d)), -low)
         condition = both(condition, within(position, 0, int(dilated(n, step))))
         if step > 1:
-            phase = mod(position, step)
-            met = (
-                const(phase.value == 0, bool_)
-                if isinstance(phase, Const)
-                else call("eq", phase, index_const(0))
-            )
-            condition = both(condition, met)
+            condition = both(condition, multiple(position, step))
         at.append(floordiv(position, step))
     return condition, tuple(at)
 
 
 def window_writes(
-    elements: Sequence[Var],
-    offsets: Sequence[Expr],
-    counts: Sequence[int],
-    strides: Sequence[int],
-    padding: Pairs,
-    dilation: Sequence[int],
-) -> tuple[Expr, tuple[Expr, ...]]:
+    elements: Sequence[Var], offsets: Sequence[Expr], counts: Sequence[int], strides: Sequence[int],
+    padding: Pairs, dilation: Sequence[int],
+) -> tuple[Expr, tuple[Expr, ...]]:  # fmt: skip
     """Return which window reads an element at an offset, per axis, and the condition that there is one."""
     condition: Expr = const(True, bool_)
     at = []
@@ -180,25 +183,13 @@ def multiple(position: Expr, step: int) -> Expr:
     return call("eq", phase, index_const(0))
 
 
-def dtype_of(array: Array) -> DType:
-    """Return the dtype of an array."""
-    return as_dtype(array.dtype)
-
-
-def offsets(window: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the positions inside a window, row by row."""
-    return product(*map(range, window))
-
-
 def windows(
     x: Array, first: int, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> Array:
     """Return the view [leading..., out..., window...] of a padded array, axes from `first` on windowed."""
     axes = tuple(range(first, x.ndim))
     extents = tuple(int(dilated(w, d)) for w, d in zip(window, dilation, strict=True))
-    short = [
-        n < e for n, e in zip(x.shape[first:], extents, strict=True)
-    ]  # no window fits: NumPy refuses that
+    short = [n < e for n, e in zip(x.shape[first:], extents, strict=True)]  # no window: NumPy refuses that
     if any(short):
         x = np.zeros((*x.shape[:first], *map(max, x.shape[first:], extents)), x.dtype)
     view = np.lib.stride_tricks.sliding_window_view(x, extents, axis=axes)

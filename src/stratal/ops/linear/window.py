@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 
 from stratal.base.cost import Cost
-from stratal.base.dims import Dim, Shape, as_int, product, upper_bound
-from stratal.base.dtypes import DType, bfloat16, bool_, float32, float64, int32, int64, uint8
+from stratal.base.dims import Dim, Shape, as_int
+from stratal.base.dtypes import DType, as_dtype, bfloat16, bool_, float32, float64, int32, int64, uint8
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Op, Reject, Sample, record
-from stratal.loops.compute import Compute, arguments
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import Compute, arguments, fresh_axes, highest, lowest
 from stratal.loops.expr import Expr, Var, call, cast, const, guard
 from stratal.loops.index import both, flatten, floordiv, less, mod
-from stratal.ops.families import check_kind, linear_jvp, over_rows, refuse_host_only
+from stratal.ops.families import check_kind, linear_jvp, over_rows
 from stratal.ops.linear import family
 from stratal.ops.linear.family import Pairs
 
@@ -55,12 +54,8 @@ class Windowed(Op):
         family.check_windows(
             self.name, x.ndim, self.padding, window=self.window, strides=self.strides, dilation=self.dilation
         )
-        return x.with_shape(
-            family.window_count(self.name, n, w, s, p, d)
-            for n, w, s, p, d in zip(
-                x.shape, self.window, self.strides, self.padding, self.dilation, strict=True
-            )
-        )
+        windows = zip(x.shape, self.window, self.strides, self.padding, self.dilation, strict=True)
+        return x.with_shape(family.window_count(self.name, *one) for one in windows)
 
     def view(self, x: Array, fill: object) -> Array:
         """Return the array [places..., offsets] of all windows, offsets in row-major order."""
@@ -81,30 +76,15 @@ class Windowed(Op):
         return family.window_reads(places, offsets, sizes, self.strides, self.padding, ones, self.dilation)
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        around = {
-            "window": (1, *self.window),
-            "strides": (1, *self.strides),
-            "padding": ((0, 0), *self.padding),
-            "dilation": (1, *self.dilation),
-        }
-        return over_rows(self, b, size, mapped, inputs, **around)
+        return over_rows(
+            self, b, size, mapped, inputs, window=(1, *self.window), strides=(1, *self.strides),
+            padding=((0, 0), *self.padding), dilation=(1, *self.dilation),
+        )  # fmt: skip
 
     def cost(self, *types: TensorType) -> Cost:
         """One operation per element of every window."""
-        out = self.infer(*types)
-        assert isinstance(out, TensorType)
-        work = float(upper_bound(out.size)) * as_int(product(self.window))
-        return Cost(work, float(sum(t.nbytes for t in types)), float(out.nbytes))
-
-
-def lowest(dtype: DType) -> float | int:
-    """Return the value every other is at least as great as."""
-    return float("-inf") if dtype.is_float else int(np.iinfo(dtype.np).min)
-
-
-def highest(dtype: DType) -> float | int:
-    """Return the value no other is greater than."""
-    return float("inf") if dtype.is_float else int(np.iinfo(dtype.np).max)
+        one = super().cost(*types)
+        return one._replace(flops=one.flops * math.prod(self.window))
 
 
 @record
@@ -136,11 +116,10 @@ class WindowReduce(Windowed):
     def ref(self, *arrays: Array) -> Array:
         x = family.accumulating(arrays[0])
         function: np.ufunc = {"sum": np.add, "max": np.maximum, "min": np.minimum}[self.kind]
-        view = self.view(x, self.identity(family.dtype_of(x)))
+        view = self.view(x, self.identity(as_dtype(x.dtype)))
         return np.asarray(function.reduce(view, axis=-1)).astype(arrays[0].dtype)
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         (x,) = arguments(*types)
         compute = types[0].dtype.compute
         places = fresh_axes(self.infer(*types).ints)
@@ -176,9 +155,8 @@ class WindowReduce(Windowed):
         ct, positive = family.crop_negative(b, ct, 0, tuple(padding), self.strides)
         if any(s > 1 for s in self.strides):
             none = (0,) * x.ndim
-            ct = b.pad(
-                ct, b.const(0, ct.dtype), low=none, high=none, interior=tuple(s - 1 for s in self.strides)
-            )
+            between = tuple(s - 1 for s in self.strides)
+            ct = b.pad(ct, b.const(0, ct.dtype), low=none, high=none, interior=between)
         geometry = {**self.geometry, "strides": (1,) * x.ndim, "padding": positive}
         return b.op(self.name, ct, kind="sum", **geometry)
 
@@ -223,14 +201,13 @@ class WindowArgmax(Windowed):
     def ref(self, *arrays: Array) -> Array:
         x = family.accumulating(arrays[0])
         inside = self.view(np.ones(x.shape, np.bool_), False)
-        view = self.view(x, lowest(family.dtype_of(x)))
+        view = self.view(x, lowest(as_dtype(x.dtype)))
         best = np.max(view, axis=-1, keepdims=True)
         winners = inside & ((view == best) | ((view != view) & (best != best)))
         dtype = offset_dtype(self.window)
         return np.where(winners.any(-1), np.argmax(winners, axis=-1), highest(dtype)).astype(dtype.np)
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         (x,) = arguments(*types)
         compute = types[0].dtype.compute
         places = fresh_axes(self.infer(*types).ints)
@@ -267,8 +244,17 @@ def check_offsets(name: str, window: Sizes, index: TensorType, places: TensorTyp
         raise ShapeError(f"{name}: takes one offset per window", got=f"{index} for {places}")
 
 
+class ByOffset(Windowed):
+    """Takes numbers, in which it is linear, and the offset of one place in each window."""
+
+    arity = 2
+
+    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
+        return None if tangents[0] is None else b.op(self.name, tangents[0], inputs[1], **self.attributes)
+
+
 @record
-class WindowGather(Windowed):
+class WindowGather(ByOffset):
     """Of every window of `x`, the element at the offset given for it; 0 where no element stands there."""
 
     window: Sizes
@@ -276,7 +262,6 @@ class WindowGather(Windowed):
     padding: Pairs
     dilation: Sizes
     name = "window_gather"
-    arity = 2
 
     def infer(self, *types: TensorType) -> TensorType:
         check_kind(self.name, types[0].dtype, "uifc")
@@ -293,7 +278,6 @@ class WindowGather(Windowed):
 
     def lower(self, *types: TensorType) -> Lowered:
         """Sum over the window what the offset selects: regular reads, and never out of bounds."""
-        refuse_host_only(self, types)
         x, index = arguments(*types)
         compute = types[0].dtype.compute
         places = fresh_axes(index.shape)
@@ -306,9 +290,6 @@ class WindowGather(Windowed):
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.window_scatter(ct, inputs[1], shape=inputs[0].shape, **self.geometry), None]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return None if tangents[0] is None else b.op(self.name, tangents[0], inputs[1], **self.attributes)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -328,7 +309,7 @@ class WindowGather(Windowed):
 
 
 @record
-class WindowScatter(Windowed):
+class WindowScatter(ByOffset):
     """The transpose of window_gather: an element of `shape` sums the values of the windows that chose it.
 
     Lowered as a sum over window offsets, so that no two threads write one element; 16-bit floats sum in
@@ -342,7 +323,6 @@ class WindowScatter(Windowed):
     padding: Pairs
     dilation: Sizes
     name = "window_scatter"
-    arity = 2
     dim_attributes = ("shape",)
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -358,7 +338,7 @@ class WindowScatter(Windowed):
         values, index = (family.accumulating(arrays[0]), arrays[1])
         padded = [as_int(n) + low + high for n, (low, high) in zip(self.shape, self.padding, strict=True)]
         total = np.zeros(padded, values.dtype)
-        for number, offset in enumerate(family.offsets(self.window)):
+        for number, offset in enumerate(np.ndindex(*self.window)):
             at = tuple(
                 slice(k * d, k * d + (n - 1) * s + 1 if n else 0, s)
                 for k, d, n, s in zip(offset, self.dilation, values.shape, self.strides, strict=True)
@@ -370,7 +350,6 @@ class WindowScatter(Windowed):
         return np.asarray(total[inside], arrays[0].dtype).copy()
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
         values, index = arguments(*types)
         compute = types[0].dtype.compute
         elements = fresh_axes(self.infer(*types).ints)
@@ -400,18 +379,11 @@ class WindowScatter(Windowed):
             covered = both(covered, less(place, count))
         zero = const(0, types[0].dtype)
         here = call("eq", index[places], cast(offset, index.dtype))
-        return Compute(
-            (values, index),
-            elements,
-            types[0].dtype,
-            guard(covered, call("select", here, values[places], zero), zero),
-        )
+        term = guard(covered, call("select", here, values[places], zero), zero)
+        return Compute((values, index), elements, types[0].dtype, term)
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.window_gather(ct, inputs[1], **self.geometry), None]
-
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return None if tangents[0] is None else b.op(self.name, tangents[0], inputs[1], **self.attributes)
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
         longer = dataclasses.replace(self, shape=(size, *self.shape))
@@ -438,11 +410,8 @@ def _draw(types: Sequence[TensorType], window: Sizes) -> Any:
     """Return a drawing of values and of offsets inside the window."""
 
     def values(rng: np.random.Generator) -> Sequence[Array]:
-        x = (
-            rng.integers(0, 9, types[0].ints)
-            if types[0].dtype.is_integer
-            else rng.uniform(-2, 2, types[0].ints)
-        )
+        shape, whole = types[0].ints, types[0].dtype.is_integer
+        x = rng.integers(0, 9, shape) if whole else rng.uniform(-2, 2, shape)
         index = rng.integers(0, int(np.prod(window)), types[1].ints)
         return [np.asarray(x).astype(types[0].dtype.np), np.asarray(index).astype(types[1].dtype.np)]
 

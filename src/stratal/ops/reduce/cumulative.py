@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from stratal.base.dims import Dim, as_int, product
+from stratal.base.dims import as_int, known_equal, product
 from stratal.base.dtypes import bfloat16, bool_, float32, float64, int64
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import LoopBody, Stage
 from stratal.loops.expr import Buffer, Expr, Var, call, cast, index_const
 from stratal.loops.index import add, mul, sub, unflatten
 from stratal.loops.stmt import For, Seq, Stmt, Store
-from stratal.ops.families import check_kind, linear_jvp, over_rows, refuse_host_only, same_types
+from stratal.ops.families import Linear, RowWise, cast_to, check_kind, same_types, widened
 from stratal.ops.reduce import family
 
 Step = Callable[[Expr | None, list[Expr]], Expr]
@@ -29,11 +30,12 @@ CASES: tuple[tuple[tuple[int, ...], int], ...] = (
 )  # fmt: skip
 
 
-class Scanned(Op):
+@dataclass(frozen=True, repr=False)
+class Scanned(RowWise):
     """What ops that run along one axis share."""
 
     axis: int
-    reverse: bool
+    reverse: bool = False
     arity = 1
     kinds: ClassVar[str] = "uifc"
     rounds: ClassVar[bool] = True  # whether a running value of 16 bits would have to be kept in float32
@@ -78,10 +80,9 @@ class Scanned(Op):
             last = length - 1
             if length == 0:
                 return Seq(())
-            if self.reverse:
-                first, rest = store(index_const(last), None), store(sub(last - 1, place), sub(last, place))
-            else:
-                first, rest = store(index_const(0), None), store(add(place, 1), place)
+            first = store(index_const(last if self.reverse else 0), None)
+            places = (sub(last - 1, place), sub(last, place)) if self.reverse else (add(place, 1), place)
+            rest = store(*places)
             return For(chunk, Seq((first, For(place, rest))), "parallel")
 
         return LoopBody(build)
@@ -101,18 +102,14 @@ class Scanned(Op):
 
             def at(where: Expr, first: bool) -> Stmt:
                 row = Var("row", together)
-                index = (
-                    *unflatten(add(mul(chunk, together), row), outer),
-                    where,
-                    *(index_const(0) for _ in inner),
-                )
+                before = unflatten(add(mul(chunk, together), row), outer)
+                index = (*before, where, *(index_const(0) for _ in inner))
                 value = step(None if first else kept[row,], [a[index] for a in args])
                 return For(row, Seq((Store(kept, (row,), value), Store(out, index, kept[row,]))), "unroll")
 
             last = length - 1
-            begin, rest = (
-                (index_const(last), sub(last - 1, place)) if self.reverse else (index_const(0), add(place, 1))
-            )
+            begin = index_const(last if self.reverse else 0)
+            rest = sub(last - 1, place) if self.reverse else add(place, 1)
             body = For(chunk, Seq((at(begin, True), For(place, at(rest, False)))), "parallel")
             return [Stage(body, (kept,))]
 
@@ -120,29 +117,15 @@ class Scanned(Op):
 
     def shifted(self, b: Builder, x: Node, fill: float, back: bool = True) -> Node:
         """Return what stood one place before in scan order (after, if not `back`), `fill` at the end."""
-        axis, n = self.axis, x.shape[self.axis]
-        if isinstance(n, int) and n == 0:
+        if known_equal(x.shape[self.axis], 0):
             return x
-        ndim = x.aval.ndim
-        towards_end = back != self.reverse
-        start, stop = [0] * ndim, list(x.shape)
-        low, high = [0] * ndim, [0] * ndim
-        if towards_end:
-            stop[axis], low[axis] = n - 1, 1
-        else:
-            start[axis], high[axis] = 1, 1
-        cut = b.slice(x, start=tuple(start), stop=tuple(stop), step=(1,) * ndim)
-        value = b.const(fill, x.dtype)
-        return b.op("pad", cut, value, low=tuple(low), high=tuple(high), interior=(0,) * ndim)
-
-    def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Node:
-        return over_rows(self, b, size, mapped, inputs, axis=self.axis + 1)
+        return family.shifted(b, x, self.axis, fill, later=back != self.reverse)
 
     @classmethod
     def calls(cls) -> Iterable[tuple[Any, tuple[int, ...]]]:
         for shape, axis in CASES:
             for reverse in (False, True):
-                yield cls(axis, reverse), shape  # type: ignore[call-arg]
+                yield cls(axis, reverse), shape
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -153,46 +136,49 @@ class Scanned(Op):
     @classmethod
     def rejects(cls) -> Iterable[Reject]:
         count = cls.arity or 1
-        yield Reject(cls(2, False), (TensorType(float32, (2, 3)),) * count, "axis")  # type: ignore[call-arg]
-        yield Reject(cls(0, False), (TensorType(bool_, (2, 3)),) * count, "takes")  # type: ignore[call-arg]
+        yield Reject(cls(2, False), (TensorType(float32, (2, 3)),) * count, "axis")
+        yield Reject(cls(0, False), (TensorType(bool_, (2, 3)),) * count, "takes")
+
+
+class Running(Scanned):
+    """What running totals share: each element is combined with what stands before it."""
+
+    ufunc: ClassVar[np.ufunc]
+    fn: ClassVar[str]
+
+    def ref(self, *arrays: Array) -> Array:
+        x = self.forward(widened(arrays[0]))
+        found: Array = self.ufunc.accumulate(x, axis=self.axis, dtype=x.dtype)
+        return self.forward(found).astype(arrays[0].dtype)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        compute, dtype = types[0].dtype.compute, types[0].dtype
+
+        def step(before: Expr | None, xs: list[Expr]) -> Expr:
+            if before is None:
+                return xs[0]
+            return cast(call(self.fn, cast(before, compute), cast(xs[0], compute)), dtype)
+
+        return self.scan(types, step)
 
 
 @record
-class CumSum(Scanned):
+class CumSum(Linear, Running):
     """The running sum along `axis`, from the end with `reverse`; 16-bit floats are summed in float32."""
 
-    axis: int
-    reverse: bool = False
-
-    def ref(self, *arrays: Array) -> Array:
-        x = self.forward(family.widened(arrays[0]))
-        return self.forward(np.cumsum(x, axis=self.axis, dtype=x.dtype)).astype(arrays[0].dtype)
-
-    def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        return self.scan(types, lambda before, xs: xs[0] if before is None else call("add", before, xs[0]))
+    ufunc = np.add
+    fn = "add"
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.cumsum(ct, axis=self.axis, reverse=not self.reverse)]
 
-    def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
-        return linear_jvp(self, b, tangents, *inputs)
-
 
 @record
-class CumProd(Scanned):
+class CumProd(Running):
     """The running product along `axis`, from the end with `reverse`. Gradients are right at zeros, too."""
 
-    axis: int
-    reverse: bool = False
-
-    def ref(self, *arrays: Array) -> Array:
-        x = self.forward(family.widened(arrays[0]))
-        return self.forward(np.cumprod(x, axis=self.axis, dtype=x.dtype)).astype(arrays[0].dtype)
-
-    def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        return self.scan(types, lambda before, xs: xs[0] if before is None else call("mul", before, xs[0]))
+    ufunc = np.multiply
+    fn = "mul"
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """Return before[i] * r[i] with r[i] = ct[i] + x[i+1] * r[i+1], which divides by nothing."""
@@ -217,25 +203,19 @@ class LinearRecurrence(Scanned):
     The first `a` is not read. Product and sum each round; 16-bit floats are kept in float32 on the way.
     """
 
-    axis: int
-    reverse: bool = False
     name = "linear_recurrence"
     arity = 2
     kinds = "fc"
 
     def ref(self, *arrays: Array) -> Array:
-        a, u = (np.moveaxis(self.forward(family.widened(x)), self.axis, 0) for x in arrays)
+        a, u = (np.moveaxis(self.forward(widened(x)), self.axis, 0) for x in arrays)
         h = np.array(u)
         for k in range(1, len(h)):
             h[k] = a[k] * h[k - 1] + u[k]
         return np.ascontiguousarray(self.forward(np.moveaxis(h, 0, self.axis)), arrays[0].dtype)
 
     def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        return self.scan(
-            types,
-            lambda before, xs: xs[1] if before is None else call("add", call("mul", xs[0], before), xs[1]),
-        )
+        return self.scan(types, lambda before, xs: xs[1] if before is None else xs[0] * before + xs[1])
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         """Return g * h[i-1] and g with g[i] = ct[i] + a[i+1] * g[i+1]."""
@@ -261,28 +241,11 @@ class LinearRecurrence(Scanned):
                 yield Sample(op, (TensorType(dtype, shape),) * 2)
 
 
-class RunningExtreme(Scanned):
+class RunningExtreme(Running):
     """What cummax and cummin share. The cotangent goes to the latest of equal extremes, as in PyTorch."""
 
     kinds = "uif"
     rounds = False
-    fn: ClassVar[str]
-
-    def ref(self, *arrays: Array) -> Array:
-        function = np.maximum if self.fn == "max" else np.minimum
-        x = self.forward(family.widened(arrays[0]))
-        return self.forward(function.accumulate(x, axis=self.axis)).astype(arrays[0].dtype)
-
-    def lower(self, *types: TensorType) -> Lowered:
-        refuse_host_only(self, types)
-        compute, dtype = types[0].dtype.compute, types[0].dtype
-
-        def step(before: Expr | None, xs: list[Expr]) -> Expr:
-            if before is None:
-                return xs[0]
-            return cast(call(self.fn, cast(before, compute), cast(xs[0], compute)), dtype)
-
-        return self.scan(types, step)
 
     def chosen(self, b: Builder, out: Node, x: Node) -> Node:
         """Return where each running extreme stands: the latest place so far that set or equalled it."""
@@ -296,9 +259,9 @@ class RunningExtreme(Scanned):
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x = inputs[0]
         zeros = b.full(x.aval.with_dtype(x.dtype.compute), 0)
-        wide = ct if ct.dtype is zeros.dtype else b.cast(ct, dtype=zeros.dtype)
+        wide = cast_to(b, ct, zeros.dtype)
         summed = b.scatter_along(zeros, self.chosen(b, out, x), wide, kind="add", axis=self.axis)
-        return [summed if wide is ct else b.cast(summed, dtype=x.dtype)]
+        return [cast_to(b, summed, x.dtype)]
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
         assert tangents[0] is not None
@@ -309,8 +272,7 @@ class RunningExtreme(Scanned):
 class CumMax(RunningExtreme):
     """The greatest so far along `axis`, from the end with `reverse`; NaN from the first NaN on."""
 
-    axis: int
-    reverse: bool = False
+    ufunc = np.maximum
     fn = "max"
 
 
@@ -318,6 +280,5 @@ class CumMax(RunningExtreme):
 class CumMin(RunningExtreme):
     """The least so far along `axis`, from the end with `reverse`; NaN from the first NaN on."""
 
-    axis: int
-    reverse: bool = False
+    ufunc = np.minimum
     fn = "min"

@@ -21,3 +21,5 @@ from stratal.optim.lr_scheduler.decay import MultiStepLR as MultiStepLR
 from stratal.optim.lr_scheduler.decay import PolynomialLR as PolynomialLR
 from stratal.optim.lr_scheduler.decay import StepLR as StepLR
 from stratal.optim.lr_scheduler.plateau import ReduceLROnPlateau as ReduceLROnPlateau
+
+_LRScheduler = LRScheduler  # PyTorch's older name

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, not_given
+from stratal.optim.group import ParamGroup
 from stratal.optim.optimizer import Optimizer
-from stratal.tensor.explained import explain_methods
+from stratal.tensor.api.explained import explain_methods
+from stratal.tensor.capture.carried import carried
+from stratal.tensor.tensor import Tensor
 
 T = TypeVar("T")
 
@@ -26,11 +29,20 @@ def per_group(name: str, optimizer: Optimizer, given: T | Sequence[T]) -> list[T
     return list(given)
 
 
+def set_rate(group: ParamGroup, rate: float) -> None:
+    """Give a group another rate; one that is a tensor is filled with it, as by PyTorch."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
 class LRScheduler:
     """Base of every schedule: `step()` after each epoch (or step) moves all groups' rates on by one.
 
-    A subclass gives `rates()`, the next rates from the current ones, and, where one exists, `closed_form()`,
-    which needs only the base rates and `last_epoch`.
+    A subclass gives `get_lr()` as in PyTorch, or `rates()`, which is the same: the groups' rates at
+    `last_epoch`, from `base_lrs` or from the present ones in `optimizer.param_groups`; and, where one exists,
+    `closed_form()`, which needs only the base rates and `last_epoch`.
     """
 
     _not_saved: ClassVar[tuple[str, ...]] = ("optimizer",)
@@ -38,6 +50,8 @@ class LRScheduler:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         explain_methods(cls, "__init__", "step")
+        if "step" in cls.__dict__:
+            cls.step = carried(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -46,8 +60,14 @@ class LRScheduler:
             )
         self.optimizer = optimizer
         for k, group in enumerate(optimizer.param_groups):
+            if "lr" not in group:
+                raise AttributeValueError(
+                    f"{type(self).__name__}: needs an optimizer whose groups have a rate, lr",
+                    got=f"group {k} with {', '.join(n for n in group if n != 'params') or 'none'}",
+                    hint=f"give {type(optimizer).__name__} lr among its defaults",
+                )
             if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"])
+                group.setdefault("initial_lr", float(group["lr"]))
             elif "initial_lr" not in group:
                 raise AttributeValueError(
                     f"{type(self).__name__}: a schedule that resumes needs initial_lr in every group",
@@ -67,11 +87,15 @@ class LRScheduler:
 
     def rates(self) -> list[float]:
         """Return the groups' rates at `last_epoch`, given their present rates are those one epoch before."""
-        raise NotImplementedError
+        raise not_given(self, "get_lr", "define get_lr(self): a list of one rate per group, such as base_lrs")
+
+    def get_lr(self) -> list[float]:
+        """Return the groups' rates at `last_epoch`: PyTorch's name of `rates`."""
+        return self.rates()
 
     def closed_form(self) -> list[float]:
         """Return the groups' rates at `last_epoch` from the base rates alone."""
-        return self.rates()
+        return self.get_lr()
 
     def _current(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -80,14 +104,28 @@ class LRScheduler:
         return [lr * factor for lr in self._current()]
 
     def _write(self, rates: list[float]) -> None:
+        groups = len(self.optimizer.param_groups)
+        if not isinstance(rates, list | tuple) or len(rates) != groups:
+            raise AttributeValueError(
+                f"{type(self).__name__}: get_lr (or rates) returns a list of one rate per group",
+                got=f"{rates!r:.60} for {groups} groups",
+            )
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = lr
+            set_rate(group, lr)
         self._last_lr = list(rates)
 
+    def carried_state(self) -> list[Any]:
+        """Return what a step changes: this schedule and its parts, and the groups' rates."""
+        parts: list[Any] = [self, *self.optimizer.param_groups]
+        for scheduler in getattr(self, "_schedulers", ()):
+            parts += scheduler.carried_state()
+        return parts
+
+    @carried
     def step(self) -> None:
         """Move on by one epoch and write the new rates into the optimizer's groups."""
         self.last_epoch += 1
-        self._write(self.rates())
+        self._write(self.get_lr())
 
     def _jump(self, epoch: int) -> None:
         self.last_epoch = epoch

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.optim.lr_scheduler.base import LRScheduler
+from stratal.optim.lr_scheduler.base import LRScheduler, set_rate
 from stratal.optim.optimizer import Optimizer
 
 
@@ -62,7 +62,7 @@ class SequentialLR(_Composed):
         self.milestones = list(milestones)
         self.last_epoch = last_epoch + 1
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
+            set_rate(group, group["initial_lr"])
         for scheduler in schedulers:  # take back the step each one took when it was made
             scheduler.undo()
         first = self._schedulers[bisect_right(self.milestones, 0)]

@@ -1,11 +1,12 @@
-"""Schedules along cosines."""
+"""Schedules along cosines, or, for averaged weights, lines."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from stratal.base.errors import AttributeValueError
-from stratal.optim.lr_scheduler.base import LRScheduler
+from stratal.optim.lr_scheduler.base import LRScheduler, per_group
 from stratal.optim.optimizer import Optimizer
 
 
@@ -69,7 +70,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             epoch = 0 if epoch is None else epoch
             self._find_period(epoch)
         self.last_epoch = math.floor(epoch)
-        self._write(self.rates())
+        self._write(self.get_lr())
 
     def _find_period(self, epoch: float) -> None:
         if epoch < 0:
@@ -108,3 +109,51 @@ class WarmupCosineLR(LRScheduler):
         done = min(1.0, (self.last_epoch - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         swing = (1 + math.cos(math.pi * done)) / 2
         return [self.min_lr + (base - self.min_lr) * swing for base in self.base_lrs]
+
+
+class SWALR(LRScheduler):
+    """Move every group's rate to `swa_lr` in `anneal_epochs`, along a cosine or a line, and keep it there."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        swa_lr: float | Sequence[float],
+        anneal_epochs: int = 10,
+        anneal_strategy: str = "cos",
+        last_epoch: int = -1,
+    ) -> None:
+        if anneal_strategy not in ("cos", "linear"):
+            raise AttributeValueError(
+                'SWALR: anneal_strategy is "cos" or "linear"', got=repr(anneal_strategy)
+            )
+        if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
+            raise AttributeValueError(
+                "SWALR: anneal_epochs is an integer of at least 0", got=repr(anneal_epochs)
+            )
+        for group, rate in zip(
+            optimizer.param_groups, per_group("SWALR: swa_lr", optimizer, swa_lr), strict=True
+        ):
+            group["swa_lr"] = rate
+        self.anneal_epochs, self.anneal_strategy = anneal_epochs, anneal_strategy
+        self._step_count = 0
+        super().__init__(optimizer, last_epoch)
+
+    def step(self) -> None:
+        self._step_count += 1
+        super().step()
+
+    def _share(self, step: int) -> float:
+        t = max(0, min(1, step / max(1, self.anneal_epochs)))
+        return t if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
+
+    def rates(self) -> list[float]:
+        step = self._step_count - 1
+        if self.anneal_epochs == 0:
+            step = max(1, step)
+        before, now = self._share(step - 1), self._share(step)
+        rates = []
+        for group in self.optimizer.param_groups:
+            rate, target = group["lr"], group["swa_lr"]
+            start = target if before == 1 else (rate - before * target) / (1 - before)
+            rates.append(target * now + start * (1 - now))
+        return rates

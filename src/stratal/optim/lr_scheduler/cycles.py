@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from stratal.base.errors import AttributeValueError
 from stratal.optim.group import ParamGroup
-from stratal.optim.lr_scheduler.base import LRScheduler, per_group
+from stratal.optim.lr_scheduler.base import LRScheduler, per_group, set_rate
 from stratal.optim.optimizer import Optimizer
 
 Numbers = float | Sequence[float]
@@ -79,7 +79,7 @@ class CyclicLR(_Cycling):
         base_lrs = per_group("CyclicLR: base_lr", optimizer, base_lr)
         if last_epoch == -1:
             for lr, group in zip(base_lrs, optimizer.param_groups, strict=True):
-                group["lr"] = lr
+                set_rate(group, lr)
         self.max_lrs = per_group("CyclicLR: max_lr", optimizer, max_lr)
         down = step_size_up if step_size_down is None else step_size_down
         self.total_size = float(step_size_up) + float(down)

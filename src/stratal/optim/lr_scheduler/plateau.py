@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.optim.lr_scheduler.base import per_group
+from stratal.optim.lr_scheduler.base import per_group, set_rate
 from stratal.optim.optimizer import Optimizer
-from stratal.tensor.explained import explain_methods
+from stratal.tensor.api.explained import explain_methods
+from stratal.tensor.capture.carried import carried
 
 
 class ReduceLROnPlateau:
@@ -42,6 +43,11 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
         self._last_lr = [float(group["lr"]) for group in optimizer.param_groups]
 
+    def carried_state(self) -> list[Any]:
+        """Return what a step changes: this schedule and the groups' rates."""
+        return [self, *self.optimizer.param_groups]
+
+    @carried
     def step(self, metrics: Any) -> None:
         """Look at the metric of one epoch and lower the rates where it has stopped improving."""
         current = float(metrics)
@@ -71,7 +77,7 @@ class ReduceLROnPlateau:
             old = float(group["lr"])
             new = max(old * self.factor, least)
             if old - new > self.eps:
-                group["lr"] = new
+                set_rate(group, new)
 
     def get_last_lr(self) -> list[float]:
         """Return the rates after the last step, one per group."""

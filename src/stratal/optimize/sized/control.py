@@ -10,9 +10,13 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Node, graph_input, items, make
 from stratal.ops.control.call import Call
 from stratal.ops.control.scan import Scan
-from stratal.optimize.sized.table import rule
 from stratal.optimize.sized.translate import translate
-from stratal.optimize.sized.values import Sized, Sizes, capacities, plain
+from stratal.optimize.sized.values import Sized, Sizes, capacities, no_rule, plain, rule
+
+no_rule("its regions are graphs of known sizes", "cond", "while")
+no_rule("derivatives are taken, and it is gone, before sizes are bounded", "watched")
+no_rule("Python code on the host is given arrays of the true sizes", "host_call")
+no_rule("its text names the sizes it was written for", "expression")
 
 
 def region(s: Sizes, graph: Graph, extra: Sequence[str]) -> Graph:
@@ -26,13 +30,13 @@ def region(s: Sizes, graph: Graph, extra: Sequence[str]) -> Graph:
     inside = Sizes(b, dict(symbols))
     values = {old: Sized(new, plain(old.aval)) for old, new in zip(graph.inputs, inputs, strict=True)}
     translate(inside, graph.nodes, values)
-    outputs = [inside.held(values[o], plain(o.aval)).node for o in graph.outputs]
+    outputs = [inside.factored(values[o], plain(o.aval)).node for o in graph.outputs]
     return Graph([*inputs[:-1], *symbols.values(), inputs[-1]], outputs, name=graph.name)
 
 
 @rule("scan")
 def scan(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
-    """Go through the rows that count."""
+    """Go through the valid rows."""
     op = node.op
     assert isinstance(op, Scan)
     names = sorted(s.symbols)
@@ -43,11 +47,11 @@ def scan(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
         if count is not None:
             raise ShapeError("scan: a runtime length of an unknown size", got=str(length))
         count = s.count(length)
-    held = [s.held(x, plain(i.aval)).node for x, i in zip(given, node.inputs, strict=False)]
+    factored = [s.factored(x, plain(i.aval)).node for x, i in zip(given, node.inputs, strict=False)]
     body = region(s, op.body, names)
     new = Scan(body, upper_bound(length), op.num_carries, op.num_xs, op.reverse, count is not None)
     tail = [count] if count is not None else []
-    made = make(new, *held, *(s.symbols[n] for n in names), *tail, where=node.where)
+    made = make(new, *factored, *(s.symbols[n] for n in names), *tail, where=node.where)
     return [Sized(m, plain(old.aval)) for m, old in zip(items(made), items(node), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing at computed places, on values whose sizes are known only at run time."""
+"""Reading and writing at computed indices, on values whose sizes are known only at run time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.graph.node import Node
 from stratal.optimize.sized.numeric import identity
-from stratal.optimize.sized.table import rule
-from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities
+from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities, no_rule, rule
+
+no_rule("the compiler makes it of a scatter, after sizes are bounded", "segments", "segment_sum")
+no_rule("a start is moved so that the slice fits the true size", "dynamic_update")
 
 
 def _checked(s: Sizes, index: Sized, size: Dim) -> Sized:
-    """Return indices of which those that do not count are 0; those beyond the end lie beyond the last place.
+    """Return indices of which the invalid ones are 0; those beyond the end lie beyond the capacity.
 
-    So the op itself finds an index out of range, and reads nothing between the end and the last place.
+    So the op itself finds an index out of range, and reads nothing between the end and the capacity.
     """
     b = s.b
     node = s.masked(index, range(len(index.axes)), 0)
@@ -31,7 +33,7 @@ def gather(s: Sizes, node: Node, x: Sized, index: Sized) -> Sized:
     axis: int = node.op.axis  # type: ignore[attr-defined]
     x = s.prefix(x, axis)
     index = _checked(s, index, x.axes[axis][0])
-    taken = s.b.gather(x.node, index.node, axis=x.places(axis)[0])
+    taken = s.b.gather(x.node, index.node, axis=x.physical_axes(axis)[0])
     return Sized(taken, (*x.axes[:axis], *index.axes, *x.axes[axis + 1 :]))
 
 
@@ -42,26 +44,26 @@ def gather_along(s: Sizes, node: Node, x: Sized, index: Sized) -> Sized:
     x, index = s.prefix(x, axis), s.prefix(index, axis)
     x, index = _alike(s, x, index, axis)
     index = _checked(s, index, x.axes[axis][0])
-    return Sized(s.b.gather_along(x.node, index.node, axis=x.places(axis)[0]), index.axes)
+    return Sized(s.b.gather_along(x.node, index.node, axis=x.physical_axes(axis)[0]), index.axes)
 
 
 def _alike(s: Sizes, x: Sized, y: Sized, axis: int) -> tuple[Sized, Sized]:
     """Hold all axes but one of two values in the same way."""
     axes = [max(p, q, key=len) for p, q in zip(x.axes, y.axes, strict=True)]
-    x = s.held(x, [x.axes[k] if k == axis else f for k, f in enumerate(axes)])
-    y = s.held(y, [y.axes[k] if k == axis else f for k, f in enumerate(axes)])
+    x = s.factored(x, [x.axes[k] if k == axis else f for k, f in enumerate(axes)])
+    y = s.factored(y, [y.axes[k] if k == axis else f for k, f in enumerate(axes)])
     return x, y
 
 
 @rule("scatter")
 def scatter(s: Sizes, node: Node, x: Sized, index: Sized, update: Sized) -> Sized:
-    """Updates that do not count change nothing at place 0; `set` has a place more for them, cut off after."""
+    """Invalid updates change nothing at index 0; `set` has one more element for them, cut off after."""
     op = node.op
     kind, axis = op.kind, op.axis  # type: ignore[attr-defined]
     x = s.prefix(x, axis)
     rows = len(index.axes)
-    held: list[Factors] = [*x.axes[:axis], *index.axes, *x.axes[axis + 1 :]]
-    update = s.held(update, held)
+    factored: list[Factors] = [*x.axes[:axis], *index.axes, *x.axes[axis + 1 :]]
+    update = s.factored(update, factored)
     return _combined(s, node, kind, x, axis, index, update, range(axis, axis + rows))
 
 
@@ -79,48 +81,48 @@ def _combined(
     s: Sizes, node: Node, kind: str, x: Sized, axis: int, index: Sized, update: Sized, axes: range
 ) -> Sized:
     b = s.b
-    place = x.places(axis)[0]
+    physical = x.physical_axes(axis)[0]
     if node.op.name == "scatter_along":
-        update = s.held(update, index.axes)
+        update = s.factored(update, index.axes)
     counted = s.inside(index, range(len(index.flat)))
     checked = _checked(s, index, x.axes[axis][0]).node
     if counted is None:
-        made = b.op(node.op.name, x.node, checked, update.node, kind=kind, axis=place)
+        made = b.op(node.op.name, x.node, checked, update.node, kind=kind, axis=physical)
         return Sized(made, x.axes)
     if kind != "set":
         values = s.masked(update, axes, identity(kind, update.node.dtype))
-        return Sized(b.op(node.op.name, x.node, checked, values, kind=kind, axis=place), x.axes)
-    room = x.node.shape[place]
+        return Sized(b.op(node.op.name, x.node, checked, values, kind=kind, axis=physical), x.axes)
+    room = x.node.shape[physical]
     zero = b.const(0, x.node.dtype)
-    one = tuple(int(k == place) for k in range(len(x.flat)))
+    one = tuple(int(k == physical) for k in range(len(x.flat)))
     wider = b.pad(x.node, zero, low=(0,) * len(one), high=one, interior=(0,) * len(one))
     spare = b.select(counted, checked, b.like(checked, room))
-    made = b.op(node.op.name, wider, spare, update.node, kind=kind, axis=place)
+    made = b.op(node.op.name, wider, spare, update.node, kind=kind, axis=physical)
     return Sized(s.front(made, capacities(x.flat)), x.axes)
 
 
 @rule("dynamic_slice")
 def dynamic_slice(s: Sizes, node: Node, x: Sized, *starts: Sized) -> Sized:
-    """Take as many places as there is room for; a start is moved so that what counts fits."""
+    """Take as many elements as there is room for; a start is moved so that the valid ones fit."""
     b = s.b
     sizes: tuple[Dim, ...] = node.op.sizes  # type: ignore[attr-defined]
-    places: list[Node] = []
+    positions: list[Node] = []
     for k, (size, start) in enumerate(zip(sizes, starts, strict=True)):
         x = s.prefix(x, k)
         (whole,) = x.axes[k]
         if not isinstance(whole, Sym) and not isinstance(size, Sym):
-            places.append(start.node)
+            positions.append(start.node)
             continue
         if upper_bound(size) != upper_bound(whole):
             raise ShapeError("sizes: a slice of unknown size from a runtime start", got=str(node.aval))
         raise ShapeError("sizes: a runtime start on an axis of unknown size", got=str(node.aval))
-    made = b.op("dynamic_slice", x.node, *places, sizes=capacities(sizes))
+    made = b.op("dynamic_slice", x.node, *positions, sizes=capacities(sizes))
     return Sized(made, tuple((n,) for n in sizes))
 
 
 @rule("search_sorted")
 def search_sorted(s: Sizes, node: Node, edges: Sized, x: Sized) -> Sized:
-    """Values that do not count find any place; edges must all count."""
+    """Invalid values find any position; edges must all be valid."""
     last = len(edges.axes) - 1
     if edges.symbolic(last):
         raise ShapeError("sizes: edges of unknown number", got=str(node.aval))

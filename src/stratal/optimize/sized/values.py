@@ -1,17 +1,17 @@
 """Values whose sizes are known only at run time, as values of fixed sizes: the largest they can take.
 
-A symbolic size `b` in [low, high] gets `high` places, its capacity, of which the first `b` count; what the
-others hold is anything. An axis of size `b * t` is held as two axes of capacities `high(b)` and `high(t)`,
-so that what counts is always the first places of every physical axis.
+A symbolic size `b` in [low, high] gets a capacity of `high` elements, of which the first `b`
+are valid. An axis of size `b * t` is factored as two axes of capacities `high(b)` and `high(t)`,
+so that the valid region is always the first elements of every physical axis.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from stratal.base.dims import Dim, Sym, known_equal, product, quotient, upper_bound
+from stratal.base.dims import Dim, Sym, known_equal, product, quotient, same_shape, upper_bound
 from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.base.types import TensorType
@@ -32,7 +32,7 @@ class Sized(NamedTuple):
         """The size of each physical axis."""
         return tuple(n for axis in self.axes for n in axis)
 
-    def places(self, axis: int) -> tuple[int, ...]:
+    def physical_axes(self, axis: int) -> tuple[int, ...]:
         """Return the physical axes of an axis."""
         first = sum(map(len, self.axes[:axis]))
         return tuple(range(first, first + len(self.axes[axis])))
@@ -43,12 +43,12 @@ class Sized(NamedTuple):
 
 
 def capacities(factors: Iterable[Dim]) -> tuple[int, ...]:
-    """Return how many places each size gets."""
+    """Return the capacity of each size."""
     return tuple(map(upper_bound, factors))
 
 
 def plain(type_: TensorType) -> tuple[Factors, ...]:
-    """Return the axes of a type, each held as one."""
+    """Return the axes of a type, each factored as one."""
     return tuple((n,) for n in type_.shape)
 
 
@@ -85,12 +85,12 @@ class Sizes:
             self.symbols[atom] = self.b.floordiv(self.count(whole), self.b.const(divisor, int64))
         return self.symbols[atom]
 
-    # -- what counts -----------------------------------------------------------------------------------------
-    def inside(self, value: Sized, places: Iterable[int]) -> Node | None:
-        """Return where an element counts along some physical axes; None where all do."""
+    # -- the valid region ------------------------------------------------------------------------------------
+    def inside(self, value: Sized, physical_axes: Iterable[int]) -> Node | None:
+        """Return where an element is valid along some physical axes; None where all are."""
         b, shape = self.b, capacities(value.flat)
         found: Node | None = None
-        for k in places:
+        for k in physical_axes:
             size = value.flat[k]
             if not isinstance(size, Sym):
                 continue
@@ -101,55 +101,61 @@ class Sizes:
         return found
 
     def masked(self, value: Sized, axes: Iterable[int], fill: object) -> Node:
-        """Return the physical node with `fill` in the places along some axes that do not count."""
-        inside = self.inside(value, [k for a in axes for k in value.places(a)])
+        """Return the physical node with `fill` outside the valid region along some axes."""
+        inside = self.inside(value, [k for a in axes for k in value.physical_axes(a)])
         node = value.node
         return node if inside is None else self.b.select(inside, node, self.b.like(node, fill))
 
     def front(self, node: Node, shape: Sequence[int]) -> Node:
-        """Return the first places of a physical node along each axis: `shape` of them."""
+        """Return the first elements of a physical node along each axis: `shape` of them."""
         stop = tuple(shape)
         if node.shape == stop:
             return node
         cut: Node = self.b.slice(node, start=(0,) * len(stop), stop=stop, step=(1,) * len(stop))
         return cut
 
+    def shaped(self, node: Node, shape: Iterable[Dim]) -> Node:
+        """Return a physical node with room for such sizes as axes."""
+        wanted = capacities(shape)
+        made: Node = node if node.shape == wanted else self.b.reshape(node, shape=wanted)
+        return made
+
     # -- other ways to hold it -------------------------------------------------------------------------------
-    def held(self, value: Sized, axes: Sequence[Factors]) -> Sized:
-        """Return the value with its axes held in other ways."""
+    def factored(self, value: Sized, axes: Sequence[Factors]) -> Sized:
+        """Return the value with its axes factored in other ways."""
         for k, wanted in enumerate(axes):
-            if value.axes[k] != wanted:
+            if not same_shape(value.axes[k], wanted):
                 value = self._respread(value, k, wanted)
         return value
 
     def prefix(self, value: Sized, axis: int) -> Sized:
-        """Return the value with one axis held as one: the elements that count are the first ones."""
-        return self.held(value, [(product(f),) if k == axis else f for k, f in enumerate(value.axes)])
+        """Return the value with one axis as one physical axis: the valid elements are the first ones."""
+        return self.factored(value, [(product(f),) if k == axis else f for k, f in enumerate(value.axes)])
 
     def _respread(self, value: Sized, axis: int, wanted: Factors) -> Sized:
         axes = tuple(wanted if k == axis else f for k, f in enumerate(value.axes))
-        same = _constant_along(value.node, value.places(axis))
+        same = _constant_along(value.node, value.physical_axes(axis))
         if same is not None:
             return Sized(self._broadcast_again(value, axis, wanted, same), axes)
         if all(isinstance(n, int) for n in (*wanted, *value.axes[axis])):
-            return Sized(self.b.reshape(value.node, shape=capacities(n for f in axes for n in f)), axes)
+            return Sized(self.shaped(value.node, (n for f in axes for n in f)), axes)
         return Sized(self._gathered(value, axis, wanted), axes)
 
     def _broadcast_again(self, value: Sized, axis: int, wanted: Factors, source: Node) -> Node:
-        places, more = value.places(axis), len(wanted) - len(value.axes[axis])
+        physical_axes, more = value.physical_axes(axis), len(wanted) - len(value.axes[axis])
         shape = capacities(n for k, f in enumerate(value.axes) for n in (wanted if k == axis else f))
-        kept = tuple(a if a < places[0] else a + more for a in value.node.op.axes)  # type: ignore[attr-defined]
+        kept = tuple(a if a < physical_axes[0] else a + more for a in value.node.op.axes)  # type: ignore[attr-defined]
         again: Node = self.b.broadcast(source, shape=shape, axes=kept)
         return again
 
     def _gathered(self, value: Sized, axis: int, wanted: Factors) -> Node:
-        """Find each element's rank in row-major order of what counts, and take the element of that rank."""
+        """Find each element's rank in row-major order of the valid ones, and take the element of it."""
         b, have = self.b, value.axes[axis]
         rank = self._rank(wanted)
         index = self._place(rank, have)
         room = math.prod(capacities(have))
         index = b.op("min", index, b.like(index, max(room - 1, 0)))
-        first = value.places(axis)[0] if have else sum(map(len, value.axes[:axis]))
+        first = value.physical_axes(axis)[0] if have else sum(map(len, value.axes[:axis]))
         before, after = capacities(value.flat[:first]), capacities(value.flat[first + len(have) :])
         merged = b.reshape(value.node, shape=(*before, room, *after))
         taken = b.gather(merged, b.reshape(index, shape=(math.prod(capacities(wanted)),)), axis=first)
@@ -157,7 +163,7 @@ class Sizes:
         return back
 
     def _rank(self, factors: Factors) -> Node:
-        """Return for each place of an axis its number among those that count."""
+        """Return for each position of an axis its rank among the valid ones."""
         b, shape = self.b, capacities(factors)
         rank: Node | None = None
         for k in range(len(factors)):
@@ -168,22 +174,22 @@ class Sizes:
         return b.iota(shape=(1,), axis=0, dtype=int64) if rank is None else rank
 
     def _place(self, rank: Node, factors: Factors) -> Node:
-        """Return where the element of a rank stands among all places of an axis."""
+        """Return where the element of a rank stands among all positions of an axis."""
         b = self.b
-        place: Node | None = None
+        position: Node | None = None
         for k, size in reversed(list(enumerate(factors))):
             many = b.broadcast(self.count(size), shape=rank.shape, axes=())
             digit = b.rem(rank, many) if k else rank
             rank = b.floordiv(rank, many) if k else rank
             stride = math.prod(capacities(factors[k + 1 :]))
             term = b.mul(digit, b.like(digit, stride))
-            place = term if place is None else b.add(place, term)
-        return rank if place is None else place
+            position = term if position is None else b.add(position, term)
+        return rank if position is None else position
 
 
-def _constant_along(node: Node, places: Sequence[int]) -> Node | None:
+def _constant_along(node: Node, physical_axes: Sequence[int]) -> Node | None:
     """Return what a node is a broadcast of, if it is the same along some physical axes."""
-    if node.op.name != "broadcast" or set(node.op.axes) & set(places):  # type: ignore[attr-defined]
+    if node.op.name != "broadcast" or set(node.op.axes) & set(physical_axes):  # type: ignore[attr-defined]
         return None
     return node.inputs[0]
 
@@ -231,3 +237,27 @@ def _ratio(whole: Dim, part: Dim) -> int | None:
         return None
     k = whole.terms[0][1] // (part.terms[0][1] or 1)
     return k if k > 0 and known_equal(part * k, whole) else None
+
+
+Rule = Callable[..., Any]
+RULES: Final[dict[str, Rule]] = {}
+"""rule(sizes, node, *operands) -> the result as Sized, or one for each result."""
+
+NEEDS_KNOWN_SIZES: Final[dict[str, str]] = {}
+"""Why an op has no rule. A graph in which one has operands of symbolic sizes is captured for known ones."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of some ops."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def no_rule(reason: str, *names: str) -> None:
+    """Register the reason why some ops have no rule."""
+    NEEDS_KNOWN_SIZES.update(dict.fromkeys(names, reason))

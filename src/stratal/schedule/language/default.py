@@ -8,9 +8,9 @@ from stratal.loops.compute import Compute
 from stratal.loops.expr import Buffer, Expr, cast, index_const, load, unlike
 from stratal.loops.stmt import Stmt, Store
 from stratal.loops.te.algorithm import Algorithm, axis_names
-from stratal.loops.te.lower import lower_tensor
-from stratal.loops.te.tensor import Tensor
-from stratal.schedule.language.nest import Nest, in_sequence, with_distinct_names
+from stratal.loops.te.tensor import Tensor, lower_tensor
+from stratal.schedule.language.nest import Nest, with_distinct_names
+from stratal.schedule.primitives import sequence
 from stratal.schedule.tactics.common import nest
 
 
@@ -36,7 +36,7 @@ def default_nest(algorithm: Algorithm) -> Nest:
     return Nest(
         tuple(buffers[p] for p in algorithm.placeholders),
         tuple(buffers[r] for r in algorithm.results),
-        with_distinct_names(in_sequence(stages)),
+        with_distinct_names(sequence(*stages)),
         tuple(local),
     )
 
@@ -57,7 +57,7 @@ def compute_nest(compute: Compute, out: Buffer, total: Buffer) -> Stmt:
     stmts: list[Stmt] = [Store(total, here, start), update_nest(compute, total)]
     if total is not out:
         stmts.append(Store(out, here, cast(load(total, here), out.dtype)))
-    return nest(compute.axes, in_sequence(stmts))
+    return nest(compute.axes, sequence(*stmts))
 
 
 def update_nest(compute: Compute, total: Buffer) -> Stmt:

@@ -13,8 +13,7 @@ from stratal.base.errors import ScheduleError
 from stratal.loops.expr import Buffer
 from stratal.loops.stmt import Stmt
 from stratal.loops.te.algorithm import Algorithm, axis_names
-from stratal.loops.te.lower import lower_tensor
-from stratal.loops.te.tensor import Computed
+from stratal.loops.te.tensor import Computed, lower_tensor
 from stratal.schedule.language.default import default_nest, update_nest
 from stratal.schedule.language.nest import Nest
 from stratal.schedule.language.schedule import LoopSchedule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,11 +9,13 @@ import numpy as np
 from stratal.base.errors import DTypeError, ScheduleError, ShapeError, VerifyError
 from stratal.loops.expr import Buffer
 from stratal.loops.interpret import Array, run_kernel, undefined
-from stratal.loops.stmt import Kernel, Seq, Stmt, loaded, stored
+from stratal.loops.stmt import Kernel, Stmt, loaded, stored
 from stratal.loops.verify import verify_kernel
 from stratal.schedule.language.dependence import private
-from stratal.schedule.language.nest import in_sequence, touched
+from stratal.schedule.language.nest import touched
 from stratal.schedule.language.schedule import LoopSchedule
+from stratal.schedule.primitives import listed, sequence
+from stratal.schedule.result import named_by_content
 
 
 def kernels_of(schedule: LoopSchedule) -> list[Kernel]:
@@ -23,16 +24,15 @@ def kernels_of(schedule: LoopSchedule) -> list[Kernel]:
     Iterations of a parallel loop at the top are chunks that threads claim; a kernel starts when the one
     before has ended. Statements that hand values on in scratch or registers are one kernel.
     """
-    return [_kernel(schedule, in_sequence(part)) for part in _parted(schedule)]
+    return [_kernel(schedule, sequence(*part)) for part in _parted(schedule)]
 
 
 def _parted(schedule: LoopSchedule) -> list[list[Stmt]]:
     """Return the statements at the top, together where a temporary of one chunk lives on between them."""
-    body = schedule.nest.body
-    groups = [[s] for s in (body.body if isinstance(body, Seq) else (body,))]
+    groups = [[s] for s in listed(schedule.nest.body)]
     for b in schedule.nest.local:
         users = [k for k, part in enumerate(groups) if any(touched(s, b) for s in part)]
-        alone = all(private(in_sequence(groups[k]), b) for k in users)
+        alone = all(private(sequence(*groups[k]), b) for k in users)
         if b.space != "global" and len(users) > 1 and not alone:
             first, last = users[0], users[-1]
             groups[first : last + 1] = [[s for part in groups[first : last + 1] for s in part]]
@@ -44,8 +44,7 @@ def _kernel(schedule: LoopSchedule, stmt: Stmt) -> Kernel:
     own = [b for b in schedule.nest.local if b.space != "global" and b in used]
     writes = [b for b in schedule.nest.buffers if b in stored(stmt) and b.space == "global"]
     reads = [b for b in schedule.nest.buffers if b in used and b not in writes and b not in own]
-    draft = Kernel("k", reads, writes, stmt, own)
-    kernel = Kernel("k_" + hashlib.sha256(str(draft).encode()).hexdigest()[:24], reads, writes, stmt, own)
+    kernel = named_by_content(reads, writes, stmt, own)
     try:
         verify_kernel(kernel)
     except VerifyError as wrong:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from stratal.base.errors import ScheduleError
 from stratal.loops.expr import Buffer, Expr, Load, Var, unlike, walk
-from stratal.loops.stmt import (
-    Fail,
-    Fetch,
-    For,
-    If,
-    ProductCall,
-    Seq,
-    Stmt,
-    Store,
-    statements,
-    substitute_stmt,
-)
-from stratal.schedule.primitives import Schedule
+from stratal.loops.stmt import Fail, For, If, Seq, Stmt, Store, map_parts, parts, statements, substitute_stmt
+from stratal.schedule.primitives import Schedule, sequence
 
 
 class Nest(NamedTuple):
@@ -69,9 +58,11 @@ class Nest(NamedTuple):
         path = _path(self.body, loop)
         return [s for s in path or () if isinstance(s, For) and s is not loop]
 
-    def edit(self, body: Stmt) -> Schedule:
-        """Return the older, index-based schedule of a part of the loops, whose rewrites steps share."""
-        return Schedule(body, self.local)
+    def edited(self, step: Callable[[Schedule], object]) -> Nest:
+        """Return this nest after a step of the older, index-based schedules, whose rewrites steps share."""
+        part = Schedule(self.body, self.local)
+        step(part)
+        return self._replace(body=part.body)
 
     def replaced(self, old: Stmt, new: Stmt) -> Nest:
         """Return this nest with one statement in the place of another."""
@@ -88,38 +79,13 @@ def _path(stmt: Stmt, wanted: Stmt) -> list[Stmt] | None:
     return None
 
 
-def parts(stmt: Stmt) -> tuple[Stmt, ...]:
-    """Return the statements right below one."""
-    if isinstance(stmt, For):
-        return (stmt.body,)
-    if isinstance(stmt, Seq):
-        return stmt.body
-    if isinstance(stmt, If):
-        return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
-    return ()
-
-
-def in_sequence(stmts: Iterable[Stmt]) -> Stmt:
-    """Return statements in order; sequences inside are opened, one statement stays alone."""
-    flat: list[Stmt] = []
-    for s in stmts:
-        flat.extend(s.body if isinstance(s, Seq) else (s,))
-    return flat[0] if len(flat) == 1 else Seq(flat)
-
-
 def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
     """Return a tree with one statement, found by identity, replaced."""
     if stmt is old:
         return new
-    if isinstance(stmt, For):
-        body = replaced(stmt.body, old, new)
-        return stmt if body is stmt.body else For(stmt.var, body, stmt.kind)
     if isinstance(stmt, Seq):
-        return in_sequence(replaced(s, old, new) for s in stmt.body)
-    if isinstance(stmt, If):
-        otherwise = replaced(stmt.otherwise, old, new) if stmt.otherwise is not None else None
-        return If(stmt.condition, replaced(stmt.then, old, new), otherwise)
-    return stmt
+        return sequence(*(replaced(s, old, new) for s in stmt.body))
+    return map_parts(stmt, lambda part: replaced(part, old, new))
 
 
 def nested(axes: Iterable[Var], body: Stmt) -> Stmt:
@@ -149,13 +115,7 @@ def _distinct(stmt: Stmt, names: set[str], kept: set[Var], seen: set[Var]) -> St
         seen.add(var)
         body = stmt.body if var is stmt.var else substitute_stmt(stmt.body, {stmt.var: var})
         return For(var, _distinct(body, names, kept, seen), stmt.kind)
-    if isinstance(stmt, Seq):
-        return Seq([_distinct(s, names, kept, seen) for s in stmt.body])
-    if isinstance(stmt, If):
-        then = _distinct(stmt.then, names, kept, seen)
-        otherwise = _distinct(stmt.otherwise, names, kept, seen) if stmt.otherwise is not None else None
-        return If(stmt.condition, then, otherwise)
-    return stmt
+    return map_parts(stmt, lambda part: _distinct(part, names, kept, seen))
 
 
 class Access(NamedTuple):
@@ -169,26 +129,18 @@ class Access(NamedTuple):
 
 def accesses(stmt: Stmt, conditions: tuple[Expr, ...] = ()) -> Iterator[Access]:
     """Yield loads and stores in program order; the loads of a store come before it."""
-    if isinstance(stmt, ProductCall):
-        yield from accesses(stmt.body, conditions)
-        return
-    if isinstance(stmt, (For, Seq)):
-        for part in parts(stmt):
-            yield from accesses(part, conditions)
-        return
-    if isinstance(stmt, Fetch):
-        return
-    roots: list[Expr] = [*stmt.indices, stmt.value] if isinstance(stmt, Store) else [stmt.condition]
+    roots: list[Expr] = [stmt.condition] if isinstance(stmt, (If, Fail)) else []
+    if isinstance(stmt, Store):
+        roots = [*stmt.indices, stmt.value]
     for e in walk(roots):
         if isinstance(e, Load):
             yield Access(e.buffer, e.indices, False, conditions)
     if isinstance(stmt, Store):
         yield Access(stmt.buffer, stmt.indices, True, conditions)
-    elif isinstance(stmt, If):
-        for part in parts(stmt):
-            yield from accesses(part, (*conditions, stmt.condition))
-    else:
-        assert isinstance(stmt, Fail)
+    if isinstance(stmt, If):
+        conditions = (*conditions, stmt.condition)
+    for part in parts(stmt):
+        yield from accesses(part, conditions)
 
 
 def touched(stmt: Stmt, buffer: Buffer) -> list[Access]:
@@ -204,18 +156,12 @@ def traffic(stmt: Stmt) -> Mapping[Buffer, tuple[int, int]]:
     counts: dict[Buffer, tuple[int, int]] = {}
 
     def visit(s: Stmt, times: int) -> None:
-        if isinstance(s, For):
-            visit(s.body, times * s.var.extent)
-            return
-        if isinstance(s, Seq):
-            for part in s.body:
-                visit(part, times)
-            return
-        for a in accesses(s if not isinstance(s, If) else Fail(s.condition, 1)):
+        own = Seq(()) if isinstance(s, (For, Seq)) else Fail(s.condition, 1) if isinstance(s, If) else s
+        for a in accesses(own):
             loads, stores = counts.get(a.buffer, (0, 0))
             counts[a.buffer] = (loads + (not a.is_store) * times, stores + a.is_store * times)
         for part in parts(s):
-            visit(part, times)
+            visit(part, times * s.var.extent if isinstance(s, For) else times)
 
     visit(stmt, 1)
     return counts

@@ -13,6 +13,17 @@ from stratal.loops.stmt import For
 from stratal.schedule.language.nest import Nest
 
 Argument = int | str
+PRODUCT: Final = """
+    A = placeholder((6, 4), "float32")
+    B = placeholder((6, 8), "float32")
+    k = reduce_axis(6)
+    C = compute((4, 8), lambda y, x: sum(A[k, y] * B[k, x], axis=k))
+"""  # what examples of steps start from: one sum, and
+STAGES: Final = """
+    x = placeholder((8,), "float32")
+    t = compute((8,), lambda a: x[a] * x[a])
+    y = compute((8,), lambda b: t[b] + 1.0)
+"""  # two tensors, one of which reads the other
 Rewrite = Callable[..., Nest]
 
 

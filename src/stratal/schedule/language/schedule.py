@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from stratal.base.errors import FormatError, ScheduleError, VerifyError
-from stratal.loops.stmt import For, Seq, Stmt, statements, stmt_to_text
+from stratal.loops.stmt import For, Stmt, parts, statements, stmt_to_text
 from stratal.loops.te.algorithm import Algorithm
 from stratal.loops.te.tensor import Computed, Tensor
 from stratal.loops.te.text import parse_algorithm
 from stratal.schedule.language.default import default_nest
 from stratal.schedule.language.dependence import meeting
-from stratal.schedule.language.nest import Nest, parts, with_distinct_names
+from stratal.schedule.language.nest import Nest, with_distinct_names
 from stratal.schedule.language.registry import PRIMITIVES, Argument, Primitive
+from stratal.schedule.primitives import listed
 
 _STEP: Final = re.compile(r"(\w+)\((.*?)\)(?:\s*->\s*(.*))?")
 _MOST_STATEMENTS: Final = 20_000
@@ -140,7 +141,7 @@ def _check_kinds(name: str, nest: Nest) -> None:
         raise ScheduleError(
             f"{name}: the loops become too long", got=f"more than {_MOST_STATEMENTS} statements"
         )
-    top = set(map(id, body.body if isinstance(body, Seq) else (body,)))
+    top = set(map(id, listed(body)))
 
     def visit(stmt: Stmt, vector: str) -> None:
         if isinstance(stmt, For):

@@ -8,11 +8,10 @@ from typing import NamedTuple
 from stratal.base.errors import ScheduleError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Load, Var, const, guard, load
-from stratal.loops.rebuild import transform
-from stratal.loops.stmt import Fail, If, Stmt, Store
+from stratal.loops.stmt import If, Stmt, Store
 from stratal.schedule.language.dependence import divided, variables_of
 from stratal.schedule.language.nest import Access, nested
-from stratal.schedule.primitives import rewrite
+from stratal.schedule.primitives import rewrite_expressions
 
 SPACES = ("scratch", "register")
 
@@ -102,19 +101,7 @@ def redirected(
     def change(e: Expr) -> Expr | None:
         return load(tile, local(e.indices)) if isinstance(e, Load) and e.buffer is tensor else None
 
-    def visit(s: Stmt) -> Stmt:
-        if isinstance(s, Store):
-            *indices, value = transform((*s.indices, s.value), change)
-            if s.buffer is tensor:
-                return Store(tile, local(s.indices), value)
-            return Store(s.buffer, indices, value)
-        if isinstance(s, If):
-            return If(transform((s.condition,), change)[0], s.then, s.otherwise)
-        if isinstance(s, Fail):
-            return Fail(transform((s.condition,), change)[0], s.code)
-        return s
-
-    return rewrite(stmt, visit)
+    return rewrite_expressions(stmt, change, {tensor: (tile, local)})
 
 
 def check_space(step: str, space: str, allowed: Sequence[str] = SPACES) -> None:

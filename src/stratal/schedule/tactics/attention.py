@@ -10,27 +10,35 @@ Scores are logarithms to base 2: the factor is in the queries, and powers of 2 t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from stratal.base.dtypes import float32
+from stratal.base.dtypes import bool_, float32
 from stratal.base.target import Target
-from stratal.graph.node import Node
+from stratal.graph.node import Node, items
 from stratal.loops import index
 from stratal.loops import math as functions
-from stratal.loops.expr import Buffer, Expr, Var, call, const, guard, lanes
-from stratal.loops.stmt import For, Stmt, Store
+from stratal.loops.compute import fresh_axes
+from stratal.loops.expr import Buffer, Const, Expr, Var, call, const, guard, lanes
+from stratal.loops.stmt import For, If, Stmt, Store, guarded
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
-from stratal.schedule.tactics.attention_blocks import LOG2E, Blocks, where
-from stratal.schedule.tactics.common import nest
+from stratal.schedule.tactics.common import nest, vectorize_inner
 
 KIND = "attention"
 
 HEADS: Final = 16  # beyond which heads alone keep all threads busy
 LOWEST: Final = -3.4028234663852886e38  # finite: a block with every key hidden changes nothing
 LN2: Final = 0.6931471805599453
+QUERIES: Final = 32  # rows of a block of scores
+VECTORS: Final = (2, 4)  # of keys in a block: few where causality hides half of those on the diagonal
+ROWS: Final = 4  # that a tile has at least
+TILE: Final = 4  # vectors of a tile
+UNROLL: Final = 4
+LOG2E: Final = 1.4426950408889634
+
+Value = Callable[..., Expr]
 
 
 def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -47,6 +55,167 @@ def schedule_attention(x: GroupExpressions, target: Target) -> Tactic:
     return Tactic(body, tuple(made.local), "attention", steps)
 
 
+class Blocks:
+    """The sizes of one attention node, its operands as expressions, and loops over blocks of them."""
+
+    def __init__(self, x: GroupExpressions, node: Node, target: Target) -> None:
+        self.x, self.node, self.target = x, node, target
+        self.q, self.k, self.v, *self.rest = node.inputs
+        self.results = [x.buffer(r) for r in items(node)]
+        self.causal: bool = node.op.attributes["causal"]
+        self.scale: float = node.op.attributes["scale"]
+        self.lanes = target.lanes(4)
+        self.keys = VECTORS[not self.causal] * self.lanes
+        self.accumulators = target.num_vector_registers // 2
+        *self.batch, self.num_queries, self.d = self.q.aval.ints
+        self.num_keys, self.e = self.v.aval.ints[-2:]
+        self.rows = min(QUERIES, -(-self.num_queries // ROWS) * ROWS)
+        self.num_blocks = -(-self.num_queries // self.rows)
+        self.num_key_blocks = -(-self.num_keys // self.keys)
+        self.padded_keys = self.num_key_blocks * self.keys
+        self.padded_d, self.padded_e = (-(-n // self.lanes) * self.lanes for n in (self.d, self.e))
+        self.local: list[Buffer] = []
+        self.head: tuple[Expr, ...] = ()  # the batch index of the head at hand
+
+    # -- statements ------------------------------------------------------------------------------------------
+    def scratch(self, name: str, *shape: int) -> Buffer:
+        made = Buffer(name, float32, shape, space="scratch")
+        self.local.append(made)
+        return made
+
+    def fill(self, buffer: Buffer, value: Value) -> Stmt:
+        """Store a value at every index of a scratch buffer, its last axis in vectors."""
+        loops = fresh_axes(buffer.shape)
+        return self.in_vectors(loops, Store(buffer, loops, value(*loops)))
+
+    def in_vectors(self, loops: Sequence[Var], stmt: Stmt) -> Stmt:
+        """Run a statement over loops, the last of them in vectors."""
+        s = Schedule(nest(loops, stmt))
+        vectorize_inner(s, loops[-1], self.lanes)
+        return s.body
+
+    def turned(self, node: Node, depth: int) -> tuple[Buffer, Stmt]:
+        """Return an operand's rows as blocks of keys, each turned around and in one piece, and what makes it.
+
+        A vector of rows is copied along its lines, which stay in the cache.
+        """
+        buffer = self.scratch(f"turned{len(self.local)}", self.num_key_blocks, depth, self.keys)
+        block, e, key = fresh_axes(buffer.shape)
+        value = self.operand(node, index.add(index.mul(block, self.keys), key), e)
+        s = Schedule(nest([block, e, key], Store(buffer, (block, e, key), value)))
+        many, lane = s.split(key, self.lanes)
+        s.vectorize(lane)
+        s.reorder(block, many, e)
+        return buffer, s.body
+
+    def operand(self, node: Node, row: Expr, column: Expr) -> Expr:
+        """Return an operand at a row and column of the head, zero beyond its ends."""
+        num_rows, num_columns = node.aval.ints[-2:]
+        inside = index.both(index.less(row, num_rows), index.less(column, num_columns))
+        return guard(inside, self.x.at(node, (*self.head, row, column)), const(0, float32))
+
+    def query(self, row: Expr, column: Expr) -> Expr:
+        """Return an element of q times what makes its products logarithms to base 2."""
+        return self.operand(self.q, row, column) * (self.scale * LOG2E)
+
+    def product(
+        self, out: Buffer, at: Callable[[Expr, Expr], tuple[Expr, ...]], shape: tuple[int, int, int],
+        a: Value, b: Value, *, first: Value | None = None, last: Value | None = None,
+    ) -> Stmt:  # fmt: skip
+        """Return out[at(m, n)] = last(m, n, first(m, n) + sum over k of a(m, k) b(k, n)), in tiles."""
+        m, n, depth = shape
+        acc = Buffer(f"acc{len(self.local)}", float32, (m, n), space="register")
+        vectors = next(
+            v for v in range(TILE, 0, -1) if n // self.lanes % v == 0 and v * ROWS <= self.accumulators
+        )
+        rows = next(
+            r for r in (16, 8, 4, 2, 1) if m % r == 0 and r * vectors <= max(vectors, self.accumulators)
+        )
+        parts: list[Schedule] = []
+        heads: list[tuple[Var, Var]] = []
+        for stage in range(3):
+            i, j, k = Var("m", m), Var("n", n), Var("k", depth)
+            if stage == 0:
+                value = first(i, j) if first is not None else const(0, float32)
+                s = Schedule(nest([i, j], Store(acc, (i, j), value)))
+            elif stage == 1:
+                s = Schedule(nest([i, j, k], Store(acc, (i, j), call("fma", a(i, k), b(k, j), acc[i, j]))))
+            else:
+                value = last(i, j, acc[i, j]) if last is not None else acc[i, j]
+                s = Schedule(nest([i, j], Store(out, at(i, j), value)))
+            io, ii = s.split(i, rows)
+            jo, ji = s.split(j, vectors * self.lanes)
+            jv, jl = s.split(ji, self.lanes)
+            s.reorder(io, jo, *([k] if stage == 1 else []), ii, jv, jl)
+            s.unroll(ii)
+            s.unroll(jv)
+            s.vectorize(jl)
+            if stage == 1:
+                ko, ki = s.split(k, UNROLL)
+                s.unroll(ki)
+                if depth % UNROLL:
+                    s.peel(ko)
+            parts.append(s)
+            heads.append((io, jo))
+        joined = Schedule(sequence(*(part.body for part in parts)), [acc])
+        joined.merge_nests(heads)
+        joined.shrink(acc, heads[0], "register")
+        self.local += joined.local
+        return joined.body
+
+    def by_rows(self, statement: Callable[[Var], Stmt]) -> Stmt:
+        row = Var("r", self.rows)
+        return For(row, statement(row))
+
+    def exponentials(self, scores: Buffer, less: Buffer) -> Stmt:
+        """Take powers of 2 of scores less a number of their row, in one wide vector: independent work."""
+        row, key = Var("r", self.rows), Var("s", self.keys)
+        power = functions.exp2_below(scores[row, key] - less[row])
+        return For(row, For(key, Store(scores, (row, key), power), "vector"))
+
+    # -- scores ----------------------------------------------------------------------------------------------
+    def hide(self, scores: Buffer, first: Expr, start: Expr) -> Stmt:
+        """Set scores to -inf where the key is hidden from the query, in blocks that have such."""
+        row, key = Var("r", self.rows), Var("s", self.keys)
+        query, at = index.add(first, row), index.add(start, key)
+        last = index.add(start, self.keys - 1)
+        seen, whole = (index.less(k, self.num_keys) for k in (at, last))
+        if self.causal:
+            seen = index.both(seen, index.less(at, index.add(query, 1)))
+            whole = index.both(whole, index.less(last, index.add(first, 1)))
+        hidden, score = const(float("-inf"), float32), scores[row, key]
+        value = score if isinstance(seen, Const) else call("select", seen, score, hidden)
+        if self.mask is not None:
+            whole = const(False, bool_)
+            held = index.both(index.less(query, self.num_queries), index.less(at, self.num_keys))
+            kept = guard(held, self.x.at(self.mask, (*self.head, query, at)), const(False, self.mask.dtype))
+            value = call("select", kept, value, hidden)
+        if isinstance(whole, Const) and whole.value:
+            return sequence()
+        body = For(row, For(key, Store(scores, (row, key), value), "vector"))
+        return body if isinstance(whole, Const) else If(whole, sequence(), body)
+
+    @property
+    def mask(self) -> Node | None:
+        first = 0 if self.node.op.name == "attention" else 3
+        return self.rest[first] if len(self.rest) > first else None
+
+    def over_keys(self, first_query: Expr, statement: Callable[[Var], Stmt]) -> Stmt:
+        """Run over the blocks of keys that some query of a block sees."""
+        block = Var("j", self.num_key_blocks)
+        body = statement(block)
+        if self.causal:
+            seen = index.less(index.mul(block, self.keys), index.add(first_query, self.rows))
+            body = guarded(seen, body)
+        return For(block, body)
+
+    def over_heads(self, groups: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """Return the parallel loop over heads and groups of queries."""
+        chunk = Var("c", math.prod(self.batch) * groups)
+        self.head = index.unflatten(index.floordiv(chunk, groups), tuple(self.batch))
+        return For(chunk, body(index.mod(chunk, groups)), "parallel")
+
+
 class Forward(Blocks):
     """attention: out and lse."""
 
@@ -61,7 +230,7 @@ class Forward(Blocks):
             number = index.add(index.mul(group, per_group), block)
             turned, turn = self.turned(self.k, self.d)
             queries = self._queries(index.mul(number, self.rows), turned, values)
-            queries = where(index.less(number, self.num_blocks), queries)
+            queries = guarded(index.less(number, self.num_blocks), queries)
             return sequence(
                 turn, self.fill(values, lambda s, e: self.operand(self.v, s, e)), For(block, queries)
             )
@@ -87,22 +256,16 @@ class Forward(Blocks):
                 ),
                 self.hide(scores, first, start),
                 self.by_rows(
-                    lambda r: Store(new, (r,), call("max", top[(r,)], lanes("max", scores[r, lane], lane)))
+                    lambda r: Store(new, (r,), call("max", top[r], lanes("max", scores[r, lane], lane)))
                 ),
-                self.fill(shrunk, lambda r: functions.exp2_below(call("sub", top[(r,)], new[(r,)]))),
-                self.by_rows(
-                    lambda r: self.along_keys(
-                        lambda s: Store(
-                            scores, (r, s), functions.exp2_below(call("sub", scores[r, s], new[(r,)]))
-                        )
-                    )
-                ),
+                self.fill(shrunk, lambda r: functions.exp2_below(top[r] - new[r])),
+                self.exponentials(scores, new),
                 self.fill(total, lambda r, lane: self._lane_total(scores, total, shrunk, r, lane)),
-                self.fill(top, lambda r: new[(r,)]),
+                self.fill(top, lambda r: new[r]),
                 self.product(
                     out, lambda m, n: (m, n), (self.rows, self.padded_e, self.keys),
                     lambda m, k: scores[m, k], lambda k, n: values[index.add(start, k), n],
-                    first=lambda m, n: call("mul", out[m, n], shrunk[(m,)]),
+                    first=lambda m, n: out[m, n] * shrunk[m],
                 ),
             )  # fmt: skip
 
@@ -119,30 +282,32 @@ class Forward(Blocks):
         """Return what the weights in one lane of every vector of keys sum up to so far."""
         sum_: Expr = scores[row, lane]
         for k in range(self.lanes, self.keys, self.lanes):
-            sum_ = call("add", sum_, scores[row, index.add(lane, k)])
-        return call("fma", total[row, lane], shrunk[(row,)], sum_)
+            sum_ = sum_ + scores[row, index.add(lane, k)]
+        return call("fma", total[row, lane], shrunk[row], sum_)
 
     def _results(self, first: Expr, out: Buffer, top: Buffer, total: Buffer) -> list[Stmt]:
         """Return the stores of the weighted means and of lse, through `top`."""
         result, lse = self.results
         sums = self.scratch("sums", self.rows)
-        lane, row, column, last = (
-            Var("l", self.lanes),
-            Var("r", self.rows),
-            Var("e", self.e),
-            Var("r", self.rows),
-        )
+        lane, row, column = Var("l", self.lanes), Var("r", self.rows), Var("e", self.e)
+        last = Var("r", self.rows)
         add_up = self.by_rows(lambda r: Store(sums, (r,), lanes("add", total[r, lane], lane)))
-        mean = call("div", out[row, column], sums[(row,)])
-        s = Schedule(nest([row, column], Store(result, (*self.head, index.add(first, row), column), mean)))
-        _, one = s.split(column, self.lanes)
-        s.vectorize(one)
-        logarithm = call("fma", top[(last,)], const(LN2, float32), functions.log(sums[(last,)]))
-        ends = Schedule(For(last, Store(lse, (*self.head, index.add(first, last)), logarithm), "vector"))
+        zero, one = const(0, float32), const(1, float32)
+
+        def unless_hidden(r: Expr, value: Expr, otherwise: Expr) -> Expr:
+            return call("select", call("eq", sums[r], zero), otherwise, value)
+
+        mean = out[row, column] / sums[row]
+        inside = index.less(index.add(first, row), self.num_queries)
+        means = Store(result, (*self.head, index.add(first, row), column), mean)
+        logarithm = call("fma", top[last], const(LN2, float32), functions.log(sums[last]))
+        ends = For(last, Store(lse, (*self.head, index.add(first, last)), logarithm), "vector")
         return [
             add_up,
-            guard_leaves(s.body, index.less(index.add(first, row), self.num_queries)),
-            guard_leaves(ends.body, index.less(index.add(first, last), self.num_queries)),
+            self.fill(top, lambda r: unless_hidden(r, top[r], zero)),
+            self.fill(sums, lambda r: unless_hidden(r, sums[r], one)),
+            guard_leaves(self.in_vectors([row, column], means), inside),
+            guard_leaves(ends, index.less(index.add(first, last), self.num_queries)),
         ]
 
 
@@ -175,11 +340,8 @@ class Backward(Blocks):
     def _store(self, result: Buffer, held: Buffer, num_columns: int, factor: float) -> Stmt:
         """Return the copy of a head's gradient, times a factor, to its place."""
         row, column = Var("s", self.num_keys), Var("e", num_columns)
-        value = held[row, column] if factor == 1 else call("mul", held[row, column], const(factor, float32))
-        s = Schedule(nest([row, column], Store(result, (*self.head, row, column), value)))
-        _, lane = s.split(column, self.lanes)
-        s.vectorize(lane)
-        return s.body
+        value = held[row, column] if factor == 1 else held[row, column] * factor
+        return self.in_vectors([row, column], Store(result, (*self.head, row, column), value))
 
     def _queries(self, first: Expr, *held: Buffer) -> Stmt:
         """Return the work on one block of queries."""
@@ -193,35 +355,30 @@ class Backward(Blocks):
 
         def row_value(node: Node, r: Expr, factor: float, beyond: float) -> Expr:
             query = index.add(first, r)
-            value = call("mul", self.x.at(node, (*self.head, query)), const(factor, float32))
+            value = self.x.at(node, (*self.head, query)) * factor
             return guard(index.less(query, self.num_queries), value, const(beyond, float32))
 
         def block(j: Var) -> Stmt:
             start = index.mul(j, self.keys)
-            of_keys = self.keys, self.rows
             return sequence(
                 self.product(
                     p, lambda m, n: (m, n), (self.rows, self.keys, self.d),
                     lambda m, k: q[m, k], lambda k, n: turned_k[j, k, n],
                 ),
                 self.hide(p, first, start),
-                self.by_rows(
-                    lambda r: self.along_keys(
-                        lambda s: Store(p, (r, s), functions.exp2_below(call("sub", p[r, s], lse[(r,)])))
-                    )
-                ),
+                self.exponentials(p, lse),
                 self.product(
                     t, lambda m, n: (m, n), (self.rows, self.keys, self.e),
                     lambda m, k: ct[m, k], lambda k, n: turned_v[j, k, n],
-                    first=lambda m, n: delta[(m,)], last=lambda m, n, total: call("mul", p[m, n], total),
+                    first=lambda m, n: delta[m], last=lambda m, n, total: p[m, n] * total,
                 ),
                 self.product(
-                    dv, lambda m, n: (index.add(start, m), n), (of_keys[0], self.padded_e, of_keys[1]),
+                    dv, lambda m, n: (index.add(start, m), n), (self.keys, self.padded_e, self.rows),
                     lambda m, k: p[k, m], lambda k, n: ct[k, n],
                     first=lambda m, n: dv[index.add(start, m), n],
                 ),
                 self.product(
-                    dk, lambda m, n: (index.add(start, m), n), (of_keys[0], self.padded_d, of_keys[1]),
+                    dk, lambda m, n: (index.add(start, m), n), (self.keys, self.padded_d, self.rows),
                     lambda m, k: t[k, m], lambda k, n: q[k, n],
                     first=lambda m, n: dk[index.add(start, m), n],
                 ),
@@ -233,11 +390,9 @@ class Backward(Blocks):
             )  # fmt: skip
 
         row, column = Var("r", self.rows), Var("e", self.d)
-        value = call("mul", dq[row, column], const(self.scale, float32))
+        value = dq[row, column] * self.scale
         at = (*self.head, index.add(first, row), column)
-        s = Schedule(nest([row, column], Store(self.results[0], at, value)))
-        _, lane = s.split(column, self.lanes)
-        s.vectorize(lane)
+        results = self.in_vectors([row, column], Store(self.results[0], at, value))
         return sequence(
             self.fill(q, lambda r, e: self.query(index.add(first, r), e)),
             self.fill(ct, lambda r, e: self.operand(ct_node, index.add(first, r), e)),
@@ -245,5 +400,5 @@ class Backward(Blocks):
             self.fill(delta, lambda r: row_value(delta_node, r, -1.0, 0.0)),
             self.fill(dq, lambda r, e: zero),
             self.over_keys(first, block),
-            guard_leaves(s.body, index.less(index.add(first, row), self.num_queries)),
+            guard_leaves(results, index.less(index.add(first, row), self.num_queries)),
         )

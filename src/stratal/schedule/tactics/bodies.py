@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from stratal.base.target import Target
-from stratal.loops.compute import Stage
 from stratal.loops.expr import Var
-from stratal.loops.stmt import For, If, Seq, Stmt, Store, stored
+from stratal.loops.stmt import For, Stmt, Store, map_parts
 from stratal.schedule.expressions import by_stride, work
 from stratal.schedule.primitives import Schedule
-from stratal.schedule.result import Pack, Tactic
+from stratal.schedule.result import Tactic, of_stages
 from stratal.schedule.tactics.common import (
     collapse,
     cut_tails,
@@ -23,11 +22,7 @@ NAME = "loop body"
 
 def schedule_body(found: object, target: Target) -> Tactic:
     """Return the kernel, or one per stage, of what a loop body's `build` returned."""
-    if not isinstance(found, list):
-        return Tactic(_outermost(found, target), (), NAME, ())  # type: ignore[arg-type]
-    *first, last = (Stage(_outermost(s.body, target), s.local) for s in found)
-    packs = tuple(Pack(stored(s.body)[0], s.body, (), s.local, NAME) for s in first)  # type: ignore[arg-type]
-    return Tactic(last.body, last.local, NAME, (), packs=packs)  # type: ignore[arg-type]
+    return of_stages(found, NAME, lambda body: _outermost(body, target))
 
 
 def _outermost(stmt: Stmt, target: Target) -> Stmt:
@@ -61,18 +56,11 @@ def _sweep(loops: list[Var], leaf: Store, target: Target) -> Stmt:
 
 
 def _vectors(stmt: Stmt, target: Target) -> Stmt:
-    if isinstance(stmt, Seq):
-        return Seq(_vectors(s, target) for s in stmt.body)
-    if isinstance(stmt, If):
-        otherwise = None if stmt.otherwise is None else _vectors(stmt.otherwise, target)
-        return If(stmt.condition, _vectors(stmt.then, target), otherwise)
-    if not isinstance(stmt, For):
-        return stmt
-    if stmt.kind != "parallel" or not isinstance(stmt.body, Store) or stmt.var.extent < 2:
-        return For(stmt.var, _vectors(stmt.body, target), stmt.kind)
+    parallel = isinstance(stmt, For) and stmt.kind == "parallel" and stmt.var.extent > 1
+    if not (parallel and isinstance(stmt, For) and isinstance(stmt.body, Store)):
+        return map_parts(stmt, lambda part: _vectors(part, target))
     schedule = Schedule(stmt)
     lanes = vector_lanes(target, [stmt.body.value])
-    _, inner = schedule.split(stmt.var, lanes)
-    schedule.vectorize(inner)
+    vectorize_inner(schedule, stmt.var, lanes)
     cut_tails(schedule)
     return schedule.body

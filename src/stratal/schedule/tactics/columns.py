@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import fresh_axes
 from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, loads, walk
 from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import For, Stmt, Store, loaded, stored
@@ -164,33 +164,30 @@ class ColumnNest:
                 stmt = guard_leaves(stmt, index.less(position, along.extent))
             return For(copy, For(lane, stmt, "vector"), "unroll")
 
-        start, update, finish = [], [], []
+        shape = (vectors, self.width) if along is not None else ()
+        states: dict[Node, list[Buffer]] = {}
         for m in self.reductions:
-            compute, combiner = self.x.compute(m), self.x.combiner(m)
-            shape = (vectors, self.width) if along is not None else ()
-            states = [Buffer(f"a{len(self.states) + k}", d, shape, space="register")
-                      for k, d in enumerate(compute.state_dtypes)]  # fmt: skip
-            self.states += states
-            start.append((states, combiner.identity(compute.state_dtypes)))
-            update.append((states, combiner, self.terms[m]))
-            finish.append((m, states[compute.result]))
+            dtypes, known = self.x.compute(m).state_dtypes, len(self.states)
+            states[m] = [Buffer(f"a{known + k}", d, shape, space="register") for k, d in enumerate(dtypes)]
+            self.states += states[m]
 
         def init(slot: tuple[Expr, ...], _: dict[Var, Expr]) -> Stmt:
+            firsts = {m: self.x.combiner(m).identity([s.dtype for s in own]) for m, own in states.items()}
             return sequence(
-                *(Store(s, slot, v) for states, values in start for s, v in zip(states, values, strict=True))
+                *(Store(s, slot, v) for m, own in states.items() for s, v in zip(own, firsts[m], strict=True))
             )
 
         def step(slot: tuple[Expr, ...], at: dict[Var, Expr]) -> Stmt:
             parts: list[Stmt] = []
-            for states, combiner, terms in update:
-                new = combiner.combine([s[slot] for s in states], substitute(terms, at))
-                stmt, held = at_once([Store(s, slot, v) for s, v in zip(states, new, strict=True)])
+            for m, own in states.items():
+                new = self.x.combiner(m).combine([s[slot] for s in own], substitute(self.terms[m], at))
+                stmt, held = at_once([Store(s, slot, v) for s, v in zip(own, new, strict=True)])
                 parts.append(stmt)
                 self.states += held
             return sequence(*parts)
 
         def write(slot: tuple[Expr, ...], at: dict[Var, Expr]) -> Stmt:
-            return self._results({m: state[slot] for m, state in finish}, at)
+            return self._results({m: own[self.x.compute(m).result][slot] for m, own in states.items()}, at)
 
         core: Stmt = tiled(step)
         together = 1  # steps written out, so that neighbours in a window are read as such

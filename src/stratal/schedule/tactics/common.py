@@ -8,8 +8,8 @@ from stratal.base.dtypes import DType
 from stratal.base.target import Target
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Load, Var, walk
-from stratal.loops.stmt import Fetch, For, If, ProductCall, Seq, Stmt, Store, store_groups
-from stratal.schedule.primitives import Schedule, guarded_by, sequence, simplify
+from stratal.loops.stmt import Fail, For, If, Seq, Stmt, Store, map_parts, parts, store_groups
+from stratal.schedule.primitives import Schedule, guarded_by, listed, sequence, simplify
 from stratal.schedule.result import Pack, Tactic
 
 CHUNK_WORK = 1 << 14  # operations a chunk should be worth: far above the cost of claiming it
@@ -174,19 +174,13 @@ def cut_tails(schedule: Schedule) -> None:
 
 
 def _cut(stmt: Stmt) -> Stmt:
-    if isinstance(stmt, Seq):
-        return Seq(_cut(s) for s in stmt.body)
-    if isinstance(stmt, If):
-        return If(
-            stmt.condition, _cut(stmt.then), _cut(stmt.otherwise) if stmt.otherwise is not None else None
-        )
-    if not isinstance(stmt, For) or stmt.kind == "vector":
+    if isinstance(stmt, For) and stmt.kind == "vector":
         return stmt
-    if stmt.kind == "parallel" or not guarded_by(stmt.body, stmt.var):
-        return For(stmt.var, _cut(stmt.body), stmt.kind)
+    if not isinstance(stmt, For) or stmt.kind == "parallel" or not guarded_by(stmt.body, stmt.var):
+        return map_parts(stmt, _cut)
     part = Schedule(stmt)
     part.peel(stmt.var)
-    pieces = part.body.body if isinstance(part.body, Seq) else (part.body,)
+    pieces = listed(part.body)
     if stmt.var.extent <= 1:
         return sequence(*map(_cut, pieces))
     main, *last = pieces
@@ -236,9 +230,7 @@ def in_place_pairs(
 
 def _moments(body: Stmt) -> Iterator[tuple[list[Expr], list[Store]]]:
     """Yield, in program order, expressions that are computed together and the stores that follow them."""
-    if isinstance(body, (For, ProductCall)):
-        yield from _moments(body.body)
-    elif isinstance(body, Seq):
+    if isinstance(body, Seq):
         for group in store_groups(body.body):
             if isinstance(group, list):
                 yield [e for s in group for e in (*s.indices, s.value)], group
@@ -246,9 +238,8 @@ def _moments(body: Stmt) -> Iterator[tuple[list[Expr], list[Store]]]:
                 yield from _moments(group)
     elif isinstance(body, Store):
         yield [*body.indices, body.value], [body]
-    elif not isinstance(body, Fetch):
-        yield [body.condition], []
-        if isinstance(body, If):
-            yield from _moments(body.then)
-            if body.otherwise is not None:
-                yield from _moments(body.otherwise)
+    else:
+        if isinstance(body, (If, Fail)):
+            yield [body.condition], []
+        for part in parts(body):
+            yield from _moments(part)

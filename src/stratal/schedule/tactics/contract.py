@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Final
 
 from stratal.base.target import Target
@@ -81,23 +80,23 @@ def candidate_of(
 
 
 def _candidate(p: Product, t: Tiling, copying: float | None = None) -> Candidate:
+    target = p.target
     numbers = {**t._asdict(), "copy_a": COPIES.index(t.copy_a), "copy_b": COPIES.index(t.copy_b)}
     return Candidate(
         "tiles",
         cycles_of(p, t, copying) / (p.target.ghz * 1e9),
-        partial(schedule_contract, target=p.target, tiling=t),
+        lambda x: schedule_tiles(Product(x, target), t),
         tuple(numbers.items()),
         p.operations,
     )
 
 
-def schedule_contract(x: GroupExpressions, target: Target, tiling: Tiling) -> Tactic:
-    """Return the scheduled nest of a contraction and its epilogue, with pairs that may share memory."""
-    product = Product(x, target)
-    tiles = TiledProduct(product, tiling)
+def schedule_tiles(p: Product, tiling: Tiling, name: str = "contract") -> Tactic:
+    """Return the scheduled nest of a product and its epilogue, with pairs that may share memory."""
+    tiles = TiledProduct(p, tiling)
     schedule = tiles.schedule()
-    schedule.steps.append(reduction_order(product.roles.reduce))
-    return finished(schedule, "contract", product.in_place, tiles.packs)
+    schedule.steps.append(reduction_order(p.roles.reduce))
+    return finished(schedule, name, p.in_place, [*p.packs, *tiles.packs])
 
 
 # -- choosing ------------------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ def cycles_of(p: Product, t: Tiling, copying: float | None = None) -> float:
 def _copy_cycles(p: Product, copy_a: Copied, copy_b: Copied) -> float:
     cycles = 0.0
     for k, copied, along in ((p.roles.b, copy_b, p.roles.vector), (p.roles.a, copy_a, p.m)):
-        if copied == "inside" or (copied and not p.held[k]):
+        if copied == "inside" or (copied and not p.frozen[k]):
             size = math.prod(v.extent for v in p.used(k, (*p.roles.outer, *p.roles.reduce))) * along.extent
             cycles += size * PACK_CYCLES[p.step(k, along) != 1]
     return cycles
@@ -246,7 +245,7 @@ def _copy_of_b(p: Product, vectors: int) -> Copied:
     if read > operand.buffer.size:
         return ""  # windows overlap: a copy would hold elements several times
     near = p.depth * far * p.dtype.itemsize <= p.target.l2_bytes // 4
-    return "before" if p.held[p.roles.b] or (p.m.extent >= MANY_ROWS and not near) else ""
+    return "before" if p.frozen[p.roles.b] or (p.m.extent >= MANY_ROWS and not near) else ""
 
 
 def _copied_by_runs(p: Product, vectors: int) -> bool:
@@ -257,7 +256,7 @@ def _copied_by_runs(p: Product, vectors: int) -> bool:
     """
     operand, used = p.operand(p.roles.b), p.used(p.roles.b, (*p.roles.outer, *p.roles.reduce))
     read = math.prod(v.extent for v in used) * p.roles.vector.extent
-    if p.held[p.roles.b] or operand is None or read > operand.buffer.size:
+    if p.frozen[p.roles.b] or operand is None or read > operand.buffer.size:
         return False  # windows overlap
     if not set(p.roles.outer) <= set(used):
         return False

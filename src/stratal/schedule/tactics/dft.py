@@ -151,10 +151,8 @@ class Lines:
         """there[q + done (radix p + k)] = w^(p k) sum over j of w_radix^(j k) here[q + done (p + left j)]."""
         left = self.m // (done * radix)
         p, q = Var("p", left), Var("q", done)
-        values = [
-            self._at(source, index.add(index.mul(p, done), index.add(q, done * left * j)))
-            for j in range(radix)
-        ]
+        here = index.add(index.mul(p, done), q)
+        values = [self._at(source, index.add(here, done * left * j)) for j in range(radix)]
         body: list[Stmt] = []
         for k, value in enumerate(transform(values)):
             power = index.mul(p, k * done * (self.n // self.m))
@@ -191,12 +189,8 @@ class Lines:
                 odd[part] = call("fma", sine, self._at(folded, radix - step)[part], odd[part])
         (a, b), (c, d) = even, odd
         results = [
-            *self._held(target, index.add(q, index.mul(k, done)), (call("sub", a, d), call("add", b, c))),
-            *self._held(
-                target,
-                index.add(q, index.mul(index.sub(radix, k), done)),
-                (call("add", a, d), call("sub", b, c)),
-            ),
+            *self._held(target, index.add(q, index.mul(k, done)), (a - d, b + c)),
+            *self._held(target, index.add(q, index.mul(index.sub(radix, k), done)), (a + d, b - c)),
         ]
         steps = (
             _over(j, For(self.lane, Seq(sums), "vector")),
@@ -220,8 +214,7 @@ class Lines:
         """Make a complex number of two neighbours."""
 
         def step(j: Expr) -> list[Stmt]:
-            first = index.mul(j, 2)
-            return self.put(j, (self.given(first), self.given(index.add(first, 1))))
+            return self.put(j, (self.given(index.mul(j, 2)), self.given(index.add(index.mul(j, 2), 1))))
 
         return self.along(0, self.m, step)
 
@@ -240,27 +233,20 @@ class Lines:
     def load_half(self) -> Stmt:
         """Z[k] = X[k] + X[m - k]* + i w^-k (X[k] - X[m - k]*); the ends are real."""
 
-        def joined(k: Index, here: Complex, there: Complex) -> list[Stmt]:
-            there = conjugate(there)
+        def step(k: Expr) -> list[Stmt]:
+            here, other = ((self.given(at, 0), self.given(at, 1)) for at in (k, index.sub(self.m, k)))
+            there = conjugate(other)
             odd = times(turned(minus(here, there), 3, 4), conjugate(self.root(k)))
             return self.put(k, plus(plus(here, there), odd))
 
-        def step(k: Expr) -> list[Stmt]:
-            other = index.sub(self.m, k)
-            here, there = ((self.given(at, 0), self.given(at, 1)) for at in (k, other))
-            return joined(k, here, there)
-
         first, last = self.given(0, 0), self.given(self.m, 0)
-        ends = (call("add", first, last), call("sub", first, last))
-        return sequence(For(self.lane, Seq(self.put(0, ends)), "vector"), self.along(1, self.m, step))
+        ends = Seq(self.put(0, (first + last, first - last)))
+        return sequence(For(self.lane, ends, "vector"), self.along(1, self.m, step))
 
     def store_real(self) -> Stmt:
         def step(j: Expr) -> list[Stmt]:
-            first = index.mul(j, 2)
-            return [
-                self.result(index.add(first, part), v)
-                for part, v in enumerate(scaled(self.found(j), self.scale))
-            ]
+            parts = scaled(self.found(j), self.scale)
+            return [self.result(index.add(index.mul(j, 2), part), v) for part, v in enumerate(parts)]
 
         return self.along(0, self.m, step)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from stratal.base.target import Target
@@ -78,21 +77,19 @@ def candidate_of(
 
 def _candidate(p: Product, cut: Cut, priced: Cut | None = None) -> Candidate:
     """Return dot products in a cut, with the price of another one that waits for memory as long."""
+    target = p.target
     return Candidate(
         "dots",
         cycles_of(p, priced or cut) / (p.target.ghz * 1e9),
-        partial(schedule_dots, target=p.target, cut=cut),
+        lambda x: schedule_dots(Product(x, target), cut),
         tuple(cut._asdict().items()),
         p.operations,
     )
 
 
-def schedule_dots(x: GroupExpressions, target: Target, cut: Cut) -> Tactic:
+def schedule_dots(p: Product, cut: Cut) -> Tactic:
     """Return the scheduled nest of a contraction as dot products, with its epilogue."""
-    p = Product(x, target)
-    schedule = DotProducts(p, cut).schedule()
-    schedule.steps.append(reduction_order(p.roles.reduce))
-    return finished(schedule, "dots", p.in_place)
+    return finished(DotProducts(p, cut).schedule(), "dots", p.in_place, p.packs)
 
 
 def suits(p: Product) -> bool:
@@ -206,17 +203,23 @@ class DotProducts:
         for var in reversed(runs):
             s.branch(var, below=runs[-1])
         cut_tails(s)
-        self._distribute(s, runs)
+        cut = self.cut
+        size = cut.rows * cut.columns * cut.run_rows * cut.run_columns
+        distribute_runs(s, runs, 2.0 * p.depth * size / 8)
+        s.steps.append(f"{reduction_order(p.roles.reduce)}, in {self.width} lanes")
         return s
+
+    def _nest(self, stmt: Stmt, inner: Sequence[Var]) -> tuple[Schedule, list[Var]]:
+        """Return a stage in loops of its own, and those loops but for the `inner` ones."""
+        fresh = {v: Var(v.name, v.extent) for v in self.loops}
+        around = list(fresh.values())
+        return Schedule(nest([*around, *inner], substitute_stmt(stmt, dict(fresh)))), around
 
     def _split(
         self, stmt: Stmt, inner: Sequence[Var]
     ) -> tuple[Schedule, list[Var], list[Var], tuple[Var, Var]]:
         """Return a stage with its loops split into runs, tiles and what a tile holds, in that order."""
-        fresh: dict[Var, Expr] = {v: Var(v.name, v.extent) for v in self.loops}
-        around: list[Var] = [fresh[v] for v in self.loops]  # type: ignore[misc]
-        part = Schedule(nest([*around, *inner], substitute_stmt(stmt, fresh)))
-        *outer, n, m = around
+        part, (*outer, n, m) = self._nest(stmt, inner)
         no, ni = part.split(n, self.cut.columns)
         mo, mi = part.split(m, self.cut.rows)
         nb, nt = part.split(no, self.cut.run_columns)
@@ -240,9 +243,8 @@ class DotProducts:
         position = index.add(index.mul(many, self.width), lane)
         stmt = substitute_stmt(p.update(acc, (*here, lane)), {k: position})
         before = p.roles.reduce[:-1]
-        part, runs, tiles, held = self._split(
-            guard_leaves(stmt, index.less(position, k.extent)), [*before, many, lane]
-        )
+        stmt = guard_leaves(stmt, index.less(position, k.extent))
+        part, runs, tiles, held = self._split(stmt, [*before, many, lane])
         part.reorder(*runs, *tiles, *before, many, *held, lane)
         for v in held:
             part.unroll(v)
@@ -254,17 +256,9 @@ class DotProducts:
 
     def _results(self, stmt: Stmt) -> tuple[Schedule, list[Var], list[Var]]:
         """Return the epilogue: rows of a run in vectors."""
-        fresh: dict[Var, Expr] = {v: Var(v.name, v.extent) for v in self.loops}
-        around: list[Var] = [fresh[v] for v in self.loops]  # type: ignore[misc]
-        part = Schedule(nest(around, substitute_stmt(stmt, fresh)))
-        *outer, n, m = around
+        part, (*outer, n, m) = self._nest(stmt, ())
         nb, ni = part.split(n, self.cut.columns * self.cut.run_columns)
         mb, mi = part.split(m, self.cut.rows * self.cut.run_rows)
         part.reorder(*outer, nb, mb, mi, ni)
         part.vectorize(ni)
         return part, [*outer, nb, mb], []
-
-    def _distribute(self, s: Schedule, runs: Sequence[Var]) -> None:
-        p, cut = self.p, self.cut
-        size = cut.rows * cut.columns * cut.run_rows * cut.run_columns
-        distribute_runs(s, runs, 2.0 * p.depth * size / 8)

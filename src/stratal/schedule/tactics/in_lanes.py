@@ -62,9 +62,8 @@ class InLanes:
         half = self.width // 2
         while half:
             lane = Var("l", half)
-            joined = self.combiner.merge(
-                [s[lane] for s in states], [s[index.add(lane, half)] for s in states]
-            )
+            other = index.add(lane, half)
+            joined = self.combiner.merge([s[lane] for s in states], [s[other] for s in states])
             stmt, held = at_once([Store(s, (lane,), v) for s, v in zip(states, joined, strict=True)])
             self.registers.extend(held)
             parts.append(For(lane, stmt, "vector"))

@@ -16,8 +16,8 @@ from stratal.base.target import Target
 from stratal.base.tuning import LIBRARY
 from stratal.base.vendor import FUNCTIONS, Vendor, vendor
 from stratal.loops import index
-from stratal.loops.expr import Expr, Var, call
-from stratal.loops.matrix import matrix
+from stratal.loops.expr import Expr, Var
+from stratal.loops.index import matrix
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import For, If, ProductCall, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
@@ -99,15 +99,13 @@ def schedule_calls(x: GroupExpressions, target: Target, rows: int, columns: int,
     *outer, down, across = index.unflatten(chunk, (*extents, *pieces))
     at: dict[Var, Expr] = dict(zip(p.roles.outer, outer, strict=True))
 
-    def call_at(row: Expr, height: int, column: Expr, width: int) -> Stmt:
-        return _call(p, {**at, p.m: row, p.roles.vector: column}, height, width)
+    def in_rows(row: Expr, height: int) -> Stmt:
+        def call_at(column: Expr, width: int) -> Stmt:
+            return _call(p, {**at, p.m: row, p.roles.vector: column}, height, width)
 
-    body = _along(
-        down, p.m.extent, rows,
-        lambda row, height: _along(
-            across, p.roles.vector.extent, columns, lambda column, width: call_at(row, height, column, width)
-        ),
-    )  # fmt: skip
+        return _along(across, p.roles.vector.extent, columns, call_at)
+
+    body = _along(down, p.m.extent, rows, in_rows)
     step = f"{library} computes {rows} x {columns} of the result a call"
     return Tactic(For(chunk, body, "parallel"), (), LIBRARY, (step,))
 
@@ -125,10 +123,6 @@ def _call(p: Product, at: Mapping[Var, Expr], height: int, width: int) -> Stmt:
     """Return the call for one piece, which begins where `at` says."""
     (k,) = p.roles.reduce
     rows, columns = Var("r", height), Var("c", width)
-    inside = {
-        **at,
-        p.m: index.add(at[p.m], rows),
-        p.roles.vector: index.add(at[p.roles.vector], columns),
-    }
+    inside = {**at, p.m: index.add(at[p.m], rows), p.roles.vector: index.add(at[p.roles.vector], columns)}
     *where, a, b = substitute((*p.where, p.terms[p.roles.a], p.terms[p.roles.b]), inside)
-    return ProductCall(rows, columns, k, Store(p.x.buffer(p.anchor), where, call("mul", a, b)))
+    return ProductCall(rows, columns, k, Store(p.x.buffer(p.anchor), where, a * b))

@@ -1,5 +1,5 @@
-"""Products of short numbers, several at a time: words of four bytes or of two bfloat16 along the reduction
-take the place of elements, and the register tiles of other products run over words.
+"""Products by packed dot-product instructions (VNNI, AVX512-BF16): 4 bytes or 2 bfloat16 along the
+reduction are packed into a word of 32 bits, and the register tiles of other products run over words.
 
 Windows of an image overlap, so no copy of them is made: the image itself is copied with its channels in
 words, or read where it lies if they are contiguous and fill words.
@@ -15,7 +15,7 @@ the later one of a pair first, and takes numbers below the least normal one for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -30,10 +30,10 @@ from stratal.loops.stmt import Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
-from stratal.schedule.tactics.common import distribute, finished, nest, reduction_order, unroll_neighbours
-from stratal.schedule.tactics.contract import BLOCK, choose_tile, rows_at_once, tile_cycles
+from stratal.schedule.tactics.common import distribute, nest, unroll_neighbours
+from stratal.schedule.tactics.contract import BLOCK, choose_tile, rows_at_once, schedule_tiles, tile_cycles
 from stratal.schedule.tactics.product import Product, product_of
-from stratal.schedule.tactics.tiles import TiledProduct, Tiling
+from stratal.schedule.tactics.tiles import Tiling
 
 KIND = "contract"
 
@@ -63,32 +63,20 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     kind = _kind(product)
     if kind is None:
         return
-    words = WordProduct(x, target, kind)
+    words = PackedProduct(x, target, kind)
     tiling = choose_tiling(words)
     yield Candidate(
         "words",
         _cycles(words, tiling) / (target.ghz * 1e9),
-        partial(schedule_words, target=target, kind=kind),
+        partial(_schedule, target=target, kind=kind),
         (("rows", tiling.rows), ("vectors", tiling.vectors), ("depth", tiling.depth)),
         product.operations,
     )
 
 
-def candidate_of(
-    x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
-) -> Candidate | None:
-    """Return the product over words, if it has those parameters."""
-    if algorithm != "words":
-        return None
-    return next((c for c in candidates(x, target) if dict(c.parameters) == parameters), None)
-
-
-def schedule_words(x: GroupExpressions, target: Target, kind: Kind) -> Tactic:
-    """Return the scheduled nest of a product over words, with the kernels that prepare its operands."""
-    words = WordProduct(x, target, kind)
-    schedule = TiledProduct(words, choose_tiling(words)).schedule()
-    schedule.steps.append(reduction_order(words.roles.reduce))
-    return finished(schedule, "words", words.in_place, words.packs)
+def _schedule(x: GroupExpressions, target: Target, kind: Kind) -> Tactic:
+    words = PackedProduct(x, target, kind)
+    return schedule_tiles(words, choose_tiling(words), "words")
 
 
 def _kind(p: Product) -> Kind | None:
@@ -108,17 +96,17 @@ def _suits(p: Product, kind: Kind) -> bool:
         and all(_short(t, kind) is not None for t in p.terms)
         and all(v.extent for v in (*p.axes, *p.roles.reduce))
         and all(p.panels(k) for k in (0, 1))
-        and _axis_of_words(p, kind) is not None
+        and _packed_axis(p, kind) is not None
     )
 
 
-def _axis_of_words(p: Product, kind: Kind) -> Var | None:
+def _packed_axis(p: Product, kind: Kind) -> Var | None:
     """Return the reduction that words run along: the innermost for which both operands can be read so."""
     fit = (v for v in reversed(p.roles.reduce) if v.extent >= kind.group)
-    return next((v for v in fit if all(_reads_words(p, n, v, kind) for n in (0, 1))), None)
+    return next((v for v in fit if all(_reads_packed(p, n, v, kind) for n in (0, 1))), None)
 
 
-def _reads_words(p: Product, n: int, k: Var, kind: Kind) -> bool:
+def _reads_packed(p: Product, n: int, k: Var, kind: Kind) -> bool:
     """Return whether words along `k` can be read where an operand lies, or from a copy not much larger."""
     is_a = n == p.roles.a
     if not _repeats(p, n, (p.m if is_a else p.roles.vector,)):
@@ -158,7 +146,7 @@ def _repeats(p: Product, k: int, along: Sequence[Var]) -> bool:
     return operand is None or math.prod(v.extent for v in used) > 2 * operand.buffer.size
 
 
-def choose_tiling(p: WordProduct) -> Tiling:
+def choose_tiling(p: PackedProduct) -> Tiling:
     """Choose tiles and blocks; both operands lie as the tiles read them."""
     rows, vectors = choose_tile(p.m.extent, p.roles.vector.extent, p.lanes, p.target)
     width = vectors * p.lanes
@@ -171,13 +159,13 @@ def choose_tiling(p: WordProduct) -> Tiling:
     return Tiling(rows, vectors, panel, rows_at_once(-(-p.m.extent // rows), num_columns))
 
 
-def _cycles(p: WordProduct, t: Tiling) -> float:
+def _cycles(p: PackedProduct, t: Tiling) -> float:
     tiles = tile_cycles(p.m.extent, p.roles.vector.extent, t.rows, t.vectors, p.lanes)
     cycles = p.num_outer * p.depth * tiles * _cycles_per_step(p.kind, p.target)
     return cycles + sum(size * each for size, each in p.prepared)
 
 
-class WordProduct(Product):
+class PackedProduct(Product):
     """A product over words: `terms` are words of both operands, `packs` the kernels that make them.
 
     `prepared` lists bytes handled by those kernels, with the cycles each takes.
@@ -186,9 +174,8 @@ class WordProduct(Product):
     def __init__(self, x: GroupExpressions, target: Target, kind: Kind) -> None:
         super().__init__(x, target)
         self.kind: Final = kind
-        self.packs: list[Pack] = []
         self.prepared: list[tuple[float, float]] = []
-        k = _axis_of_words(self, kind)
+        k = _packed_axis(self, kind)
         assert k is not None
         a, b = self.roles.a, self.roles.b
         dtypes = [self._element(n).dtype for n in (a, b)]
@@ -244,7 +231,7 @@ class WordProduct(Product):
 
     def results(self, total: Expr) -> Stmt:
         if self.shift is not None:
-            total = call("add", total, self.shift)
+            total = total + self.shift
         return super().results(total)
 
     # -- kernels before --------------------------------------------------------------------------------------
@@ -267,10 +254,7 @@ class WordProduct(Product):
         else:  # words of a row fill a line
             last, line = s.split(self.word, self.target.cacheline_bytes // int32.itemsize)
             s.unroll(line)
-        if not self._whole:
-            s.peel(last)
-        distribute(s, taken, _work(copy, taken))
-        self._add(self.roles.a, copy, s, near)
+        self._add(self.roles.a, copy, s, taken, last, near=near)
         return copy[tuple(loops)]
 
     def _copy_image(self, n: int, k: Var) -> Expr:
@@ -291,9 +275,8 @@ class WordProduct(Product):
                 loops.append(where[d])
                 at.append(found.indices[d])
         start = index.mul(group, k.extent)
-        word = self._joined(
-            lambda p: buffer[(*where[:axis], index.add(start, p), *where[axis + 1 :])], k.extent
-        )
+        before, after = where[:axis], where[axis + 1 :]
+        word = self._joined(lambda p: buffer[(*before, index.add(start, p), *after)], k.extent)
         copy = Buffer("image", int32, [v.extent for v in loops])
         s = Schedule(nest(loops, Store(copy, tuple(loops), word)))
         *taken, last = loops
@@ -302,10 +285,7 @@ class WordProduct(Product):
         if last is not self.word:
             taken = [*(v for v in taken if v is not self.word), many]
             s.reorder(*taken, self.word, lane)
-        if not self._whole:
-            s.peel(many if last is self.word else self.word)
-        distribute(s, taken, _work(copy, taken))
-        self._add(n, copy, s, near=True)
+        self._add(n, copy, s, taken, many if last is self.word else self.word, near=True)
         return copy[tuple(at)]
 
     def _pack_panels(self, word: Expr, shifted: bool, across: bool) -> Expr:
@@ -320,7 +300,7 @@ class WordProduct(Product):
         copy = Buffer("panels", int32, [u.extent for u in loops])
         (value,) = substitute([word], {v: position})
         if shifted:
-            value = call("xor", value, const(-0x7F7F7F80, int32))
+            value = value ^ -0x7F7F7F80
         made = guard_leaves(Store(copy, tuple(loops), value), index.less(position, v.extent))
         s = Schedule(nest(loops, made))
         many, lane = s.split(column, self.lanes if across else self._read_at_once(width))
@@ -335,10 +315,7 @@ class WordProduct(Product):
             block, one = s.split(panel, min(PANELS_AT_ONCE, -(-panel.extent // 4)))
             taken = [*outer, block]
             s.reorder(*taken, *inner, one, many)
-        if not self._whole:
-            s.peel(last)
-        distribute(s, taken, _work(copy, taken))
-        self._add(self.roles.b, copy, s, not across)
+        self._add(self.roles.b, copy, s, taken, last, near=not across)
         return copy[(*outer, index.floordiv(v, width), *inner, index.mod(v, width))]
 
     def _read_at_once(self, width: int) -> int:
@@ -365,7 +342,7 @@ class WordProduct(Product):
         parts = (
             nest([start], Store(acc, (start,), const(0, int32))),
             nest([*inner[:-1], many, lane], add),
-            Store(sums, tuple(taken), call("mul", lanes("add", acc[across], across), times)),
+            Store(sums, tuple(taken), lanes("add", acc[across], across) * times),
         )
         s = Schedule(nest(taken, sequence(*parts)), [acc])
         s.vectorize(start)
@@ -374,7 +351,7 @@ class WordProduct(Product):
             s.peel(many)
         distribute(s, taken, 0.25 * self.depth)
         self.packs.append(Pack(sums, s.body, tuple(s.steps), (acc,), "sums"))
-        if not self.held[self.roles.a]:
+        if not self.frozen[self.roles.a]:
             self.prepared.append((BYTES.group * sums.size * self.depth, SUM_CYCLES))
         return sums[tuple(taken)]
 
@@ -383,12 +360,13 @@ class WordProduct(Product):
         outer = [v for v in self.roles.outer if index.depends(word, v)]
         return outer, [v for v in self.roles.reduce if index.depends(word, v)]
 
-    def _add(self, n: int, copy: Buffer, s: Schedule, near: bool) -> None:
+    def _add(self, n: int, copy: Buffer, s: Schedule, taken: Sequence[Var], last: Var, *, near: bool) -> None:
+        """Finish the kernel that copies an operand: `taken` are the loops of its chunks, `last` is that over
+        words whose end may be half a word.
+        """
+        if not self._whole:
+            s.peel(last)
+        distribute(s, taken, max(1.0, 2.0 * copy.size / math.prod(v.extent for v in taken)))
         self.packs.append(Pack(copy, s.body, tuple(s.steps)))
-        if not self.held[n]:
+        if not self.frozen[n]:
             self.prepared.append((copy.dtype.itemsize * copy.size, PACK_CYCLES[not near]))
-
-
-def _work(copy: Buffer, taken: Sequence[Var]) -> float:
-    """Return the operations of one iteration of the loops that chunks are made of."""
-    return max(1.0, 2.0 * copy.size / math.prod(v.extent for v in taken))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, walk
+from stratal.loops.compute import fresh_axes
+from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, row_major, walk
 from stratal.loops.stmt import Stmt, Store, expressions, substitute_stmt
 from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import Schedule, num_divisions, sequence
@@ -43,7 +44,7 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
     """Return the scheduled nest of an element-wise group, its name, and pairs that may share memory."""
     results = x.results
     shape = results[0].aval.ints
-    flat = Var("i", _product(shape))
+    flat = Var("i", math.prod(shape))
     stores = _stores(x, results, index.unflatten(flat, shape))
     if _row_major(x, results) and not num_divisions(sequence(*stores)):
         loops = [flat]
@@ -81,7 +82,7 @@ def schedule_pointwise(x: GroupExpressions, target: Target) -> Tactic:
         schedule.reorder(*rest, chunked, inside, few)
         unroll_neighbours(schedule, few)
         block = cost * lanes * lanes * inside.extent
-        if _product(tuple(v.extent for v in rest)) >= FEW_CHUNKS:
+        if math.prod(v.extent for v in rest) >= FEW_CHUNKS:
             distribute(schedule, rest, block * chunked.extent)
         else:  # the loop inside is not among the chunks': its tail, which masks lanes, is cut off
             distribute(schedule, [*rest, chunked], block)
@@ -114,8 +115,6 @@ def _stores(x: GroupExpressions, results: list[Node], where: tuple[Expr, ...]) -
 
 
 def _row_major(x: GroupExpressions, results: list[Node]) -> bool:
-    from stratal.loops.expr import row_major
-
     return all(x.buffer(r).strides == row_major(x.buffer(r).shape) for r in results)
 
 
@@ -165,10 +164,3 @@ def _taken_apart(stores: list[Stmt], loops: list[Var]) -> tuple[list[Stmt], list
         stores = [substitute_stmt(s, {var: whole}) for s in stores]
         found += [outer, inner]
     return stores, found
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size

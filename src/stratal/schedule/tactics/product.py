@@ -9,14 +9,14 @@ from typing import NamedTuple
 from stratal.base.dtypes import DType
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.compute import Combiner, Compute
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import Combiner, Compute, fresh_axes
 from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Load, Var, cast, loads, walk
 from stratal.loops.lowering import counted_where, strip_cast
 from stratal.loops.rebuild import substitute
-from stratal.loops.stmt import Fetch, Stmt, Store, expressions, loaded, stored
+from stratal.loops.stmt import Prefetch, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.placement import Placed, placed, stores
+from stratal.schedule.result import Pack
 from stratal.schedule.tactics.common import in_place_pairs
 
 COPIED = 3.0  # cycles to copy an element across its line
@@ -119,10 +119,10 @@ def choose_roles(
     size: int,
     lanes: int,
     num_results: int = 1,
-    held: Sequence[bool] = (False, False),
+    frozen: Sequence[bool] = (False, False),
 ) -> tuple[float, Roles]:
     """Choose the vector axis: the one with the fewest cycles for arithmetic on padded vectors, for copying an
-    operand it is not contiguous in (a held one costs nothing), and for storing results across their lines.
+    operand it is not contiguous in (a frozen one costs nothing), and for storing results across their lines.
     Return these cycles, too.
 
     An axis of both operands is one as well, as the channels of a depthwise convolution are: then A is read in
@@ -140,7 +140,7 @@ def choose_roles(
         contiguous = index.stride_of(offsets[b], v) == 1 and v.extent > 1
         operand = operands[b]
         cycles = products * (-(-v.extent // lanes) * lanes / max(1, v.extent))
-        if not contiguous and operand is not None and not held[b]:
+        if not contiguous and operand is not None and not frozen[b]:
             cycles += COPIED * _num_read(offsets[b], (*axes, *reduce))
         if step_out != 1:
             cycles += SCATTERED * num_results * size
@@ -188,14 +188,6 @@ def step_of(term: Expr, v: Var) -> int | None:
     return None if found is None else index.stride_of(index.offset(found), v)
 
 
-class Choice(NamedTuple):
-    """Loops over a result with what they do, and the cycles of what the choice decides."""
-
-    cycles: float
-    grid: Grid
-    roles: Roles
-
-
 class Product:
     """A contraction and what follows it, over the loops `roles.outer`, `m` (all rows as one) and
     `roles.vector`.
@@ -211,11 +203,10 @@ class Product:
         operands = x.terms(self.anchor, tuple(axes), tuple(reduce))
         self.dtype: DType = self.compute.state_dtypes[0]
         self.lanes = target.lanes(max(4, self.dtype.itemsize))
-        self.held = tuple(map(x.is_held, operands))  # of each operand: what is made of it before is made once
+        self.frozen = tuple(map(x.is_frozen, operands))  # by operand: what is made of it alone is made once
         ways = (False, True) if any(_divisions(map(_address, operands))) else (False,)
-        _, grid, self.roles = min(
-            (self._choice(axes, reduce, operands, whole=whole) for whole in ways), key=lambda c: c.cycles
-        )
+        choices = [self._choice(axes, reduce, operands, whole=whole) for whole in ways]
+        _, grid, self.roles = min(choices, key=lambda choice: choice[0])
         self.axes: list[Var] = grid.axes
         operands = substitute(operands, grid.places)
         self.m = Var("m", math.prod(v.extent for v in self.roles.rows))
@@ -229,6 +220,7 @@ class Product:
             self.roles = self.roles._replace(reduce=tuple(inmost))
         self.depth = math.prod(v.extent for v in reduce)
         self.in_place: list[tuple[Buffer, Buffer]] = []
+        self.packs: list[Pack] = []  # the kernels that make copies which it reads
 
     def _counted_by_tiles(self) -> Expr | None:
         """Return the condition under which products count, if it is the same for all that a tile holds."""
@@ -239,14 +231,14 @@ class Product:
 
     def _choice(
         self, axes: Sequence[Var], reduce: Sequence[Var], operands: list[Expr], *, whole: bool
-    ) -> Choice:
-        """Return the best roles in the loops that go with `whole`."""
+    ) -> tuple[float, Grid, Roles]:
+        """Return the best roles in the loops that go with `whole`, after the cycles of what they decide."""
         out = placed(self.x, self.x.results[0], tuple(axes)).access
         grid = Grid(axes, operands, out, whole=whole)
         self._join(grid, axes, operands)
         terms, results = substitute(operands, grid.places), len(self.x.results)
-        cycles, roles = choose_roles(terms, grid, reduce, out.buffer.size, self.lanes, results, self.held)
-        return Choice(cycles, grid, roles)
+        cycles, roles = choose_roles(terms, grid, reduce, out.buffer.size, self.lanes, results, self.frozen)
+        return cycles, grid, roles
 
     def _join(self, grid: Grid, axes: Sequence[Var], operands: Sequence[Expr]) -> None:
         """Join the last axes of the result where all that is read and written walks them as one."""
@@ -347,7 +339,7 @@ class Product:
         read = [e for e in loads(expressions(made)) if e.indices == self.where and e.buffer not in replaced]
         written = [p.access for p in self._placed(self.where) if p.always]
         return [
-            Fetch(e.buffer, e.indices)
+            Prefetch(e.buffer, e.indices)
             for e in dict.fromkeys((*written, *read))
             if e.buffer.nbytes > self.target.l1d_bytes and step_of(e, self.roles.vector) == 1
         ]

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import fresh_axes
 from stratal.loops.expr import Buffer, Expr, Var, cast, loads
-from stratal.loops.stmt import Fetch, For, Stmt, Store, expressions, loaded, stored
+from stratal.loops.stmt import For, Prefetch, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Tactic
@@ -106,12 +106,7 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
     vectors = -(-plan.size // vector_lanes(target, plan.terms))
     each = vectors * plan.element_work + SUM_CYCLES * plan.num_reductions + ROW_CYCLES * plan.row_work
     seconds = math.prod(plan.row_shape) * each / (target.ghz * 1e9)
-    yield Candidate("rows", seconds, lambda x: schedule_rows(x, target))
-
-
-def schedule_rows(x: GroupExpressions, target: Target) -> Tactic:
-    """Return the scheduled nest of a row group, its name, and pairs that may share memory."""
-    return RowNest(x, target).schedule()
+    yield Candidate("rows", seconds, lambda x: RowNest(x, target).schedule())
 
 
 class RowNest:
@@ -151,10 +146,8 @@ class RowNest:
         """Return one pass over a row: row values, the loop over elements, then what its accumulators give."""
         x, plan = self.x, self.plan
         now = [m for m in x.group.members if plan.phase[m] == phase]
-        parts: list[Stmt] = []
-        for m in now:
-            if not plan.is_element(m) and not plan.is_reduction(m):
-                parts.append(self._row_value(m))
+        values = [m for m in now if not plan.is_element(m) and not plan.is_reduction(m)]
+        parts = [self._row_value(m) for m in values]
         keep = [m for m in now if plan.is_element(m) and (x.stored(m) or plan.worth_keeping(m, phase))]
         reductions = [m for m in now if plan.is_reduction(m)]
         if keep or reductions:
@@ -192,7 +185,9 @@ class RowNest:
         inside = index.less(position, self.size)
         element = self._element(position)
         kept = {m: x.buffer(m) if x.stored(m) else self._temporary(m, self.rows) for m in keep}
-        stores = sequence(*(Store(b, element, x.at(m, element)) for m, b in kept.items()))
+        alone = self.size == 1  # an element that is no vector: all lanes would store to one place
+        at = self._element(index.as_expr(0)) if alone else element
+        stores = sequence(*(Store(b, at, x.at(m, at)) for m, b in kept.items()))
         body: list[Stmt] = []
         before: list[Stmt] = []
         after: list[Stmt] = []
@@ -208,7 +203,6 @@ class RowNest:
             after += [reduction.join, self._finish(m, reduction.totals[compute.result])]
         fetches = self._fetches([*expressions(sequence(*body, stores))], lane)
         body[:0] = [guard_leaves(f, inside) for f in fetches]
-        alone = self.size == 1  # an element that is no vector: all lanes would store to one place
         if kept and not alone:  # together and last: they may overwrite what the element is computed from
             body.append(guard_leaves(stores, inside))
         loop = Schedule(For(outer, For(lane, sequence(*body), "vector")))
@@ -218,12 +212,12 @@ class RowNest:
         x.forget()
         return sequence(*before, loop.body, *([stores] if alone else []), *after)
 
-    def _fetches(self, roots: Sequence[Expr], lane: Var) -> list[Fetch]:
+    def _fetches(self, roots: Sequence[Expr], lane: Var) -> list[Prefetch]:
         """Return what brings near, in time, the arrays that no cache holds and whose rows follow one another.
 
         What one pass over a row has read is near for the next.
         """
-        found: list[Fetch] = []
+        found: list[Prefetch] = []
         for e in loads(roots):
             large = e.buffer.nbytes > self.target.l3_bytes
             if not large or e.buffer in self.fetched or e.buffer in self.rows:
@@ -231,7 +225,7 @@ class RowNest:
             steps = [index.stride_of(index.offset(e), v) for v in (lane, self.row)]
             if steps == [1, self.size]:
                 self.fetched.add(e.buffer)
-                found.append(Fetch(e.buffer, e.indices, AHEAD_BYTES // e.buffer.dtype.itemsize))
+                found.append(Prefetch(e.buffer, e.indices, AHEAD_BYTES // e.buffer.dtype.itemsize))
         return found
 
     def _finish(self, m: Node, total: Expr) -> Stmt:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final
 
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import fresh_axes
 from stratal.loops.expr import Buffer, Expr, Var, cast
 from stratal.loops.stmt import For, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
@@ -41,12 +40,7 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
         return
     vectors = math.prod(plan.row_shape[:-1]) * -(-neighbours // width)
     cycles = vectors * (plan.size * (plan.element_work + TURN_CYCLES * plan.num_phases) + plan.row_work)
-    yield Candidate(ALGORITHM, cycles / (target.ghz * 1e9), partial(schedule_across, target=target))
-
-
-def schedule_across(x: GroupExpressions, target: Target) -> Tactic:
-    """Return the scheduled nest of a group of short rows, its name, and pairs that may share memory."""
-    return RowsAcross(x, target).schedule()
+    yield Candidate(ALGORITHM, cycles / (target.ghz * 1e9), lambda x: RowsAcross(x, target).schedule())
 
 
 class RowsAcross:
@@ -113,15 +107,10 @@ class RowsAcross:
     def _reduction(self, m: Node) -> tuple[Stmt, Callable[[tuple[Expr, ...]], Stmt], Callable[[], Stmt]]:
         """Return the start of a reduction, what an element does to it, and what follows the last."""
         compute, combiner = self.x.compute(m), self.x.combiner(m)
-        states = [
-            Buffer(f"a{len(self.temporaries) + k}", d, self.plan.row_shape)
-            for k, d in enumerate(compute.state_dtypes)
-        ]
+        dtypes, shape, known = compute.state_dtypes, self.plan.row_shape, len(self.temporaries)
+        states = [Buffer(f"a{known + k}", d, shape) for k, d in enumerate(dtypes)]
         self.temporaries += states
-        start = [
-            Store(s, self.where, v)
-            for s, v in zip(states, combiner.identity(compute.state_dtypes), strict=True)
-        ]
+        start = [Store(s, self.where, v) for s, v in zip(states, combiner.identity(dtypes), strict=True)]
 
         def update(at: tuple[Expr, ...]) -> Stmt:
             old = [s[self.where] for s in states]

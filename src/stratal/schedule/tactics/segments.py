@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from stratal.base.dtypes import int64
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.compute import axes as fresh_axes
-from stratal.loops.expr import Buffer, Const, Expr, Load, Var, call, cast, const, loads
-from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, Store
+from stratal.loops.compute import fresh_axes
+from stratal.loops.expr import Buffer, Expr, Load, Var, call, cast, const, loads
+from stratal.loops.stmt import For, If, Prefetch, Seq, Stmt, Store, guarded
 from stratal.schedule.expressions import GroupExpressions, by_stride, work
 from stratal.schedule.primitives import guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
@@ -133,8 +133,7 @@ class SegmentNest:
         zero = self._over(block, lambda _, e: Store(self.out, (row, *self._slice(e)), const(0, self.dtype)))
         starts, ends = self.starts[(row,)], self.starts[(index.add(row, 1),)]
         empty: Stmt = If(call("eq", starts, ends), zero)
-        inside = index.less(row, self.num_rows)
-        return For(r, empty if isinstance(inside, Const) else If(inside, empty))
+        return For(r, guarded(index.less(row, self.num_rows), empty))
 
     def _share(self, part: Expr, block: Expr, count: int) -> Stmt:
         """Add up `count` sorted indices in registers.
@@ -155,7 +154,7 @@ class SegmentNest:
         def step(slot: tuple[Expr, ...], e: Expr) -> Stmt:
             before = call("select", fresh, zero, self.acc[slot])
             value = self.x.at(self.values, (source, *self._slice(e)))
-            return Store(self.acc, slot, call("add", before, value))
+            return Store(self.acc, slot, before + value)
 
         u, lane = Var("u", self.vectors), Var("l", self.lanes)
         clear = For(u, For(lane, Store(self.acc, (u, lane), zero), "vector"), "unroll")
@@ -177,7 +176,7 @@ class SegmentNest:
 
         def fetch(_: tuple[Expr, ...], e: Expr) -> Stmt:
             read = loads([self.x.at(self.values, (source, *self._slice(e)))])
-            return sequence(*(Fetch(r.buffer, r.indices) for r in read if self._scattered(r)))
+            return sequence(*(Prefetch(r.buffer, r.indices) for r in read if self._scattered(r)))
 
         return [self._over(block, fetch)]
 
@@ -195,7 +194,7 @@ class SegmentNest:
 
         def join(_: tuple[Expr, ...], e: Expr) -> Stmt:
             at = (row, *self._slice(e))
-            return Store(self.out, at, call("add", self.out[at], self.begun[(part, e)]))
+            return Store(self.out, at, self.out[at] + self.begun[(part, e)])
 
         row_of_both = call("eq", self._row(first, -1), row)
         blocks = For(block, self._by_block(block, lambda b: self._over(b, join)))

@@ -18,7 +18,7 @@ from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Guard, Var, const, guard
 from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Stmt, Store, substitute_stmt
-from stratal.schedule.hoisting import hoist, only_where
+from stratal.schedule.guard_hoisting import hoist, only_where
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Pack
 from stratal.schedule.tactics.common import (
@@ -85,8 +85,9 @@ class TiledProduct:
         self.packs: list[Pack] = []
         self.steps: list[str] = []
         self.inside: Expr = const(True, bool_)  # where a step of the last, shorter block still counts
-        self.by_rows = not t.depth and t.copy_b != "inside" and self._b_stays()
         vector = p.roles.vector
+        b_stays = p.depth * vector.extent * p.dtype.itemsize <= p.target.l2_bytes // 4  # in the cache
+        self.by_rows = b_stays and not t.depth and t.copy_b != "inside"  # neighbouring tiles follow C's rows
         self.loops = [*p.roles.outer, *((p.m, vector) if self.by_rows else (vector, p.m))]
         self.terms = list(p.terms)
         self.copies: list[Copy] = []  # made inside
@@ -95,11 +96,6 @@ class TiledProduct:
         self.counted = p.counted
         if self.counted is not None:  # what stands under it needs no choice of its own
             self.terms = [e.value if isinstance(e, Guard) else e for e in self.terms]
-
-    def _b_stays(self) -> bool:
-        """Return whether neighbouring tiles should follow C's rows: all of B stays in the cache."""
-        p = self.p
-        return p.depth * p.roles.vector.extent * p.dtype.itemsize <= p.target.l2_bytes // 4
 
     # -- copies of operands ----------------------------------------------------------------------------------
     def _copy(self, k: int, along: Var, width: int, when: Copied, name: str) -> None:
@@ -146,9 +142,8 @@ class TiledProduct:
                 s.unroll(many)
                 unroll_neighbours(s, v)
         else:
-            block, one = s.split(
-                panel, min(PANELS_AT_ONCE, -(-panels // 4))
-            )  # read whole lines, and each page once
+            # read whole lines, and each page once
+            block, one = s.split(panel, min(PANELS_AT_ONCE, -(-panels // 4)))
             s.reorder(*outer, block, *inner, one, many)
             loops = [*outer, block]
         distribute(s, loops, max(1.0, 2.0 * copy.size / math.prod(v.extent for v in loops)))
@@ -214,7 +209,9 @@ class TiledProduct:
         for var in reversed(runs):
             s.branch(var, below=runs[-1])
         cut_tails(s)
-        self._distribute(s, runs)
+        t = self.t  # runs of tiles are the chunks: neighbours share their panel of B
+        per_run = 2.0 * self.p.depth * t.rows * self.width / 8 * t.run_rows * t.run_columns
+        distribute_runs(s, runs, per_run)
         return s
 
     def _long(self) -> bool:
@@ -308,12 +305,7 @@ class TiledProduct:
         return Part(part, around, again, [])  # type: ignore[arg-type]
 
     def _part(
-        self,
-        stmt: Stmt,
-        blocks: Sequence[Var] = (),
-        reduce: Sequence[Var] = (),
-        *,
-        unroll: bool = False,
+        self, stmt: Stmt, blocks: Sequence[Var] = (), reduce: Sequence[Var] = (), *, unroll: bool = False
     ) -> Part:
         """Return one stage split into runs of tiles."""
         fresh = {v: Var(v.name, v.extent) for v in (*self.loops, *blocks)}
@@ -361,9 +353,3 @@ class TiledProduct:
         part.unroll(inner)
         if k.extent % UNROLL_K:
             part.peel(outer)
-
-    def _distribute(self, s: Schedule, runs: list[Var]) -> None:
-        """Make runs of tiles the chunks: neighbours share their panel of B."""
-        p, t = self.p, self.t
-        per_run = 2.0 * p.depth * t.rows * self.width / 8 * t.run_rows * t.run_columns
-        distribute_runs(s, runs, per_run)

@@ -10,12 +10,19 @@ arithmetic. There are two ways to keep what comes between in the cache:
     by filters    chunks are panels of filters; a kernel that runs before transforms the tiles
 
 The first is for many pixels and few filters, the second for few pixels and many filters. Where filters are
-held, their transforms are kept, and panels of filters read those.
+frozen, their transforms are kept, and panels of filters read those.
+
+A convolution with strides becomes one without over the phases of its image, side by side as channels:
+
+    phases[n, y, x, (p, q, c)] = image[n, c, y * stride + p, x * stride + q]
+
+Filters have a phase for each too, with a tap of zero where theirs end. It is for images of few channels, as
+the first convolution of a network has: their phases fill vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -23,15 +30,13 @@ from stratal.base import settings
 from stratal.base.dtypes import float32
 from stratal.base.target import Target
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Const, Expr, Var
-from stratal.loops.stmt import For, If, Stmt, Store
+from stratal.loops.expr import Buffer, Expr, Var, call, guard
+from stratal.loops.stmt import For, Stmt, Store, guarded
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.filtering import outputs
-from stratal.schedule.primitives import Schedule, sequence
+from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
-from stratal.schedule.tactics.common import MAX_CHUNKS, finished, nest
+from stratal.schedule.tactics.common import MAX_CHUNKS, cut_tails, distribute, finished, nest
 from stratal.schedule.tactics.contract import choose_tile, register_tiles
-from stratal.schedule.tactics.winograd_phases import phases
 from stratal.schedule.tactics.winograd_stages import (
     PADDING,
     ZERO,
@@ -39,23 +44,27 @@ from stratal.schedule.tactics.winograd_stages import (
     Geometry,
     Sizes,
     Stages,
-    apart,
-    beside_words,
-    clamped,
+    beside_packed,
+    condition,
     divisor,
+    either,
+    fits,
     is_contiguous,
-    products,
     sizes,
     steps_of_results,
+    stores_rows,
     tile_scratch,
+    unguarded,
+    unphased,
     up,
 )
+from stratal.schedule.winograd_matrices import outputs
 
 KIND = "contract"
 
 TILES: Final = "winograd by tiles"
 FILTERS: Final = "winograd by filters"
-KEPT: Final = "winograd by kept filters"
+KEPT: Final = "winograd by prepared filters"
 MAX_TILES: Final = 36  # of a block: filters are read once per block
 MIN_BLOCKS: Final = 8  # something for every thread to do
 MIN_PANELS: Final = 4
@@ -76,14 +85,11 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
         return
     for m in outputs(found.taps, found.channels):
         g = Geometry(found, m, target)
-        block = rows_of_tiles(g) if apart(x) else 0
+        block = rows_of_tiles(g) if stores_rows(x) else 0
         if block and block != block_of(g):
             tile = choose_tile(block, found.filters, g.lanes, target)
             yield _candidate(x, Geometry(found, m, target, tile), TILES, block)
-        yield _candidate(x, g, TILES, block_of(g))
-        yield _candidate(x, g, FILTERS, DEPTH)
-        if filters_held(x):
-            yield _candidate(x, g, KEPT, found.channels)
+        yield from _ways(x, g, (block_of(g),), (DEPTH,))
 
 
 def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
@@ -95,14 +101,20 @@ def variants(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
         for tile in register_tiles(Geometry(found, m, target).tiles, found.filters, target):
             g = Geometry(found, m, target, tile)
             step = g.tile.rows
-            for block in sorted(
-                {block_of(g), *(step * k for k in (1, 2, 3, 4, 6, 8) if step * k <= MOST_TILES)}
-            ):
-                yield _candidate(x, g, TILES, block)
-            for depth in DEPTHS:
-                yield _candidate(x, g, FILTERS, depth)
-            if filters_held(x):
-                yield _candidate(x, g, KEPT, found.channels)
+            blocks = {block_of(g), *(step * k for k in (1, 2, 3, 4, 6, 8) if step * k <= MOST_TILES)}
+            yield from _ways(x, g, sorted(blocks), DEPTHS)
+
+
+def _ways(
+    x: GroupExpressions, g: Geometry, blocks: Iterable[int], depths: Iterable[int]
+) -> Iterator[Candidate]:
+    """Yield the algorithm by tiles and by filters, and by filters that were transformed before."""
+    for block in blocks:
+        yield _candidate(x, g, TILES, block)
+    for depth in depths:
+        yield _candidate(x, g, FILTERS, depth)
+    if filters_frozen(x):
+        yield _candidate(x, g, KEPT, g.sizes.channels)
 
 
 def candidate_of(
@@ -112,7 +124,7 @@ def candidate_of(
     found, by = _sizes(x), {TILES: "tiles", FILTERS: "depth", KEPT: "depth"}.get(algorithm)
     if found is None or by is None or set(parameters) != {"m", "rows", "vectors", by}:
         return None
-    if algorithm == KEPT and (parameters["depth"] != found.channels or not filters_held(x)):
+    if algorithm == KEPT and (parameters["depth"] != found.channels or not filters_frozen(x)):
         return None
     m, tile, extent = parameters["m"], (parameters["rows"], parameters["vectors"]), parameters[by]
     if m not in outputs(found.taps, found.channels) or not (1 <= extent <= MOST_TILES or algorithm == KEPT):
@@ -126,23 +138,23 @@ def _sizes(x: GroupExpressions) -> Sizes | None:
     return sizes(x.group.members[0]) if settings.winograd.value else None
 
 
-def filters_held(x: GroupExpressions) -> bool:
+def filters_frozen(x: GroupExpressions) -> bool:
     """Return whether the filters of a convolution seldom change: they are then transformed once."""
     zero = index.as_expr(0)
-    return x.is_held(x.at(x.group.members[0].inputs[1], (zero, zero, zero, zero)))
+    return x.is_frozen(x.at(x.group.members[0].inputs[1], (zero, zero, zero, zero)))
 
 
 def _candidate(x: GroupExpressions, g: Geometry, algorithm: str, extent: int) -> Candidate:
     by, seconds, make = {
         TILES: ("tiles", _seconds_by_tiles, partial(by_tiles, g=g, block=extent)),
         FILTERS: ("depth", _seconds_by_filters, partial(by_filters, g=g, depth=extent)),
-        KEPT: ("depth", _seconds_by_kept, partial(by_kept_filters, g=g)),
+        KEPT: ("depth", _seconds_by_prepared, partial(by_kept_filters, g=g)),
     }[algorithm]
     parameters = (("m", g.m), ("rows", g.tile.rows), ("vectors", g.tile.vectors), (by, extent))
     products = 2.0 * g.places * g.tiles * g.sizes.channels * g.sizes.filters
     by_rows = algorithm == TILES and whole_rows(x, g, extent)
-    estimate = seconds(g, extent, filters_held(x)) + _apart(x, g, by_rows=by_rows)
-    return Candidate(algorithm, beside_words(x.group.members[0], estimate), make, parameters, products)
+    estimate = seconds(g, extent, filters_frozen(x)) + _scattering(x, g, by_rows=by_rows)
+    return Candidate(algorithm, beside_packed(x.group.members[0], estimate), make, parameters, products)
 
 
 # -- blocks of tiles ---------------------------------------------------------------------------------------
@@ -158,24 +170,15 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     filters = packs[-1].workspace
     chunk, t, u = Var("b", -(-g.tiles // block)), Var("t", block), Var("u", block)
     number = index.add(index.mul(chunk, block), t)
-    first = stages.input_tile(tiles, clamped(number, g.tiles), t, channels)
+    first = stages.input_tile(tiles, g.clamped(number), t, channels)
     factors = Factors(
         lambda p, row, c: tiles[p, row, c],
         lambda p, q, column, c: filters[p, index.add(index.mul(q, s.channels), c), column],
         lambda p, row, q, column: sums[p, row, index.add(index.mul(q, g.panel), column)],
     )
-    acc = stages.register("acc", g.tile.rows, g.tile.vectors)
     following = index.mul(index.add(chunk, 1), block)  # the first tile of the next block
-    product = products(
-        factors,
-        acc,
-        places=g.places,
-        rows=height,
-        panels=g.panels,
-        steps=s.channels,
-        add=False,
-        beside=lambda k, count: _fetched(stages, following, block, k, count),
-    )
+    fetch = partial(_fetched, stages, following, block)
+    product = stages.products(factors, height, s.channels, panels=g.panels, beside=fetch)
     local = [tiles, sums]
     if whole_rows(x, g, block):
         rows = block // g.columns
@@ -188,7 +191,7 @@ def by_tiles(x: GroupExpressions, g: Geometry, block: int) -> Tactic:
     return _finished(stages, body, local, product, packs)
 
 
-def _fetched(stages: Stages, first: Expr, block: int, number: Expr, count: int) -> Stmt | None:
+def _fetched(stages: Stages, first: Expr, block: int, number: Expr, count: int) -> Sequence[Stmt]:
     """Bring near, in `count` steps, what a block reads from tile `first` on: step `number` of them.
 
     Memory has nothing to do while products are summed; transforms of tiles would wait for it.
@@ -197,12 +200,9 @@ def _fetched(stages: Stages, first: Expr, block: int, number: Expr, count: int) 
     rows = block * g.m
     share = Var("e", -(-rows // count))
     row = index.add(index.mul(number, share.extent), share)
-    tile = clamped(index.add(first, index.floordiv(row, g.m)), g.tiles)
+    tile = g.clamped(index.add(first, index.floordiv(row, g.m)))
     fetch = stages.fetch_row(tile, index.mod(row, g.m))
-    if fetch is None:
-        return None
-    inside = index.less(row, rows)
-    return For(share, fetch if isinstance(inside, Const) else If(inside, fetch))
+    return () if fetch is None else (For(share, guarded(index.less(row, rows), fetch)),)
 
 
 def block_of(g: Geometry) -> int:
@@ -219,7 +219,7 @@ def block_of(g: Geometry) -> int:
 
 def whole_rows(x: GroupExpressions, g: Geometry, block: int) -> bool:
     """Return whether results are written row by row of the image: blocks are whole rows of tiles."""
-    return apart(x) and block % g.columns == 0
+    return stores_rows(x) and block % g.columns == 0
 
 
 def rows_of_tiles(g: Geometry) -> int:
@@ -273,11 +273,11 @@ def by_filters(x: GroupExpressions, g: Geometry, depth: int) -> Tactic:
         lambda p, q, column, c: filters[p, c, column],
         lambda p, row, q, column: sums[p, row, column],
     )
-    acc = stages.register("acc", g.tile.rows, g.tile.vectors)
-    product = products(factors, acc, places=g.places, rows=rows, panels=1, steps=depth, add=True)
+    product = stages.products(factors, rows, depth, add=True)
     t = Var("t", g.tiles)
+    clear = stages.zeros(Var("t", rows), lambda p, row, column: sums[p, row, column])
     over = For(block, sequence(nest((v, c), turned), product.body))
-    body = sequence(_zeros(g, sums), over, For(t, stages.output_tile(sums, t, t, first, g.panel)))
+    body = sequence(clear, over, For(t, stages.output_tile(sums, t, t, first, g.panel)))
     return _finished(stages, For(panel, body, "parallel"), [filters, sums], product, packs)
 
 
@@ -294,8 +294,7 @@ def by_kept_filters(x: GroupExpressions, g: Geometry) -> Tactic:
         lambda p, q, column, c: filters[p, index.add(index.mul(panel, channels), c), column],
         lambda p, row, q, column: sums[p, row, column],
     )
-    acc = stages.register("acc", g.tile.rows, g.tile.vectors)
-    product = products(factors, acc, places=g.places, rows=rows, panels=1, steps=channels, add=False)
+    product = stages.products(factors, rows, channels)
     last = stages.output_tile(sums, t, t, index.mul(panel, g.panel), g.panel)
     body = For(panel, sequence(product.body, For(t, last)), "parallel")
     return _finished(stages, body, [sums], product, packs)
@@ -310,18 +309,10 @@ def _blocks_of_channels(g: Geometry, depth: int) -> tuple[int, int]:
 def _tiles(stages: Stages, tiles: Buffer, channels: int) -> Pack:
     """Transform the tiles of the input; those after the last are copies of the last."""
     g, t = stages.g, Var("t", tiles.shape[1])
-    schedule = Schedule(For(t, stages.input_tile(tiles, clamped(t, g.tiles), t, channels)))
+    schedule = Schedule(For(t, stages.input_tile(tiles, g.clamped(t), t, channels)))
     chunk, _ = schedule.split(t, t.extent // divisor(t.extent, MAX_CHUNKS))
     schedule.parallel(chunk)
     return Pack(tiles, schedule.body, tuple(schedule.steps), stages.taken())
-
-
-def _zeros(g: Geometry, sums: Buffer) -> Stmt:
-    place, t, v, lane = (
-        Var("p", g.places), Var("t", sums.shape[1]), Var("v", g.tile.vectors), Var("l", g.lanes)
-    )  # fmt: skip
-    column = index.add(index.mul(v, g.lanes), lane)
-    return nest((place, t, v), For(lane, Store(sums, (place, t, column), ZERO), "vector"))
 
 
 # -- both --------------------------------------------------------------------------------------------------
@@ -335,19 +326,19 @@ def _finished(
 
 
 # -- estimates ---------------------------------------------------------------------------------------------
-def _seconds_by_tiles(g: Geometry, block: int, held: bool) -> float:
+def _seconds_by_tiles(g: Geometry, block: int, frozen: bool) -> float:
     blocks, weights = -(-g.tiles // block), _transformed_bytes(g)
-    moved = (blocks if held else 2 + blocks) * weights / g.target.bandwidth(weights)
-    return _computing(g, blocks * up(block, g.tile.rows), g.sizes.channels, turned=not held) + moved
+    moved = (blocks if frozen else 2 + blocks) * weights / g.target.bandwidth(weights)
+    return _computing(g, blocks * up(block, g.tile.rows), g.sizes.channels, turned=not frozen) + moved
 
 
-def _seconds_by_filters(g: Geometry, depth: int, held: bool) -> float:
+def _seconds_by_filters(g: Geometry, depth: int, frozen: bool) -> float:
     blocks, depth = _blocks_of_channels(g, depth)
     rows = up(g.tiles, g.tile.rows)
     return (_computing(g, rows, blocks * depth) + _moving_by_panels(g, blocks)) * _idle(g)
 
 
-def _seconds_by_kept(g: Geometry, depth: int, held: bool) -> float:
+def _seconds_by_prepared(g: Geometry, depth: int, frozen: bool) -> float:
     rows, weights = up(g.tiles, g.tile.rows), _transformed_bytes(g)
     moved = _moving_by_panels(g, 1) + weights / g.target.bandwidth(weights)
     return (_computing(g, rows, depth, turned=False) + moved) * _idle(g)
@@ -375,8 +366,8 @@ def _computing(g: Geometry, rows: int, channels: int, *, turned: bool = True) ->
     seconds on one core.
     """
     s, tile = g.sizes, g.tile
-    held = tile.rows * tile.vectors
-    per_tile = channels * (max(held / 2, 4) + 0.25) + STORE * held
+    registers = tile.rows * tile.vectors
+    per_tile = channels * (max(registers / 2, 4) + 0.25) + STORE * registers
     products = g.places * rows // tile.rows * g.panels * per_tile
     vectors = rows * (-(-s.channels // g.lanes) + -(-s.filters // g.lanes))
     filters = s.channels * g.panels * g.tile.vectors if turned else 0
@@ -384,7 +375,7 @@ def _computing(g: Geometry, rows: int, channels: int, *, turned: bool = True) ->
     return (SLOWER * products + transforms) / (g.target.ghz * 1e9)
 
 
-def _apart(x: GroupExpressions, g: Geometry, *, by_rows: bool) -> float:
+def _scattering(x: GroupExpressions, g: Geometry, *, by_rows: bool) -> float:
     """Estimate reading and writing elements one by one where channels do not lie together, in seconds."""
     s = g.sizes
     image, cycles = x.group.members[0].inputs[0], 0
@@ -396,3 +387,51 @@ def _apart(x: GroupExpressions, g: Geometry, *, by_rows: bool) -> float:
         each = sum(PER_GATHER if column == 1 else FAR_GATHER for column in scattered)
         cycles += each * g.m * g.m * -(-s.filters // g.lanes)
     return cycles * g.tiles * 1e-9 / g.target.ghz
+
+
+# -- phases ------------------------------------------------------------------------------------------------
+def phases(stages: Stages) -> list[Pack]:
+    """Return the kernel that lays out the phases of the image, and let tiles be read from there.
+
+    Returns nothing where there are no strides.
+    """
+    g, s = stages.g, stages.g.sizes
+    if s.stride == 1:
+        return []
+    image = stages.anchor.inputs[0]
+    _, channels, height, width = image.aval.ints
+    rows, columns = (n * g.m + s.taps - 1 for n in (g.rows, g.columns))  # of whole tiles
+    shape = (s.batch, rows, columns, up(s.channels, g.lanes))
+    made = stages.phases = Buffer("phases", float32, shape)
+    n, y, block = Var("n", shape[0]), Var("y", shape[1]), Var("x", -(-shape[2] // g.lanes))
+    start = index.mul(block, g.lanes)
+    if shape[2] >= g.lanes:  # the last vector overlaps the one before it
+        start = call("min", start, index.as_expr(shape[2] - g.lanes))
+    unrolled: list[Var] = []
+
+    def element(channel: Expr, x: Expr, p: Expr, q: Expr) -> Expr:
+        row, column = index.add(index.mul(y, s.stride), p), index.add(index.mul(x, s.stride), q)
+        found = stages.read(image, (n, channel, row, column))
+        return guard(fits(row, height, column, width), found, ZERO)
+
+    def arm(edge: bool) -> Stmt:
+        c, lane = Var("c", shape[3]), Var("l", g.lanes)
+        unrolled.append(c)
+        x = index.add(start, lane)
+        channel, p, q = unphased(c, channels, s.stride)
+        found = element(channel, x, p, q)
+        found = guard(index.less(c, s.channels), found if edge else unguarded(found), ZERO)
+        store = Store(made, (n, y, x, c), found)
+        return For(c, For(lane, guard_leaves(store, index.less(x, shape[2])), "vector"))
+
+    near, far = index.as_expr(0), index.as_expr(s.stride - 1)
+    whole = index.both(
+        condition(element(near, start, near, near)),
+        condition(element(near, index.add(start, g.lanes - 1), far, far)),
+    )
+    schedule = Schedule(nest((n, y, block), either(whole, arm)))
+    for c in unrolled:
+        schedule.unroll(c)
+    distribute(schedule, [n, y], 2.0 * shape[2] * shape[3])
+    cut_tails(schedule)
+    return [Pack(made, schedule.body, tuple(schedule.steps), stages.taken(), "phases")]

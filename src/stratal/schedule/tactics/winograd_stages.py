@@ -9,18 +9,18 @@ from stratal.base.dtypes import bool_, float32
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.compute import axes as fresh_axes
+from stratal.loops.compute import fresh_axes
 from stratal.loops.expr import Buffer, Const, Expr, Guard, Load, Var, call, cast, const, guard, loads
 from stratal.loops.lowering import strip_cast
 from stratal.loops.rebuild import substitute
-from stratal.loops.stmt import Fetch, For, If, Seq, Stmt, Store, loaded, stored
+from stratal.loops.stmt import For, If, Prefetch, Seq, Stmt, Store, guarded, loaded, stored
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.filtering import Filtering, Matrix, both_sides, filtering
 from stratal.schedule.placement import placed, stores
 from stratal.schedule.primitives import Schedule, guard_leaves
 from stratal.schedule.tactics.common import in_place_pairs, nest
 from stratal.schedule.tactics.contract import choose_tile
 from stratal.schedule.tactics.tiles import UNROLL_K
+from stratal.schedule.winograd_matrices import Matrix, WinogradMatrices, both_sides, winograd_matrices
 
 TAPS: Final = range(3, 6)  # of filters that are worth it, per axis
 MOST_PHASES: Final = 64  # channels, phases counted, of a convolution with strides
@@ -91,7 +91,7 @@ class Geometry:
     def __init__(self, found: Sizes, m: int, target: Target, tile: tuple[int, int] | None = None) -> None:
         self.sizes = found
         self.target = target
-        self.matrices: Filtering = filtering(m, found.taps)
+        self.matrices: WinogradMatrices = winograd_matrices(m, found.taps)
         self.m = m
         self.size = m + found.taps - 1  # of a tile of the input
         self.places = self.size * self.size
@@ -108,6 +108,11 @@ class Geometry:
         n, row, column = index.unflatten(number, (self.sizes.batch, self.rows, self.columns))
         return n, index.mul(row, self.m), index.mul(column, self.m)
 
+    def clamped(self, number: Expr) -> Expr:
+        """Return the number of a tile: the last one's where it would be greater."""
+        last = self.tiles - 1
+        return number if index.bounds(number)[1] <= last else call("min", number, index.as_expr(last))
+
 
 class Image(NamedTuple):
     """What tiles are cut from: `read` takes channel, row and column, `exists` says which channels there are,
@@ -122,6 +127,21 @@ class Image(NamedTuple):
         """Return an element, 0 where there is none."""
         there = fits(row, self.extent[0], column, self.extent[1])
         return guard(index.both(there, self.exists(c)), self.read(c, row, column), ZERO)
+
+
+class Factors(NamedTuple):
+    """Where the product of a place reads and adds up.
+
+    `left` takes place, row and step, `right` place, panel, column and step, `sums` place, row, panel and
+    column.
+    """
+
+    left: Callable[[Expr, Expr, Expr], Expr]
+    right: Callable[[Expr, Expr, Expr, Expr], Expr]
+    sums: Callable[[Expr, Expr, Expr, Expr], Load]
+
+
+Beside = Callable[[Expr, int], Sequence[Stmt]]
 
 
 class Stages:
@@ -171,7 +191,8 @@ class Stages:
         """Return one image of the batch, or its phases."""
         s, phases = self.g.sizes, self.phases
         if phases is not None:
-            return Image(lambda c, row, column: phases[n, row, column, c], always, phases.shape[1:3])
+            every = const(True, bool_)
+            return Image(lambda c, row, column: phases[n, row, column, c], lambda c: every, phases.shape[1:3])
         return Image(
             lambda c, row, column: self.read(self.anchor.inputs[0], (n, c, row, column)),
             lambda c: index.less(c, s.channels),
@@ -194,8 +215,8 @@ class Stages:
         if index.stride_of(index.offset(found), channel) != 1:
             return None
         there, *where = substitute((condition(value), *found.indices), {channel: index.mul(c, LINE)})
-        fetch = For(c, Fetch(found.buffer, where), "unroll")
-        return For(j, fetch if isinstance(there, Const) else If(there, fetch), "unroll")
+        fetch = For(c, Prefetch(found.buffer, where), "unroll")
+        return For(j, guarded(there, fetch), "unroll")
 
     def tile(
         self, tiles: Buffer, matrix: Matrix, image: Image, corner: tuple[Expr, Expr], t: Expr, channels: int
@@ -251,6 +272,9 @@ class Stages:
             k = index.add(first, column)
             totals = self.register("totals", g.m)
 
+            def read(a: int, j: Var) -> Expr:
+                return sums[index.add(j, a * g.size), t, column]
+
             def write(i: Var, values: Sequence[Expr]) -> Stmt:
                 j = Var("j", g.m)
                 row, there = index.add(y, i), index.add(x, j)
@@ -262,15 +286,11 @@ class Stages:
                 return Seq((*held, For(j, stores, "unroll")))
 
             held = self.register("columns", g.m, g.size)
-            body = both_sides(
-                g.matrices.output, lambda a, j: sums[index.add(j, a * g.size), t, column], held, lane, write
-            )
-            return For(outer, For(lane, body, "vector"))
+            return For(outer, For(lane, both_sides(g.matrices.output, read, held, lane, write), "vector"))
 
         last = g.m - 1
         whole = fits(index.add(y, last), s.height, index.add(x, last), s.width)
-        exists, stored = index.less(number, g.tiles), either(whole, arm)
-        return stored if isinstance(exists, Const) else If(exists, stored)
+        return guarded(index.less(number, g.tiles), either(whole, arm))
 
     def output_rows(self, sums: Buffer, first: Expr, rows: int) -> tuple[Stmt, Buffer]:
         """Transform the sums of whole rows of tiles back, and store what follows row by row of the image.
@@ -286,18 +306,15 @@ class Stages:
         first_filter = index.mul(outer, g.lanes)
         tile = index.add(index.mul(line, g.columns), t)
 
+        def read(a: int, j: Var) -> Expr:
+            return sums[index.add(j, a * g.size), tile, index.add(first_filter, lane)]
+
         def write(a: Var, values: Sequence[Expr]) -> Stmt:
             x = index.mul(t, g.m)
             return Seq(Store(lines, (a, index.add(x, b), lane), v) for b, v in enumerate(values))
 
         held = self.register("columns", g.m, g.size)
-        back = both_sides(
-            g.matrices.output,
-            lambda a, j: sums[index.add(j, a * g.size), tile, index.add(first_filter, lane)],
-            held,
-            lane,
-            write,
-        )
+        back = both_sides(g.matrices.output, read, held, lane, write)
         number, x = index.add(first, line), Var("x", s.width)
         n, row = index.unflatten(number, (s.batch, g.rows))
         y, k = index.add(index.mul(row, g.m), i), index.add(first_filter, written)
@@ -308,8 +325,64 @@ class Stages:
         if s.width % g.lanes:
             part.peel(many)
         exists = index.both(index.less(number, s.batch * g.rows), index.less(y, s.height))
-        copied = For(i, part.body if isinstance(exists, Const) else If(exists, part.body))
+        copied = For(i, guarded(exists, part.body))
         return nest((line, outer), Seq((For(t, For(lane, back, "vector")), copied))), lines
+
+    # -- products --------------------------------------------------------------------------------------------
+    def products(
+        self, f: Factors, rows: int, steps: int, *,
+        panels: int = 1, add: bool = False, beside: Beside = lambda number, count: (),
+    ) -> Schedule:  # fmt: skip
+        """Return the matrix products of all places in register tiles.
+
+        `rows` is a multiple of the tile's; with `add` products are added to the sums there are. What `beside`
+        returns for the number of a register tile, and how many there are, runs before that tile.
+        """
+        places, lanes, (height, vectors) = self.g.places, self.g.lanes, self.g.tile
+        acc = self.register("acc", height, vectors)
+        place, panel = Var("p", places), Var("q", panels)
+        run, step = Var("r", rows // height), Var("c", steps)
+        innermost: list[tuple[Var, Var, Var]] = []
+
+        def over_tile(make: Callable[[Expr, Expr, Load], Stmt]) -> Stmt:
+            i, j, lane = Var("i", height), Var("j", vectors), Var("l", lanes)
+            innermost.append((i, j, lane))
+            row, column = index.add(index.mul(run, height), i), index.add(index.mul(j, lanes), lane)
+            return nest((i, j, lane), make(row, column, acc[i, j, lane]))
+
+        def update(row: Expr, column: Expr, here: Load) -> Stmt:
+            left, right = f.left(place, row, step), f.right(place, panel, column, step)
+            return _set(here, call("fma", left, right, here))
+
+        def keep(row: Expr, column: Expr, here: Load) -> Stmt:
+            there = f.sums(place, row, panel, column)
+            return _set(there, there + here if add else here)
+
+        clear = over_tile(lambda row, column, here: _set(here, ZERO))
+        added, kept = over_tile(update), over_tile(keep)
+        number = index.flatten((place, panel, run), (places, panels, run.extent))
+        first = beside(number, places * panels * run.extent)
+        schedule = Schedule(nest((place, panel, run), Seq((*first, clear, For(step, added), kept))))
+        for i, j, lane in innermost:
+            schedule.unroll(i)
+            schedule.unroll(j)
+            schedule.vectorize(lane)
+        outer, inner = schedule.split(step, UNROLL_K)
+        schedule.unroll(inner)
+        if steps % UNROLL_K:
+            schedule.peel(outer)
+        return schedule
+
+    def zeros(self, row: Var, sums: Callable[[Expr, Expr, Expr], Load]) -> Stmt:
+        """Clear the sums, by place, row and column, of one panel."""
+        g = self.g
+        place, v, lane = Var("p", g.places), Var("v", g.tile.vectors), Var("l", g.lanes)
+        there = sums(place, row, index.add(index.mul(v, g.lanes), lane))
+        return nest((place, row, v), For(lane, _set(there, ZERO), "vector"))
+
+
+def _set(there: Load, value: Expr) -> Store:
+    return Store(there.buffer, there.indices, value)
 
 
 def unphased(c: Expr, channels: int, stride: int) -> tuple[Expr, Expr, Expr]:
@@ -318,12 +391,12 @@ def unphased(c: Expr, channels: int, stride: int) -> tuple[Expr, Expr, Expr]:
     return channel, row, column
 
 
-def beside_words(anchor: Node, seconds: float) -> float:
+def beside_packed(anchor: Node, seconds: float) -> float:
     """Return an estimate that compares with those of products over words, which 16-bit operands have."""
     return seconds if anchor.dtype is float32 else OF_SHORT * seconds
 
 
-def apart(x: GroupExpressions) -> bool:
+def stores_rows(x: GroupExpressions) -> bool:
     """Return whether the filters of some result do not lie together, but its rows do."""
     return any(k != 1 and column == 1 for k, _, column in steps_of_results(x))
 
@@ -333,72 +406,6 @@ def steps_of_results(x: GroupExpressions) -> list[tuple[int | None, ...]]:
     where = tuple(fresh_axes(x.group.members[0].aval.ints))
     addresses = [index.offset(placed(x, r, where).access) for r in x.results]
     return [tuple(index.stride_of(a, v) for v in where[1:]) for a in addresses]
-
-
-class Factors(NamedTuple):
-    """Where the product of a place reads and adds up.
-
-    `left` takes place, row and step, `right` place, panel, column and step, `sums` place, row, panel and
-    column.
-    """
-
-    left: Callable[[Expr, Expr, Expr], Expr]
-    right: Callable[[Expr, Expr, Expr, Expr], Expr]
-    sums: Callable[[Expr, Expr, Expr, Expr], Load]
-
-
-def products(
-    f: Factors,
-    acc: Buffer,
-    *,
-    places: int,
-    rows: int,
-    panels: int,
-    steps: int,
-    add: bool,
-    beside: Callable[[Expr, int], Stmt | None] | None = None,
-) -> Schedule:
-    """Return the matrix products of all places in register tiles `acc` [rows, vectors, lanes].
-
-    `rows` is a multiple of the tile's; with `add` products are added to the sums there are. What `beside`
-    returns for the number of a register tile, and how many there are, runs before that tile.
-    """
-    height, vectors, lanes = acc.shape
-    place, panel = Var("p", places), Var("q", panels)
-    run, step = Var("r", rows // height), Var("c", steps)
-    innermost: list[tuple[Var, Var, Var]] = []
-
-    def over_tile(make: Callable[[Expr, Expr, Load], Stmt]) -> Stmt:
-        i, j, lane = Var("i", height), Var("j", vectors), Var("l", lanes)
-        innermost.append((i, j, lane))
-        row, column = index.add(index.mul(run, height), i), index.add(index.mul(j, lanes), lane)
-        return nest((i, j, lane), make(row, column, acc[i, j, lane]))
-
-    def update(row: Expr, column: Expr, here: Load) -> Stmt:
-        return _set(here, call("fma", f.left(place, row, step), f.right(place, panel, column, step), here))
-
-    def keep(row: Expr, column: Expr, here: Load) -> Stmt:
-        there = f.sums(place, row, panel, column)
-        return _set(there, call("add", there, here) if add else here)
-
-    stages = over_tile(lambda row, column, here: _set(here, ZERO)), over_tile(update), over_tile(keep)
-    number = index.add(index.mul(index.add(index.mul(place, panels), panel), run.extent), run)
-    first = None if beside is None else beside(number, places * panels * run.extent)
-    before = () if first is None else (first,)
-    schedule = Schedule(nest((place, panel, run), Seq((*before, stages[0], For(step, stages[1]), stages[2]))))
-    for i, j, lane in innermost:
-        schedule.unroll(i)
-        schedule.unroll(j)
-        schedule.vectorize(lane)
-    outer, inner = schedule.split(step, UNROLL_K)
-    schedule.unroll(inner)
-    if steps % UNROLL_K:
-        schedule.peel(outer)
-    return schedule
-
-
-def _set(there: Load, value: Expr) -> Store:
-    return Store(there.buffer, there.indices, value)
 
 
 def unguarded(value: Expr) -> Expr:
@@ -437,11 +444,6 @@ def tile_scratch(name: str, places: int, rows: int, columns: int) -> Buffer:
     return Buffer(name, float32, (places, rows, columns), steps, "scratch")
 
 
-def always(c: Expr) -> Expr:
-    """Return that there is a channel, whichever it is."""
-    return const(True, bool_)
-
-
 def fits(y: Expr, height: int, x: Expr, width: int) -> Expr:
     return index.both(index.less(y, height), index.less(x, width))
 
@@ -451,11 +453,6 @@ def either(whole: Expr, arm: Callable[[bool], Stmt]) -> Stmt:
     if isinstance(whole, Const):
         return arm(not whole.value)
     return If(whole, arm(False), arm(True))
-
-
-def clamped(number: Expr, count: int) -> Expr:
-    """Return a number below `count`: the last where it would be greater."""
-    return number if index.bounds(number)[1] < count else call("min", number, index.as_expr(count - 1))
 
 
 def up(n: int, step: int) -> int:

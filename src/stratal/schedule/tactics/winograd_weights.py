@@ -12,7 +12,7 @@ second kernel, which adds them up in order and transforms them back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,10 +21,9 @@ from stratal.base.dtypes import float32
 from stratal.base.target import Target
 from stratal.graph.node import Node
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Expr, Load, Var, call
+from stratal.loops.expr import Buffer, Expr, Load, Var
 from stratal.loops.stmt import For, Seq, Stmt, Store
 from stratal.schedule.expressions import GroupExpressions
-from stratal.schedule.filtering import both_sides, outputs, transposed
 from stratal.schedule.primitives import Schedule, guard_leaves, sequence
 from stratal.schedule.result import Candidate, Pack, Tactic
 from stratal.schedule.tactics.common import MAX_CHUNKS, finished, nest
@@ -32,22 +31,20 @@ from stratal.schedule.tactics.contract import choose_tile
 from stratal.schedule.tactics.tiles import UNROLL_K
 from stratal.schedule.tactics.winograd import PER_GATHER, PER_PLACE, SLOWER
 from stratal.schedule.tactics.winograd_stages import (
-    ZERO,
     Factors,
     Geometry,
     Image,
     Sizes,
     Stages,
-    beside_words,
-    clamped,
+    beside_packed,
     divisor,
     fits,
     is_contiguous,
     is_plain,
-    products,
     tile_scratch,
     up,
 )
+from stratal.schedule.winograd_matrices import both_sides, outputs, transposed
 
 KIND = "contract"
 
@@ -70,19 +67,10 @@ def candidates(x: GroupExpressions, target: Target) -> Iterator[Candidate]:
         g = Geometry(found, m, target, tile)
         cut = Cut(g)
         seconds = cut.cycles(_gathers(x, g)) / (target.ghz * 1e9) + cut.moving()
-        seconds = beside_words(x.group.members[0], seconds)
+        seconds = beside_packed(x.group.members[0], seconds)
         parameters = (("m", m), ("parts", cut.parts), ("tiles", cut.block))
         operations = 2.0 * g.places * g.tiles * found.channels * found.filters
         yield Candidate(WEIGHTS, seconds, partial(gradient, cut=cut), parameters, operations)
-
-
-def candidate_of(
-    x: GroupExpressions, target: Target, algorithm: str, parameters: Mapping[str, int]
-) -> Candidate | None:
-    """Return the gradient of filters cut as the parameters say."""
-    if algorithm != WEIGHTS:
-        return None
-    return next((c for c in candidates(x, target) if dict(c.parameters) == dict(parameters)), None)
 
 
 def gradient_sizes(anchor: Node) -> Sizes | None:
@@ -169,10 +157,7 @@ def gradient(x: GroupExpressions, cut: Cut) -> Tactic:
     tiles = tile_scratch("tiles", g.places, cut.block, cut.channels)
     turned = tile_scratch("turned", g.places, cut.block, g.panel)
     summing = _summing(stages, cut, chunk, tiles, turned, at)
-    steps = [
-        *summing.steps,
-        f"reduction in the order t, in {cut.parts} parts, of F({g.m}x{g.m}, 3x3)",
-    ]
+    steps = [*summing.steps, f"reduction in the order t, in {cut.parts} parts, of F({g.m}x{g.m}, 3x3)"]
     if cut.parts == 1:
         c = Var("c", cut.band)
         body = For(chunk, sequence(summing.body, For(c, _back(stages, cut, at, chunk, c))), "parallel")
@@ -203,7 +188,7 @@ def _summing(stages: Stages, cut: Cut, chunk: Var, tiles: Buffer, turned: Buffer
     start = index.add(start, index.mul(block, cut.block))
 
     def image(step: Var) -> tuple[Expr, tuple[Expr, Expr]]:
-        n, row, column = g.place(clamped(index.add(start, step), g.tiles))
+        n, row, column = g.place(g.clamped(index.add(start, step)))
         return n, (row, column)
 
     def value(c: Expr, row: Expr, column: Expr) -> Expr:
@@ -216,33 +201,23 @@ def _summing(stages: Stages, cut: Cut, chunk: Var, tiles: Buffer, turned: Buffer
         return index.less(index.add(c0, c), s.channels)
 
     def has_filter(k: Expr) -> Expr:
-        return index.both(
-            index.less(index.add(first, k), s.filters), index.less(index.add(start, u), g.tiles)
-        )
+        return fits(index.add(first, k), s.filters, index.add(start, u), g.tiles)
 
     images = Image(value, has_channel, (s.height + TAPS - 1, s.width + TAPS - 1))
     changes = Image(change, has_filter, (s.height, s.width))
     ins = stages.tile(tiles, g.matrices.input, images, image(t)[1], t, cut.channels)
     outs = stages.tile(turned, transposed(g.matrices.output), changes, image(u)[1], u, g.panel)
-    acc = stages.register("acc", g.tile.rows, g.tile.vectors)
     factors = Factors(
         lambda p, row, step: tiles[p, step, row],
         lambda p, _, column, step: turned[p, step, column],
         lambda p, row, _, column: at(chunk, p, row, column),
     )
     add = cut.blocks > 1
-    product = products(factors, acc, places=g.places, rows=cut.rows, panels=1, steps=cut.block, add=add)
+    product = stages.products(factors, cut.rows, cut.block, add=add)
     product.body = For(block, sequence(For(t, ins), For(u, outs), product.body))
     if add:
-        product.body = sequence(_zeros(cut, chunk, at), product.body)
+        product.body = sequence(stages.zeros(Var("c", cut.rows), partial(at, chunk)), product.body)
     return product
-
-
-def _zeros(cut: Cut, chunk: Var, at: At) -> Stmt:
-    g = cut.g
-    p, c, v, lane = Var("p", g.places), Var("c", cut.rows), Var("v", g.tile.vectors), Var("l", g.lanes)
-    there = at(chunk, p, c, index.add(index.mul(v, g.lanes), lane))
-    return nest((p, c, v), For(lane, Store(there.buffer, there.indices, ZERO), "vector"))
 
 
 def _back(stages: Stages, cut: Cut, at: At, pair: Expr, c: Expr) -> Stmt:
@@ -258,7 +233,7 @@ def _back(stages: Stages, cut: Cut, at: At, pair: Expr, c: Expr) -> Stmt:
         place = index.add(j, a * g.size)
         total: Expr = at(pair, place, c, column)
         for part in range(1, cut.parts):
-            total = call("add", total, at(index.add(pair, part * cut.pairs), place, c, column))
+            total = total + at(index.add(pair, part * cut.pairs), place, c, column)
         return total
 
     def write(i: Var, values: Sequence[Expr]) -> Stmt:

@@ -8,19 +8,14 @@ from typing import Any
 from stratal.base.dtypes import as_dtype, bool_, float32, int32, int64
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.tensor.build import as_tensor, call, common_dtype, default_float, normalise
-from stratal.tensor.control import while_loop
-from stratal.tensor.elementwise import FUNCTIONS, cast, clip, pow, where
-from stratal.tensor.reductions import all as all_of
-from stratal.tensor.reductions import any as any_of
-from stratal.tensor.shapes import broadcast_arrays
+from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast, clip, in_floats, pow, where
+from stratal.tensor.functions.reductions import all as all_of
+from stratal.tensor.functions.reductions import any as any_of
+from stratal.tensor.functions.shapes import broadcast_arrays
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.transformations.control import while_loop
 
 _isnan, _isinf = FUNCTIONS["isnan"], FUNCTIONS["isinf"]
-
-
-def _float(name: str, x: Any) -> Tensor:
-    t = as_tensor(x, name)
-    return cast(t, default_float(t.dtype))
 
 
 def _pair(name: str, x: Any, y: Any, kinds: str = "uifc") -> tuple[Tensor, Tensor]:
@@ -50,7 +45,7 @@ def frac(x: Any, /) -> Tensor:
 
 def modf(x: Any, /) -> tuple[Tensor, Tensor]:
     """Return what is behind the point of each element and what is before it, both with its sign."""
-    t = _float("modf", x)
+    t = in_floats("modf", x)
     whole = FUNCTIONS["trunc"](t)
     return where(_isinf(t), 0.0, t - whole), whole
 
@@ -64,13 +59,12 @@ def _scaled(t: Tensor, power: Tensor) -> Tensor:
     """Return t * 2**power in three steps, none of which overflows unless the result does."""
     third = FUNCTIONS["floor"](power / 3.0)
     step = FUNCTIONS["exp2"](third)
-    result: Tensor = t * step * step * FUNCTIONS["exp2"](power - third - third)
-    return result
+    return t * step * step * FUNCTIONS["exp2"](power - third - third)
 
 
 def ldexp(x: Any, exponent: Any, /) -> Tensor:
     """Return x * 2**exponent of each pair, for exponents beyond those of the dtype, too."""
-    t = _float("ldexp", x)
+    t = in_floats("ldexp", x)
     wide = cast(t, t.dtype.compute)
     power = cast(as_tensor(exponent, "ldexp"), wide.dtype)
     return cast(
@@ -84,7 +78,7 @@ def frexp(x: Any, /) -> tuple[Tensor, Tensor]:
 
     0, infinities and NaN are mantissas of exponent 0. Gradients flow through the mantissa.
     """
-    t = _float("frexp", x)
+    t = in_floats("frexp", x)
     if not t.dtype.is_float:
         raise DTypeError("frexp: takes real numbers", got=str(t.type))
     wide = cast(t, t.dtype.compute)
@@ -127,19 +121,18 @@ def lcm(x: Any, y: Any, /) -> Tensor:
 
 # -- extremes and steps --------------------------------------------------------------------------------------
 def fmax(x: Any, y: Any, /) -> Tensor:
-    """Return the larger of each pair; a NaN gives way to a number."""
-    return _number("maximum", *_pair("fmax", x, y))
+    """Return the larger of each pair; a NaN gives way to a number. Of equal ones x takes the gradient."""
+    return _number("greater_equal", *_pair("fmax", x, y))
 
 
 def fmin(x: Any, y: Any, /) -> Tensor:
-    """Return the smaller of each pair; a NaN gives way to a number."""
-    return _number("minimum", *_pair("fmin", x, y))
+    """Return the smaller of each pair; a NaN gives way to a number. Of equal ones x takes the gradient."""
+    return _number("less_equal", *_pair("fmin", x, y))
 
 
-def _number(name: str, a: Tensor, b: Tensor) -> Tensor:
-    if not a.dtype.is_inexact:
-        return FUNCTIONS[name](a, b)
-    return where(_isnan(a), b, where(_isnan(b), a, FUNCTIONS[name](a, b)))  # type: ignore[no-any-return]
+def _number(wins: str, a: Tensor, b: Tensor) -> Tensor:
+    first = FUNCTIONS[wins](a, b)
+    return where(first | _isnan(b) if a.dtype.is_inexact else first, a, b)
 
 
 def heaviside(x: Any, values: Any, /) -> Tensor:
@@ -156,7 +149,7 @@ def sgn(x: Any, /) -> Tensor:
         return FUNCTIONS["sign"](t)
     size = call("complex", FUNCTIONS["abs"](t), FUNCTIONS["abs"](t) * 0)
     zero = t == 0
-    return where(zero, t, t / where(zero, 1.0, size))  # type: ignore[no-any-return]
+    return where(zero, t, t / where(zero, 1.0, size))
 
 
 # -- powers, logarithms, angles ------------------------------------------------------------------------------
@@ -172,38 +165,54 @@ def logaddexp2(x: Any, y: Any, /) -> Tensor:
     a, b = _floats("logaddexp2", x, y)
     high, low = FUNCTIONS["maximum"](a, b), FUNCTIONS["minimum"](a, b)
     gap = where(high == low, 0.0, low - high)
-    result: Tensor = high + FUNCTIONS["log1p"](FUNCTIONS["exp2"](gap)) * (1 / math.log(2.0))
-    return result
+    return high + FUNCTIONS["log1p"](FUNCTIONS["exp2"](gap)) * (1 / math.log(2.0))
+
+
+def xlogy(x: Any, y: Any, /) -> Tensor:
+    """Return x log(y) of each pair, 0 where x is 0 and y a number.
+
+    Where x is 0 the gradient by x is log(y), 0 for y <= 0 and for infinity; by y it is 0.
+    """
+    return _times_log("log", *_floats("xlogy", x, y), 0.0)
+
+
+def xlog1py(x: Any, y: Any, /) -> Tensor:
+    """Return x log(1 + y) of each pair, 0 where x is 0 and y a number. See `xlogy` for the gradient at 0."""
+    return _times_log("log1p", *_floats("xlog1py", x, y), -1.0)
+
+
+def _times_log(log: str, a: Tensor, b: Tensor, pole: float) -> Tensor:
+    nothing = (a == 0) & ((b <= pole) | (b == math.inf))
+    return a * FUNCTIONS[log](where(nothing, pole + 1.0, b))
 
 
 def deg2rad(x: Any, /) -> Tensor:
     """Return angles given in degrees in radians."""
-    return FUNCTIONS["multiply"](_float("deg2rad", x), math.pi / 180.0)
+    return FUNCTIONS["multiply"](in_floats("deg2rad", x), math.pi / 180.0)
 
 
 def rad2deg(x: Any, /) -> Tensor:
     """Return angles given in radians in degrees."""
-    return FUNCTIONS["multiply"](_float("rad2deg", x), 180.0 / math.pi)
+    return FUNCTIONS["multiply"](in_floats("rad2deg", x), 180.0 / math.pi)
 
 
 def softplus(x: Any, /) -> Tensor:
     """Return log(1 + exp(x)) of each element, without overflow on the way."""
-    t = _float("softplus", x)
-    result: Tensor = FUNCTIONS["maximum"](t, 0.0) + FUNCTIONS["log1p"](FUNCTIONS["exp"](-FUNCTIONS["abs"](t)))
-    return result
+    t = in_floats("softplus", x)
+    return FUNCTIONS["maximum"](t, 0.0) + FUNCTIONS["log1p"](FUNCTIONS["exp"](-FUNCTIONS["abs"](t)))
 
 
 # -- multiplied and added ------------------------------------------------------------------------------------
 def addcmul(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """Return x + value * tensor1 * tensor2 of each element."""
-    product = FUNCTIONS["multiply"](tensor1, tensor2)
-    return FUNCTIONS["add"](x, product if value == 1 else product * value)
+    factor = tensor1 if value == 1 else FUNCTIONS["multiply"](tensor1, value)
+    return FUNCTIONS["add"](x, FUNCTIONS["multiply"](factor, tensor2))
 
 
 def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """Return x + value * tensor1 / tensor2 of each element."""
-    quotient = FUNCTIONS["divide"](tensor1, tensor2)
-    return FUNCTIONS["add"](x, quotient if value == 1 else quotient * value)
+    factor = tensor1 if value == 1 else FUNCTIONS["multiply"](tensor1, value)
+    return FUNCTIONS["add"](x, FUNCTIONS["divide"](factor, tensor2))
 
 
 def clamp_min(x: Any, min: Any) -> Tensor:
@@ -217,9 +226,9 @@ def clamp_max(x: Any, max: Any) -> Tensor:
 
 
 def threshold(x: Any, threshold: float, value: float) -> Tensor:
-    """Return each element that is above a threshold, and a value in place of the others."""
+    """Return each element that is above a threshold, and a value in place of the others; NaN stays."""
     t = as_tensor(x, "threshold")
-    return where(t > threshold, t, cast(as_tensor(value, "threshold"), t.dtype))  # type: ignore[no-any-return]
+    return where(t <= threshold, as_written("threshold", value, t.dtype), t)
 
 
 # -- questions -----------------------------------------------------------------------------------------------
@@ -233,7 +242,7 @@ def isclose(x: Any, y: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan
         a, b = cast(a, "float64"), cast(b, "float64")
     a, b = (cast(t, t.dtype.compute) for t in (a, b))
     near = FUNCTIONS["abs"](a - b) <= atol + rtol * FUNCTIONS["abs"](b)
-    result: Tensor = same | (near & FUNCTIONS["isfinite"](a) & FUNCTIONS["isfinite"](b))
+    result = same | (near & FUNCTIONS["isfinite"](a) & FUNCTIONS["isfinite"](b))
     return result | (_isnan(a) & _isnan(b)) if equal_nan else result
 
 

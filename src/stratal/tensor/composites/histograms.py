@@ -15,15 +15,13 @@ from stratal.base.errors import (
     IndexOutOfRangeError,
     ShapeError,
 )
-from stratal.graph.op import REGISTRY
-from stratal.tensor.build import apply, as_tensor, default_float
-from stratal.tensor.creation import ones, zeros
-from stratal.tensor.elementwise import cast, where
-from stratal.tensor.indexing import index_add
-from stratal.tensor.reductions import amax, amin, sum
-from stratal.tensor.shapes import concat, flip, narrow, ravel, reshape
-from stratal.tensor.sorting import searchsorted
-from stratal.tensor.state import MODE
+from stratal.tensor.build import as_tensor, default_float, iota, looked_at
+from stratal.tensor.functions.creation import ones, zeros
+from stratal.tensor.functions.elementwise import cast, where
+from stratal.tensor.functions.indexing import index_add
+from stratal.tensor.functions.reductions import amax, amin, sum
+from stratal.tensor.functions.shapes import concat, flip, narrow, ravel, reshape
+from stratal.tensor.functions.sorting import searchsorted
 from stratal.tensor.tensor import Tensor
 
 
@@ -57,8 +55,8 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
         raise ShapeError("bincount: needs a weight for every element", got=f"{w.type} for {t.type}")
     if w is not None and not w.dtype.is_inexact:
         w = cast(w, "float64")
-    if MODE.trace is None:
-        values = t._value("bincount").array
+    values = looked_at("bincount", t)
+    if values is not None:
         if values.size and values.min() < 0:
             raise IndexOutOfRangeError("bincount: takes numbers from 0 on", got=str(values.min()))
         minlength = max(minlength, int(values.max()) + 1 if values.size else 0)
@@ -76,17 +74,17 @@ def _edges(name: str, t: Tensor, bins: Any, low: Any, high: Any, widen: float) -
     if bins < 1:
         raise AttributeValueError(f"{name}: needs at least one bin", got=str(bins))
     if low is None:
-        if not t.numel():
-            low, high = 0.0, 1.0
-        else:
-            low, high = amin(t).detach(), amax(t).detach()
+        values = looked_at(name, t) if t.dtype.is_float else None
+        if values is not None and not np.isfinite(values).all():
+            raise AttributeValueError(f"{name}: the range of the elements is not finite", got=str(t.type),
+                                      hint="give a range: what lies outside is not counted")  # fmt: skip
+        low, high = (amin(t).detach(), amax(t).detach()) if t.numel() else (0.0, 1.0)
     elif not (math.isfinite(low) and math.isfinite(high)) or low > high:
         raise AttributeValueError(f"{name}: a range is finite and goes up", got=f"[{low}, {high}]")
     ends = [cast(as_tensor(v, name), "float64") for v in (low, high)]
     same = ends[0] == ends[1]
     first, last = where(same, ends[0] - widen, ends[0]), where(same, ends[1] + widen, ends[1])
-    steps: Tensor = cast(apply(REGISTRY["iota"]((bins,), 0, int64)), "float64")  # type: ignore[call-arg]
-    inside = first + steps * ((last - first) / float(bins))
+    inside = first + cast(iota((bins,)), "float64") * ((last - first) / float(bins))
     return cast(concat([inside, reshape(last, (1,))]), default_float(t.dtype))
 
 
@@ -124,7 +122,7 @@ def histogram(
         low, high = (None, None) if range is None else map(float, range)
         edges = _edges("histogram", flat, int(bins), low, high, 0.5)
     else:
-        edges = _given_edges("histogram", bins, flat)
+        edges = _given_edges(bins, flat)
     counts = _binned(flat, edges, w)
     if density:
         share = cast(counts, edges.dtype)
@@ -132,12 +130,13 @@ def histogram(
     return Histogram(counts, edges)
 
 
-def _given_edges(name: str, bins: Any, t: Tensor) -> Tensor:
-    edges = as_tensor(np.asarray(bins) if isinstance(bins, (list, tuple)) else bins, name)
+def _given_edges(bins: Any, t: Tensor) -> Tensor:
+    edges = as_tensor(np.asarray(bins) if isinstance(bins, (list, tuple)) else bins, "histogram")
     if edges.ndim != 1 or edges.shape[0] < 2:
-        raise ShapeError(f"{name}: edges are a vector of at least two numbers", got=str(edges.type))
-    if edges._storage is not None and bool(np.any(np.diff(edges._value(name).array) < 0)):
-        raise AttributeValueError(f"{name}: edges go up", got=str(edges.tolist()))
+        raise ShapeError("histogram: edges are a vector of at least two numbers", got=str(edges.type))
+    values = looked_at("histogram", edges)
+    if values is not None and not np.all(values[:-1] <= values[1:]):
+        raise AttributeValueError("histogram: edges go up", got=str(edges.tolist()))
     dtype = default_float(t.dtype)
     return cast(edges, dtype if dtype.is_float else "float64")
 
@@ -179,7 +178,7 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Tensor:
         return searchsorted(edges, t, side="left" if right else "right")
     up = searchsorted(edges, t, side="left" if right else "right")
     down = n - searchsorted(flip(edges, 0), t, side="right" if right else "left")
-    return where(edges[0] > edges[n - 1], down, up)  # type: ignore[no-any-return]
+    return where(edges[0] > edges[n - 1], down, up)
 
 
 __all__ = ["bincount", "bucketize", "digitize", "histc", "histogram", "histogram_bin_edges"]

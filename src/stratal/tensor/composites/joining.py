@@ -1,4 +1,7 @@
-"""Joining, splitting and turning arrays along the axes NumPy has names for."""
+"""Joining, splitting and turning arrays along the axes NumPy has names for; NumPy's padding.
+
+Padding is by a value, or by what lies inside: repeated, mirrored, or from the other end.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,18 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, IndexOutOfRangeError, ShapeError
 from stratal.tensor import build
-from stratal.tensor.arguments import check_axis
-from stratal.tensor.build import as_tensor, common_dtype
-from stratal.tensor.creation import meshgrid
-from stratal.tensor.elementwise import FUNCTIONS, cast
-from stratal.tensor.indexing import take
-from stratal.tensor.naming import two_names
-from stratal.tensor.reductions import any as any_of
-from stratal.tensor.shapes import (
+from stratal.tensor.arrays import Array
+from stratal.tensor.build import along, as_tensor, common_dtype
+from stratal.tensor.functions.creation import meshgrid
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast
+from stratal.tensor.functions.indexing import take
+from stratal.tensor.functions.naming import named
+from stratal.tensor.functions.reductions import amax, amin, mean
+from stratal.tensor.functions.reductions import any as any_of
+from stratal.tensor.functions.shapes import (
     as_axes,
     as_shape,
+    broadcast_to,
     concat,
     expand_dims,
     flip,
@@ -31,7 +36,7 @@ from stratal.tensor.shapes import (
     stack,
     transpose,
 )
-from stratal.tensor.tensor import Tensor, fresh, tensor
+from stratal.tensor.tensor import Tensor, alias, fresh, tensor
 
 
 # -- axes there must be --------------------------------------------------------------------------------------
@@ -46,14 +51,13 @@ def _at_least(name: str, rank: int) -> Callable[..., Any]:
             x = tensor(x)
         t = as_tensor(x, name)
         if t.ndim >= rank:
-            return fresh(t)
+            return alias(t)
         if rank == 3 and t.ndim == 2:
             return expand_dims(t, axis=2)
         return reshape(t, (1, *t.shape, 1) if rank == 3 and t.ndim == 1 else (1,) * (rank - t.ndim) + t.shape)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return arrays with axes of size 1 added up to {rank}; a tuple for several."
-    return function
+    doc = f"Return arrays with axes of size 1 added up to {rank}; a tuple for several."
+    return named(function, name, doc)
 
 
 atleast_1d = _at_least("atleast_1d", 1)
@@ -115,7 +119,7 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     if any(t.ndim != 1 for t in given):
         raise ShapeError("cartesian_prod: takes vectors", got=", ".join(str(t.type) for t in given))
     if len(given) == 1:
-        return fresh(given[0])
+        return alias(given[0])
     dtype = common_dtype("cartesian_prod", given)
     return stack([ravel(m) for m in meshgrid(*[cast(t, dtype) for t in given], indexing="ij")], axis=-1)
 
@@ -137,11 +141,9 @@ def combinations(x: Any, r: int = 2, with_replacement: bool = False) -> Tensor:
 _MOST_PIECES = 1 << 16  # each is a tensor
 
 
-@two_names
 def tensor_split(x: Any, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
     """Return pieces along an axis: so many, the first ones maybe larger by one, or cut at given places."""
-    t = as_tensor(x, "tensor_split")
-    a = check_axis("tensor_split", axis, t.ndim)
+    t, a = along("tensor_split", x, axis)
     n = int(t.shape[a])
     if isinstance(indices_or_sections, Tensor):
         indices_or_sections = indices_or_sections.tolist()
@@ -177,9 +179,7 @@ def _split_along(name: str, axis: int) -> Callable[..., tuple[Tensor, ...]]:
             )  # fmt: skip
         return tensor_split(t, indices_or_sections, at)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return equal pieces along axis {axis}, or pieces cut at given places."
-    return function
+    return named(function, name, f"Return equal pieces along axis {axis}, or pieces cut at given places.")
 
 
 vsplit = _split_along("vsplit", 0)
@@ -211,8 +211,7 @@ def rot90(x: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 def select(x: Any, dim: int, index: int) -> Tensor:
     """Return what stands at one place of an axis, which vanishes."""
-    t = as_tensor(x, "select")
-    a = check_axis("select", dim, t.ndim)
+    t, a = along("select", x, dim)
     if not -t.shape[a] <= index < t.shape[a]:
         raise IndexOutOfRangeError("select: out of range", got=f"{index} on axis {a} of {t.type}")
     row = narrow(t, a, index % t.shape[a], 1)
@@ -264,9 +263,88 @@ def numel(x: Any, /) -> int:
     return int(as_tensor(x, "numel").numel())
 
 
+# -- padding -------------------------------------------------------------------------------------------------
+def _mirrored(place: Array, n: int) -> Array:
+    """Return places in [0, n) for places anywhere, mirrored at the outer elements, again and again."""
+    period = max(2 * n - 2, 1)
+    folded = place % period
+    return np.asarray(np.minimum(folded, period - folded) if n > 1 else folded * 0)
+
+
+def _mirrored_whole(place: Array, n: int) -> Array:
+    """Return places in [0, n) for places anywhere, mirrored beyond the outer elements."""
+    folded = place % (2 * n)
+    return np.asarray(np.minimum(folded, 2 * n - 1 - folded))
+
+
+_PLACES: dict[str, Callable[[Array, int], Array]] = {
+    "edge": lambda place, n: np.clip(place, 0, n - 1),
+    "reflect": _mirrored,
+    "symmetric": _mirrored_whole,
+    "wrap": lambda place, n: place % n,
+}
+_STATISTICS: dict[str, Callable[..., Tensor]] = {"maximum": amax, "mean": mean, "minimum": amin}
+MODES = ("constant", *_PLACES, *_STATISTICS)
+
+
+def _pairs(given: Any, ndim: int) -> list[tuple[int, int]]:
+    try:
+        pairs = np.broadcast_to(np.asarray(given), (ndim, 2))
+    except ValueError:
+        pairs = np.empty((0, 2))
+    if len(pairs) != ndim or (ndim and pairs.dtype.kind not in "iu") or np.any(pairs < 0):
+        raise ShapeError(
+            "pad: takes a size, a (before, after) pair, or a pair per axis, none negative",
+            got=f"{given!r} for {ndim} axes",
+        )
+    return [(int(a), int(b)) for a, b in pairs]
+
+
+def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Tensor:
+    """Return `x` with more elements around it: `pad_width` before and after each axis.
+
+    `mode` is "constant", "edge" (the outer element again), "reflect" (mirrored at it), "symmetric" (mirrored
+    beyond it), "wrap" (from the other end), or "maximum", "mean", "minimum" (of the axis). PyTorch's words
+    are those of `stratal.nn.functional.pad`.
+    """
+    t = as_tensor(x, "pad")
+    if mode not in MODES:
+        raise AttributeValueError(f"pad: mode is one of {', '.join(MODES)}", got=repr(mode))
+    pairs = _pairs(pad_width, t.ndim)
+    if mode == "constant":
+        return pad_constant(t, pairs, constant_values)
+    for axis, (before, after) in enumerate(pairs):
+        n = int(t.shape[axis])
+        if not before and not after:
+            continue
+        if n == 0:
+            raise ShapeError(
+                f"pad: mode {mode!r} takes its elements from inside", got=f"axis {axis} of {t.type}"
+            )
+        if mode in _PLACES:
+            places = _PLACES[mode](np.arange(-before, n + after), n)
+            t = take(t, tensor(places.astype(np.int64)), axis=axis)
+        else:
+            t = _with_statistic(t, axis, before, after, _STATISTICS[mode])
+    return t
+
+
+def _with_statistic(
+    t: Tensor, axis: int, before: int, after: int, statistic: Callable[..., Tensor]
+) -> Tensor:
+    value = statistic(t, axis=axis, keepdims=True)
+    if value.dtype is not t.dtype:
+        value = value.round().astype(t.dtype)
+
+    def repeated(count: int) -> Tensor:
+        return broadcast_to(value, [count if k == axis else n for k, n in enumerate(t.shape)])
+
+    return concat([repeated(before), t, repeated(after)], axis=axis)
+
+
 __all__ = [
     "append", "array_split", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes",
     "cartesian_prod", "column_stack", "combinations", "dsplit", "dstack", "fliplr", "flipud", "hsplit",
-    "hstack", "numel", "ravel_multi_index", "rot90", "select", "tensor_split", "unravel_index", "vsplit",
-    "vstack",
+    "hstack", "numel", "pad", "ravel_multi_index", "rot90", "select", "tensor_split", "unravel_index",
+    "vsplit", "vstack",
 ]  # fmt: skip

@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dtypes import as_dtype, float32, int64
+from stratal.base.dtypes import as_dtype, int64
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.build import apply, as_tensor, broadcast_shapes, common_dtype
-from stratal.tensor.creation import diagonal_order, eye, matrix_sizes, zeros
-from stratal.tensor.elementwise import FUNCTIONS, cast, pow, where
-from stratal.tensor.linear import bmm, diagonal, mv, outer, tensordot, vecdot
-from stratal.tensor.naming import two_names
-from stratal.tensor.ramps import Array, write_places, written
-from stratal.tensor.shapes import (
+from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, iota
+from stratal.tensor.functions.creation import diagonal_order, eye, matrix_sizes, zeros
+from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast, pow, where
+from stratal.tensor.functions.linear import bmm, diagonal, mv, outer, tensordot, vecdot
+from stratal.tensor.functions.ramps import Array, write_places, written
+from stratal.tensor.functions.shapes import (
     as_shape,
     broadcast_to,
     expand_dims,
@@ -40,7 +38,7 @@ def on_diagonal(base: Tensor, line: Tensor, offset: int) -> Tensor:
     lead = [(0, 0)] * (line.ndim - 1)
     padded = pad_constant(line, [*lead, (0, (columns if below else rows) - line.shape[-1])])
     spread = broadcast_to(expand_dims(padded, axis=-2 if below else -1), base.shape)
-    return where(diagonal_order((rows, columns), offset, "equal"), spread, base)  # type: ignore[no-any-return]
+    return where(diagonal_order((rows, columns), offset, "equal"), spread, base)
 
 
 def diag_embed(x: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
@@ -85,7 +83,7 @@ def fill_diagonal(x: Any, value: Any) -> Tensor:
     t = as_tensor(x, "fill_diagonal")
     if t.ndim != 2:
         raise ShapeError("fill_diagonal: takes a matrix", got=str(t.type))
-    return where(diagonal_order(t.shape, 0, "equal"), cast(as_tensor(value), t.dtype), t)  # type: ignore[no-any-return]
+    return where(diagonal_order(t.shape, 0, "equal"), as_written("fill_diagonal", value, t.dtype), t)
 
 
 def identity(n: int, dtype: Any = None) -> Tensor:
@@ -96,7 +94,7 @@ def identity(n: int, dtype: Any = None) -> Tensor:
 # -- triangles and coordinates -------------------------------------------------------------------------------
 def tri(n: int, m: int | None = None, k: int = 0, dtype: Any = None) -> Tensor:
     """Return a matrix with ones on and below its k-th diagonal, zeros above."""
-    return cast(diagonal_order((n, n if m is None else m), k, "less_equal"), dtype or float32)
+    return cast(diagonal_order((n, n if m is None else m), k, "less_equal"), dtype or float)
 
 
 def tril_indices(row: int, col: int | None = None, offset: int = 0, *, dtype: Any = int64) -> Tensor:
@@ -135,7 +133,6 @@ def indices(dimensions: Sequence[int], dtype: Any = int64) -> Tensor:
     return written(as_dtype(dtype), (len(sizes), *sizes), write)
 
 
-@two_names
 def vander(x: Any, n: int | None = None, increasing: bool = False, *, N: int | None = None) -> Tensor:
     """Return the powers of a vector as the columns of a matrix, the highest first unless `increasing`."""
     t = as_tensor(x, "vander")
@@ -145,7 +142,7 @@ def vander(x: Any, n: int | None = None, increasing: bool = False, *, N: int | N
     count = int(t.shape[0]) if given is None else given
     if count < 0:
         raise AttributeValueError("vander: a number of columns is not negative", got=str(count))
-    powers = apply(REGISTRY["iota"]((count,), 0, int64))  # type: ignore[call-arg]
+    powers = iota((count,))
     powers = cast(powers if increasing else count - 1 - powers, t.dtype)
     return pow(reshape(t, (t.shape[0], 1)), reshape(powers, (1, count)))
 
@@ -171,7 +168,6 @@ def vdot(x: Any, y: Any, /) -> Tensor:
     return vecdot(ravel(x), ravel(y))
 
 
-@two_names
 def cross(x: Any, y: Any, /, axis: int = -1) -> Tensor:
     """Return the vectors at right angles to pairs of vectors of three elements along an axis."""
     a, b = as_tensor(x, "cross"), as_tensor(y, "cross")

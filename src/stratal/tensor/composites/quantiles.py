@@ -10,17 +10,16 @@ import numpy as np
 
 from stratal.base.dtypes import float64, int64
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.graph.op import REGISTRY
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.build import apply, as_tensor, call, default_float
-from stratal.tensor.elementwise import FUNCTIONS, cast, clip, where
-from stratal.tensor.indexing import take_along_axis
-from stratal.tensor.naming import two_names
-from stratal.tensor.reductions import ValuesIndices, argmax, sum
-from stratal.tensor.shapes import as_axes, concat, moveaxis, narrow, permute_dims, ravel, reshape
-from stratal.tensor.sorting import first, sort, sort_method
-from stratal.tensor.state import MODE
+from stratal.tensor.build import as_tensor, call, iota
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast, clip, in_floats, where
+from stratal.tensor.functions.indexing import take_along_axis
+from stratal.tensor.functions.naming import named
+from stratal.tensor.functions.reductions import ValuesIndices, argmax, sum, without_axis
+from stratal.tensor.functions.shapes import as_axes, concat, moveaxis, narrow, permute_dims, ravel, reshape
+from stratal.tensor.functions.sorting import first, shared, sort, sort_method
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import MODE
 
 # Where between two neighbours a quantile lies: weight of the upper one, from how far it is from the lower.
 _WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -42,13 +41,12 @@ def _fractions(name: str, q: Any, scale: float) -> Tensor:
         if not np.all((values >= 0) & (values <= scale)):
             raise AttributeValueError(f"{name}: q lies between 0 and {scale:g}", got=str(values))
     t = cast(given, float64) / scale if scale != 1 else cast(given, float64)
-    return where((t >= 0) & (t <= 1), t, math.nan)  # type: ignore[no-any-return]
+    return where((t >= 0) & (t <= 1), t, math.nan)
 
 
 def _rows(name: str, x: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
     """Return the elements over axes along one last axis, and these axes."""
-    t = as_tensor(x, name)
-    t = cast(t, default_float(t.dtype))
+    t = in_floats(name, x)
     axes = as_axes(name, axis, t.ndim)
     rest = [k for k in range(t.ndim) if k not in axes]
     moved = permute_dims(t, [*rest, *axes])
@@ -94,15 +92,14 @@ def _quantile_function(name: str, skip: bool, scale: float) -> Callable[..., Ten
     ) -> Tensor:  # fmt: skip
         return _quantile(name, x, q, axis, keepdims, method or interpolation, skip, scale)
 
-    function.__name__ = function.__qualname__ = name
     share = "a share `q`" if scale == 1 else "`q` percent"
     aside = ", NaN aside" * skip
-    function.__doc__ = f"""Return the value over axes below which {share} of the elements lies{aside}.
+    doc = f"""Return the value over axes below which {share} of the elements lies{aside}.
 
     q is a number or a vector, whose axis comes first. Between two elements `interpolation`, NumPy's `method`,
     is one of {", ".join(_WEIGHTS)}. {"" if skip else "NaN where an element is NaN."}
     """
-    return two_names(function)
+    return named(function, name, doc)
 
 
 quantile = _quantile_function("quantile", False, 1.0)
@@ -111,7 +108,6 @@ percentile = _quantile_function("percentile", False, 100.0)
 nanpercentile = _quantile_function("nanpercentile", True, 100.0)
 
 
-@two_names
 def nanmedian(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any:
     """Return the lower median of all elements that are not NaN; along an axis also where it stood."""
     t = as_tensor(x, "nanmedian")
@@ -124,30 +120,23 @@ def nanmedian(x: Any, /, axis: int | None = None, keepdims: bool = False) -> Any
     middle = FUNCTIONS["maximum"](numbers - 1, 0) // 2
     found = [take_along_axis(part, middle, axis=a) for part in ordered]
     if axis is None:
-        return reshape(found[0], (1,) * t.ndim if keepdims else ())
-    shape = [n for k, n in enumerate(flat.shape) if k != a] if t.ndim else []
-    return ValuesIndices(*(part if keepdims and t.ndim else reshape(part, shape) for part in found))
+        return reshape(shared(flat, reshape(found[0], ())), (1,) * t.ndim if keepdims else ())
+    return ValuesIndices(*found) if keepdims and t.ndim else without_axis(flat, a, False, *found)
 
 
-@two_names
 def kthvalue(x: Any, k: int, axis: int = -1, keepdims: bool = False) -> ValuesIndices:
     """Return the k-th smallest element along an axis, counted from 1, and where it stood; NaN is largest."""
     t = as_tensor(x, "kthvalue")
-    t = reshape(t, (1,)) if t.ndim == 0 else t
+    scalar = t.ndim == 0
+    t = reshape(t, (1,)) if scalar else t
     a = check_axis("kthvalue", axis, t.ndim)
     if not 1 <= k <= t.shape[a]:
         raise AttributeValueError(
             "kthvalue: k counts from 1 to the size of the axis", got=f"{k} of {t.shape[a]}"
         )
-    shape = (
-        []
-        if as_tensor(x).ndim == 0
-        else [1 if d == a else n for d, n in enumerate(t.shape) if keepdims or d != a]
-    )
-    return ValuesIndices(*(reshape(part, shape) for part in first("kthvalue", t, a, k, start=k - 1)))
+    return without_axis(t, a, keepdims and not scalar, *first("kthvalue", t, a, k, start=k - 1))
 
 
-@two_names
 def mode(x: Any, /, axis: int = -1, keepdims: bool = False) -> ValuesIndices:
     """Return the most frequent element along an axis, the least of several, and where it stood last."""
     t = as_tensor(x, "mode")
@@ -158,14 +147,13 @@ def mode(x: Any, /, axis: int = -1, keepdims: bool = False) -> ValuesIndices:
     if n == 0:
         raise ShapeError("mode: nothing has no most frequent element", got=str(t.type))
     values, indices = sort_method(t, a)
-    here: Tensor = apply(REGISTRY["iota"](t.shape, a, int64))  # type: ignore[call-arg]
+    here = iota(t.shape, a)
     fresh = narrow(values, a, 1, n - 1) != narrow(values, a, 0, n - 1)
     fresh = concat([narrow(values, a, 0, 1) == narrow(values, a, 0, 1), fresh], axis=a)
     start = call("cummax", where(fresh, here, 0), axis=a)
     longest = argmax(here - start, axis=a, keepdims=True)
     found = [take_along_axis(part, longest, axis=a) for part in (values, indices)]
-    shape = [1 if k == a else m for k, m in enumerate(t.shape) if keepdims or k != a]
-    return ValuesIndices(*(reshape(part, () if scalar else shape) for part in found))
+    return without_axis(t, a, keepdims and not scalar, *found)
 
 
 def msort(x: Any, /) -> Tensor:

@@ -1,9 +1,13 @@
-"""Copies of a tensor with some elements replaced or combined, at indices, by masks, along axes."""
+"""Copies of a tensor with some elements replaced or combined, at indices, by masks, along axes.
+
+`x.at[i].add(v)` leaves `x` alone: the functional twin of `x[i] = v`, after JAX's `jax.numpy.ndarray.at`.
+Unlike `x[i] += v`, an element that integer arrays name twice takes both updates.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,33 +15,25 @@ import numpy as np
 from stratal.base.dtypes import bool_, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.at import At
-from stratal.tensor.build import Scalar, as_tensor, broadcast_shapes, full
+from stratal.tensor.build import Scalar, along, as_tensor, broadcast_shapes, full
 from stratal.tensor.composites.matrices import on_diagonal
-from stratal.tensor.creation import zeros
-from stratal.tensor.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.indexing import (
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast, where
+from stratal.tensor.functions.elementwise import pow as power
+from stratal.tensor.functions.indexing import (
+    getitem,
     index_add,
     scatter_kind,
     scatter_slices,
     set_at,
     take,
+    whole_mask,
 )
-from stratal.tensor.naming import two_names
-from stratal.tensor.reductions import cumsum
-from stratal.tensor.shapes import broadcast_to, moveaxis, ravel, reshape
+from stratal.tensor.functions.reductions import cumsum
+from stratal.tensor.functions.shapes import broadcast_to, moveaxis, ravel, reshape
 from stratal.tensor.tensor import Tensor, wrap
 
 
-def _value(name: str, value: Any, t: Tensor) -> Any:
-    return (
-        wrap(full(name, value, t.dtype, ()))
-        if isinstance(value, Scalar)
-        else cast(as_tensor(value, name), t.dtype)
-    )
-
-
-@two_names
 def put_along_axis(x: Any, indices: Any, values: Any, /, axis: int = -1) -> Tensor:
     """Return `x` with values at indices along an axis; `take_along_axis` reads them back."""
     t, i = as_tensor(x, "put_along_axis"), as_tensor(indices, "put_along_axis")
@@ -45,9 +41,8 @@ def put_along_axis(x: Any, indices: Any, values: Any, /, axis: int = -1) -> Tens
     if t.ndim != i.ndim:
         raise ShapeError("put_along_axis: needs as many axes of both", got=f"{t.type} and {i.type}")
     shape = [n if k == a else m for k, (n, m) in enumerate(zip(i.shape, t.shape, strict=True))]
-    return scatter_kind(
-        "set", t, a, broadcast_to(i, shape), broadcast_to(_value("put_along_axis", values, t), shape)
-    )
+    written = broadcast_to(as_written("put_along_axis", values, t.dtype), shape)
+    return scatter_kind("set", t, a, broadcast_to(i, shape), written)
 
 
 def _along(t: Tensor, dim: int, index: Any) -> tuple[Any, ...]:
@@ -60,35 +55,31 @@ def index_fill(x: Any, dim: int, index: Any, value: Any) -> Tensor:
     t, i = as_tensor(x, "index_fill"), as_tensor(index, "index_fill")
     a = check_axis("index_fill", dim, t.ndim)
     hit = set_at(zeros(t.shape[a], dtype=bool_), (i,), True)
-    return where(reshape(hit, _column(t, a, t.shape[a])), _value("index_fill", value, t), t)  # type: ignore[no-any-return]
+    hit = reshape(hit, [n if k == a else 1 for k, n in enumerate(t.shape)])
+    return where(hit, as_written("index_fill", value, t.dtype), t)
 
 
 def index_copy(x: Any, dim: int, index: Any, source: Any) -> Tensor:
     """Return `x` with whole slices of `source` along an axis, at the indices of a vector."""
     t, i = as_tensor(x, "index_copy"), as_tensor(index, "index_copy")
-    a, values = check_axis("index_copy", dim, t.ndim), _value("index_copy", source, t)
+    a, values = check_axis("index_copy", dim, t.ndim), as_written("index_copy", source, t.dtype)
     if i.ndim != 1:
         return set_at(t, _along(t, a, i), values)
     shape = [*t.shape[:a], i.shape[0], *t.shape[a + 1 :]]
     return scatter_slices("set", t, a, i, broadcast_to(values, shape))
 
 
-def _column(t: Tensor, axis: int, size: Any) -> list[Any]:
-    """Return a shape that stretches along all axes but one."""
-    return [size if k == axis else 1 for k in range(t.ndim)]
-
-
 def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Tensor:
     """Return `x` with values at x[indices]; with `accumulate` they are added, all that meet."""
     t, where_to = as_tensor(x, "index_put"), tuple(indices)
-    value = _value("index_put", values, t)
+    value = as_written("index_put", values, t.dtype)
     return At(t)[where_to].add(value) if accumulate else set_at(t, where_to, value)
 
 
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Tensor:
     """Return `x` with values at places counted in row-major order; with `accumulate` they are added."""
     t, i = as_tensor(x, "put"), as_tensor(index, "put")
-    values = broadcast_to(_value("put", source, t), i.shape)
+    values = broadcast_to(as_written("put", source, t.dtype), i.shape)
     if accumulate:
         return reshape(index_add(ravel(t), 0, ravel(i), ravel(values)), t.shape)
     return reshape(set_at(ravel(t), (ravel(i),), ravel(values)), t.shape)
@@ -105,7 +96,7 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Tensor:
         raise ShapeError("masked_scatter: there is nothing to copy from", got=str(given.type))
     order = reshape(cumsum(cast(ravel(m), int64), 0) - 1, shape)
     found = take(ravel(given), where(m, order, 0), axis=0)  # more places than elements: an index out of range
-    return where(m, cast(found, t.dtype), t)  # type: ignore[no-any-return]
+    return where(m, cast(found, t.dtype), t)
 
 
 # -- combined where indices repeat ---------------------------------------------------------------------------
@@ -152,19 +143,16 @@ def _lowest(kind: str, t: Tensor) -> Any:
 # -- parts ---------------------------------------------------------------------------------------------------
 def select_scatter(x: Any, src: Any, dim: int, index: int) -> Tensor:
     """Return `x` with `src` at one place of an axis."""
-    t = as_tensor(x, "select_scatter")
-    return set_at(
-        t, _along(t, check_axis("select_scatter", dim, t.ndim), index), _value("select_scatter", src, t)
-    )
+    t, a = along("select_scatter", x, dim)
+    return set_at(t, _along(t, a, index), as_written("select_scatter", src, t.dtype))
 
 
 def slice_scatter(
     x: Any, src: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
     """Return `x` with `src` in start:end:step of an axis."""
-    t = as_tensor(x, "slice_scatter")
-    a = check_axis("slice_scatter", dim, t.ndim)
-    return set_at(t, _along(t, a, slice(start, end, step)), _value("slice_scatter", src, t))
+    t, a = along("slice_scatter", x, dim)
+    return set_at(t, _along(t, a, slice(start, end, step)), as_written("slice_scatter", src, t.dtype))
 
 
 def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -172,11 +160,91 @@ def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int
     t = as_tensor(x, "diagonal_scatter")
     a, b = check_axis("diagonal_scatter", dim1, t.ndim), check_axis("diagonal_scatter", dim2, t.ndim)
     moved = moveaxis(t, (a, b), (-2, -1))
-    value = _value("diagonal_scatter", src, t)
+    value = as_written("diagonal_scatter", src, t.dtype)
     rows, columns = moved.shape[-2:]
     length = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     placed = on_diagonal(moved, broadcast_to(value, (*moved.shape[:-2], length)), offset)
     return moveaxis(placed, (-2, -1), (a, b))
+
+
+# -- index updates that return a value -----------------------------------------------------------------------
+class At:
+    """`x.at`, which waits for an index."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+
+    def __getitem__(self, index: Any) -> Places:
+        return Places(self._x, index)
+
+
+class Places:
+    """The elements of a tensor that an index names: read them, or return the tensor with others there."""
+
+    def __init__(self, x: Tensor, index: Any) -> None:
+        self._x, self._index = x, index
+
+    def get(self) -> Tensor:
+        """Return the elements, as `x[index]`."""
+        return getitem(self._x, self._index)
+
+    def set(self, value: Any) -> Tensor:
+        """Return the tensor with these elements replaced."""
+        return self._updated(lambda old, new: new, value, "set")
+
+    def add(self, value: Any) -> Tensor:
+        """Return the tensor with a value added here; as often as an element is named."""
+        return self._updated(FUNCTIONS["add"], value, "add")
+
+    def subtract(self, value: Any) -> Tensor:
+        """Return the tensor with a value subtracted here; as often as an element is named."""
+        return self.add(-as_written("at", value, self._x.dtype))
+
+    def max(self, value: Any) -> Tensor:
+        """Return the tensor with the greater of each element here and a value."""
+        return self._updated(FUNCTIONS["maximum"], value, "max")
+
+    def min(self, value: Any) -> Tensor:
+        """Return the tensor with the lesser of each element here and a value."""
+        return self._updated(FUNCTIONS["minimum"], value, "min")
+
+    def multiply(self, value: Any) -> Tensor:
+        """Return the tensor with these elements multiplied by a value."""
+        return self._updated(FUNCTIONS["multiply"], value)
+
+    def divide(self, value: Any) -> Tensor:
+        """Return the tensor with these elements divided by a value."""
+        return self._updated(FUNCTIONS["divide"], value)
+
+    def power(self, value: Any) -> Tensor:
+        """Return the tensor with these elements raised to a power."""
+        return self._updated(power, value)
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the tensor with a function of these elements here, of each as it was."""
+        return set_at(self._x, self._index, cast(function(self.get()), self._x.dtype))
+
+    def _updated(self, combine: Callable[[Any, Any], Tensor], value: Any, kind: str = "") -> Tensor:
+        x = self._x
+        given = value if isinstance(value, Scalar) else as_written("at", value, x.dtype)
+        mask = whole_mask(x, self._index, given)
+        if mask is not None:
+            return where(mask, cast(as_tensor(combine(x, given), "at"), x.dtype), x)
+        if not _has_arrays(self._index):  # every element is named at most once
+            return set_at(
+                x, self._index, given if kind == "set" else cast(combine(self.get(), given), x.dtype)
+            )
+        if not kind:
+            raise AttributeValueError(
+                "at: where an element may be named twice, only set, add, subtract, max and min combine",
+                got=str(x.type), hint="x.at[i].apply(f) acts on each element once, as it was",
+            )  # fmt: skip
+        return set_at(x, self._index, given, kind)
+
+
+def _has_arrays(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(p, (Tensor, np.ndarray, list)) for p in parts)
 
 
 __all__ = [

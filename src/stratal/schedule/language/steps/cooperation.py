@@ -5,21 +5,16 @@ from __future__ import annotations
 from stratal.base.errors import ScheduleError
 from stratal.loops.expr import Buffer, Expr, Var
 from stratal.loops.rebuild import substitute
-from stratal.loops.stmt import For, Seq, Stmt, statements
-from stratal.schedule.language.nest import Nest, in_sequence, nested, touched
-from stratal.schedule.language.registry import primitive
+from stratal.loops.stmt import For, Stmt, statements
+from stratal.schedule.language.nest import Nest, nested, touched
+from stratal.schedule.language.registry import PRODUCT, primitive
 from stratal.schedule.language.tiles import Region, at, copy_in, redirected, region
+from stratal.schedule.primitives import listed, sequence
 
 FAMILY = "Thread cooperation"
-_PRODUCT = """
-    A = placeholder((6, 4), "float32")
-    B = placeholder((6, 8), "float32")
-    k = reduce_axis(6)
-    C = compute((4, 8), lambda y, x: sum(A[k, y] * B[k, x], axis=k))
-"""
 
 
-@primitive(FAMILY, _PRODUCT, "split(x, 4)\nshare(B, xo)")
+@primitive(FAMILY, PRODUCT, "split(x, 4)\nshare(B, xo)")
 def share(nest: Nest, tensor: Buffer, loop: For) -> Nest:
     """Copy the tiles that iterations of a loop read of an input to one workspace, before all other loops.
 
@@ -58,22 +53,18 @@ def share(nest: Nest, tensor: Buffer, loop: For) -> Nest:
 
     body = redirected(loop.body, tensor, workspace, local)
     after = nest.replaced(loop, For(loop.var, body, loop.kind))
-    stmts: list[Stmt] = list(after.body.body) if isinstance(after.body, Seq) else [after.body]
+    stmts = list(listed(after.body))
     stmts.insert(len(before[0]), fill)
-    return after._replace(body=in_sequence(stmts), local=(*nest.local, workspace))
+    return after._replace(body=sequence(*stmts), local=(*nest.local, workspace))
 
 
 def _top(nest: Nest, loop: For) -> tuple[Stmt, tuple[list[Stmt], list[Stmt]]]:
     """Return the statement at the top that holds a loop, those before it and those after it."""
-    stmts: list[Stmt] = list(nest.body.body) if isinstance(nest.body, Seq) else [nest.body]
+    stmts = list(listed(nest.body))
     around = nest.around(loop)
     holder = around[0] if around else loop
-    k = next(k for k, s in enumerate(stmts) if _holds(s, holder))
+    k = next(k for k, s in enumerate(stmts) if any(part is holder for part in statements(s)))
     return stmts[k], (stmts[:k], stmts[k + 1 :])
-
-
-def _holds(stmt: Stmt, wanted: Stmt) -> bool:
-    return any(s is wanted for s in statements(stmt))
 
 
 def _fill(box: Region, workspace: Buffer, loops: list[Var]) -> Stmt:

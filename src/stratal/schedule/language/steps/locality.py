@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from stratal.base.errors import ScheduleError
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Call, Expr, Load, Var, call, const, guard, loads
-from stratal.loops.rebuild import substitute, transform
+from stratal.loops.expr import Buffer, Expr, Load, Var, call, const, guard, loads
+from stratal.loops.rebuild import substitute
 from stratal.loops.stmt import Fail, For, If, Seq, Stmt, Store, statements, stored
 from stratal.schedule.language.dependence import private
-from stratal.schedule.language.nest import Access, Nest, accesses, in_sequence, touched
-from stratal.schedule.language.registry import primitive
+from stratal.schedule.language.nest import Access, Nest, accesses, touched
+from stratal.schedule.language.registry import PRODUCT, STAGES, primitive
 from stratal.schedule.language.tiles import check_space, copy_in, copy_out, redirected, region
-from stratal.schedule.primitives import rewrite
+from stratal.schedule.primitives import listed, rewrite, rewrite_expressions, sequence
 
 FAMILY = "Cache locality"
-_PRODUCT = """
-    A = placeholder((6, 4), "float32")
-    B = placeholder((6, 8), "float32")
-    k = reduce_axis(6)
-    C = compute((4, 8), lambda y, x: sum(A[k, y] * B[k, x], axis=k))
-"""
-_STAGES = """
-    x = placeholder((8,), "float32")
-    t = compute((8,), lambda a: x[a] * x[a])
-    y = compute((8,), lambda b: t[b] + 1.0)
-"""
 
 
-@primitive(FAMILY, _PRODUCT, "split(x, 4)\ncache_read(B, xo)")
+@primitive(FAMILY, PRODUCT, "split(x, 4)\ncache_read(B, xo)")
 def cache_read(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") -> Nest:
     """Copy what one iteration of a loop reads of a tensor to a tile first, and read the tile.
 
@@ -39,7 +28,7 @@ def cache_read(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") ->
     _wants("cache_read", tensor, loop, places, is_store=False)
     box = region("cache_read", loop.body, tensor, places)
     tile = Buffer(nest.fresh(f"{tensor.name}L"), tensor.dtype, box.shape, space=space)
-    body = in_sequence((copy_in(box, tile), redirected(loop.body, tensor, tile, box.local)))
+    body = sequence(copy_in(box, tile), redirected(loop.body, tensor, tile, box.local))
     after = nest.replaced(loop, For(loop.var, body, loop.kind))
     return after._replace(local=(*nest.local, tile))
 
@@ -63,7 +52,7 @@ def _wants(step: str, tensor: Buffer, loop: For, places: list[Access], *, is_sto
         )
 
 
-@primitive(FAMILY, _PRODUCT, "split(x, 4)\ncache_write(C, xo)")
+@primitive(FAMILY, PRODUCT, "split(x, 4)\ncache_write(C, xo)")
 def cache_write(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") -> Nest:
     """Let one iteration of a loop work on a tile of a tensor, and copy the tile back at its end.
 
@@ -79,7 +68,7 @@ def cache_write(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") -
     first = () if _fills(inside, tile) else (copy_in(box, tile),)
     if first:
         inside = redirected(loop.body, tensor, tile, box.local)
-    body = in_sequence((*first, inside, copy_out(box, tile)))
+    body = sequence(*first, inside, copy_out(box, tile))
     after = nest.replaced(loop, For(loop.var, body, loop.kind))
     return after._replace(local=(*nest.local, tile))
 
@@ -87,16 +76,13 @@ def cache_write(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") -
 def _fills(stmt: Stmt, tile: Buffer) -> bool:
     """Return whether a statement writes every element of a tile before it reads any."""
     everything = Access(tile, tuple(Var(f"all{k}", n) for k, n in enumerate(tile.shape)), False, ())
-    reader = Fail(_truth(tile[everything.indices]), 1)
+    element = tile[everything.indices]
+    reader = Fail(call("eq", element, element), 1)
     whole: Stmt = reader
     for v in reversed(everything.indices):
         assert isinstance(v, Var)
         whole = For(v, whole)
-    return private(in_sequence((stmt, whole)), tile)
-
-
-def _truth(e: Expr) -> Expr:
-    return call("eq", e, e)
+    return private(sequence(stmt, whole), tile)
 
 
 def _unconditional(stmt: Stmt, tensor: Buffer) -> Stmt:
@@ -115,7 +101,7 @@ def _unconditional(stmt: Stmt, tensor: Buffer) -> Stmt:
             return s
         done = True
         limits = {index.less(i, n) for i, n in zip(s.then.indices, tensor.shape, strict=True)}
-        if not set(_conjuncts(s.condition)) <= limits:
+        if not set(index.conjuncts(s.condition)) <= limits:
             return s
         value = s.then.value
         if loads((value,)):
@@ -125,13 +111,7 @@ def _unconditional(stmt: Stmt, tensor: Buffer) -> Stmt:
     return rewrite(stmt, visit)
 
 
-def _conjuncts(condition: Expr) -> list[Expr]:
-    if isinstance(condition, Call) and condition.fn == "and":
-        return [c for a in condition.args for c in _conjuncts(a)]
-    return [condition]
-
-
-@primitive(FAMILY, _STAGES, "merge(a, b)\nstore_at(t, a, register)")
+@primitive(FAMILY, STAGES, "merge(a, b)\nstore_at(t, a, register)")
 def store_at(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") -> Nest:
     """Keep of a temporary only what one iteration of a loop uses.
 
@@ -158,7 +138,7 @@ def store_at(nest: Nest, tensor: Buffer, loop: For, space: str = "scratch") -> N
     return after._replace(local=tuple(tile if b is tensor else b for b in nest.local))
 
 
-@primitive(FAMILY, _STAGES, "inline(t)")
+@primitive(FAMILY, STAGES, "inline(t)")
 def inline(nest: Nest, tensor: Buffer) -> Nest:
     """Compute an element of a temporary again wherever it is read, and keep no memory for it.
 
@@ -170,7 +150,7 @@ def inline(nest: Nest, tensor: Buffer) -> Nest:
     guards = [a for a in accesses(nest.body) if a.buffer is tensor and a.is_store and a.conditions]
     (store, *more) = stores
     reads = {e.buffer for e in loads((store.value,))}
-    own = next(s for s in _top(nest) if tensor in stored(s))
+    own = next(s for s in listed(nest.body) if tensor in stored(s))
     near = any(b in nest.writes or b.space != "global" or b is tensor for b in reads)
     if more or guards or near or stored(own) != [tensor]:
         raise ScheduleError(
@@ -194,24 +174,12 @@ def inline(nest: Nest, tensor: Buffer) -> Nest:
             return substitute((store.value,), values)[0]
         return None
 
-    def visit(s: Stmt) -> Stmt:
-        if isinstance(s, Store):
-            if s.buffer is tensor:
-                return s
-            *indices, value = transform((*s.indices, s.value), change)
-            return Store(s.buffer, indices, value)
-        return s
-
-    kept = _without(rewrite(nest.body, visit), tensor)
+    kept = _without(rewrite_expressions(nest.body, change, {}), tensor)
     return nest._replace(body=kept, local=tuple(b for b in nest.local if b is not tensor))
-
-
-def _top(nest: Nest) -> tuple[Stmt, ...]:
-    return nest.body.body if isinstance(nest.body, Seq) else (nest.body,)
 
 
 def _without(stmt: Stmt, tensor: Buffer) -> Stmt:
     """Return a tree without the statements that only write a tensor."""
     if isinstance(stmt, Seq):
-        return in_sequence(_without(s, tensor) for s in stmt.body if stored(s) != [tensor])
+        return sequence(*(_without(s, tensor) for s in stmt.body if stored(s) != [tensor]))
     return stmt

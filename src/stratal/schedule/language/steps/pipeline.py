@@ -7,23 +7,17 @@ from collections.abc import Callable, Sequence
 from stratal.base.errors import ScheduleError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Var
-from stratal.loops.stmt import For, Seq, Stmt, loaded, stored, substitute_stmt
+from stratal.loops.stmt import For, Stmt, loaded, stored, substitute_stmt
 from stratal.schedule.language.dependence import private
-from stratal.schedule.language.nest import Nest, in_sequence, touched
-from stratal.schedule.language.registry import primitive
+from stratal.schedule.language.nest import Nest, touched
+from stratal.schedule.language.registry import PRODUCT, primitive
 from stratal.schedule.language.tiles import redirected
-from stratal.schedule.primitives import fresh_loops
+from stratal.schedule.primitives import fresh_loops, listed, sequence
 
 FAMILY = "Latency hiding"
-_PRODUCT = """
-    A = placeholder((6, 4), "float32")
-    B = placeholder((6, 8), "float32")
-    k = reduce_axis(6)
-    C = compute((4, 8), lambda y, x: sum(A[k, y] * B[k, x], axis=k))
-"""
 
 
-@primitive(FAMILY, _PRODUCT, "split(x, 4)\ncache_read(B, xo)\npipeline(xo, BL)")
+@primitive(FAMILY, PRODUCT, "split(x, 4)\ncache_read(B, xo)\npipeline(xo, BL)")
 def pipeline(nest: Nest, loop: For, *tiles: Buffer) -> Nest:
     """Give tiles two slots each, and fill those of the next iteration before this iteration works on its own.
 
@@ -31,7 +25,7 @@ def pipeline(nest: Nest, loop: For, *tiles: Buffer) -> Nest:
     computes at once the copies cost no time; a processor that reorders instructions sees them early.
     Legal for scratch tiles that each iteration fills first, from tensors the rest of the loop does not write.
     """
-    body = loop.body.body if isinstance(loop.body, Seq) else (loop.body,)
+    body = listed(loop.body)
     if loop.kind != "serial" or loop.var.extent < 2 or not tiles:
         raise ScheduleError(
             "pipeline: a serial loop of two iterations or more, and its tiles",
@@ -48,15 +42,15 @@ def pipeline(nest: Nest, loop: For, *tiles: Buffer) -> Nest:
 
     def at(stmts: list[Stmt], i: Expr) -> Stmt:
         """Return statements of iteration `i`, on that iteration's slots."""
-        made: Stmt = substitute_stmt(in_sequence(stmts), {var: i})
+        made: Stmt = substitute_stmt(sequence(*stmts), {var: i})
         for tile, double in slots.items():
             made = redirected(made, tile, double, _in_slot(index.mod(i, 2)))
         return fresh_loops(made)
 
-    ahead = For(again, in_sequence((at(fills, index.add(again, 1)), at(work, again))))
+    ahead = For(again, sequence(at(fills, index.add(again, 1)), at(work, again)))
     stmts = (at(fills, index.as_expr(0)), ahead, at(work, index.as_expr(n - 1)))
     local = tuple(slots.get(b, b) for b in nest.local)
-    return nest.replaced(loop, in_sequence(stmts))._replace(local=local)
+    return nest.replaced(loop, sequence(*stmts))._replace(local=local)
 
 
 def _in_slot(slot: Expr) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:

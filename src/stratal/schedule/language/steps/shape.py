@@ -12,9 +12,9 @@ from stratal.schedule.language.dependence import (
     separated,
     variables_of,
 )
-from stratal.schedule.language.nest import Nest, in_sequence, touched
-from stratal.schedule.language.registry import primitive
-from stratal.schedule.primitives import guard_leaves
+from stratal.schedule.language.nest import Nest, touched
+from stratal.schedule.language.registry import STAGES, primitive
+from stratal.schedule.primitives import guard_leaves, listed, sequence
 
 FAMILY = "Loop transformations"
 _DOUBLE = """
@@ -23,11 +23,6 @@ _DOUBLE = """
 """
 _LINE = _DOUBLE.format("10,", "10,", "i", "i", "i")
 _SQUARE = _DOUBLE.format("3, 5", "3, 5", "i, j", "i, j", "i, j")
-_STAGES = """
-    x = placeholder((8,), "float32")
-    t = compute((8,), lambda a: x[a] * x[a])
-    y = compute((8,), lambda b: t[b] + 1.0)
-"""
 _PRODUCT = """
     A = placeholder((4, 6), "float32")
     B = placeholder((4, 6), "float32")
@@ -55,18 +50,14 @@ def split(nest: Nest, loop: For, factor: int) -> Nest:
     _serial("split", loop)
     if factor < 1:
         raise ScheduleError("split: the factor is at least 1", got=str(factor))
-    part = nest.edit(nest.body)
-    part.split(loop.var, factor)
-    return nest._replace(body=part.body)
+    return nest.edited(lambda part: part.split(loop.var, factor))
 
 
 @primitive(FAMILY, _SQUARE, "fuse(i, j)")
 def fuse(nest: Nest, outer: For, inner: For) -> Nest:
     """Make one loop of two perfectly nested ones. Always legal: the iterations keep their order."""
     _serial("fuse", outer, inner)
-    part = nest.edit(nest.body)
-    part.fuse(outer.var, inner.var)
-    return nest._replace(body=part.body)
+    return nest.edited(lambda part: part.fuse(outer.var, inner.var))
 
 
 @primitive(FAMILY, _SQUARE, "reorder(j, i)")
@@ -91,9 +82,7 @@ def reorder(nest: Nest, *loops: For) -> Nest:
                 got=f"{', '.join(v.name for v in old)} -> {', '.join(v.name for v in new)}",
                 hint="these loops keep their order among themselves; others may move between them",
             )
-    part = nest.edit(nest.body)
-    part.reorder(*wanted)
-    return nest._replace(body=part.body)
+    return nest.edited(lambda part: part.reorder(*wanted))
 
 
 def _chain(loops: tuple[For, ...]) -> list[For]:
@@ -124,7 +113,7 @@ def fission(nest: Nest, loop: For, at: int = 1) -> Nest:
     body = _statements(loop.body)
     if not 0 < at < len(body):
         raise ScheduleError(f"fission: {loop.var.name} has {len(body)} statements", got=f"at={at}")
-    first, rest = in_sequence(body[:at]), in_sequence(body[at:])
+    first, rest = sequence(*body[:at]), sequence(*body[at:])
     _apart("fission", loop.var, first, rest)
     again = Var(loop.var.name, loop.var.extent)
     second = For(again, substitute_stmt(rest, {loop.var: again}))
@@ -135,7 +124,7 @@ def _statements(body: Stmt) -> tuple[Stmt, ...]:
     """Return the statements of a loop's body; a condition around them, as split makes it, goes to each."""
     if isinstance(body, If) and body.otherwise is None and not loads((body.condition,)):
         return tuple(guard_leaves(s, body.condition) for s in _statements(body.then))
-    return body.body if isinstance(body, Seq) else (body,)
+    return listed(body)
 
 
 def _apart(step: str, var: Var, first: Stmt, rest: Stmt) -> None:
@@ -155,7 +144,7 @@ def _apart(step: str, var: Var, first: Stmt, rest: Stmt) -> None:
             )
 
 
-@primitive(FAMILY, _STAGES, "merge(a, b)")
+@primitive(FAMILY, STAGES, "merge(a, b)")
 def merge(nest: Nest, first: For, *others: For) -> Nest:
     """Run neighbouring loops of equal extent as one: the later bodies move into the first loop.
 
@@ -169,13 +158,12 @@ def merge(nest: Nest, first: For, *others: For) -> Nest:
             if other.var.extent == first.var.extent:
                 _apart("merge", first.var, earlier, moved)
         bodies.append(moved)
-    part = nest.edit(nest.body)
-    part.merge(first.var, *(f.var for f in others))
-    if any(f.var.name in {s.var.name for s in nest._replace(body=part.body).loops.values()} for f in others):
+    merged = nest.edited(lambda part: part.merge(first.var, *(f.var for f in others)))
+    if any(f.var.name in merged.loops for f in others):
         raise ScheduleError(
             "merge: loops are not neighbours", got=", ".join(f.var.name for f in (first, *others))
         )
-    return nest._replace(body=part.body)
+    return merged
 
 
 @primitive(FAMILY, _LINE, "split(i, 4)\npeel(io)")
@@ -185,9 +173,7 @@ def peel(nest: Nest, loop: For) -> Nest:
     Always legal: the iterations keep their order.
     """
     _serial("peel", loop)
-    part = nest.edit(nest.body)
-    part.peel(loop.var)
-    return nest._replace(body=part.body)
+    return nest.edited(lambda part: part.peel(loop.var))
 
 
 @primitive(FAMILY, _LINE, "split(i, 4)\nbranch(io)")
@@ -196,6 +182,4 @@ def branch(nest: Nest, loop: For) -> Nest:
 
     Always legal: the iterations keep their order.
     """
-    part = nest.edit(nest.body)
-    part.branch(loop.var)
-    return nest._replace(body=part.body)
+    return nest.edited(lambda part: part.branch(loop.var))

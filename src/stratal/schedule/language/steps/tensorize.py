@@ -7,7 +7,7 @@ from inspect import cleandoc
 
 from stratal.base.errors import ScheduleError
 from stratal.loops import index
-from stratal.loops.expr import Buffer, Const, Expr, Load, Var, children, load
+from stratal.loops.expr import Buffer, Const, Expr, Load, Var, load
 from stratal.loops.stmt import For, Stmt, Store, substitute_stmt
 from stratal.loops.te.text import parse_algorithm
 from stratal.schedule.language.dependence import accumulates_exactly, carried, divided
@@ -97,7 +97,7 @@ class _Match:
             return
         same = type(mine) is type(theirs) and mine.dtype is theirs.dtype
         same = same and getattr(mine, "fn", None) == getattr(theirs, "fn", None)
-        below, others = children(mine), children(theirs)
+        below, others = mine.parts, theirs.parts
         if not same or len(below) != len(others) or (isinstance(mine, (Const, Var)) and mine is not theirs):
             raise self.error("another expression", f"{theirs} for {mine}")
         for a, b in zip(below, others, strict=True):
@@ -116,13 +116,13 @@ class _Match:
         terms, constant = index.linear(mine)
         outer, moving, extra = divided(theirs, self.variables)
         for atom, c in terms.items():
-            candidates = [
-                a for a, k in moving.items() if k == c and isinstance(a, Var) and a.extent == _extent(atom)
-            ]
-            chosen = self.loops.get(atom) if isinstance(atom, Var) else None
-            if chosen is None and candidates and isinstance(atom, Var):
-                chosen = next((a for a in candidates if a not in self.loops.values()), None)
-            if chosen is None or chosen not in candidates or not isinstance(atom, Var):
+            if not isinstance(atom, Var):
+                raise self.error("another index", f"{theirs} for {mine}")
+            fit = [a for a, k in moving.items() if k == c and isinstance(a, Var) and a.extent == atom.extent]
+            chosen = self.loops.get(atom)
+            if chosen is None:
+                chosen = next((a for a in fit if a not in self.loops.values()), None)
+            if chosen is None or chosen not in fit:
                 raise self.error("another index", f"{theirs} for {mine}")
             self.loops[atom] = chosen
             del moving[chosen]
@@ -156,10 +156,6 @@ class _Match:
 
 def _shifted(start: tuple[Expr, ...]) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
     return lambda indices: tuple(index.add(s, i) for s, i in zip(start, indices, strict=True))
-
-
-def _extent(atom: Expr) -> int:
-    return atom.extent if isinstance(atom, Var) else -1
 
 
 def _chain(stmt: Stmt) -> tuple[list[Var], Stmt]:

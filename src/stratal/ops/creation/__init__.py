@@ -1,1 +1,0 @@
-"""Records that make tensors of nothing: iota, random bits."""

@@ -1,1 +1,0 @@
-"""Ops that users write down as tensor expressions."""

@@ -1,1 +1,0 @@
-"""Records that say what must not be merged, moved or differentiated."""

@@ -1,0 +1,1 @@
+"""The public face: tables of functions and methods, names, texts, devices."""

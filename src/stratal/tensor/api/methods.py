@@ -1,0 +1,432 @@
+"""Methods and operators of Tensor, installed from tables: a method is a function with the tensor as first
+argument.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.dims import Sym
+from stratal.base.dtypes import DType, as_dtype
+from stratal.base.elsewhere import METHODS
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
+from stratal.tensor.api.display import show
+from stratal.tensor.api.explained import explained
+from stratal.tensor.api.functions import PLAIN
+from stratal.tensor.api.info import check_version
+from stratal.tensor.build import OPS, Scalar, as_tensor, full
+from stratal.tensor.calls.kept import kept
+from stratal.tensor.composites.writing import At
+from stratal.tensor.device import check_device, is_device
+from stratal.tensor.functions import (
+    creation,
+    elementwise,
+    indexing,
+    parts,
+    random,
+    reductions,
+    shapes,
+    sorting,
+)
+from stratal.tensor.functions.elementwise import FUNCTIONS, cast
+from stratal.tensor.functions.naming import in_words, words_of
+from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import tensor as make_tensor
+from stratal.tensor.transformations.gradients import backward
+from stratal.tensor.values.handle import CONSTANT
+from stratal.tensor.values.handles import held_of, rebind
+from stratal.tensor.values.views import shares_memory
+
+# -- the same function under its own name --------------------------------------------------------------------
+_NAMED = (
+    "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all", "allclose", "amax", "amin", "aminmax",
+    "angle", "any", "argmax", "argmin", "argsort", "argwhere", "baddbmm", "bincount", "bmm", "broadcast_to",
+    "chunk", "clamp", "clamp_max", "clamp_min", "clip", "clone", "conj", "copysign", "corrcoef",
+    "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "diag", "diag_embed",
+    "diagflat", "diagonal", "diagonal_scatter", "diff", "dist", "div", "dot", "dsplit", "expand", "fix",
+    "flatten", "flip", "fliplr", "flipud", "float_power", "fmax", "fmin", "frac", "frexp", "gather", "gcd",
+    "heaviside", "histc", "histogram", "hsplit", "hypot", "index_add", "index_copy", "index_fill",
+    "index_put", "index_select", "inner", "is_complex", "is_floating_point", "isclose", "isneginf",
+    "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp", "lerp", "log10", "log_softmax", "logaddexp",
+    "logaddexp2", "logcumsumexp", "logsumexp", "masked_fill", "masked_scatter", "masked_select", "matmul",
+    "max", "mean", "median", "min", "mm", "mode", "moveaxis", "movedim", "msort", "mv", "nan_to_num",
+    "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "nextafter", "norm", "outer", "positive",
+    "pow", "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "renorm", "repeat_interleave",
+    "roll", "rot90", "round", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "select",
+    "select_scatter", "sgn", "signbit", "sinc", "slice_scatter", "softmax", "split", "square", "sum",
+    "swapaxes", "swapdims", "t", "take", "take_along_dim", "tensor_split", "tile", "topk", "trace",
+    "transpose", "tril", "triu", "true_divide", "unflatten", "unfold", "unique", "unique_consecutive", "vdot",
+    "vsplit",
+)  # fmt: skip
+
+_OPERATORS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
+    "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift", "pow": "pow", "matmul": "matmul",
+}  # fmt: skip
+_COMPARISONS = {
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "ge": "greater_equal",
+}  # fmt: skip
+_UNARY = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
+_IN_PLACE = (
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2",
+    "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp_max", "clamp_min",
+    "copysign", "cos", "cosh", "cumprod", "cumsum", "deg2rad", "digamma", "div", "eq", "erf", "erfc",
+    "erfinv", "exp", "exp2", "expm1", "fix", "floor", "floor_divide", "fmod", "frac", "ge", "gt", "hypot",
+    "index_add", "index_copy", "index_fill", "index_put", "ldexp", "le", "lerp", "lgamma", "log", "log10",
+    "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
+    "masked_scatter", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter", "pow", "put",
+    "rad2deg", "reciprocal", "relu", "remainder", "renorm", "round", "rsqrt", "scatter", "scatter_add",
+    "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub", "tan", "tanh",
+    "tril", "triu", "trunc",
+)  # fmt: skip
+_CASTS = {
+    "bool": "bool", "byte": "uint8", "char": "int8", "short": "int16", "int": "int32", "long": "int64",
+    "half": "float16",
+    "bfloat16": "bfloat16", "float": "float32", "double": "float64",
+}  # fmt: skip
+
+
+def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
+    function = kept(function)
+
+    def method(self: Tensor, other: Any) -> Any:
+        if not (isinstance(other, (Tensor, Sym, *Scalar)) or hasattr(other, "__array__")):
+            return NotImplemented
+        return function(other, self) if swapped else function(self, other)
+
+    return method
+
+
+def update(self: Tensor, value: Tensor, name: str) -> Tensor:
+    """Rebind a tensor to a value that keeps its type, and return it. Raises: ShapeError, DTypeError."""
+    if value.dtype is not self.dtype:
+        order = "buifc"
+        if order.index(value.dtype.kind) > order.index(self.dtype.kind) and not value.dtype.is_bool:
+            raise DTypeError(
+                f"{name}: the result does not fit the tensor in place", got=f"{value.dtype} into {self.type}"
+            )
+    return copy_(self, value)
+
+
+def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    function, words = kept(function), words_of(function)
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if kwargs:
+            kwargs = in_words(function.__name__, words, kwargs)
+        return update(self, function(self, *args, **kwargs), name)
+
+    method.__doc__ = f"Give this tensor the value of `{name}` of it, and return it."
+    return method
+
+
+def _scaled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def apply(self: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+        return function(
+            self, other if isinstance(alpha, (int, float)) and alpha == 1 else alpha * as_tensor(other)
+        )
+
+    return apply
+
+
+# -- methods that differ from the function -------------------------------------------------------------------
+def reshape(self: Tensor, *shape: Any) -> Tensor:
+    """Return the elements in row-major order under another shape; one size may be -1."""
+    return shapes.reshape(self, shapes.as_shape("reshape", shape))
+
+
+def view(self: Tensor, *shape: Any) -> Tensor:
+    """Return another shape of the same elements, or the bits as another dtype."""
+    if len(shape) == 1 and isinstance(shape[0], (DType, type)):
+        target = as_dtype(shape[0])
+        if target.itemsize != self.dtype.itemsize:
+            raise DTypeError("view: dtypes differ in width", got=f"{self.type} as {target}")
+        return shapes.view_of(self, OPS["bitcast"](target))
+    made = reshape(self, *shape)
+    if not shares_memory(made, self):
+        raise ShapeError("view: another shape of this tensor needs a copy", got=f"{self.type} as {made.type}",
+                         hint="its axes do not lie one after another in memory: use reshape()")  # fmt: skip
+    return made
+
+
+def permute(self: Tensor, *dims: Any) -> Tensor:
+    """Return the tensor with its axes in another order."""
+    return shapes.permute_dims(self, shapes.as_shape("permute", dims))
+
+
+def unsqueeze(self: Tensor, dim: int) -> Tensor:
+    """Return the tensor with a new axis of size 1 at a place."""
+    return shapes.expand_dims(self, axis=dim)
+
+
+def repeat(self: Tensor, *sizes: Any) -> Tensor:
+    """Return the tensor repeated as a whole along each axis, as in PyTorch."""
+    return shapes.tile(self, shapes.as_shape("repeat", sizes))
+
+
+def _spread(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Let variance default to PyTorch's n - 1."""
+
+    @functools.wraps(function)
+    def method(
+        self: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+        correction: float | None = None,
+        axis: Any = None, keepdims: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        less = float(unbiased) if correction is None else correction
+        return function(self, dim if axis is None else axis, keepdim or keepdims, correction=less)
+
+    return method
+
+
+def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return the tensor as another dtype, or as that of another tensor; a device must be the CPU."""
+    dtype = kwargs.pop("dtype", None)
+    check_device(kwargs.pop("device", None))
+    for ignored in ("non_blocking", "copy", "memory_format"):
+        kwargs.pop(ignored, None)
+    for x in args:
+        if isinstance(x, Tensor):
+            dtype = x.dtype
+        elif is_device(x):
+            check_device(x)
+        elif not isinstance(x, bool):
+            dtype = x
+    if kwargs:
+        raise AttributeValueError("to: takes a dtype or a tensor", got=", ".join(kwargs))
+    return self if dtype is None else cast(self, dtype)
+
+
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """Return the tensor as the dtype of another."""
+    return cast(self, other.dtype)
+
+
+def cuda(self: Tensor, device: Any = None, **_: Any) -> Tensor:
+    """Refuse: there is only the CPU."""
+    check_device("cuda" if device is None else device)
+    return self
+
+
+def cpu(self: Tensor) -> Tensor:
+    """Return the tensor, which is on the CPU."""
+    return self
+
+
+def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
+    """Give this tensor the value of another, stretched and cast to its type, and return it."""
+    value = source if isinstance(source, Tensor) else make_tensor(source, dtype=self.dtype)
+    if value.dtype is not self.dtype:
+        value = cast(value, self.dtype)
+    if value.shape != self.shape:
+        value = shapes.broadcast_to(value, self.shape)
+    rebind(self, *held_of(value))
+    return self
+
+
+def fill_(self: Tensor, value: Any) -> Tensor:
+    """Give every element of this tensor one value, and return it."""
+    if isinstance(value, Scalar):
+        plain = value.item() if isinstance(value, np.generic) else value
+        rebind(self, full("fill_", plain, self.dtype, self.shape), CONSTANT)
+        return self
+    return copy_(self, value)
+
+
+def zero_(self: Tensor) -> Tensor:
+    """Give every element of this tensor the value 0, and return it."""
+    return fill_(self, 0)
+
+
+def clip_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """Move every element of this tensor into [min, max], and return it."""
+    return update(self, elementwise.clip(self, min, max), "clamp_")
+
+
+def normal_(self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
+    """Give this tensor draws from the normal distribution, and return it."""
+    drawn = random.randn(self.shape, dtype=self.dtype, generator=generator)
+    return update(self, drawn * std + mean, "normal_")
+
+
+def uniform_(self: Tensor, from_: Any = 0.0, to: Any = 1.0, *, generator: Any = None) -> Tensor:
+    """Give this tensor draws from the uniform distribution on [from_, to), and return it."""
+    drawn = random.rand(self.shape, dtype=self.dtype, generator=generator)
+    return update(self, drawn * (to - from_) + from_, "uniform_")
+
+
+def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    """Give this tensor 1 with probability `p`, else 0, and return it."""
+    return update(self, random.rand(self.shape, generator=generator) < p, "bernoulli_")
+
+
+def where(self: Tensor, condition: Any, other: Any) -> Tensor:
+    """Return this tensor where the condition holds, else the other."""
+    return elementwise.where(condition, self, other)
+
+
+def new_tensor(self: Tensor, data: Any, dtype: Any = None) -> Tensor:
+    """Return a tensor of data in the dtype of this one."""
+    return make_tensor(data, dtype=dtype or self.dtype)
+
+
+def new_zeros(self: Tensor, *size: Any, dtype: Any = None) -> Tensor:
+    """Return zeros in the dtype of this tensor."""
+    return creation.zeros(*size, dtype=dtype or self.dtype)
+
+
+def new_ones(self: Tensor, *size: Any, dtype: Any = None) -> Tensor:
+    """Return ones in the dtype of this tensor."""
+    return creation.ones(*size, dtype=dtype or self.dtype)
+
+
+def new_full(self: Tensor, size: Any, fill_value: Any, dtype: Any = None) -> Tensor:
+    """Return a filled tensor in the dtype of this one."""
+    return creation.full(size, fill_value, dtype=dtype or self.dtype)
+
+
+def new_empty(self: Tensor, *size: Any, dtype: Any = None) -> Tensor:
+    """Return a tensor in the dtype of this one, of any values (zeros)."""
+    return new_zeros(self, *size, dtype=dtype)
+
+
+def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    """Return the tensor stretched to the shape of another."""
+    return shapes.broadcast_to(self, other.shape)
+
+
+def view_as(self: Tensor, other: Tensor) -> Tensor:
+    """Return the elements under the shape of another tensor."""
+    return shapes.reshape(self, other.shape)
+
+
+def _reversed(self: Tensor) -> Tensor:
+    """The matrix with its axes exchanged (all of them, for more than two)."""
+    return shapes.permute_dims(self, range(self.ndim)[::-1])
+
+
+def _adjoint(self: Tensor) -> Tensor:
+    """The matrix with its last two axes exchanged, conjugated."""
+    return parts.conj(shapes.matrix_transpose(self))
+
+
+def to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """Return the tensor on a device, of which there is one: the CPU."""
+    check_device(device)
+    if stream is not None:
+        raise AttributeValueError("to_device: the CPU has no streams", got=repr(stream), hint="leave it out")
+    return self
+
+
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> ModuleType:
+    """Return `stratal`, whose functions follow the array API standard."""
+    check_version(api_version)
+    return sys.modules["stratal"]
+
+
+def __array_function__(
+    self: Tensor, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Compute a function of NumPy on the arrays of tensors, which it cannot write to. No gradient flows."""
+    args, kwargs = tree.map(_read_only, (args, kwargs))
+    return function(*args, **kwargs)
+
+
+def _read_only(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    array = np.asarray(value).view()
+    array.flags.writeable = False
+    return array
+
+
+def register_hook(self: Tensor, hook: Any) -> None:
+    """Refuse: a graph has no place to call Python while gradients are computed."""
+    raise StratalError("register_hook: gradients are planned, not computed step by step", got=str(self.type),
+                       hint="read .grad after backward(), or use st.grad")  # fmt: skip
+
+
+def _contains(self: Tensor, value: Any) -> bool:
+    return bool(reductions.any(FUNCTIONS["equal"](self, value)))
+
+
+_OWN = (
+    __array_function__, __array_namespace__, bernoulli_, copy_, cpu, cuda, expand_as, fill_, new_empty,
+    new_full, new_ones, new_tensor, new_zeros, normal_, permute, register_hook, repeat, reshape, to,
+    to_device, type_as, uniform_, unsqueeze, view, view_as, where, zero_,
+)  # fmt: skip
+
+
+def _install() -> None:
+    methods: dict[str, Any] = FUNCTIONS | {name: PLAIN[name] for name in _NAMED}
+    for short, name in _OPERATORS.items():
+        function = methods[name]
+        methods[f"__{short}__"] = _operator(function)
+        methods[f"__r{short}__"] = _operator(function, swapped=True)
+        methods[f"__i{short}__"] = _in_place(name, function)
+    for short, name in _COMPARISONS.items():
+        methods[f"__{short}__"] = _operator(FUNCTIONS[name])
+    for short, name in _UNARY.items():
+        methods[f"__{short}__"] = kept(methods[name])
+    methods.update(add=_scaled(FUNCTIONS["add"]), sub=_scaled(FUNCTIONS["subtract"]))
+    methods.update(subtract=methods["sub"])
+    methods.update(
+        clamp_=clip_, clip_=clip_,
+        nonzero=lambda self, as_tuple=False: _nonzero(self, as_tuple),
+        astype=lambda self, dtype, copy=True: cast(self, dtype),
+        squeeze=lambda self, dim=None, *, axis=None: shapes.squeeze(self, axis, dim=dim),
+        unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
+        std=_spread(reductions.std), var=_spread(reductions.var),
+        T=property(kept(_reversed)), mT=property(kept(shapes.matrix_transpose)), H=property(_adjoint),
+        mH=property(_adjoint), adjoint=_adjoint,
+        real=property(parts.real), imag=property(parts.imag), conjugate=parts.conj, copy=elementwise.clone,
+        reshape_as=view_as, contiguous=shapes.contiguous, is_contiguous=shapes.is_contiguous,
+        split_with_sizes=shapes.split, multinomial=random.multinomial, bernoulli=random.bernoulli,
+        at=property(At), __getitem__=kept(indexing.getitem), __setitem__=indexing.setitem,
+        __contains__=_contains,
+    )  # fmt: skip
+    methods.update({f"{name}_": _in_place(f"{name}_", methods[name]) for name in _IN_PLACE})
+    for name, dtype in _CASTS.items():
+        methods[name] = functools.partialmethod(cast, as_dtype(dtype))
+    methods.update({function.__name__: function for function in _OWN})
+    methods.update(sort=sorting.sort_method)
+    methods.update(__repr__=show, backward=backward)
+    for name, module in METHODS.items():
+        setattr(Tensor, name, _Elsewhere(module, name))
+    for name, method in methods.items():
+        if name.startswith("_") or isinstance(method, property):
+            setattr(Tensor, name, method)
+            continue
+        setattr(Tensor, name, explained(kept(method)))
+
+
+class _Elsewhere:
+    """A method that a module above tensors defines; the first who looks at it loads the module."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
+        setattr(Tensor, self.name, getattr(importlib.import_module(self.module), self.name))
+        return getattr(owner if tensor is None else tensor, self.name)
+
+
+def _nonzero(self: Tensor, as_tuple: bool) -> Any:
+    found = indexing.nonzero(self)
+    return found if as_tuple else shapes.stack(found, axis=-1)
+
+
+_install()
+__all__ = ["update"]

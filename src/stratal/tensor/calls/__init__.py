@@ -1,0 +1,1 @@
+"""Public calls whose graphs are known from earlier ones."""

@@ -1,0 +1,94 @@
+"""Methods of Stratal's objects that change Python's state: a compiled function calls them again in each call.
+
+A schedule of rates, for instance: its step is no part of the program, it changes numbers the program reads. A
+step before the program reads them is taken before each run, another one after it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from stratal.base import tree
+from stratal.tensor.capture.results import Filling, Template
+from stratal.tensor.tensor import Tensor, set_number
+from stratal.tensor.values.state import MODE, tracing
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def carried(method: F) -> F:
+    """Let compiled functions call a method at each replay. It returns nothing, and the objects it changes are
+    those that `carried_state` of its owner lists.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        trace = MODE.trace
+        return method(self, *args, **kwargs) if trace is None else trace.carry(self, method, args, kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def holds_traced(value: Any) -> bool:
+    """Return whether arguments hold tensors, whose values a capture does not know."""
+    return any(isinstance(x, Tensor) for x in tree.leaves(value))
+
+
+class Carried(NamedTuple):
+    """One call of such a method."""
+
+    method: Callable[..., Any]
+    owner: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    before: bool  # whether the program reads what it changes
+
+    def __call__(self) -> None:
+        self.method(self.owner, *self.args, **self.kwargs)
+
+
+class CallMethod(NamedTuple):
+    """The effect of such a call after the program has run."""
+
+    method: Callable[..., Any]
+    owner: Any
+    args: Template
+    kwargs: Template
+
+    def apply(self, filling: Filling) -> None:
+        self.method(self.owner, *filling.fill(self.args), **filling.fill(self.kwargs))
+
+
+class Snapshot:
+    """The state of an object that a carried method may change, to be restored after the capture."""
+
+    def __init__(self, owner: Any) -> None:
+        self.fields: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.lists: list[tuple[list[Any], list[Any]]] = []
+        self._cells: list[tuple[Tensor, float]] = []
+        self.cells: set[int] = set()
+        self.parts = [owner, *owner.carried_state()]
+        for part in self.parts:
+            fields = part if isinstance(part, dict) else part.__dict__
+            self.fields.append((fields, dict(dict.items(fields))))
+            self.lists += [(v, list(v)) for v in dict.values(fields) if type(v) is list]
+            for cell in _cells(part):
+                self.cells.add(id(cell))
+                with tracing(None):
+                    self._cells.append((cell, float(cell.item())))
+
+    def restore(self) -> None:
+        for fields, kept in self.fields:
+            dict.clear(fields)
+            dict.update(fields, kept)
+        for items, kept_items in self.lists:
+            items[:] = kept_items
+        with tracing(None):
+            for cell, value in self._cells:
+                set_number(cell, value)
+
+
+def _cells(part: Any) -> Iterable[Tensor]:
+    return [*getattr(part, "_cells", {}).values(), *getattr(part, "_betas", ())]

@@ -1,0 +1,134 @@
+"""What a replay writes to Python's state: places and containers, with values that templates make."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from stratal.tensor.capture.accesses import Accesses
+from stratal.tensor.capture.containers import Before, set_contents
+from stratal.tensor.capture.places import MISSING, Place
+from stratal.tensor.capture.plain import same
+from stratal.tensor.capture.results import Filling, Template, Value
+from stratal.tensor.capture.templates import Templates
+from stratal.tensor.values.handles import own_value
+from stratal.tensor.values.state import note_mutation
+
+
+class SetPlace(NamedTuple):
+    """A place that holds another value after the call; None where it holds nothing."""
+
+    place: Place
+    value: Template | None
+
+    def apply(self, filling: Filling) -> None:
+        if self.value is None:
+            self.place.restore(MISSING)
+        else:
+            self.place.write(filling.fill(self.value))
+
+
+class SetItems(NamedTuple):
+    """Entries of a dict of attributes that are other ones after the call."""
+
+    holder: Template
+    values: dict[Any, Template]
+    removed: list[Any]
+
+    def apply(self, filling: Filling) -> None:
+        holder = filling.fill(self.holder)
+        for key in self.removed:
+            dict.pop(holder, key, None)
+        for key, value in self.values.items():
+            dict.__setitem__(holder, key, filling.fill(value))
+
+
+class CallMethods(NamedTuple):
+    """Calls that changed a container: appended to it, or assigned to a key."""
+
+    holder: Template
+    calls: list[tuple[Callable[..., Any], list[Template]]]
+
+    def apply(self, filling: Filling) -> None:
+        holder = filling.fill(self.holder)
+        for method, args in self.calls:
+            method(holder, *[filling.fill(x) for x in args])
+
+
+class SetContents(NamedTuple):
+    """A container that holds other things after the call."""
+
+    holder: Template
+    contents: Template
+
+    def apply(self, filling: Filling) -> None:
+        set_contents(filling.fill(self.holder), filling.fill(self.contents))
+
+
+class TakesGradients(NamedTuple):
+    """A tensor that takes gradients after the call, or no longer does."""
+
+    tensor: Template
+    leaf: bool
+
+    def apply(self, filling: Filling) -> None:
+        own_value(filling.fill(self.tensor), self.leaf)
+
+
+class Effect(Protocol):
+    """What a run wrote, and each call writes."""
+
+    def apply(self, filling: Filling) -> None: ...
+
+
+def effects_of(accesses: Accesses, templates: Templates) -> list[Effect]:
+    """Return what a run wrote; guard what a container held where that decides what it holds now."""
+    found: list[Effect] = []
+    for before in list(accesses.containers.values()):
+        if not accesses.is_made(before.holder) and (before.changed() or before.calls or before.written):
+            found.append(_effect_of(before, accesses, templates))
+    for key, (place, value) in accesses.places.items():
+        now = place.read()
+        if (key in accesses.written or not same(now, value)) and not accesses.is_new(place.holder):
+            found.append(SetPlace(place, None if now is MISSING else templates.of(now)))
+    return found
+
+
+def _effect_of(before: Before, accesses: Accesses, templates: Templates) -> Effect:
+    holder = before.holder
+    at = templates.of(holder) if id(holder) in templates.arguments else Value(holder)
+    if before.attributes and not before.calls:
+        then, written = before.copy, before.written
+        changed = {k: v for k, v in holder.items() if k in written or then.get(k, accesses) is not v}
+        removed = [k for k in (*then, *written) if k not in holder]
+        return SetItems(at, {k: templates.of(v) for k, v in changed.items()}, removed)
+    if before.calls and before.explained():
+        return CallMethods(
+            at, [(before.method(c.method), [templates.of(x) for x in c.args]) for c in before.calls]
+        )
+    accesses.reads_contents(before)
+    now = before.now()
+    if isinstance(now, _OF_NUMBERS):
+        return SetContents(at, Value(now))
+    accesses.created(now)
+    return SetContents(at, templates.of(now))
+
+
+_OF_NUMBERS: Final = (bytearray, array, np.ndarray)
+
+
+def gradient_effects(accesses: Accesses, templates: Templates) -> list[Effect]:
+    """Return which tensors from before the run take gradients now that did not, and the other way round."""
+    cells = accesses.trace.cells.values()
+    return [TakesGradients(templates.of(c.tensor), c.leaf) for c in cells if c.leaf is not c.tensor._leaf]
+
+
+def apply_effects(effects: Sequence[Effect], filling: Filling) -> None:
+    """Write what the captured run wrote."""
+    for effect in effects:
+        effect.apply(filling)
+    if effects:
+        note_mutation()

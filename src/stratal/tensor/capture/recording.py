@@ -1,0 +1,466 @@
+"""One capture: the user's function run once on placeholders, observed; Python's state is as before."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.collector import collector_paused
+from stratal.base.dtypes import as_dtype, float64
+from stratal.base.errors import CaptureError, UndecidedError
+from stratal.base.interrupts import ExceptionsHeld
+from stratal.base.types import TensorType
+from stratal.graph.node import Node
+from stratal.tensor.capture.accesses import Accesses
+from stratal.tensor.capture.assembly import Run, entry_of, node_in
+from stratal.tensor.capture.attributes import reads_attribute
+from stratal.tensor.capture.calls import note_call
+from stratal.tensor.capture.carried import CallMethod, Carried, Snapshot, holds_traced
+from stratal.tensor.capture.dynamic import Symbolic, needs_sizes
+from stratal.tensor.capture.effects import CallMethods, Effect, SetContents, effects_of, gradient_effects
+from stratal.tensor.capture.frozen import unobserved
+from stratal.tensor.capture.objects import fields_of
+from stratal.tensor.capture.observe import Observer, unseen
+from stratal.tensor.capture.output import Printed, Warned, kept_back
+from stratal.tensor.capture.places import MISSING, Item, Place
+from stratal.tensor.capture.plain import plain
+from stratal.tensor.capture.replay import Entry, FromArray, FromFloat
+from stratal.tensor.capture.results import Gradient, Leaf, Output, Path, Shown
+from stratal.tensor.capture.templates import Templates
+from stratal.tensor.scalars import RuntimeScalar
+from stratal.tensor.tensor import Tensor, wrap
+from stratal.tensor.values import values
+from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle
+from stratal.tensor.values.memory import View
+from stratal.tensor.values.state import MODE, NOW, tracing
+from stratal.tensor.values.trace import Cell, Trace
+
+
+class Given:
+    """The arguments of one call: as they were passed, and their leaves with NumPy's arrays as tensors."""
+
+    __slots__ = ("args", "kwargs", "leaves", "raised", "structure")
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], structure: tree.Structure
+    ) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.leaves, self.structure = leaves, structure
+        self.raised: Exception | None = None  # by the function, while it was captured
+
+
+class CaptureTrace(Trace):
+    """The trace of a captured function; arrays of NumPy that it reads become inputs."""
+
+    def __init__(self, name: str, known: Sequence[Any] = ()) -> None:
+        super().__init__(name)
+        self.accesses: Accesses | None = None
+        self.fixed: dict[Node, FromArray | FromFloat] = {}
+        self.carried: list[Carried] = []
+        self.stale: set[int] = set()  # cells that a carried call changes after the program has run
+        self._snapshots: list[tuple[Snapshot, Accesses]] = []
+        self.drawn_once: CaptureError | None = None  # unless the function raises itself
+        self.varying: list[tuple[Place, Any]] = []  # places of floats that are inputs, and what stood there
+        self.frozen_values: list[Any] = []  # in the order in which the function asks for them
+        self._known = iter(known)
+        self.texts: dict[str, tuple[Tensor, str, str, str]] = {}  # by what stands for them while it runs
+
+    def text(self, tensor: Handle, spec: str, name: str, gradient: str) -> str | None:
+        if self.closed or not (tensor._trace is self or (tensor._trace is None and self.reads(tensor))):
+            return None
+        standing = f"<traced {tensor.type}, {len(self.texts)} of {id(self)}>"
+        self.texts[standing] = wrap(self.look(tensor)[0], CONSTANT), spec, name, gradient
+        return standing
+
+    def frozen(self, function: Callable[[], Any]) -> Any:
+        value = next(self._known, MISSING)
+        self.frozen_values.append(unobserved(function) if value is MISSING else value)
+        return self.frozen_values[-1]
+
+    def carry(self, owner: Any, method: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Note a call that each replay makes, too; make it, unless it needs values that are not known yet."""
+        accesses = self.accesses
+        assert accesses is not None
+        state = unobserved(lambda: Snapshot(owner))
+        known = not holds_traced((args, kwargs))
+        changed = {id(x) for part in state.parts for x in (part, fields_of(part))}
+        read = {id(place.holder) for place, _ in accesses.reads.values()} | accesses.scalars
+        before = known and state.cells.isdisjoint(self.cells) and changed.isdisjoint(read)
+        self.carried.append(Carried(method, owner, args, kwargs, before))
+        if not before:
+            self.stale |= state.cells
+        accesses.carried_state += [*state.fields, *state.lists]
+        accesses.prelude |= changed if before else set()
+        for part in state.parts:
+            accesses.touch(part)
+            accesses.carried[id(part)] = part
+            accesses.carried[id(fields_of(part))] = fields_of(part)
+        if not known:
+            accesses.deferred[id(owner)] = owner
+            return
+        aside, mode = Accesses(self, {}, {}), MODE.__dict__
+        self._snapshots.append((state, aside))
+        scalars = [place.read() for place, _ in self.varying]
+        for place, value in self.varying:
+            place.write(value)
+        try:
+            MODE.trace = None
+            unobserved(lambda: Observer(aside).watch(lambda: method(owner, *args, **kwargs)))
+        finally:
+            NOW.set(mode)
+            for (place, value), scalar in zip(self.varying, scalars, strict=True):
+                if before or place.read() is value:
+                    place.write(scalar)
+
+    def draws_once(self) -> None:
+        self.drawn_once = self.drawn_once or CaptureError(
+            "capture: initial values, orders, splits are drawn outside of programs: calls would repeat them",
+            hint="make and reset layers outside of the compiled function; st.randn, x.normal_() draw inside",
+        )
+
+    def restore(self) -> None:
+        """Let objects be as they were before calls that are carried, and what functions of users wrote."""
+        while self._snapshots:
+            state, aside = self._snapshots.pop()
+            aside.restore()
+            state.restore()
+
+    def enter(self, tensor: Handle, label: str = "") -> Cell:
+        if id(tensor) in self.stale:
+            raise CaptureError(
+                "capture: a rate is read again after a schedule has changed it",
+                hint="step the schedule once, before or after all steps of its optimizer",
+            )
+        return super().enter(tensor, label)
+
+    def look(self, tensor: Handle) -> tuple[Node, int]:
+        if id(tensor) in self.stale:
+            self.enter(tensor)  # raises
+        return super().look(tensor)
+
+    def array(self, array: np.ndarray[Any, Any]) -> Node | None:
+        if self.accesses is None or id(array) not in self.accesses.containers or array.dtype.hasobject:
+            return None  # made by the run, or by Stratal itself
+        type_ = TensorType(as_dtype(array.dtype), array.shape)
+        node = values.placeholder("array", type_, self.name)
+        self.fixed[node] = FromArray(array, type_)
+        reads_attribute(self.accesses, array, "shape")
+        reads_attribute(self.accesses, array, "dtype")
+        return node
+
+
+class VaryingError(Exception):
+    """The function reads numbers that a schedule changes in each call: they are inputs of its program."""
+
+    def __init__(self, places: dict[str, Place]) -> None:
+        super().__init__(*places)
+        self.places = places
+
+
+class Recording:
+    """One run of the user's function on placeholders."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        given: Given,
+        key: Any,
+        symbolic: Symbolic | None = None,
+        frozen: Sequence[Any] = (),
+    ) -> None:
+        self.symbolic = symbolic
+        self.sized: dict[int, Tensor] = {}  # arguments with symbolic types, by the handle they stand for
+        self.function, self.name = function, name
+        self.given, self.leaves = given, given.leaves
+        self.float_arguments = {k for k, part in enumerate(key[3]) if part is float}
+        self.trace = CaptureTrace(self.name, frozen)
+        self.labels = labels(self.function, given)
+        self.placeholders: dict[Node, int] = {}
+        self.floats_used: list[str] = []
+        self.arguments: dict[int, Path] = {}  # where objects stand in the arguments, by id
+        self.passed: list[Any] = []  # those objects
+        self.containers: dict[int, Any] = {}  # of them, those whose contents a signature says, by id
+        self.arrays: dict[int, Tensor] = {}  # arguments that are arrays of NumPy's, by id
+        self.varying = self.trace.varying
+        self.outputs: dict[Node, int] = {}
+        self.tracks: list[int] = []  # of outputs, to gradients
+        self._numbers: dict[int, int] = {}  # of memories and groups that results show, by id
+
+    @property
+    def scalars(self) -> bool:
+        """Whether Python floats were made inputs."""
+        return any(isinstance(read, FromFloat) for read in self.trace.fixed.values())
+
+    def run(self, varying: dict[str, Place | None]) -> Entry:
+        """Run the function, and return what it did; Python's state is as before."""
+        with ExceptionsHeld(), collector_paused(), tracing(self.trace):
+            leaves = [self._argument(k, x) for k, x in enumerate(self.leaves)]
+            args, kwargs = self._passed(leaves)
+            gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
+            accesses = self.trace.accesses = Accesses(self.trace, self.containers, self.arrays)
+            accesses.texts = self.trace.texts
+            for k, x in enumerate(self.leaves):
+                accesses.foreign(x)
+                accesses.names.setdefault(id(x), self.labels[k])
+            accesses.use(getattr(self.function, "__self__", None))
+            accesses.use(self.function)
+            try:
+                self._vary(varying)
+                result, said = self._observed(accesses, args, kwargs)
+                self.trace.restore()
+                templates = Templates(accesses, self._output, self.arguments)
+                template = templates.of(result)
+                accesses.reads_arrays(
+                    id(r.array) for r in self.trace.fixed.values() if isinstance(r, FromArray)
+                )
+                effects: list[Effect] = [s.template(templates) for s in said]
+                effects += effects_of(accesses, templates)
+                turned = gradient_effects(accesses, templates)
+                if turned and TRACKED in self.tracks:
+                    raise CaptureError(
+                        f"{self.name}: requires_grad of a tensor changes, and results carry gradients",
+                        hint="call requires_grad_() before the compiled function",
+                    )
+                effects += [*turned, *self._carried(templates)]
+                containers = self._containers(accesses, effects)
+            finally:
+                accesses.restore()
+                self.trace.restore()
+                for place, value in self.varying:
+                    place.write(value)
+            self.trace.accesses = None
+        sized = [node_in(made) for made in self.sized.values()]
+        if accesses.varying:
+            raise VaryingError(accesses.varying)
+        if any(node not in self.placeholders for node in sized):
+            raise needs_sizes(self.symbolic, "an argument is changed in place")
+        if not self.trace.cells.keys().isdisjoint(self.sized):
+            raise needs_sizes(self.symbolic, "an argument is a tensor that the function reads elsewhere, too")
+        if self._shown_written():
+            raise needs_sizes(self.symbolic, "an argument is a view of what is changed in place")
+        del args, kwargs, leaves, result
+        prelude = [c for c in self.trace.carried if c.before]
+        self.trace.texts.clear()
+        self.trace.carried.clear()  # it may hold tensors that the run made
+        self.sized.clear()
+        self.trace.symbols.clear()
+        self.passed.clear()
+        self.containers.clear()
+        self.arrays.clear()
+        run = Run(
+            self.trace,
+            self.name,
+            self.leaves,
+            self.placeholders,
+            self.outputs,
+            self.tracks,
+            template,
+            effects,
+            templates.standing,
+        )
+        early = [x for x in templates.early if len(x.path) > 2]
+        del templates
+        entry = entry_of(run, accesses, self.varying, self.symbolic)
+        entry.alias.containers, entry.alias.paths, entry.alias.apart = containers
+        entry.frozen_values = self.trace.frozen_values
+        if effects:
+            entry.standing += early
+        entry.prelude = prelude
+        return entry
+
+    def _observed(self, accesses: Accesses, args: Any, kwargs: Any) -> tuple[Any, list[Printed | Warned]]:
+        """Return what the function returns, prints and warns of."""
+        grad, self.given.raised = MODE.grad, None
+        observer = Observer(accesses)
+        accesses.before(Item(sys.__dict__, "stdout", "sys.stdout"))  # as it is ahead of the block
+        with kept_back() as said:
+            if isinstance(self.function, functools.partial):
+                note_call(accesses, self.function, (), unseen)
+            try:
+                observer.start()
+                result = self.function(*args, **kwargs)
+            except (CaptureError, UndecidedError):
+                raise
+            except Exception as error:
+                self.given.raised = error
+                if observer.refusal is None:
+                    raise
+            finally:
+                observer.stop()
+                self.trace.closed, left, MODE.grad = True, MODE.grad, grad
+        refusal = observer.refusal or self.trace.drawn_once
+        if refusal is not None:  # though the function may have caught it
+            raise refusal
+        if observer.lost:
+            raise CaptureError(
+                f"{self.name}: Python stopped telling what runs, since the stack came to its end",
+                hint="let RecursionError pass, or call what recurses outside",
+            )
+        if left is not grad:
+            raise CaptureError(
+                f"{self.name}: a compiled function cannot leave gradients switched on or off",
+                hint="use a with block: with st.no_grad(): ..",
+            )
+        return result, said
+
+    def _shown_written(self) -> bool:
+        """Return whether an argument of symbolic size shows memory that the run writes."""
+        views = [x._view for x in self.leaves if id(x) in self.sized and x._view is not None]
+        memories = {id(view.memory) for view in views}
+        written = [c.tensor._view for c in self.trace.cells.values() if c.written]
+        return any(view is not None and id(view.memory) in memories for view in written)
+
+    def _containers(self, accesses: Accesses, effects: list[Effect]) -> Any:
+        """Return which containers among the arguments the function also finds elsewhere; and where others are
+        that must not be one with what it finds elsewhere, since it writes some of them.
+        """
+        if not accesses.also.keys() <= self.arguments.keys():
+            raise CaptureError(
+                "capture: an argument, a container of tensors, is what the function finds elsewhere, too",
+                hint="pass it, or read it where it stands",
+            )
+        same = [(self.arguments[k], x) for k, x in accesses.also.items()]
+        if not any(isinstance(e, (SetContents, CallMethods)) for e in effects):
+            return same, [], set()
+        paths = [self.arguments[k] for k in self.containers if k in self.arguments and k not in accesses.also]
+        return same, paths, accesses.containers.keys() - self.containers.keys()
+
+    def _carried(self, templates: Templates) -> list[CallMethod]:
+        return [
+            CallMethod(c.method, c.owner, templates.of(c.args), templates.of(c.kwargs))
+            for c in self.trace.carried
+            if not c.before
+        ]
+
+    def _vary(self, varying: dict[str, Place | None]) -> None:
+        """Put inputs of the program where floats stand that vary."""
+        for name, place in varying.items():
+            value = None if place is None else place.read()
+            if place is not None and type(value) is float:
+                self.varying.append((place, value))
+                place.write(self._scalar(FromFloat(-1, place), name))
+                self.floats_used.append(name)
+
+    # -- arguments -------------------------------------------------------------------------------------------
+    def _passed(self, leaves: list[Any]) -> tuple[Any, Any]:
+        """Return the arguments with placeholders among them; containers without any are passed themselves."""
+        rest = iter(zip(self.leaves, leaves, strict=True))
+        args = [self._replaced(x, (0, k), rest) for k, x in enumerate(self.given.args)]
+        given = self.given.kwargs
+        kwargs = {name: self._replaced(given[name], (1, name), rest) for name in sorted(given)}
+        return args, {name: kwargs[name] for name in given}  # **kwargs are in the order of the call
+
+    def _replaced(self, value: Any, path: Path, rest: Iterator[tuple[Any, Any]]) -> Any:
+        if value is None:
+            return None
+        opened = tree.opened(value)
+        if opened is None:
+            _, made = next(rest)
+            if isinstance(value, np.ndarray) and isinstance(made, Tensor):
+                self.arrays[id(made)] = made
+        else:
+            kind, keys, children = opened
+            steps = keys if kind is dict else range(len(children))
+            parts = [self._replaced(c, (*path, k), rest) for k, c in zip(steps, children, strict=True)]
+            changed = any(a is not b for a, b in zip(parts, children, strict=True))
+            made = tree.closed(value, keys, parts) if changed else value
+            self.containers[id(made)] = made
+            self.containers[id(value)] = value
+        if not plain(made):
+            self.arguments.setdefault(id(made), path)
+            self.passed.append(made)
+        return made
+
+    def _argument(self, k: int, x: Any) -> Any:
+        if self.symbolic is not None and k in self.symbolic.types:
+            return self._sized_argument(k, x, self.symbolic)
+        if isinstance(x, Tensor):
+            self.trace.enter(x, self.labels[k])
+        elif k in self.float_arguments:
+            return self._scalar(FromFloat(k, None), self.labels[k])
+        return x
+
+    def _sized_argument(self, k: int, x: Tensor, symbolic: Symbolic) -> Tensor:
+        made = self.sized.get(id(x))
+        if made is None:
+            made = self.sized[id(x)] = wrap(
+                values.placeholder(self.labels[k], symbolic.types[k], self.name), CONSTANT
+            )
+            self.placeholders[node_in(made)] = k
+            for name, axis in symbolic.names.items():
+                if axis[0] == k:
+                    self.trace.symbols[name] = made, axis[1]
+        return made
+
+    def _scalar(self, read: FromFloat, label: str) -> RuntimeScalar:
+        node = values.placeholder(label, TensorType(float64), self.name)
+        self.trace.fixed[node] = read
+        return RuntimeScalar.of(node)
+
+    def _output(self, x: Tensor, templates: Templates) -> Output | Leaf | Gradient | None:
+        """Return which output a tensor is that the run made; None for one from before."""
+        if x._trace is not self.trace:
+            return None
+        for owner, gradient in self.trace.grads.values():
+            if gradient is x:
+                return Gradient(templates.of(owner))
+        if isinstance(x, RuntimeScalar):
+            raise CaptureError(f"{self.name}: a float that varies is returned or stored", got=str(x.type))
+        self.tracks.append(CONSTANT if x._leaf else x._track)
+        number = self.outputs.setdefault(node_in(x), len(self.outputs))
+        output = Output(number, x._track, self._shown(x, templates))
+        fields = {name: templates.of(value) for name, value in getattr(x, "__dict__", {}).items()}
+        if type(x) is Tensor and not (x._leaf or x._grad is not None or fields):
+            return output
+        grad = None if x._grad is None else templates.of(x._grad)
+        return Leaf(output, type(x), x._leaf, grad, fields)
+
+    def _shown(self, x: Tensor, templates: Templates) -> Shown | None:
+        """Return what memory a result shows, where another tensor shows it, too, or it is not contiguous."""
+        view = x._view
+        if view is None:
+            return None
+        memory = view.memory
+        alive = memory.alive()
+        if id(memory) in self.trace.regrouped:
+            self.trace.asks_layouts = True
+        outside = {id(t._view): t for t in alive if t._trace is None or id(t) in self.arguments}
+        base: View | None = view
+        while base is not None and id(base) not in outside:
+            base = base.parent
+        if base is None and len(alive) < 2 and view.is_contiguous:
+            return None
+        group = self._numbers.setdefault(id(view.group), len(self._numbers))
+        if base is None:
+            number = self._numbers.setdefault(id(memory), len(self._numbers))
+            return Shown(None, number, memory.type, view.ops, group, view.layout)
+        origin = templates.of(outside[id(base)])
+        layout = None if view.repeats else view.layout
+        own = None if view.group is base.group else group
+        return Shown(origin, -1, memory.type, view.ops[len(base.ops) :], own, layout)
+
+
+def labels(function: Any, given: Given) -> list[str]:
+    """Return a name for each leaf of the arguments: `x`, `batch.0`."""
+    try:
+        names = [p for p in inspect.signature(function).parameters if p != "self"]
+    except (TypeError, ValueError):
+        names = []
+    numbered = tree.unflatten(given.structure, range(len(given.leaves)))
+    args, kwargs = numbered if given.kwargs else (numbered, {})
+    found = [""] * len(given.leaves)
+    heads = [(names[k] if k < len(names) else f"arg{k}", a) for k, a in enumerate(args)] + list(
+        kwargs.items()
+    )
+    for head, part in heads:
+        for path, index in tree.paths(part):
+            found[index] = tree.path_name((head, *path))
+    return found

@@ -1,0 +1,1 @@
+"""Functions of tensors, each one op or a few."""

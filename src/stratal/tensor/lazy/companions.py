@@ -1,0 +1,185 @@
+"""What waits for its value, and what one run takes in of it.
+
+A run of some values also computes every live tensor of this thread that shares intermediate results with
+them, and every one that depends on the old value of a cell the run gives a new one. What needs another run
+before is left out. What other threads wait for stays theirs: a cell whose old value they read moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import get_ident
+from typing import Any
+
+from stratal.base.weak import Note
+from stratal.graph.node import Const, Input, Node, topological
+from stratal.tensor.lazy import programs
+from stratal.tensor.values import values
+from stratal.tensor.values.alive import FAILED, LIVE, mine
+from stratal.tensor.values.handle import TRACKED, Handle
+
+
+def waiting() -> list[Handle]:
+    """Return every live tensor of this thread that has no value yet, in the order they were made; not those
+    that failed.
+    """
+    me = get_ident()
+    return _without_value([handle for handle in list(LIVE.values()) if handle.fact == me])
+
+
+def readers() -> list[Handle]:
+    """Return every live tensor that has no value yet, of any thread, and those that failed: they may be asked
+    again.
+    """
+    return _without_value([*list(LIVE.values()), *list(FAILED.values())])
+
+
+def read_elsewhere() -> set[Node]:
+    """Return the nodes that tensors of other threads need, for their value or for a gradient."""
+    me = get_ident()
+    found = [t for handle in list(LIVE.values()) if handle.fact != me and (t := handle()) is not None]
+    histories = topological([node for t in found if t._storage is not None and (node := t._node) is not None])
+    return still_read([t for t in found if t._storage is None and t._trace is None]).union(histories)
+
+
+def _without_value(handles: Iterable[Note[Handle]]) -> list[Handle]:
+    found = []
+    for handle in handles:
+        tensor = handle()
+        if tensor is not None and tensor._storage is None and tensor._trace is None:
+            found.append(tensor)
+    return found
+
+
+def goal_of(tensor: Handle) -> Node:
+    """Return the node whose value a waiting tensor needs."""
+    node = tensor._node
+    assert node is not None
+    return values.pending(node) or node
+
+
+def is_leaf(node: Node) -> bool:
+    """Return whether a node needs no computing: an input, or what has its value."""
+    return node.op.__class__ is Input or values.finished(node) is not None
+
+
+def _below(node: Node) -> Sequence[Node]:
+    """Return what a node needs to have its value: a leaf that waits needs the node it waits for."""
+    if values.finished(node) is not None:
+        return ()
+    value = values.pending(node)
+    return node.inputs if value is None else (value,)
+
+
+def _behind(tensors: Iterable[Handle], done: Iterable[Node] = ()) -> list[Node]:
+    """Return every node that waiting tensors need, once `done` have their values; operands come first."""
+    complete = dict.fromkeys(done, True)
+    order: list[Node] = []
+    stack = [goal_of(t) for t in tensors]
+    while stack:
+        node = stack[-1]
+        state = complete.get(node)
+        if state is None:
+            complete[node] = False
+            stack += [i for i in _below(node) if i not in complete]
+        else:
+            stack.pop()
+            if not state:
+                complete[node] = True
+                order.append(node)
+    return order
+
+
+def still_read(tensors: Iterable[Handle], done: Iterable[Node] = ()) -> set[Node]:
+    """Return the nodes whose values waiting tensors need, once `done` have theirs."""
+    return set(_behind(tensors, done))
+
+
+def depending(leaves: set[Node], tensors: Sequence[Handle]) -> list[Node | Handle]:
+    """Return the waiting tensors that depend on some leaves; of other threads' their nodes."""
+    reached: set[Node] = set()
+    for node in _behind(tensors):
+        if node in leaves or not reached.isdisjoint(_below(node)):
+            reached.add(node)
+    return [t if mine(t) else goal_of(t) for t in tensors if goal_of(t) in reached]
+
+
+class Run:
+    """The tensors of one run and what they need, chosen among everything that waits.
+
+    A run alone takes in nothing but its goal.
+    """
+
+    def __init__(self, goal: Sequence[Node | Handle], alone: bool = False) -> None:
+        self.tensors = [g for g in goal if isinstance(g, Handle)]
+        self.orphans = [g for g in goal if isinstance(g, Node)]  # pending leaves; a tensor may hold them
+        self.plan: Any = None  # how it was run
+        taken = set(map(id, self.tensors))
+        self.others = [] if alone else [t for t in waiting() if id(t) not in taken]
+        roots = self.roots() + [goal_of(t) for t in self.others]
+        self.scope, leaves = programs.walk(roots, is_leaf)  # all that waits
+        self.leaves = set(leaves)
+
+    def blockers(self) -> list[Node]:
+        """Return the leaves of the goal that have no value yet."""
+        needed = self.needed()
+        return [n for n in self.scope if n in self.leaves and n in needed and values.finished(n) is None]
+
+    def grow(self) -> None:
+        """Take in companions; none that needs another run before."""
+        late = self.reach({n for n in self.leaves if values.finished(n) is None})
+        self.others = [t for t in self.others if goal_of(t) not in late]
+        while chosen := self.touching():
+            taken = set(map(id, chosen))
+            self.tensors += chosen
+            self.others = [t for t in self.others if id(t) not in taken]
+
+    def roots(self) -> list[Node]:
+        return [goal_of(t) for t in self.tensors] + [values.pending(n) or n for n in self.orphans]
+
+    def reach(self, start: set[Node]) -> set[Node]:
+        """Return the nodes in scope that are, or depend on, some nodes."""
+        found = set(start)
+        if found:
+            leaves = self.leaves
+            for node in self.scope:
+                if node not in leaves and not found.isdisjoint(node.inputs):
+                    found.add(node)
+        return found
+
+    def needed(self) -> set[Node]:
+        """Return the nodes this run computes or reads."""
+        found = set(self.roots())
+        leaves = self.leaves
+        for node in reversed(self.scope):
+            if node in found and node not in leaves:
+                found.update(node.inputs)
+        return found
+
+    def written(self) -> set[Node]:
+        """Return the leaves of cells that this run gives another value."""
+        return {t._home[1] for t in self.tensors if t._home is not None and t._home[1] is not None}
+
+    def touching(self) -> list[Handle]:
+        """Return the others that share work with this run, or depend on what it overwrites."""
+        if not self.others:
+            return []
+        needed = self.needed()
+        shared = {n for n in needed if n not in self.leaves and not trivial(n)}
+        reached = self.reach(shared | self.written())
+        return [
+            t for t in self.others if goal_of(t) in reached or (t._home is not None and t._home[1] in needed)
+        ]
+
+    def read_later(self) -> set[Node]:
+        """Return the nodes that tensors outside of this run need after it: their values must stand."""
+        taken = set(map(id, self.tensors))
+        known = {t._node for t in self.tensors if t._track == TRACKED and t._node is not None}
+        return still_read((t for t in readers() if id(t) not in taken), known | set(self.orphans))
+
+
+def trivial(node: Node) -> bool:
+    """Return whether a node is a constant or the broadcast of one: nothing to share."""
+    return isinstance(node.op, Const) or (
+        node.op.name == "broadcast" and isinstance(node.inputs[0].op, Const)
+    )

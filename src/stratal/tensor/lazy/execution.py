@@ -1,0 +1,281 @@
+"""One run: the program that computes what was chosen, the memory it writes, what its tensors get.
+
+Cells are written where they stand, unless NumPy, another tensor or a later run still looks at that memory;
+then the cell moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import StratalError
+from stratal.base.interrupts import ExceptionsHeld, InterruptsHeld
+from stratal.base.source import merge
+from stratal.graph.node import Const, Node, topological
+from stratal.runtime.storage import Storage
+from stratal.tensor.lazy import programs
+from stratal.tensor.lazy.companions import Run, goal_of, is_leaf, trivial
+from stratal.tensor.values import values
+from stratal.tensor.values.alive import FAILED, LIVE, enlist, share, shared
+from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle, become, spend
+from stratal.tensor.values.handles import track_of_value
+from stratal.tensor.values.promises import PromisedLeaf
+from stratal.tensor.values.state import MODE
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one run computes: new values of cells, by leaves of their old ones, and values for new memory."""
+
+    updates: dict[Node, tuple[Node, Handle]] = field(default_factory=dict)
+    outputs: list[Node] = field(default_factory=list)
+    values: list[Node] = field(default_factory=list)  # of each tensor
+    homes: dict[Node, Storage] = field(default_factory=dict)  # where the new values go, by leaf
+    results: dict[Node, Storage] = field(default_factory=dict)  # of other values: those that are known
+    program: programs.Program = None  # None where all are known
+    leaves: list[Node] = field(default_factory=list)  # its inputs
+    read_later: set[Node] = field(default_factory=set)  # what stays as it is for later runs
+
+
+def execute(work: Run) -> Exception | None:
+    """Compute the tensors of a run and hand them their values, or return the error of its program.
+
+    A program that fails has written nothing (`memory/alias.py`). What a signal handler raises meanwhile is
+    raised here, and never taken for an error of the program.
+    """
+    plan = work.plan = _planned(work)
+    inputs: list[Storage] = []
+    with ExceptionsHeld():
+        try:
+            if plan.outputs or plan.updates:
+                inputs = _prepared(work, plan)
+        except Exception as error:
+            return error
+    with InterruptsHeld():  # between the writing of cells and their handles knowing of it
+        try:
+            if plan.program is not None:
+                made = run_program(plan.program, inputs, lambda: _roots(plan))
+                plan.results.update(zip(plan.outputs, made, strict=True))
+        except Exception as error:
+            return error
+        _distribute(work, plan)
+    return None
+
+
+def _planned(work: Run) -> Plan:
+    """Choose which values go where the old ones stood; values that are known need no computing."""
+    plan = Plan()
+    homes: set[int] = set()
+    wanted: dict[Node, None] = {}
+    needed = _needed_by_histories(work)
+    for tensor in work.tensors:
+        value = goal_of(tensor)
+        plan.values.append(value)
+        home = tensor._home
+        if home is not None and _writes_home(tensor, value, needed) and id(home[0]) not in homes:
+            homes.add(id(home[0]))
+            plan.updates[home[1] or values.leaf(home[0])] = (value, tensor)
+        else:
+            wanted[value] = None
+    for node in work.orphans:
+        wanted[values.pending(node) or node] = None
+    for value in wanted:
+        known = values.finished(value) or _fill(value)
+        if known is None or value in plan.updates:  # an old value that is overwritten here
+            plan.outputs.append(value)
+        else:
+            plan.results[value] = known
+    return plan
+
+
+def _roots(plan: Plan) -> list[Node]:
+    return [*plan.outputs, *(value for value, _ in plan.updates.values())]
+
+
+def run_program(
+    program: programs.Program, inputs: list[Storage], roots: Callable[[], Sequence[Node]]
+) -> list[Storage]:
+    """Run a program made for some nodes, or for others of the same structure."""
+    try:
+        return programs.run(program, inputs)
+    except StratalError as error:
+        _tell_line(error, roots())
+        raise
+
+
+def _tell_line(error: StratalError, roots: Sequence[Node]) -> None:
+    """Let an error name lines of these nodes: a program made earlier, for equal work, knows other ones."""
+    order, _ = programs.walk(roots, is_leaf)
+    name = error.rule.partition(":")[0]
+    lines = merge(*[node.where for node in order if node.op.name == name])
+    if lines and set(lines).isdisjoint(error.where):
+        error.where = lines
+
+
+def undo(cells: Iterable[Handle]) -> None:
+    """Put waiting cells back to what they were before they were given a value that cannot be had."""
+    for tensor in cells:
+        if tensor._storage is not None:
+            continue
+        if tensor._home is not None:
+            storage, node = tensor._home
+            become(tensor, storage, node, TRACKED if tensor._leaf else CONSTANT)
+            LIVE.pop(id(tensor), None)
+        elif tensor._before is not None:
+            held, track = tensor._before
+            enlist(tensor)
+            become(tensor, values.finished(held) if isinstance(held, Node) else None, held, track)
+
+
+def restore(cells: Iterable[tuple[Handle, Sequence[Any]]]) -> None:
+    """Give cells back what they held, stored or waiting; none of them was written since."""
+    for tensor, state in cells:
+        if state[0] is None:
+            enlist(tensor)
+        become(tensor, *state)
+
+
+def _writes_home(tensor: Handle, value: Node, needed: set[Node]) -> bool:
+    """Return whether a value goes where the tensor's old one stood: always for parameters, else unless a
+    history needs it.
+    """
+    if tensor._home is None or is_leaf(value):
+        return False
+    return tensor._leaf or tensor._home[1] is None or tensor._home[1] not in needed
+
+
+def _needed_by_histories(work: Run) -> set[Node]:
+    """Return the old leaves of plain tensors that some tracked tensor's gradient may still need."""
+    old = {t._home[1] for t in work.tensors if t._home is not None and t._home[1] is not None and not t._leaf}
+    if not old:
+        return set()
+    tracked = [
+        t
+        for h in list(LIVE.values())
+        if (t := h()) is not None and t._track == TRACKED and t._node is not None
+    ]
+    return old.intersection(topological([t._node for t in tracked if t._node is not None]))
+
+
+def _prepared(work: Run, plan: Plan) -> list[Storage]:
+    """Find the program of a plan and return its inputs; note where updates go.
+
+    A cell is written where it stands if nobody sees the old value any more, neither NumPy, nor another
+    tensor, nor what is computed later; else in a copy.
+    """
+    updates = plan.updates
+    order, plan.leaves = programs.walk(_roots(plan), is_leaf)
+    plan.leaves += [s for s in updates if s not in set(plan.leaves)]
+    found = programs.Work(plan.leaves, plan.outputs, [(s, v) for s, (v, _) in updates.items()], order)
+    if take_slices(found):
+        return _prepared(work, plan)
+    plan.program = programs.program_for(found, "flush")
+    seen = {node for node, (_, cell) in updates.items() if seen_elsewhere(cell, _stored(node), 1)}
+    plan.read_later = work.read_later()  # last: who holds a value may begin to read it, and let go
+    inputs = []
+    for node in plan.leaves:
+        storage = _stored(node)
+        if node in updates:
+            if node in seen or node in plan.read_later:
+                storage = Storage.copy_of(storage.array, storage.type)
+            plan.homes[node] = storage
+        inputs.append(storage)
+    return inputs
+
+
+def take_slices(work: programs.Work) -> bool:
+    """Copy slices of known values, where it is only their places that tell this work from earlier work:
+    batches drawn from a data set must not be compiled one by one. Return whether some were copied.
+    """
+    slices = [n for n in work.order if n.op.name == "slice" and values.finished(n) is None]
+    slices = [n for n in slices if values.finished(n.inputs[0]) is not None]
+    if not slices or programs.is_known(work) or not programs.came_before(work, set(slices)):
+        return False
+    for node in slices:
+        taken = np.asarray(node.op.ref(_stored(node.inputs[0]).array))
+        values.finish(node, Storage.copy_of(taken, node.aval))
+    return True
+
+
+def _stored(node: Node) -> Storage:
+    storage = values.finished(node)
+    assert storage is not None
+    return storage
+
+
+def seen_elsewhere(cell: Handle, storage: Storage, nodes: int) -> bool:
+    """Return whether NumPy, another tensor, or a node besides so many of its own has the value of a cell."""
+    return storage.exported or shared(storage, cell) or values.uses(storage) > nodes
+
+
+def _distribute(work: Run, plan: Plan) -> None:
+    """Hand each tensor its storage, and end what the overwritten leaves stood for."""
+    of_cells = {id(t): plan.homes[s] for s, (_, t) in plan.updates.items()}
+    made = [of_cells.get(id(t)) or plan.results[v] for t, v in zip(work.tensors, plan.values, strict=True)]
+    of_orphans = [plan.results[values.pending(n) or n] for n in work.orphans]
+    holders: dict[int, Handle] = {}
+    for tensor, storage in zip(work.tensors, made, strict=True):
+        settle_in(tensor, storage, holders)
+    for node, storage in zip(work.orphans, of_orphans, strict=True):
+        values.finish(node, storage)
+    if plan.updates:
+        end_histories(set(plan.updates))
+        for node, home in plan.homes.items():
+            if values.finished(node) is home:  # else the cell moved, and the old memory still holds
+                values.give_away(node, "an in-place update overwrote it")
+
+
+def settle_in(tensor: Handle, storage: Storage, holders: dict[int, Handle]) -> None:
+    """Give a tensor its value, in memory that others of the same run may hold, too."""
+    leaf, tracked = tensor._leaf, tensor._track == TRACKED
+    held = tensor._held
+    node = tensor._node if tracked and not (held.__class__ is PromisedLeaf and held.known is None) else None
+    if node is not None:
+        values.finish(node, storage, tensor)
+    if MODE.step is not None:
+        MODE.step.pop(id(tensor), None)  # what is written cannot be undone
+    other = holders.setdefault(id(storage), tensor)
+    if other is not tensor or values.uses(storage):
+        share(other, tensor, storage=storage)
+    track = TRACKED if tracked else track_of_value(tensor, tensor._track)
+    become(tensor, storage, node, track)
+    if tracked and not leaf:
+        enlist(tensor)
+    else:
+        LIVE.pop(id(tensor), None)
+        FAILED.pop(id(tensor), None)
+
+
+def end_histories(written: set[Node]) -> None:
+    """Cut the history of finished tensors that goes through overwritten leaves: no gradient can follow it any
+    more.
+    """
+    tracked = [
+        t for h in list(LIVE.values()) if (t := h()) is not None and t._storage is not None and not t._leaf
+    ]
+    reached: set[Node] = set()
+    for node in topological([t._node for t in tracked if t._node is not None]):
+        if node in written or any(i in reached for i in node.inputs):
+            reached.add(node)
+    for tensor in tracked:
+        if tensor._node in reached:
+            spend(tensor)
+            LIVE.pop(id(tensor), None)
+
+
+def _fill(value: Node) -> Storage | None:
+    """Return storage for a constant or the broadcast of one: memory to fill, nothing to compile."""
+    if not trivial(value):
+        return None
+    source = value if isinstance(value.op, Const) else value.inputs[0]
+    assert isinstance(source.op, Const)
+    array = source.op.value.array
+    if source is not value:
+        if array.ndim:
+            return None
+        array = np.broadcast_to(array, value.aval.ints)
+    return Storage.copy_of(array, value.aval)

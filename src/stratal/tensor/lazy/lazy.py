@@ -1,0 +1,277 @@
+"""Flushing: compute what is needed now, with what is worth computing in the same run.
+
+`companions` says what one run takes in, `execution` runs it; `alone` is the short way for one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from stratal.base.errors import CaptureError, DonatedBufferError, StratalError
+from stratal.base.interrupts import InterruptsHeld
+from stratal.graph.graph import Graph
+from stratal.graph.interpret import interpret
+from stratal.graph.node import Node
+from stratal.runtime.storage import Storage
+from stratal.tensor.lazy import programs, recognized
+from stratal.tensor.lazy.alone import compute_alone
+from stratal.tensor.lazy.companions import Run, depending, goal_of, is_leaf, readers, still_read, waiting
+from stratal.tensor.lazy.execution import end_histories, execute, restore, settle_in, undo
+from stratal.tensor.lazy.programs import refuse_at_exit
+from stratal.tensor.lazy.recognized import Waiting
+from stratal.tensor.values import values
+from stratal.tensor.values.alive import SEVERAL, adopt, enlist, set_apart
+from stratal.tensor.values.backlog import FOR_GRADIENTS, HERE, Backlog, Origin
+from stratal.tensor.values.handle import TRACKED, Handle
+from stratal.tensor.values.handles import refuse_traced
+from stratal.tensor.values.state import LOCK, MODE, NOW, ModeBlock, tracing
+
+
+def flush(tensors: Iterable[Handle]) -> None:
+    """Give each tensor its value."""
+    refuse_at_exit()
+    with LOCK:
+        wanted = list(tensors)
+        for tensor in wanted if SEVERAL else ():
+            adopt(tensor)
+        if MODE.trace is None:
+            _flush(wanted)
+        else:
+            _flush_apart(wanted)
+
+
+def compute(tensor: Handle) -> None:
+    """Give one tensor its value."""
+    flush([tensor])
+
+
+def value_of(handle: Handle, asked: str) -> Storage:
+    """Return the finished storage of a tensor, computing it now if needed."""
+    if MODE.trace is not None or handle._trace is not None:
+        refuse_traced(handle, asked)
+    if handle._storage is None:
+        compute(handle)
+    assert handle._storage is not None
+    return handle._storage
+
+
+def flush_all() -> None:
+    """Compute every live tensor that has no value yet."""
+    with LOCK:
+        flush(waiting())
+
+
+def _flush_apart(wanted: Sequence[Handle]) -> None:
+    """Flush outside the trace of this thread."""
+    mode = MODE.__dict__  # no `with`: Ctrl-C can prevent the call of its exit
+    try:
+        MODE.trace = None
+        _flush(wanted)
+    finally:
+        NOW.set(mode)
+
+
+def _relieve(newest: Handle, made: Origin) -> None:
+    """Compute all that waits if that is too much; correct the counts in any case.
+
+    Only what the newest tensor needs may fail here: the errors of others are theirs.
+    """
+    with LOCK:
+        found = recognized.waiting([newest], at_once=False)
+        if found is not None:
+            tensors, leaves, ops = found.tensors, found.leaves, found.ops()
+        else:
+            tensors = waiting()
+            order, leaves = programs.walk([goal_of(t) for t in tensors], is_leaf)
+            ops = len(order) - len(leaves)
+        backlog = HERE.backlog
+        held = {id(t._storage) for handle in list(backlog.operands.values()) if (t := handle()) is not None}
+        operands = {id(s): s for leaf in leaves if (s := values.finished(leaf)) is not None}
+        backlog.ops = ops
+        backlog.nbytes = sum(s.type.nbytes for key, s in operands.items() if key not in held)
+        tracked = any(t._track == TRACKED for t in tensors)
+        backlog.most_ops = backlog.piece_ops * (FOR_GRADIENTS if tracked else 1)
+        if not backlog.full:
+            return
+        backlog.begin_piece(made)
+        compiled = programs.COMPILED[0]
+        compute(newest)
+        for tensor in tensors:
+            if tensor._storage is None and tensor._home is None:
+                with suppress(StratalError):
+                    compute(tensor)
+        backlog.note_program(programs.COMPILED[0] != compiled)
+
+
+Backlog.relieve = staticmethod(_relieve)
+
+
+def end_step() -> None:
+    """Write every cell that in-place operators gave a new value, all in one run; an optimizer calls this when
+    its step is complete.
+
+    If that fails, every cell keeps the value it had. Inside a compiled function the writes are part of the
+    program instead.
+    """
+    if MODE.trace is None:
+        with LOCK:
+            _flush([t for t in waiting() if t._home is not None], at_once=True)
+
+
+def undo_step() -> None:
+    """Give the cells that were changed since `MODE.step` was set what they held then, unless they were
+    written.
+    """
+    with InterruptsHeld():
+        restore((MODE.step or {}).values())
+
+
+def settle(nodes: Iterable[Node]) -> None:
+    """Compute what depends on leaves that are about to be overwritten from outside, and end histories through
+    them. Leaves that are still needed, by what cannot be computed, keep their value: use other memory.
+    """
+    gone = {n for n in nodes if values.finished(n) is not None}
+    if gone:
+        _attempt(depending(gone, readers()))
+        end_histories(gone)
+        for node in gone.difference(still_read(readers())):
+            values.give_away(node, "a compiled function overwrote it")
+
+
+def _flush(wanted: Sequence[Node | Handle], at_once: bool = False) -> None:
+    """Compute tensors and pending leaves."""
+    found = recognized.waiting(wanted, at_once)
+    if found is not None and recognized.run(found):
+        return
+    if found is None and len(wanted) == 1 and isinstance(wanted[0], Handle) and compute_alone(wanted[0]):
+        return
+    error = _attempt(wanted, at_once, found)
+    if error is not None:
+        raise error
+
+
+def _attempt(
+    wanted: Sequence[Node | Handle], at_once: bool = False, found: Waiting | None = None
+) -> Exception | None:
+    """Compute tensors and pending leaves, or return the error of the program that could not be run.
+
+    Values that must be finished first get a run before: they are made of fewer leaves, so this ends. With
+    `at_once` these runs write no cell: the last run writes all. Where the first run is all there is to do,
+    its plan is remembered for all that is `found` waiting.
+    """
+    goals: list[list[Node | Handle]] = [list(wanted)]
+    while goals:
+        goal = [g for g in goals[-1] if _unfinished(g)]
+        if not goal:
+            goals.pop()
+            continue
+        work = Run(goal, alone=at_once and len(goals) > 1)
+        first = work.blockers()
+        lost = [n for n in first if values.pending(n) is None]
+        if first and not lost:
+            found = None
+            goals.append(list(first) if at_once else _before(first))
+            continue
+        error = no_value(lost[0]) if lost else _run(work, goal, at_once)
+        if error is not None:
+            for goal in goals:
+                _give_up([g for g in goal if isinstance(g, Handle)])
+            return error
+        if found is not None:
+            recognized.remember(found, work)
+        found = None
+    return None
+
+
+def _unfinished(goal: Node | Handle) -> bool:
+    if isinstance(goal, Handle):
+        return goal._storage is None
+    return values.finished(goal) is None
+
+
+def no_value(node: Node) -> StratalError:
+    """Return the error for a leaf that has no value."""
+    why = values.gone(node) or "it belongs to another graph, or Python's collector has freed it"
+    if why.startswith("trace "):
+        return CaptureError(
+            f"capture: a value made while {why[6:]} was being captured is used outside it",
+            got=str(node.type),
+            hint="return it from the compiled function",
+        )  # fmt: skip
+    return DonatedBufferError(
+        "flush: a value this computation needs has been overwritten", got=f"{node.type}: {why}",
+        hint="call backward() before the step, or keep a copy with clone()",
+    )  # fmt: skip
+
+
+def _before(first: Sequence[Node]) -> list[Node | Handle]:
+    """Return what to compute before what needs some leaves: their tensors, and other leaves of derivatives
+    that were never computed, such as fresh parameters: one run makes all.
+    """
+    holders = {t._node: t for t in readers() if t._leaf}
+    found: list[Node | Handle] = [holders.get(n, n) for n in first]
+    for holder in found:
+        if isinstance(holder, Handle):
+            adopt(holder)
+    known = set(first)
+    for tensor in waiting():
+        node = tensor._node
+        if tensor._leaf and tensor._home is None and node not in known:
+            _, leaves = programs.walk([goal_of(tensor)], is_leaf)
+            if all(values.finished(n) is not None for n in leaves):
+                found.append(tensor)
+    return found
+
+
+def _run(work: Run, goal: Sequence[Node | Handle], at_once: bool) -> Exception | None:
+    """Compute a goal and its companions; should one of these be at fault, the goal alone.
+
+    Not so for a step, `at_once`: a loss that cannot be computed, whose label is out of range for instance,
+    came before it, and would have ended the program there.
+    """
+    work.grow()
+    error = execute(work)
+    asked = set(map(id, goal))
+    companions = [t for t in work.tensors if id(t) not in asked]
+    if error is None or not companions or any(n.op.effects for n in work.needed()):
+        return error
+    work.plan = None
+    for tensor in companions:
+        set_apart(tensor)
+    return error if at_once else execute(Run(goal, alone=True))
+
+
+def _give_up(tensors: Iterable[Handle]) -> None:
+    """Undo what cannot be computed, and let no later run compute it unless somebody asks for it."""
+    undo(tensors)
+    for tensor in tensors:
+        if tensor._storage is None:
+            set_apart(tensor)
+
+
+# -- eager ---------------------------------------------------------------------------------------------------
+def run_eagerly(tensor: Handle) -> None:
+    """Compute one tensor now with the reference interpreter."""
+    with LOCK, tracing(None):
+        node = goal_of(tensor)
+        _flush(Run([tensor], alone=True).blockers())
+        order, leaves = programs.walk([node], is_leaf)
+        graph = programs.Work(leaves, [node], [], order).graph("eager")
+        inputs = [values.finished(n).array for n in leaves]  # type: ignore[union-attr]
+        try:
+            (array,), _ = interpret(Graph(graph.inputs, graph.outputs), inputs)
+        except BaseException:
+            _give_up([tensor])
+            raise
+        storage = Storage.copy_of(array, node.aval)
+        settle_in(tensor, storage, {})
+        if tensor._track == TRACKED:
+            enlist(tensor)
+
+
+def eager() -> ModeBlock:
+    """Run each op at once on the reference interpreter: for debuggers, and for finding the op that made the
+    first NaN.
+    """
+    return ModeBlock("eager", run_eagerly)

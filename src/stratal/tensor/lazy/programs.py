@@ -1,0 +1,186 @@
+"""From nodes to programs: number the nodes a set of values needs, and find or compile the program for that
+structure.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from stratal.base import settings
+from stratal.base.errors import CallOrderError
+from stratal.base.interrupts import ExceptionsHeld
+from stratal.base.session import SESSION
+from stratal.base.weak import WeakTable
+from stratal.compiler import compile_graph
+from stratal.graph.graph import Graph, substitute
+from stratal.graph.node import Input, Node, graph_input, topological
+from stratal.runtime.storage import Storage
+from stratal.tensor.values import values
+
+Key = tuple[Any, ...]
+Program = Any  # what compile_graph returns
+_CAPACITY = 256
+_SHAPING = (settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective)
+
+_PROGRAMS = SESSION.cache(OrderedDict[tuple[Key, object], Program]())  # of lazy work, those used last
+_MOVED = SESSION.cache(OrderedDict[tuple[Key, object], None]())  # work but for where its slices begin
+_LIVING = SESSION.cache(WeakTable[Program]())  # by digest and settings, while in use
+_RECENT = SESSION.cache(deque[Program](maxlen=32))  # compiled last: kept although nobody may hold them
+COMPILED = [0]  # how many programs this process has compiled
+WATCHERS: list[Watcher] = []  # of those who watch programs run, the last one runs them
+
+
+class Work(NamedTuple):
+    """One run: leaves in, outputs out, and the leaves that are overwritten with new values."""
+
+    leaves: list[Node]
+    outputs: list[Node]
+    updates: list[tuple[Node, Node]]
+    order: list[Node]  # every node of the run, leaves included
+
+    def key(self, moving: Container[Node] = ()) -> Key:
+        """Return the structure, equal for equal work on other leaves; of `moving` nodes only types count."""
+        number: dict[Node, int] = {}
+        rows: list[Any] = []
+        for node in self.leaves:
+            number[node] = len(number)
+            rows.append(node.type)
+        for node in self.order:
+            if node not in number:
+                number[node] = len(number)
+                op = node.op.bare() if node.op.name == "watched" else node.op  # type: ignore[attr-defined]
+                shown = (op.name, node.type) if node in moving else op
+                rows.append((shown, *[number[i] for i in node.inputs]))
+        rows.append(tuple([number[o] for o in self.outputs]))
+        rows.append(tuple([(number[s], number[v]) for s, v in self.updates]))
+        return tuple(rows)
+
+    def graph(self, name: str, labels: Sequence[str] = (), frozen: Container[Node] = ()) -> Graph:
+        """Return a graph of its own: no node of it keeps a leaf's storage alive.
+
+        `frozen` are leaves that seldom change from run to run.
+        """
+        fresh: dict[Node, Node] = {}
+        for k, node in enumerate(self.leaves):
+            own = node.op if isinstance(node.op, Input) else None
+            label = (labels[k] if k < len(labels) else own.label if own else "") or f"x{k}"
+            same = own is not None and (own.label, own.frozen) == (label, node in frozen)
+            if same and values.finished(node) is None:  # a placeholder may stay what it is
+                fresh[node] = node
+            else:
+                fresh[node] = graph_input(label, node.aval, node.where, frozen=node in frozen)
+        roots = [*self.outputs, *(v for _, v in self.updates)]
+        made = substitute(roots, fresh)
+        states = [fresh[s] for s, _ in self.updates]
+        split = len(self.outputs)
+        updates = zip(states, made[split:], strict=True)
+        return Graph([fresh[n] for n in self.leaves], made[:split], updates, name)
+
+
+def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[Node], list[Node]]:
+    """Return every node the roots need, inputs before users, and those of them that are leaves.
+
+    The order depends on the roots and their structure alone, so that equal work gets an equal key.
+    """
+    leaves: list[Node] = []
+
+    def stop(node: Node) -> bool:
+        found = is_leaf(node)
+        if found:
+            leaves.append(node)
+        return found
+
+    return topological(roots, stop), leaves
+
+
+def is_known(work: Work) -> bool:
+    """Return whether there is a program for some work."""
+    return (work.key(), choices()) in _PROGRAMS
+
+
+def came_before(work: Work, moving: Container[Node]) -> bool:
+    """Return whether work was asked about that differs in `moving` nodes alone, and remember this."""
+    key = (work.key(moving), choices())
+    known = key in _MOVED
+    _MOVED[key] = None
+    _MOVED.move_to_end(key)
+    if len(_MOVED) > _CAPACITY:
+        _MOVED.popitem(last=False)
+    return known
+
+
+def program_for(work: Work, name: str) -> Program:
+    """Return the program for some work, compiled at most once per structure."""
+    key = (work.key(), choices())
+    found = _PROGRAMS.get(key)
+    if found is not None:
+        _PROGRAMS.move_to_end(key)
+        return found
+    program = compiled(work.graph(name))
+    _PROGRAMS[key] = program  # rows hold types, ops and numbers, never nodes
+    if len(_PROGRAMS) > _CAPACITY:
+        _PROGRAMS.popitem(last=False)
+    return program
+
+
+def refuse_at_exit() -> None:
+    """Raise the error for work while Python ends: it imports nothing any more, and forgets what it knew."""
+    if sys.is_finalizing():
+        raise CallOrderError(
+            "flush: Python is shutting down, and computes no value any more",
+            hint="ask for it earlier: at the end of the program, or in a function given to atexit.register",
+        )
+
+
+def compiled(graph: Graph) -> Program:
+    """Return the program of a graph, compiled at most once per digest and settings that shape code."""
+    refuse_at_exit()
+    key = f"{graph.digest} {choices()}"
+    found = _LIVING.get(key)
+    if found is None:
+        started_ns = time.perf_counter_ns()
+        with ExceptionsHeld():
+            found = _LIVING.add(key, compile_graph(graph))
+        _RECENT.append(found)
+        COMPILED[0] += 1
+        for watcher in WATCHERS:
+            watcher.compiled(found, started_ns)
+    return found
+
+
+def choices() -> tuple[object, ...]:
+    """Return the settings that shape code: programs made under others are others."""
+    return tuple([setting.value for setting in _SHAPING])
+
+
+def remembered() -> list[Program]:
+    """Return the programs this process has compiled and still holds."""
+    return _LIVING.values()
+
+
+def run(program: Program, inputs: list[Storage]) -> list[Storage]:
+    """Run a program once."""
+    made: list[Storage] = WATCHERS[-1].run(program, inputs) if WATCHERS else program.run(inputs)
+    return made
+
+
+class Watcher(Protocol):
+    """Somebody who sees what is compiled, and runs programs in their own way."""
+
+    def compiled(self, program: Program, started_ns: int) -> None: ...
+    def run(self, program: Program, inputs: list[Storage]) -> list[Storage]: ...
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Let a watcher run every program of this process, in place of those that watch already."""
+    WATCHERS.append(watcher)
+    try:
+        yield
+    finally:
+        WATCHERS.remove(watcher)

@@ -1,0 +1,1 @@
+"""What a tensor holds: handles, nodes and their values, traces, modes, views."""

@@ -1,0 +1,134 @@
+"""Memories: what an origin and its views have in common, and how each of these shows it.
+
+memory := origin and its views; a view is a chain of ops from the origin
+group  := views through which gradients flow to each other; `detach` begins another one, and so does a view of
+          what takes gradients under `no_grad`
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Final
+
+from stratal.base.dims import known_equal
+from stratal.base.types import TensorType
+from stratal.graph.op import Op
+from stratal.tensor.values.view_ops import RETYPING, Layout, layout_after, row_major
+
+_FEW: Final = 8
+_EVERYWHERE: Final = (0, 1 << 62)
+
+
+class Memory:
+    """What an origin and its views have in common; `guarded` where a compiled function writes it."""
+
+    __slots__ = ("_room", "guarded", "members", "type")
+
+    def __init__(self, type_: TensorType) -> None:
+        self.type: Final = type_
+        self.members: list[weakref.ref[Any]] = []
+        self.guarded = False
+        self._room = _FEW
+
+    def add(self, handle: Any) -> None:
+        members = self.members
+        if len(members) >= self._room:
+            members = self.members = [m for m in members if m() is not None]
+            self._room = max(2 * len(members), _FEW)
+        members.append(weakref.ref(handle))
+
+    def alive(self) -> list[Any]:
+        """Return the living handles that show this memory, the origin first."""
+        found = [t for made in self.members if (t := made()) is not None]
+        return [t for t in found if t._view is not None and t._view.memory is self]
+
+
+class View:
+    """How a handle shows a memory: the ops that take it of the origin, and its group."""
+
+    __slots__ = ("_layout", "_span", "group", "memory", "ops", "parent", "type")
+
+    def __init__(
+        self, memory: Memory | None, parent: View | None, ops: tuple[Op, ...], type_: TensorType,
+        group: object = None, layout: Layout | None = None,
+    ) -> None:  # fmt: skip
+        """Of a parent, or of a memory itself; without a group of its own it is in that of the parent."""
+        self.parent, self.type = parent, type_
+        if parent is None:
+            self.memory: Memory = memory or Memory(type_)
+            self.ops, self.group = ops, group or self.memory
+        else:
+            self.memory = parent.memory
+            self.ops, self.group = parent.ops + ops, group or parent.group
+        self._layout = layout
+        self._span: tuple[int, int] | None = None
+
+    @property
+    def own_ops(self) -> tuple[Op, ...]:
+        """The ops that take it of its parent."""
+        return self.ops if self.parent is None else self.ops[len(self.parent.ops) :]
+
+    @property
+    def layout(self) -> Layout:
+        """Where it lies in memory."""
+        found = self._layout
+        if found is None:
+            taken = None if self.parent is None else layout_of(self.parent, self.own_ops)
+            found = self._layout = taken or row_major(self.type.shape)
+        return found
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie one after another."""
+        if self._layout is None and not self.ops:
+            return True
+        return self.layout.is_contiguous(self.type.shape)
+
+    @property
+    def is_stretched(self) -> bool:
+        """Whether several elements stand for one of the memory."""
+        if all(op.name != "broadcast" for op in self.ops):
+            return False
+        pairs = zip(self.type.shape, self.layout.strides, strict=True)
+        return any(known_equal(s, 0) and not known_equal(n, 1) for n, s in pairs)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its ops alone say where it lies: they do not for a diagonal of a transpose."""
+        view: View = self
+        while view.parent is not None:
+            if layout_of(view.parent, view.own_ops) != view.layout:
+                return False
+            view = view.parent
+        return True
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last element of memory it may touch: all of them where that is not known."""
+        if self._span is None:
+            known = all(op.name not in RETYPING for op in self.ops)
+            self._span = (self.layout.span(self.type.shape) if known else None) or _EVERYWHERE
+        return self._span
+
+    def covers(self, other: View) -> bool:
+        """Return whether the other is this one, or a view of it."""
+        return other.ops[: len(self.ops)] == self.ops
+
+
+def layout_of(view: View, ops: Sequence[Op]) -> Layout | None:
+    """Return the layout of what some ops take of a view; None where one of them needs a copy."""
+    layout: Layout | None = view.layout
+    type_: Any = view.type
+    for op in ops:
+        if layout is None:
+            return None
+        layout = layout_after(op, type_.shape, layout)
+        type_ = op.infer(type_)
+    return layout
+
+
+def layouts_of(handles: Sequence[Any]) -> list[Any]:
+    """Return how tensors lie in memory; None for contiguous ones, and for what is no tensor."""
+    views = [getattr(t, "_view", None) for t in handles]
+    return [None if v is None or v.is_contiguous else v.layout.strides for v in views]

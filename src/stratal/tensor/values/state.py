@@ -1,0 +1,134 @@
+"""What mode this task or thread builds ops in: gradients on or off, eager or lazy, in what precision, and
+the trace being captured.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from stratal.base.dtypes import DType
+from stratal.runtime.pool import LOCK as LOCK  # one flush, capture or run at a time
+from stratal.tensor.values.handle import Handle
+from stratal.tensor.values.trace import Trace
+
+# Never changed, only replaced. `MODE.__dict__` before a `try` and `NOW.set` of it in its `finally` keep what
+# was in force: that is one call of the interpreter's own kind, which no signal handler comes before.
+NOW: Final[ContextVar[dict[str, Any]]] = ContextVar("stratal_mode")
+
+
+def _field(name: str) -> property:
+    def put(mode: _Mode, value: object) -> None:
+        now = NOW.get(mode)
+        if now[name] is not value:
+            NOW.set({**now, name: value})
+
+    return property(lambda mode: NOW.get(mode)[name], put)
+
+
+class _Mode(dict[str, Any]):
+    """What is in force in this task or thread; as a dict, what is where nothing was changed.
+
+    A task inherits what was in force where it began, and what it changes is its own.
+    """
+
+    if TYPE_CHECKING:
+        trace: Trace | None
+        grad: bool
+        eager: Callable[[Handle], None] | None  # how to compute a tensor as soon as it is made
+        autocast: DType | None  # of products in mixed precision
+        step: dict[int, Any] | None  # cells the step under way changed, with what they held before, by id
+    else:
+        __slots__ = ()
+        __dict__ = property(NOW.get)  # for who reads several: it costs less than one attribute
+        trace, grad, eager, autocast, step = map(_field, ("trace", "grad", "eager", "autocast", "step"))
+
+
+MODE = _Mode(trace=None, grad=True, eager=None, autocast=None, step=None)
+EPOCH = [object()]  # another one whenever a Python value may change that compiled functions have frozen
+
+
+def note_mutation() -> None:
+    """Tell compiled functions that a Python value they froze may have changed."""
+    EPOCH[0] = object()
+
+
+class ModeBlock(ContextDecorator):
+    """Puts one field of the mode to a value, until a `with` block or a function it decorates ends.
+
+    A signal handler that raises in the middle of that leaves the mode of outside in force.
+    """
+
+    def __init__(self, field: str, value: Any) -> None:
+        self._field, self._value = field, value
+        self._stack: list[Any] = []
+
+    def __enter__(self) -> Any:
+        self._stack.append(getattr(MODE, self._field))
+        try:
+            setattr(MODE, self._field, self._value)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            setattr(MODE, self._field, self._stack[-1])
+        finally:
+            setattr(MODE, self._field, self._stack.pop())
+
+    def _recreate_cm(self) -> ModeBlock:
+        made = copy.copy(self)  # of a decorated function there may be several calls at once
+        made._stack = []
+        return made
+
+
+class no_grad(ModeBlock):
+    """Do not record what follows for gradients. Also a decorator."""
+
+    def __init__(self) -> None:
+        super().__init__("grad", False)
+
+    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+        made = super().__new__(cls)
+        if function is None:
+            return made
+        ModeBlock.__init__(made, "grad", False)  # used as @no_grad without parentheses
+        return made(function)
+
+
+class enable_grad(ModeBlock):
+    """Record what follows for gradients, inside `no_grad`. Also a decorator."""
+
+    def __init__(self) -> None:
+        super().__init__("grad", True)
+
+
+class set_grad_enabled(ModeBlock):
+    """Switch gradients on or off by a flag, at once and until the end of a `with` block."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__("grad", bool(mode))
+        self._outer = MODE.grad
+        MODE.grad = bool(mode)
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        MODE.grad = self._outer
+
+
+inference_mode = no_grad
+
+
+def is_grad_enabled() -> bool:
+    """Return whether ops are recorded for gradients in this task or thread."""
+    return MODE.grad
+
+
+def tracing(trace: Trace | None) -> ModeBlock:
+    """Build ops into `trace`; with None, outside any."""
+    return ModeBlock("trace", trace)

@@ -1,0 +1,53 @@
+"""Views: tensors that show one memory, and where they begin. A write through any of them gives all others
+their new values (`handles`, `rewrites`).
+
+Every tensor holds a value of its own, so that who reads one need not know of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratal.graph.op import Op
+from stratal.tensor.values.handle import AnyHandle, Handle, attach, begin
+from stratal.tensor.values.memory import View
+from stratal.tensor.values.promises import Relation
+from stratal.tensor.values.state import MODE
+from stratal.tensor.values.view_ops import Layout
+
+
+def join(
+    made: AnyHandle, base: Handle, ops: tuple[Op, ...] = (), detached: bool = False,
+    layout: Layout | None = None,
+) -> AnyHandle:  # fmt: skip
+    """Let a new tensor show the memory of another one, by some ops; return it."""
+    group = object() if detached or (base._track and not MODE.grad) else None
+    return attach(made, View(None, base._view or begin(base), ops, made.type, group, layout))
+
+
+def shares_memory(a: Handle, b: Handle) -> bool:
+    """Return whether two tensors show one memory."""
+    return a is b or (a._view is not None and b._view is not None and a._view.memory is b._view.memory)
+
+
+# -- views that a recorded call gives ------------------------------------------------------------------------
+def relation_of(made: Handle, operands: Sequence[Handle]) -> Relation | None:
+    """Return of which operand a result is a view."""
+    view = made._view
+    numbers = {id(t._view): k for k, t in reversed(list(enumerate(operands))) if t._view is not None}
+    base = view
+    while base is not None and id(base) not in numbers:
+        base = base.parent
+    if view is None or (base is None and view.is_contiguous):
+        return None
+    if base is None:
+        return Relation(-1, (), False, view.layout)
+    return Relation(numbers[id(base)], view.ops[len(base.ops) :], view.group is not base.group, None)
+
+
+def relate(made: Handle, relation: Relation, operands: Sequence[Handle]) -> None:
+    """Let a result of a recorded call be the view that it was when the call was recorded."""
+    if relation.operand >= 0:
+        join(made, operands[relation.operand], relation.ops, relation.detached)
+    else:
+        attach(made, View(None, None, (), made.type, layout=relation.layout))
