@@ -928,3 +928,46 @@ def test_lists_made_of_numbers_that_vary_are_no_reason_to_capture() -> None:
     for box.k in (1.5, 2.5, 3.5, 1.5, 2.5, 1.5, 4.5):
         assert f(st.ones(1)).item() == 3 * box.k
     assert f.captures <= 2
+
+
+# -- counters ------------------------------------------------------------------------------------------------
+TABLES: dict[str, Callable[[], Any]] = {
+    "dict": lambda: {"a": 1.0},  # the collector does not track it until it holds what a capture puts there
+    "ChainMap": lambda: collections.ChainMap({}, {"a": 1.0}),
+    "UserDict": lambda: collections.UserDict(a=1.0),
+    "OrderedDict": lambda: collections.OrderedDict(a=1.0),
+    "defaultdict": lambda: collections.defaultdict(float, a=1.0),
+}
+
+
+def _each_key(table: Any) -> None:
+    for key in table:
+        table[key] += 1
+
+
+def _each_item(table: Any) -> None:
+    for key, value in list(table.items()):
+        table[key] = value + 1
+
+
+COUNTS: dict[str, Callable[[Any], Any]] = {
+    "item": lambda t: operator.setitem(t, "a", t["a"] + 1), "get": lambda t: operator.setitem(t, "a", t.get("a") + 1),
+    "update": lambda t: t.update(a=t["a"] + 1), "update with a table": lambda t: t.update({"a": t["a"] + 1}),
+    "each key": _each_key, "each item": _each_item,
+}  # fmt: skip
+
+
+@each_way
+@pytest.mark.parametrize("as_argument", [False, True], ids=["from outside", "argument"])
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("table", TABLES)
+def test_counters_count_each_call(table: str, count: str, as_argument: bool, way: str) -> None:
+    counts, box = TABLES[table](), Box()
+    box.counts = counts
+    if as_argument:
+        f = WAYS[way](lambda x, box: (COUNTS[count](box.counts), x * 1.0)[1])
+    else:
+        f = WAYS[way](lambda x, box: (COUNTS[count](counts), x * 1.0)[1])
+    for call in range(5):
+        f(st.arange(3.0), box)
+        assert dict(counts) == {"a": call + 2.0}

@@ -204,7 +204,6 @@ class Recording:
         with ExceptionsHeld(), collector_paused(), tracing(self.trace):
             leaves = [self._argument(k, x) for k, x in enumerate(self.leaves)]
             args, kwargs = self._passed(leaves)
-            gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
             accesses = self.trace.accesses = Accesses(self.trace, self.containers, self.arrays)
             accesses.texts = self.trace.texts
             for k, x in enumerate(self.leaves):
@@ -213,7 +212,8 @@ class Recording:
             accesses.use(getattr(self.function, "__self__", None))
             accesses.use(self.function)
             try:
-                self._vary(varying)
+                self._vary(varying)  # first: containers of plain numbers are tracked only from then on
+                gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
                 result, said = self._observed(accesses, args, kwargs)
                 self.trace.restore()
                 templates = Templates(accesses, self._output, self.arguments)
