@@ -150,9 +150,7 @@ def _execute(text: str, way: str) -> Run:
 
     lib: Any = st
     if way == "torch":
-        import torch
-
-        lib = torch
+        lib = _torch()
     linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
     module = types.ModuleType(NAME)
     module.__file__ = FILE
@@ -175,6 +173,16 @@ def _execute(text: str, way: str) -> Run:
             run.error = error
             run.unreadable = _unreadable(error, module)
     return run
+
+
+def _torch() -> Any:
+    """Return PyTorch; NAdam's and ASGD's rates, which it rounds to float32 in float64 programs, too, rounded less."""
+    import torch
+    from torch.optim import asgd, nadam
+
+    for module in (asgd, nadam):
+        module._get_scalar_dtype = lambda *_, **__: torch.float64  # type: ignore[attr-defined]
+    return torch
 
 
 def _unchanged(function: Any) -> Any:
