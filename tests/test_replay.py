@@ -44,6 +44,7 @@ def test_a_value_kept_between_two_steps_stays_what_it_was() -> None:
         np.testing.assert_array_equal(np.asarray(state), np.full(64, STEPS + 2))
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_view_kept_between_two_steps_shows_what_they_write() -> None:
     for keep in (lambda s: s.detach(), lambda s: s[:], lambda s: s.reshape(8, 8)):
         state, step = counter()

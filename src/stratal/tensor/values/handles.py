@@ -194,7 +194,8 @@ def rebind_all(changes: Sequence[tuple[Handle, Node | Promise, int]]) -> None:
     for tensor, _, _ in changes:
         if tensor._view is not None:
             _check(tensor, tensor._view)
-            _hear(tensor._view.memory.alive())
+            if MODE.trace is None:  # each replay hears by itself
+                _hear(tensor._view.memory.alive())
     for tensor, held, track in changes:
         new.add(tensor, *_with_history(tensor, held, track))
     spread([tensor for tensor, _, _ in changes], new)
