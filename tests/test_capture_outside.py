@@ -951,7 +951,8 @@ def _each_item(table: Any) -> None:
 
 
 COUNTS: dict[str, Callable[[Any], Any]] = {
-    "item": lambda t: operator.setitem(t, "a", t["a"] + 1), "get": lambda t: operator.setitem(t, "a", t.get("a") + 1),
+    "item": lambda t: operator.setitem(t, "a", t["a"] + 1),
+    "get": lambda t: operator.setitem(t, "a", t.get("a") + 1),
     "update": lambda t: t.update(a=t["a"] + 1), "update with a table": lambda t: t.update({"a": t["a"] + 1}),
     "each key": _each_key, "each item": _each_item,
 }  # fmt: skip

@@ -19,7 +19,7 @@ from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import Array
 from stratal.graph.text import parse_graph
 from stratal.ops.control.cond import Cond
-from stratal.ops.control.host_call import register_host_function
+from stratal.ops.control.host_call import first_alike, register_host_function
 from stratal.ops.control.scan import Scan
 from stratal.ops.control.while_ import While
 from stratal.optimize.control import merge_twins, trim_control
@@ -380,6 +380,26 @@ def test_equal_functions_share_a_name_and_different_ones_do_not() -> None:
     g.__qualname__ = f.__qualname__
     assert register_host_function(f) == register_host_function(f)
     assert register_host_function(f) != register_host_function(g)
+
+
+def test_functions_that_nobody_can_tell_apart_are_one_host_function() -> None:
+    def made(k: int, *, default: Any = None) -> Any:
+        return lambda v, d=default: v + k
+
+    class Holder:
+        def method(self, v: Any) -> Any:
+            return v
+
+    holder, other, shared = Holder(), Holder(), [1]
+    one = made(1)
+    turns = [(lambda v: v + shared[0]) for _ in range(2)]
+    assert first_alike(turns[0]) is first_alike(turns[1])
+    assert first_alike(holder.method) is first_alike(holder.method)
+    assert first_alike(holder.method) is not first_alike(other.method)
+    assert first_alike(one) is not first_alike(made(1)), "each has a variable of its own"
+    assert first_alike(made(1, default=shared)) is not first_alike(made(1, default=[1]))
+    one.mark = 1
+    assert first_alike(one) is one
 
 
 def test_a_host_function_that_breaks_its_promise_is_named() -> None:

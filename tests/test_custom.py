@@ -18,6 +18,7 @@ from stratal.base.errors import (
     ShapeError,
     StratalError,
 )
+from stratal.ops.control.host_call import HOST_FUNCTIONS
 from stratal.optimize.simplify import simplify
 
 X = np.linspace(-1, 2, 6).reshape(2, 3)
@@ -188,6 +189,7 @@ def test_a_checkpoint_takes_gradients_to_parameters_containers_and_no_arguments(
 
 
 # -- loops and branches --------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("error")  # the branches' lambdas are made anew by each capture
 def test_switch_takes_the_nearest_branch_and_runs_one() -> None:
     seen: list[int] = []
 
@@ -205,6 +207,14 @@ def test_switch_takes_the_nearest_branch_and_runs_one() -> None:
             assert st.switch(i, branches, st.tensor(2.0)).item() == 2.0 * taken
         assert compiled(st.tensor(index), st.tensor(2.0)).item() == 2.0 * taken
     assert seen == [t for taken in (0, 0, 2, 4, 4) for t in (taken,) * 3]
+
+
+def test_a_lambda_called_on_the_host_in_a_loop_compiles_once() -> None:
+    x, before = st.tensor([1.0, 2.0]), len(HOST_FUNCTIONS)
+    for _ in range(5):
+        x = st.host_call(lambda v: v + 1, x, x, pure=True)
+    assert x.tolist() == [6.0, 7.0]
+    assert len(HOST_FUNCTIONS) == before + 1
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 13])

@@ -35,7 +35,7 @@ def _never(threads: int) -> machine.MachinePeaks:
 
 
 def test_every_ceiling_is_measured(peaks: machine.MachinePeaks) -> None:
-    """How large they are is said by `stratal profile`: a machine that does other work shows less, in any order."""
+    """How large they are depends on what else the machine does."""
     assert set(peaks.flops) >= {float32, float64, bfloat16}
     rates = (*peaks.flops.values(), peaks.read_gbs, peaks.copy_gbs, peaks.l1_gbs, peaks.l2_gbs, peaks.l3_gbs)
     assert all(np.isfinite(rate) and rate > 0 for rate in rates)

@@ -176,7 +176,7 @@ def _execute(text: str, way: str) -> Run:
 
 
 def _torch() -> Any:
-    """Return PyTorch; NAdam's and ASGD's rates, which it rounds to float32 in float64 programs, too, rounded less."""
+    """Return PyTorch, which keeps rates of NAdam and ASGD in float32 whatever the parameters are, with float64."""
     import torch
     from torch.optim import asgd, nadam
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,24 @@ def register_host_function(function: Callable[..., Any], name: str = "") -> str:
         count += 1
         name = f"{wanted}#{count}"
     return name
+
+
+_FIRST: dict[Any, Callable[..., Any]] = {}
+
+
+def first_alike(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the first function met that nobody can tell from this one: each turn of a loop makes a lambda
+    anew, each look at a method another object.
+    """
+    if isinstance(function, types.MethodType):
+        key: Any = function.__func__, id(function.__self__)
+    elif isinstance(function, types.FunctionType) and not vars(function):
+        held = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        variables = (*(function.__closure__ or ()), function.__globals__, *held)
+        key = function.__code__, tuple(map(id, variables)), tuple(function.__kwdefaults__ or ())
+    else:
+        return function
+    return _FIRST.setdefault(key, function)  # which keeps alive what is named by its address
 
 
 @record

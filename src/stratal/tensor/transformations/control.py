@@ -17,7 +17,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node, graph_input, items, make
-from stratal.ops.control.host_call import register_host_function
+from stratal.ops.control.host_call import first_alike, register_host_function
 from stratal.tensor.arguments import check_axis, check_function
 from stratal.tensor.build import OPS, as_tensor, nodes_and_track, where_now
 from stratal.tensor.functions.elementwise import cast
@@ -322,8 +322,10 @@ def host_call(
     cotangents of float arguments.
     """
     check_function("host_call", function)
+    function = first_alike(function)
     if vjp is not None:
         check_function("host_call", vjp)
+        vjp = first_alike(vjp)
     given = [as_tensor(x, "host_call") for x in args]
     specs, structure = tree.flatten(result)
     types = tuple(s if isinstance(s, TensorType) else as_tensor(s).type for s in specs)
