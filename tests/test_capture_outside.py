@@ -930,6 +930,100 @@ def test_lists_made_of_numbers_that_vary_are_no_reason_to_capture() -> None:
     assert f.captures <= 2
 
 
+class Unwound:
+    """A context manager whose exit writes everywhere, and functions whose `finally:` does."""
+
+    depth, exits = 0, 0
+
+    def __init__(self) -> None:
+        self.log: list[int] = []
+        self.table: dict[str, Any] = {"inner": {"count": 0}}
+        self.box = types.SimpleNamespace(count=0)
+
+    def write(self) -> None:
+        global UNWOUND
+        UNWOUND += 1
+        self.exits += 1
+        self.log.append(self.exits)
+        self.table["inner"]["count"] += 1
+        self.box.count += 1
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.depth -= 1
+        self.write()
+
+
+UNWOUND = 0
+
+
+def _with(state: Unwound, refused: Callable[[], Any]) -> None:
+    with state:
+        refused()
+
+
+def _finally(state: Unwound, refused: Callable[[], Any]) -> None:
+    try:
+        refused()
+    finally:
+        state.write()
+
+
+def _except(state: Unwound, refused: Callable[[], Any]) -> None:
+    try:
+        refused()
+    except BaseException:
+        state.log = [*state.log, 1]
+        state.write()
+        raise
+
+
+def _caught(state: Unwound, refused: Callable[[], Any]) -> None:
+    try:
+        refused()
+    except Exception:
+        state.exits += 1
+    state.write()
+
+
+def _inner(state: Unwound, refused: Callable[[], Any]) -> None:
+    count = 0
+
+    def inner() -> None:
+        nonlocal count
+        try:
+            refused()
+        finally:
+            count += 1
+            inner.count = count  # type: ignore[attr-defined]
+            state.write()
+
+    inner()
+
+
+@pytest.mark.parametrize("block", [_with, _finally, _except, _caught, _inner])
+def test_what_blocks_write_while_a_refusal_passes_is_taken_back(block: Callable[..., Any]) -> None:
+    iterator, state = iter(range(9)), Unwound()
+
+    def seen() -> Any:
+        return UNWOUND, state.depth, state.exits, state.log, state.table, state.box
+
+    before = copy.deepcopy(seen())
+
+    @st.compile
+    def f(x: Any) -> Any:
+        block(state, lambda: next(iterator))
+        return x * 1
+
+    for turn in range(3):
+        with pytest.raises(CaptureError, match="iterator"):
+            f(st.ones(2))
+        assert seen() == before
+        assert next(iterator) == turn
+
+
 # -- counters ------------------------------------------------------------------------------------------------
 TABLES: dict[str, Callable[[], Any]] = {
     "dict": lambda: {"a": 1.0},  # the collector does not track it until it holds what a capture puts there

@@ -176,7 +176,7 @@ def _execute(text: str, way: str) -> Run:
 
 
 def _torch() -> Any:
-    """Return PyTorch, which keeps rates of NAdam and ASGD in float32 whatever the parameters are, with float64."""
+    """Return PyTorch, with the rates of NAdam and ASGD in float64: it keeps them in float32 otherwise."""
     import torch
     from torch.optim import asgd, nadam
 

@@ -43,6 +43,7 @@ from stratal.tensor.capture.frames import (
 from stratal.tensor.capture.objects import LIBRARIES, fields_of
 from stratal.tensor.capture.places import Item, Slot
 from stratal.tensor.capture.plain import plain
+from stratal.tensor.capture.unwinding import keep
 from stratal.tensor.tensor import Tensor
 
 Handler = Callable[[Accesses, FrameType, Any], Noted | None]
@@ -527,7 +528,15 @@ class Observer:
         except CaptureError as error:
             error.where = _lines(frame) or error.where
             self.refusal = self.refusal or error
+            keep(self.accesses, self._frames(frame))
             raise
+
+    def _frames(self, frame: FrameType | None) -> Iterator[FrameType]:
+        """Yield the frames of users' code, the innermost first."""
+        while frame is not None and frame is not self._root:
+            if not unseen(frame.f_code, frame.f_globals):
+                yield frame
+            frame = frame.f_back
 
     def _afterwards(self, noted: Noted, frame: FrameType, event: str, arg: Any) -> Any:
         if event != "opcode":  # an exception: there is no result
