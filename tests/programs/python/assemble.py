@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from programs.pool import Program
 from programs.python.issues import ISSUES
 from programs.python.kinds import KINDS
+from programs.python.library import library_programs
 from programs.python.piece import CALLS, Piece
 from programs.python.rows import cells, drawn, drawn_pass, renamed
 
@@ -171,6 +172,8 @@ def cell_programs() -> Iterator[tuple[str, Program]]:
         yield group, Program(piece.label, assembled([piece], touch=group == "return"))
     for name, text in ISSUES.items():
         yield "issue", Program(name, headed(text))
+    for name, text in library_programs():
+        yield "library", Program(f"library: {name}", headed(text))
 
 
 def mixed(seed: int, k: int) -> Program:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import decimal
 import gc
 import io
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -187,6 +188,15 @@ class Accesses:
             got=type(value).__name__,
             hint="take it outside and pass it as an argument; or st.frozen(next, it), taken once",
         )
+
+    def not_lock(self, value: Any) -> None:
+        """Refuse to take a lock from before the run: it would not be held while a replay runs."""
+        if isinstance(value, _LOCKS) and id(value) not in self._created:
+            raise CaptureError(
+                "capture: a compiled function cannot take a lock: replays would not hold it",
+                got=self.name(value),
+                hint="take it around the call: with lock: step(..)",
+            )
 
     def weakly(self, reference: weakref.ref[Any]) -> None:
         """Note that the run asks a weak reference for its object: guards must not keep that alive."""
@@ -602,6 +612,7 @@ class Accesses:
 
 RESHAPING: Final = frozenset({"reshape", "ravel", "flatten"})  # of arrays, alike of tensors
 _MRO: Final = attrgetter("__mro__")
+_LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 _BOUND: Final = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 

@@ -157,6 +157,14 @@ def reads_attributes(seen: Accesses, owner: Any) -> None:
             reads_attribute(seen, owner, name)
 
 
+def _plainly_set(owner: Any) -> bool:
+    """Return whether attributes of an object are places, not what code that is not Python makes of them."""
+    if isinstance(owner, (type, np.ndarray)) or fields_of(owner) is not None:
+        return not isinstance(owner, np.ndarray)
+    method: Any = type(owner).__setattr__
+    return method is object.__setattr__ or not isinstance(method, types.WrapperDescriptorType)
+
+
 def writes_attribute(seen: Accesses, owner: Any, name: str) -> Noted:
     """Note that the run is about to give an object another attribute, or to take it away; return what is to
     be noted when it has done so: it may be what stands there.
@@ -164,6 +172,12 @@ def writes_attribute(seen: Accesses, owner: Any, name: str) -> Noted:
     seen.use(owner)
     if seen.is_created(owner) or isinstance(owner, Tensor):
         return False
+    if not _plainly_set(owner):
+        raise CaptureError(
+            f"capture: a compiled function cannot write attributes of a {type(owner).__name__}",
+            got=f"{seen.name(owner)}.{name} = ..",
+            hint="do it outside; of an array, write what it holds: a[...] = ..",
+        )
     if isinstance(owner, threading.local):
         return seen.writes_place(OfThread(owner, name, f"{seen.name(owner)}.{name}"))
     if isinstance(owner, types.ModuleType):

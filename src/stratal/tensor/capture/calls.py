@@ -9,6 +9,7 @@ import operator
 import types
 import warnings
 import weakref
+import zlib
 from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,7 @@ _PURE_MODULES: Final = frozenset({
     "_decimal", "_functools", "_heapq", "_json", "_operator", "_sre", "_stat", "_statistics", "_string",
     "_struct", "_thread", "_typing", "_warnings", "_weakref", "abc", "array", "binascii", "bisect",
     "builtins", "cmath", "codecs", "collections", "contextlib", "contextvars", "copy", "copyreg",
-    "dataclasses", "datetime", "decimal", "dis", "enum", "fractions", "functools", "gc", "heapq",
+    "dataclasses", "datetime", "decimal", "dis", "enum", "fractions", "functools", "heapq",
     "inspect", "itertools", "json", "keyword", "math", "ml_dtypes", "numbers", "operator", "re", "reprlib",
     "statistics", "string", "struct", "textwrap", "token", "types", "typing", "unicodedata", "warnings",
     "weakref", "zlib",
@@ -43,6 +44,12 @@ _FILES_OF_NUMPY: Final = frozenset({
     "DataSource", "fromfile", "fromregex", "genfromtxt", "load", "loadtxt", "memmap", "open_memmap", "save",
     "savetxt", "savez", "savez_compressed",
 })  # fmt: skip
+_SETTINGS_OF_NUMPY: Final = frozenset({
+    "set_printoptions", "set_string_function", "setbufsize", "seterr", "seterrcall",
+})  # fmt: skip
+_MOVING: Final = (
+    types.CoroutineType, types.AsyncGeneratorType, type(zlib.compressobj()), type(zlib.decompressobj()),
+)  # their methods change what the next one does
 _IMPURE: Final = frozenset({"input", "open", "breakpoint"})
 _PATHS: Final = frozenset({"fspath", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
 _CLOCKS: Final = frozenset({"now", "today", "utcnow"})
@@ -132,7 +139,8 @@ def note_call(
 def _library_call(seen: Accesses, function: types.FunctionType, args: Sequence[Any]) -> None:
     """Note a call of a function of this package's, or of NumPy's: it reads what it is given."""
     module = function.__module__ or ""
-    if module.startswith("numpy.random") or _reads_files(module, function.__name__):
+    setting = module.startswith("numpy") and function.__name__ in _SETTINGS_OF_NUMPY
+    if setting or module.startswith("numpy.random") or _reads_files(module, function.__name__):
         raise _unknown(f"{module}.{function.__name__}")
     for x in args:
         seen.passes(x) if module.startswith("stratal.") else seen.contents(x)
@@ -218,7 +226,7 @@ def _builtin(
 def _method(seen: Accesses, kind: type, name: str, args: Sequence[Any], names: Sequence[str]) -> Noted:
     """Note a call of a method that a class written in C defines."""
     owner = args[0] if args else None
-    if isinstance(owner, np.ndarray) and name in ("tofile", "dump"):
+    if isinstance(owner, np.ndarray) and name in ("tofile", "dump", "resize", "setflags"):
         raise _unknown(f"numpy.ndarray.{name}")
     if isinstance(owner, CONTAINERS):
         return _container_method(seen, kind_of(owner), name, owner, args[1:], names)
@@ -244,8 +252,10 @@ def _method(seen: Accesses, kind: type, name: str, args: Sequence[Any], names: S
             return writes_attribute(seen, args[1], owner.__name__)
         reads_attribute(seen, args[1], owner.__name__)
         return False
-    outside = not seen.is_created(owner)
-    if outside and (name == "locked" or (name in _OF_ERRORS and isinstance(owner, BaseException))):
+    if name != "__exit__":
+        seen.not_lock(owner)
+    moves = isinstance(owner, _MOVING) or (name in _OF_ERRORS and isinstance(owner, BaseException))
+    if moves and not seen.is_created(owner):
         raise _unknown(f"{kind.__qualname__}.{name}")
     seen.used_up(owner)
     if kind is str and name in ("join", "format"):

@@ -256,6 +256,8 @@ def _iterate(seen: Accesses, frame: FrameType, _: Any) -> None:
 
 def _enter_block(seen: Accesses, frame: FrameType, _: Any) -> None:
     seen.use(operand(frame, 1))
+    if frame.f_globals.get("__name__") != "functools":  # cached properties fill in what anybody would
+        seen.not_lock(operand(frame, 1))
 
 
 def _match_class(seen: Accesses, frame: FrameType, count: int) -> None:
