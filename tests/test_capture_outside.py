@@ -1066,3 +1066,133 @@ def test_counters_count_each_call(table: str, count: str, as_argument: bool, way
     for call in range(5):
         f(st.arange(3.0), box)
         assert dict(counts) == {"a": call + 2.0}
+
+
+def test_state_that_a_number_that_varies_is_read_beside_is_each_calls_own() -> None:
+    """The object a metric is given is made after the collector was first asked what is new."""
+    box, metric = Box(), st.metrics.MeanMetric()
+    box.k = 2.0  # type: ignore[attr-defined]
+
+    @st.compile
+    def f(x: Any) -> Any:
+        out = x * box.k  # type: ignore[attr-defined]
+        metric.update(x)
+        return (out,)
+
+    for call in range(5):
+        x = st.arange(3.0) + call
+        (found,) = f(x)
+        assert found.tolist() == [box.k * (call + j) for j in range(3)]  # type: ignore[attr-defined]
+        assert metric.compute() == pytest.approx(1 + call / 2)
+        box.k += 1.0  # type: ignore[attr-defined]
+
+
+class Anything:
+    """Answers to any name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {"k": 2.0}
+
+    def __getattr__(self, name: str) -> Any:
+        return self._known[name]
+
+
+def test_arguments_that_answer_to_any_name_are_no_tensors() -> None:
+    shown = st.ones(3)
+    f = st.compile(lambda x, a, v, p: (p.mul_(a.k), x + v[0])[1])
+    for call in range(3):
+        p = st.ones(3)
+        assert f(st.arange(3.0) + call, Anything(), shown[1:], p).tolist() == [call + 1, call + 2, call + 3]
+        assert p.tolist() == [2, 2, 2]
+
+
+def test_an_argument_of_another_class_is_captured_anew() -> None:
+    class Other(Box):
+        pass
+
+    box = Box()
+    f = st.compile(lambda x, b: x * (2 if type(b) is Box else 3))
+    assert f(st.ones(2), box).tolist() == [2, 2]
+    box.__class__ = Other
+    assert f(st.ones(2), box).tolist() == [3, 3]
+
+
+# -- gradients that begin in a compiled call and end outside -------------------------------------------------
+def _each(net: Any) -> list[Any]:
+    return [p for p in net.parameters() if p.grad is not None]
+
+
+def _halved(net: Any) -> None:
+    for p in _each(net):
+        p.grad.mul_(0.5)
+
+
+def _scaled(net: Any) -> None:
+    for p in _each(net):
+        p.grad = p.grad * 0.5
+
+
+def _made(net: Any) -> None:
+    for p in net.parameters():
+        p.grad = p.detach() * 2
+
+
+def _decayed(net: Any) -> None:
+    with st.no_grad():
+        for p in net.parameters():
+            p.mul_(0.9)
+
+
+INSIDE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "nothing": lambda net, opt, box: None,
+    "zero_grad": lambda net, opt, box: opt.zero_grad(),
+    "zero_grad to zeros": lambda net, opt, box: opt.zero_grad(set_to_none=False),
+    "zero_grad of the net": lambda net, opt, box: net.zero_grad(),
+    "none": lambda net, opt, box: setattr(net[0].weight, "grad", None),
+    "halved in place": lambda net, opt, box: _halved(net),
+    "halved": lambda net, opt, box: _scaled(net),
+    "made": lambda net, opt, box: _made(net),
+    "decayed": lambda net, opt, box: _decayed(net),
+    "clipped": lambda net, opt, box: nn.utils.clip_grad_norm_(_each(net), 1.0),
+    "stepped": lambda net, opt, box: opt.step(),
+    "stepped and zeroed": lambda net, opt, box: (opt.step(), opt.zero_grad()),
+    "stored": lambda net, opt, box: setattr(box, "last", net[0].weight.detach() * 0.1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step_outside", [False, True])
+@pytest.mark.parametrize("factor", [0.0, 0.1], ids=["fixed", "varying"])
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("act", INSIDE)
+def test_losses_that_are_differentiated_outside(
+    act: str, batch_norm: bool, factor: float, step_outside: bool
+) -> None:
+    seen: list[list[Any]] = []
+    for way in (lambda f: f, st.compile):
+        st.manual_seed(0)
+        layers = nn.Linear(3, 4), nn.BatchNorm1d(4) if batch_norm else nn.Tanh(), nn.Linear(4, 1)
+        net, box = nn.Sequential(*layers), Box()
+        opt = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        box.k, box.last = 1.0, st.zeros(1)  # type: ignore[attr-defined]
+
+        def f(x: Any, net: Any = net, opt: Any = opt, box: Any = box) -> Any:
+            INSIDE[act](net, opt, box)
+            out = net(x) * box.k
+            return {"loss": (out**2).mean(), "out": out}
+
+        g, rng = way(f), np.random.default_rng(0)
+        seen.append([])
+        for call in range(4):
+            box.k = 1.0 + factor * call  # type: ignore[attr-defined]
+            made = g(st.tensor(rng.standard_normal((5, 3)).astype(np.float32)))
+            made["loss"].backward()
+            held = [*net.parameters(), *net.buffers(), box.last, *made.values()]  # type: ignore[attr-defined]
+            seen[-1] += [x.detach().numpy().copy() for x in held]
+            seen[-1] += [None if p.grad is None else p.grad.numpy().copy() for p in net.parameters()]
+            if step_outside:
+                opt.step()
+                opt.zero_grad()
+    for a, b in zip(*seen, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -216,6 +216,7 @@ class Recording:
                 gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
                 result, said = self._observed(accesses, args, kwargs)
                 self.trace.restore()
+                accesses.refresh()  # what was new when it was last asked for is not all that the run made
                 templates = Templates(accesses, self._output, self.arguments)
                 template = templates.of(result)
                 accesses.reads_arrays(

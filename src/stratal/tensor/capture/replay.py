@@ -30,6 +30,7 @@ from stratal.tensor.tensor import Tensor, hold, wrap
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import share, shared, supersede, watched
 from stratal.tensor.values.handle import (
+    CONSTANT,
     STOPPED,
     TRACKED,
     WITHOUT_HISTORY,
@@ -234,7 +235,7 @@ class Alias:
         found: list[Any] = []
         shown: dict[int, list[tuple[int, Any]]] = {}
         for k, x in enumerate(arguments):
-            view = getattr(x, "_view", None)
+            view = x._view if isinstance(x, Handle) else None
             if view is None:
                 continue
             alive = view.memory.alive()
@@ -383,7 +384,8 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
             node, track = look(read.tensor(arguments))
             nodes.append(stopped(node) if track == STOPPED else node)
     graph = entry.graph
-    known = dict(zip(graph.inputs, nodes, strict=True))
+    known = dict(zip(graph.inputs, nodes, strict=False))  # the last stand for gradients that are made here
+    owners = [owner.tensor(arguments) for owner, _ in entry.grads]
     written = [read.tensor(arguments) for k in entry.written if not isinstance(read := entry.reads[k], Fixed)]
     values_ = [value for _, value in graph.updates]
     for k, numbers in entry.versions.items():  # leaves: gradients end at every value they have
@@ -395,9 +397,12 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
         known[values_[k]] = look(written[k])[0]
     made = substitute([*graph.outputs, *values_], known)
     outputs, states = made[: len(graph.outputs)], made[len(graph.outputs) :]
-    for k, (tensor, node, track) in enumerate(zip(written, states, entry.tracks, strict=True)):
+    for k, (tensor, node, track) in enumerate(zip(written, states, entry.tracks, strict=False)):
         if k not in entry.versions:
             give(tensor, node, track)
+    for owner, node in zip(owners, states[len(written) :], strict=True):
+        give_gradient(owner, wrap(node, CONSTANT))
+    _link_gradients(entry, arguments)
     spread(written)
     for handle, index in entry.survivors:
         survivor = handle()

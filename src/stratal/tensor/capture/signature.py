@@ -163,6 +163,8 @@ def changed_part(old: Any, new: Any) -> str:
     if was != now:
         return f"changed from {was} to {now}"
     changes = ("now takes a gradient", "no longer takes a gradient"), ("carries another history",) * 2
+    if not isinstance(old[0], TensorType) or not isinstance(new[0], TensorType):
+        return f"is another {now}"
     for k, (gained, lost) in enumerate(changes, start=1):
         if old[k] != new[k]:
             return gained if new[k] else lost

@@ -130,5 +130,5 @@ def layout_of(view: View, ops: Sequence[Op]) -> Layout | None:
 
 def layouts_of(handles: Sequence[Any]) -> list[Any]:
     """Return how tensors lie in memory; None for contiguous ones, and for what is no tensor."""
-    views = [getattr(t, "_view", None) for t in handles]
+    views = [t._view if hasattr(type(t), "_view") else None for t in handles]  # objects answer to anything
     return [None if v is None or v.is_contiguous else v.layout.strides for v in views]
