@@ -12,6 +12,7 @@ import argparse
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # as a script; under pytest conftest.py does this
@@ -56,6 +57,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cells", action="store_true", help="run every cell of the tables, no mixtures")
     parser.add_argument("--expected", action="store_true", help="note which programs of the suite fail today")
+    parser.add_argument("--unaudited", action="store_true", help="guards alone notice what changes")
     add_options(parser, programs=5000)
     options = parser.parse_args(arguments)
     if options.expected:
@@ -63,6 +65,8 @@ def main(arguments: list[str]) -> int:
         return 0
     drawn = list(cell_programs()) if options.cells else list(programs(options.programs, options.seed))
     drawn = [(group, p) for group, p in drawn if options.match in f"{group}: {p.name}"]
+    if options.unaudited:
+        drawn = [(group, replace(p, ways=("eager", "unaudited"))) for group, p in drawn]
     if options.only is not None:
         return repeat(drawn[options.only][1])
     return run(drawn, options, Findings())

@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import contextvars
+import functools
 import importlib
 import io
 import linecache
@@ -36,6 +37,8 @@ from programs.observe import NAME, STATE, difference, facts, look
 
 FILE = f"/fuzzed/{NAME}.py"
 WAYS = ("eager", "lazy", "compiled")
+COMPILED = ("compiled", "unaudited")
+ORDER = ("torch", "lazy", "compiled", "unaudited")  # in which ways are compared with the first
 
 
 @dataclass
@@ -76,7 +79,7 @@ def judge(text: str, ways: tuple[str, ...] = WAYS, say: Callable[[str], None] = 
         return _raised("torch", runs["torch"], "invalid")
     if runs[oracle].error is not None:
         return _raised(oracle, runs[oracle], "raises" if "torch" in runs else "invalid")
-    for way in sorted(others, key=lambda w: ("torch", "lazy", "compiled").index(w)):
+    for way in sorted(others, key=ORDER.index):
         found = _compared(way, oracle, runs)
         if found is not None:
             return found
@@ -96,7 +99,7 @@ def _compared(way: str, first: str, runs: dict[str, Run]) -> Verdict | None:
     if run.error is not None:
         if run.unreadable:
             return Verdict("raises", way, "left unreadable", f"{_text(run.error)}; then {run.unreadable}")
-        refused = way == "compiled" and refusal(run.error)
+        refused = way in COMPILED and refusal(run.error)
         return _raised(way, run, "refused" if refused else "raises")
     if len(oracle.seen) != len(run.seen):
         return Verdict("wrong", way, "calls", f"{len(oracle.seen)} calls, but {len(run.seen)}")
@@ -155,7 +158,7 @@ def _execute(text: str, way: str) -> Run:
     module = types.ModuleType(NAME)
     module.__file__ = FILE
     sys.modules[NAME] = module
-    compiled = st.compile if way == "compiled" else _unchanged
+    compiled = functools.partial(st.compile, audit=way != "unaudited") if way in COMPILED else _unchanged
     vars(module).update(lib=lib, compiled=compiled, look=look, facts=facts)
     for seed in (random.seed, np.random.seed, lib.manual_seed):
         seed(0)
