@@ -17,7 +17,7 @@ from programs.shrink import shrunk
 ORDER = ("right", "refused", "wrong", "raises", "crash", "hang", "invalid")
 _SCRIPT = """# {name}
 # {way}: {verdict}: {detail}
-# `python FILE` runs it compiled, `python FILE eager` (lazy, torch, unaudited) in that way: the output must not differ.
+# `python FILE` runs it compiled, `python FILE WAY` eager, lazy, torch, unaudited: the output must not differ.
 import sys
 WAY = sys.argv[1] if len(sys.argv) > 1 else "compiled"
 import stratal
