@@ -1196,3 +1196,44 @@ def test_losses_that_are_differentiated_outside(
         assert (a is None) == (b is None)
         if a is not None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+# -- what is asked of tensors without computing with them ----------------------------------------------------
+def test_whether_tensors_take_gradients_is_guarded_where_nothing_is_computed_of_them() -> None:
+    single, net, box = st.ones(1).requires_grad_(), nn.Linear(2, 2), Box()
+    box.held = st.ones(1)  # type: ignore[attr-defined]
+
+    def asked() -> list[bool]:
+        held = box.held.requires_grad  # type: ignore[attr-defined]
+        return [single.requires_grad, any(p.requires_grad for p in net.parameters()), held, net.bias.is_leaf]
+
+    f = st.compile(lambda x: (x * sum(2.0**k for k, yes in enumerate(asked()) if yes)).sum())
+    changes = [
+        lambda: single.requires_grad_(False), lambda: net.requires_grad_(False),
+        lambda: box.held.requires_grad_(), lambda: net.weight.requires_grad_(True),  # type: ignore[attr-defined]
+    ]  # fmt: skip
+    for change in [*changes, *changes]:
+        change()
+        for _ in range(2):
+            assert f(st.ones(1)).item() == sum(2.0**k for k, yes in enumerate(asked()) if yes)
+
+
+def test_tensors_in_an_array_of_objects_are_written_there_by_each_call() -> None:
+    items = np.empty(2, object)
+    items[0] = st.zeros(2)
+    f = st.compile(lambda x: items.__setitem__(0, items[0] + x))
+    for call in range(4):
+        f(st.ones(2))
+        assert items[0].tolist() == [call + 1] * 2
+        assert items[1] is None
+
+
+def test_a_cache_that_was_cleared_and_filled_again_is_noticed() -> None:
+    value = [0.5]
+    cached = functools.lru_cache(lambda: value[0])
+    f = st.compile(lambda x: x + cached())
+    for call in range(9):
+        value[0] = (0.5, 1.5, 0.5, 2.5)[call % 4]
+        if call % 3 == 1:
+            cached.cache_clear()
+        assert f(st.zeros(1)).item() == cached()

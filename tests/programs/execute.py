@@ -194,6 +194,8 @@ def _unchanged(function: Any) -> Any:
 
 def _unreadable(error: BaseException, module: types.ModuleType) -> str:
     """Return which variable outside of the failed call cannot be read after an error."""
+    from stratal.base.errors import StratalError
+
     frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if f.f_code.co_filename == FILE]
     values = [*vars(module).items(), *(item for f in frames[:1] for item in f.f_locals.items())]
     for name, value in values:
@@ -201,7 +203,7 @@ def _unreadable(error: BaseException, module: types.ModuleType) -> str:
             continue
         try:
             look(value)
-        except Exception as found:
+        except StratalError as found:  # objects of the program may refuse to be looked at themselves
             return f"{name}: {_text(found)}"
     return ""
 

@@ -204,7 +204,9 @@ def _alias(run: Run, entry: Entry) -> Alias:
     own = {id(x) for x in run.leaves if isinstance(x, Tensor)}
     known = {id(x) for x in handles} | entry.guards.names.keys()
     entered = [c.tensor for c in run.trace.cells.values() if id(c.tensor) not in own or id(c.tensor) in known]
-    entry.guards.add_tensors([t for t in entered if not t._trace])
+    held = [g.expected for g in entry.guards.announced if isinstance(g.expected, Tensor)]
+    seen = [*handles, *held, *entered]
+    entry.guards.add_tensors({id(t): t for t in seen if not t._trace}.values())
     for x in handles:
         set_guarded(x)
     alias = Alias({id(x): x for x in [*handles, *entered]})

@@ -390,9 +390,11 @@ def _parts_of_partial(function: functools.partial[Any]) -> tuple[Any, ...]:
 def _cached(seen: Accesses, function: Any) -> Callable[[], None]:
     """Note a call of what `functools.lru_cache` made: what it holds then is guarded, by how much that is."""
     name = getattr(function, "__name__", "a function")
-    written = seen.num_writes()
+    written, known = seen.num_writes(), _misses(function)
 
     def note() -> None:
+        if _misses(function) != known:  # from now on, the cache has what was just computed
+            seen.trace.recapture = True
         if seen.num_writes() != written:
             raise CaptureError(
                 "capture: a cached function, which writes something only when it fills its cache, is called",
@@ -404,9 +406,16 @@ def _cached(seen: Accesses, function: Any) -> Callable[[], None]:
     return note
 
 
-def _misses(function: Any) -> tuple[int, int]:
+_HITS: Final[weakref.WeakKeyDictionary[Any, list[int]]] = weakref.WeakKeyDictionary()
+
+
+def _misses(function: Any) -> tuple[int, int, int]:
+    """Return what tells that a cache holds something else: also how often it was seen to be cleared."""
     info = function.cache_info()
-    return info.misses, info.currsize
+    seen = _HITS.setdefault(function, [info.hits, 0])
+    seen[1] += info.hits < seen[0]
+    seen[0] = info.hits
+    return info.misses, info.currsize, seen[1]
 
 
 def _getter(seen: Accesses, getter: Any, args: Sequence[Any], unseen: Unseen) -> Noted:
