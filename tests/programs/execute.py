@@ -203,8 +203,10 @@ def _unreadable(error: BaseException, module: types.ModuleType) -> str:
             continue
         try:
             look(value)
-        except StratalError as found:  # objects of the program may refuse to be looked at themselves
+        except StratalError as found:
             return f"{name}: {_text(found)}"
+        except Exception:  # of the object's own: it refuses to be looked at
+            continue
     return ""
 
 

@@ -189,7 +189,7 @@ def mixed(seed: int, k: int) -> Program:
     graded = any("backward()" in "".join([*p.setup, *p.body]) for p in pieces)
     if graded:  # not where gradients are off
         pieces = [p for p in pieces if p.label != "ask grad mode"]
-    graded |= any("x.mul_(-1)" in line for p in pieces for line in p.results)  # where x takes gradients: refused
+    graded |= any("x.mul_(-1)" in line or "x.add_(1)" in line for p in pieces for line in p.results)  # where x takes gradients: refused
     unfit = ("grad", "sizes", "modes") if sized else ("grad", "modes") if graded else ()
     shell = rng.choice([s for s in SHELLS if s not in unfit])
     return Program(f"{shell}: " + " + ".join(p.label for p in pieces), assembled(pieces, shell))
