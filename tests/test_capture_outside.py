@@ -1237,3 +1237,27 @@ def test_a_cache_that_was_cleared_and_filled_again_is_noticed() -> None:
         if call % 3 == 1:
             cached.cache_clear()
         assert f(st.zeros(1)).item() == cached()
+
+
+def test_metrics_are_given_what_tensors_hold_when_they_are_called() -> None:
+    first, second, held = st.metrics.MeanMetric(), st.metrics.MeanMetric(), st.zeros(3)
+
+    def f(x: Any, y: Any) -> Any:
+        first.update(x)
+        second.update(y * 2)
+        x.add_(1)
+        first.update(x)
+        held.copy_(x)
+        second.update(held)
+        held.mul_(0)
+        return x
+
+    compiled, seen = st.compile(f), []
+    for g in (f, compiled):
+        first.reset(), second.reset()
+        seen.append([])
+        for call in range(4):
+            g(st.arange(3.0) + call, st.ones(3) * call)
+            seen[-1] += [first.compute(), second.compute()]
+    np.testing.assert_allclose(*seen)
+    assert compiled.captures == 1

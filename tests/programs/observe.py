@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-TOLERANCE = {"float64": 1e-7, "complex128": 1e-7, "float32": 2e-4, "complex64": 2e-4, "float16": 2e-2}
+TOLERANCE = {"float64": 3e-7, "complex128": 3e-7, "float32": 2e-4, "complex64": 2e-4, "float16": 2e-2}
 TOLERANCE["bfloat16"] = 5e-2
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), numbers.Number, range, slice)
 _DEEPEST = 12

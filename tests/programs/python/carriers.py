@@ -120,7 +120,7 @@ ATTRIBUTES = (
     _fixed("class attribute of a base", "class Base{n}: pass\nBase{n}.k = {value}\nclass Box{n}(Base{n}): pass\nbox{n} = Box{n}()", "box{n}.k", "Base{n}.k = {value}"),
     _fixed("class attribute by type()", _OF_CLASS + "\nbox{n} = Box{n}()", "type(box{n}).k", "Box{n}.k = {value}"),
     _fixed("attribute that hides a class attribute", _OF_CLASS + "\nbox{n} = Box{n}()", "box{n}.k", "box{n}.k = {value}"),
-    _fixed("attribute of a metaclass", "class Meta{n}(type): pass\nMeta{n}.k = {value}\nclass Box{n}(metaclass=Meta{n}): pass", "Box{n}.k", "Meta{n}.k = {value}"),
+    _fixed("attribute of a metaclass", "class Meta{n}(type): pass\nMeta{n}.k = staticmethod({value})\nclass Box{n}(metaclass=Meta{n}): pass", "Box{n}.k", "Meta{n}.k = staticmethod({value})"),
     _fixed("method put in its place", "class Box{n}: pass\nbox{n} = Box{n}()\nbox{n}.get = lambda v={value}: v", "box{n}.get()", "box{n}.get = lambda v={value}: v"),
     _fixed("method of a class put in its place", "class Box{n}: pass\nBox{n}.get = lambda self, v={value}: v\nbox{n} = Box{n}()", "box{n}.get()",
            "Box{n}.get = lambda self, v={value}: v"),

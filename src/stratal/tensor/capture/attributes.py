@@ -57,7 +57,7 @@ def reads_attribute(seen: Accesses, owner: Any, name: str) -> None:
             f"capture: {name} of a frame is where a program stands, which a replay does not",
             hint="pass it as an argument",
         )
-    if id(owner) in seen.deferred:
+    if id(owner) in seen.deferred and not hasattr(_found(type(owner), name), "is_carried"):
         raise CaptureError(
             f"capture: {name!r} is read after a call whose effect is known only when the program has run",
             got=type(owner).__name__,

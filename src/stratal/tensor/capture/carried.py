@@ -28,6 +28,7 @@ def carried(method: F) -> F:
         trace = MODE.trace
         return method(self, *args, **kwargs) if trace is None else trace.carry(self, method, args, kwargs)
 
+    call.is_carried = True  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
@@ -44,6 +45,7 @@ class Carried(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     before: bool  # whether the program reads what it changes
+    nodes: list[Any]  # what tensors among the arguments held then
 
     def __call__(self) -> None:
         self.method(self.owner, *self.args, **self.kwargs)

@@ -93,7 +93,8 @@ class CaptureTrace(Trace):
         changed = {id(x) for part in state.parts for x in (part, fields_of(part))}
         read = {id(place.holder) for place, _ in accesses.reads.values()} | accesses.scalars
         before = known and state.cells.isdisjoint(self.cells) and changed.isdisjoint(read)
-        self.carried.append(Carried(method, owner, args, kwargs, before))
+        nodes = [self.look(x)[0] if isinstance(x, Tensor) else None for x in tree.leaves((args, kwargs))]
+        self.carried.append(Carried(method, owner, args, kwargs, before, nodes))
         if not before:
             self.stale |= state.cells
         accesses.carried_state += [*state.fields, *state.lists]
@@ -335,11 +336,18 @@ class Recording:
         return same, paths, accesses.containers.keys() - self.containers.keys()
 
     def _carried(self, templates: Templates) -> list[CallMethod]:
-        return [
-            CallMethod(c.method, c.owner, templates.of(c.args), templates.of(c.kwargs))
-            for c in self.trace.carried
-            if not c.before
-        ]
+        """Return the calls that come after the program, with tensors as they were when they were made."""
+        calls = []
+        for call in self.trace.carried:
+            if not call.before:
+                leaves, structure = tree.flatten((call.args, call.kwargs))
+                given = tree.unflatten(structure, map(self._then, leaves, call.nodes))
+                calls.append((call.method, call.owner, *given))
+        templates.accesses.refresh()  # the run made these containers
+        return [CallMethod(m, o, templates.of(args), templates.of(kwargs)) for m, o, args, kwargs in calls]
+
+    def _then(self, x: Any, node: Node | None) -> Any:
+        return x if node is None or self.trace.look(x)[0] is node else wrap(node, CONSTANT)
 
     def _vary(self, varying: dict[str, Place | None]) -> None:
         """Put inputs of the program where floats stand that vary."""

@@ -51,7 +51,7 @@ class Templates:
         output: Callable[[Tensor, Templates], Output | Leaf | Gradient | None],
         arguments: dict[int, Path],
     ) -> None:
-        self._accesses, self._output, self.arguments = accesses, output, arguments
+        self.accesses, self._output, self.arguments = accesses, output, arguments
         self._made: dict[int, Template] = {}
         self.standing: list[Standing] = []
         self.early: list[Argument] = []  # what stands in arguments, before effects write there
@@ -72,13 +72,13 @@ class Templates:
             raise undecided(value, "capture: a size is returned or stored")
         if isinstance(value, Tensor):
             return self._output(value, self) or self._standing(value)
-        if isinstance(value, str) and self._accesses.is_text_of_values(value):
+        if isinstance(value, str) and self.accesses.is_text_of_values(value):
             return self._text(value)
-        if (plain(value) and not self._accesses.is_text_of_values(value)) or isinstance(value, _IMMUTABLE):
+        if (plain(value) and not self.accesses.is_text_of_values(value)) or isinstance(value, _IMMUTABLE):
             return Value(value)
         if isinstance(value, np.ndarray):
             return self._array(value)
-        if not self._accesses.is_made(value):
+        if not self.accesses.is_made(value):
             return Value(value)
         if type(value) in (bytearray, array):
             return Copied(value[:])
@@ -89,7 +89,7 @@ class Templates:
         return self.standing[-1]
 
     def _text(self, value: str) -> Text:
-        known = self._accesses.texts
+        known = self.accesses.texts
         parts: list[Any] = re.split(f"({'|'.join(map(re.escape, known))})", value)
         for k, x in enumerate(parts):
             if x in known:
@@ -98,7 +98,7 @@ class Templates:
 
     def _array(self, array: np.ndarray[Any, Any]) -> Template:
         base: Any = array
-        while base is not None and not self._accesses.is_before(base):
+        while base is not None and not self.accesses.is_before(base):
             base = getattr(base, "base", None)
         if base is array:
             return Value(array)
@@ -118,7 +118,7 @@ class Templates:
         found = _opened(value)
         if found is None:
             raise _refused(type(value))
-        self._accesses.refresh()  # parts may have been made just now
+        self.accesses.refresh()  # parts may have been made just now
         made = self._made[id(value)] = Made(type(value), found.build, [], found.put, [], {})
         made.parts.extend(map(self.of, found.parts))
         made.contents.extend(map(self.of, found.contents))
@@ -131,7 +131,7 @@ class Templates:
             return isinstance(value, Tensor) and value._trace is None and id(value) not in self.arguments
         if id(value) in seen or plain(value) or isinstance(value, _DESCRIPTORS):
             return True
-        if id(value) in self.arguments or not self._accesses.is_made(value):
+        if id(value) in self.arguments or not self.accesses.is_made(value):
             return id(value) not in self.arguments
         seen.add(id(value))
         parts: list[Any]
