@@ -179,13 +179,27 @@ def _execute(text: str, way: str) -> Run:
 
 
 def _torch() -> Any:
-    """Return PyTorch, with the rates of NAdam and ASGD in float64: it keeps them in float32 otherwise."""
+    """Return PyTorch, with the rates of NAdam and ASGD in float64: it rounds them to its default dtype."""
     import torch
-    from torch.optim import asgd, nadam
 
-    for module in (asgd, nadam):
-        module._get_scalar_dtype = lambda *_, **__: torch.float64  # type: ignore[attr-defined]
+    for kind in (torch.optim.ASGD, torch.optim.NAdam):
+        if not hasattr(kind.step, "rounding"):
+            kind.step = _in_float64(torch, kind.step)  # type: ignore[method-assign]
     return torch
+
+
+def _in_float64(torch: Any, step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            return step(*args, **kwargs)
+        finally:
+            torch.set_default_dtype(before)
+
+    stepped.rounding = torch.float64  # type: ignore[attr-defined]
+    return stepped
 
 
 def _unchanged(function: Any) -> Any:

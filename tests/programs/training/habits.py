@@ -288,7 +288,7 @@ def _checkpoint(d: Draft, rng: random.Random) -> None:
 
 @habit("network made anew")
 def _anew(d: Draft, rng: random.Random) -> None:
-    if d.parameters != "net.parameters()":
+    if d.parameters != "net.parameters()" or "saved = {}" in d.lines["setup"]:
         return
     d.rebound += ["net", "opt"]
     d.add("behind", "if k == 4:", "    made = copy.deepcopy(net)", f"    opt = optim.SGD(made.parameters(), lr={rng.choice([0.01, 0.05])}, momentum=0.5)", "    net = made")

@@ -180,7 +180,7 @@ LAYERS: dict[str, Row] = {
         "Identity",
     )},
     "GELU, tanh": _any("nn.GELU(approximate='tanh')"),
-    "ReLU in place": _any("nn.ReLU(inplace=True)"),
+    "ReLU in place": _any("nn.Sequential(nn.Softsign(), nn.ReLU(inplace=True))"),
     "Threshold": _any("nn.Threshold(0.1, 0.2)"),
     "Softmax": _any("nn.Softmax(dim=-1)"),
     "LogSoftmax": _any("nn.LogSoftmax(dim=-1)"),
