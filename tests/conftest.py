@@ -135,15 +135,10 @@ def _signal_handlers() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def little_to_collect(request: pytest.FixtureRequest) -> Iterator[None]:
+def little_to_collect() -> None:
     """Let captures, which collect now and then, not look at all that other tests have left."""
-    capturing = request.module.__name__.startswith(("test_capture", "test_fuzz"))
-    if capturing:
-        gc.collect()
-        gc.freeze()
-    yield
-    if capturing:
-        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
