@@ -67,7 +67,7 @@ class Trace(Scope):
         self.differentiated = False
         self.closed = False
         self.recapture = False  # the next call finds what this one made, and needs a capture of its own
-        self.versions: dict[int, list[Node]] = {}  # what leaves stood for before they were changed
+        self.versions: dict[int, tuple[weakref.ref[Handle], list[Node]]] = {}  # of leaves
         self.tokens: list[
             Node
         ] = []  # values that stand for effects, which must happen though nobody reads them
@@ -209,11 +209,12 @@ class Trace(Scope):
 
     def _supersede(self, leaf: Handle) -> None:
         """Remember what a leaf, about to be changed, stands for: its gradient is the leaf's."""
-        self.versions.setdefault(id(leaf), []).append(self.look(leaf)[0])
+        self.versions[id(leaf)] = weakref.ref(leaf), [*self.earlier(leaf), self.look(leaf)[0]]
 
     def earlier(self, tensor: Handle) -> list[Node]:
         """Return the nodes a leaf stood for inside before it was changed in place."""
-        return self.versions.get(id(tensor), [])
+        known = self.versions.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else []  # else: its address
 
     def is_leaf(self, tensor: Handle) -> bool:
         """Return whether a tensor takes gradients itself inside."""
