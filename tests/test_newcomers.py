@@ -8,7 +8,7 @@ import pytest
 import stratal as st
 from stratal import nn, optim
 from stratal.base.elsewhere import _BY_NAME
-from stratal.base.errors import StratalError
+from stratal.base.errors import AttributeValueError, StratalError
 from stratal.inspect.surface.draws import Draws
 from stratal.inspect.surface.entries import entries
 from stratal.inspect.surface.layers import call_of, made_and_called
@@ -127,3 +127,19 @@ def test_a_file_is_loaded_to_the_cpu_only(where, tmp_path):
     st.save({"a": 1}, tmp_path / "a.stratal")
     with pytest.raises(StratalError, match="device"):
         st.load(tmp_path / "a.stratal", map_location=where)
+
+
+@pytest.mark.parametrize("change", ["append", "assign", "replace"])
+def test_a_group_the_optimizer_did_not_make_is_refused_by_name(change: str) -> None:
+    net = nn.Linear(2, 2)
+    opt = optim.SGD(net.parameters(), lr=0.1)
+    plain = {"params": [*nn.Linear(2, 2).parameters()], "lr": 0.1}
+    if change == "append":
+        opt.param_groups.append(plain)
+    elif change == "assign":
+        opt.param_groups = [plain]
+    else:
+        opt.param_groups[0] = plain
+    net(st.ones(1, 2)).sum().backward()
+    with pytest.raises(AttributeValueError, match="did not make"):
+        opt.step()

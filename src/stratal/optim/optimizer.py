@@ -257,6 +257,12 @@ class Optimizer(Hooked):
         try:
             MODE.grad, MODE.step = False, {}
             for group in self.param_groups:
+                if type(group) is not ParamGroup:
+                    raise AttributeValueError(
+                        f"{type(self).__name__}: param_groups holds a group that the optimizer did not make",
+                        got=f"a {type(group).__name__} of {', '.join(map(str, group))}",
+                        hint="opt.add_param_group({'params': .., 'lr': ..}) fills in what it does not name",
+                    )
                 moving, counted = self._ready(group)
                 cells = self._cells(group, moving, counted)
                 like = self._like(group, moving, counted)
