@@ -152,6 +152,22 @@ def test_a_step_with_hooks_compiles_once() -> None:
     assert len(norms) == 12 and min(norms) > 0
 
 
+def test_gradients_that_a_hook_saw_do_not_outlive_the_step() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    net[2].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
+
+    @st.compile
+    def step(x: Any) -> Any:
+        net.zero_grad()
+        loss = (net(x) ** 2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        step(st.ones(4, 3))
+    assert step.captures == 1
+
+
 def test_second_derivatives_pass_hooks() -> None:
     net = nn.Tanh()
     net.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))

@@ -146,3 +146,18 @@ def test_a_wrong_call_is_refused(call, says):
     with pytest.raises(st.StratalError, match=says) as info:
         call(st.tensor(draw(5, 4, 3)))
     assert "test_nn_sequences.py" in str(info.value)
+
+
+def test_sequences_of_lengths_in_a_list_are_packed_in_a_compiled_function():
+    lengths, layer = [3, 5], nn.LSTM(4, 5, batch_first=True)
+
+    def run(x):
+        packed = ours.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return ours.pad_packed_sequence(layer(packed)[0], batch_first=True)[0]
+
+    f = st.compile(run)
+    for swapped in (False, True):
+        x = st.randn(2, 6, 4)
+        np.testing.assert_allclose(f(x).numpy(), run(x).numpy(), rtol=1e-5, atol=1e-6)
+        lengths.reverse()
+        assert f.captures == 1 + swapped

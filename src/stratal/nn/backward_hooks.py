@@ -71,8 +71,9 @@ class WatchedCall:
     def _at_results(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook in self.before:
             gradients = self._replaced(gradients, hook.function(self.module, gradients))
-        self.seen = gradients
-        if not self.takes_gradients:
+        if self.takes_gradients:
+            self.seen = gradients
+        else:
             for hook in self.after:
                 found = hook.function(self.module, (None,) * self.num_inputs, gradients)
                 if found is not None and any(x is not None for x in _as_tuple(found)):
@@ -83,8 +84,9 @@ class WatchedCall:
         return gradients
 
     def _at_inputs(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        seen, self.seen = self.seen, ()  # the graph holds this call longer than anybody needs them
         for hook in self.after:
-            gradients = self._replaced(gradients, hook.function(self.module, gradients, self.seen))
+            gradients = self._replaced(gradients, hook.function(self.module, gradients, seen))
         return gradients
 
     def _replaced(self, gradients: tuple[Any, ...], found: Any) -> tuple[Any, ...]:

@@ -73,7 +73,7 @@ def pack_padded_sequence(
         raise AttributeValueError(
             f"pack_padded_sequence: takes {batch} lengths between 1 and {steps}", got=str(sizes.tolist())
         )
-    order: Tensor | None = None
+    order = undone = None
     if enforce_sorted:
         if np.any(np.diff(sizes) > 0):
             raise AttributeValueError(
@@ -82,12 +82,12 @@ def pack_padded_sequence(
             )  # fmt: skip
     else:
         ranks = np.argsort(-sizes, kind="stable")
-        order, sizes = tensor(ranks), sizes[ranks]
+        order, undone, sizes = tensor(ranks), tensor(np.argsort(ranks)), sizes[ranks]
         x = take(x, order, axis=1)
     counts = [int((sizes > step).sum()) for step in range(int(sizes.max(initial=0)))]
     places = np.concatenate([step * batch + np.arange(n) for step, n in enumerate(counts)] or [np.arange(0)])
     data = take(x.reshape((steps * batch, *x.shape[2:])), tensor(places), axis=0)
-    return PackedSequence(data, tuple(counts), order, invert_permutation(order))
+    return PackedSequence(data, tuple(counts), order, undone)
 
 
 def padded_sorted(packed: PackedSequence, padding_value: float = 0.0) -> tuple[Tensor, Tensor]:
