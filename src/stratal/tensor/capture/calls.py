@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import CaptureError
+from stratal.base.weak import Note, note
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.attributes import reads_attribute, reads_attributes, writes_attribute
 from stratal.tensor.capture.containers import CONTAINERS, VIEWS, Noted, kind_of, parts_of
@@ -406,16 +407,18 @@ def _cached(seen: Accesses, function: Any) -> Callable[[], None]:
     return note
 
 
-_HITS: Final[weakref.WeakKeyDictionary[Any, list[int]]] = weakref.WeakKeyDictionary()
+_HITS: Final[dict[int, Note[Any]]] = {}  # of caches that were looked at: the hits then, and how often they fell
 
 
 def _misses(function: Any) -> tuple[int, int, int]:
     """Return what tells that a cache holds something else: also how often it was seen to be cleared."""
     info = function.cache_info()
-    seen = _HITS.setdefault(function, [info.hits, 0])
-    seen[1] += info.hits < seen[0]
-    seen[0] = info.hits
-    return info.misses, info.currsize, seen[1]
+    if (noted := _HITS.get(id(function))) is None:
+        note(_HITS, function, [info.hits, 0])
+        noted = _HITS[id(function)]
+    noted.fact[1] += info.hits < noted.fact[0]
+    noted.fact[0] = info.hits
+    return info.misses, info.currsize, noted.fact[1]
 
 
 def _getter(seen: Accesses, getter: Any, args: Sequence[Any], unseen: Unseen) -> Noted:
