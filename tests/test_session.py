@@ -18,6 +18,7 @@ FACTS = {  # module-level tables that are no caches: facts of living values and 
     "_STORAGE", "_PENDING", "_GONE",  # living nodes
     "WATCHERS", "COMPILED", "SEVERAL",  # who watches and makes, and counts
     "_DEFAULT",  # the generator: what a seed began goes on
+    "_HITS",  # of living caches of Python's
     "_MADE", "_TOKEN_CALLS",  # functions and records by name: each is one thing for good
 }  # fmt: skip
 

@@ -124,3 +124,43 @@ def test_what_was_compiled_near_the_end_of_the_stack_is_as_good_as_elsewhere(tmp
             assert step(x).item() == room
             assert "fallbacks" not in step.plan.to_json()
     assert failed > 2
+
+
+ACTS = {
+    "computed": lambda w, x: w.tolist() and None,
+    "written": lambda w, x: w.add_(1),
+    "written by index": lambda w, x: w.__setitem__(slice(None), w + 1),
+    "written through a view": lambda w, x: w.view(-1).add_(1),
+    "a compiled call": lambda w, x: st.compile(lambda: w.add_(1))(),
+    "an audited call": lambda w, x: x.step(),
+}  # fmt: skip
+
+
+class Audited:
+    """A compiled function, replayed before, each call of which is audited from now on."""
+
+    def __init__(self, w: st.Tensor) -> None:
+        self.step = st.compile(lambda: w.add_(1))
+        for _ in range(2):
+            self.step()
+
+
+@pytest.mark.parametrize("second", ACTS)
+@pytest.mark.parametrize("first", ACTS)
+def test_at_the_end_of_the_stack_what_waits_stays_waiting(first: str, second: str) -> None:
+    sizes = iter(range(2, 200))  # each compiles anew, which takes more room
+    stopped = 0
+    for room in range(62, 4, -1):
+        w = st.zeros(next(sizes))
+        audited = Audited(w)
+        with settings.verify(True):
+            w.add_(1)  # waits
+            count = 3
+            for name, frames in ((first, room), (second, room - 5)):
+                before = w.shape
+                happened = with_room(frames, lambda name=name, w=w, a=audited: ACTS[name](w, a))
+                count += happened and name != "computed"
+                stopped += not happened
+                assert w.shape == before
+        assert w.tolist() == [count] * len(w)
+    assert stopped > 4

@@ -407,7 +407,7 @@ def _cached(seen: Accesses, function: Any) -> Callable[[], None]:
     return note
 
 
-_HITS: Final[dict[int, Note[Any]]] = {}  # of caches that were looked at: the hits then, and how often they fell
+_HITS: Final[dict[int, Note[Any]]] = {}  # of caches: hits when looked at, and how often they fell
 
 
 def _misses(function: Any) -> tuple[int, int, int]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.errors import StratalError
-from stratal.base.interrupts import ExceptionsHeld, InterruptsHeld
+from stratal.base.interrupts import ExceptionsHeld, Undivided, descend
 from stratal.base.source import merge
 from stratal.graph.node import Const, Node, topological
 from stratal.runtime.storage import Storage
@@ -25,6 +25,9 @@ from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle, become, spen
 from stratal.tensor.values.handles import track_of_value
 from stratal.tensor.values.promises import PromisedLeaf
 from stratal.tensor.values.state import MODE
+
+
+_ROOM: Final = 200  # frames: what compiling takes
 
 
 @dataclass(slots=True)
@@ -45,7 +48,7 @@ def execute(work: Run) -> Exception | None:
     """Compute the tensors of a run and hand them their values, or return the error of its program.
 
     A program that fails has written nothing (`memory/alias.py`). What a signal handler raises meanwhile is
-    raised here, and never taken for an error of the program.
+    raised here, and never taken for an error of the program; nor is the end of the caller's stack.
     """
     plan = work.plan = _planned(work)
     inputs: list[Storage] = []
@@ -54,16 +57,23 @@ def execute(work: Run) -> Exception | None:
             if plan.outputs or plan.updates:
                 inputs = _prepared(work, plan)
         except Exception as error:
-            return error
-    with InterruptsHeld():  # between the writing of cells and their handles knowing of it
+            return _blamed(error)
+    with Undivided():  # between the writing of cells and their handles knowing of it
         try:
             if plan.program is not None:
                 made = run_program(plan.program, inputs, lambda: _roots(plan))
                 plan.results.update(zip(plan.outputs, made, strict=True))
         except Exception as error:
-            return error
+            return _blamed(error)
         _distribute(work, plan)
     return None
+
+
+def _blamed(error: Exception) -> Exception:
+    """Return an error of a program; where the stack had no room for compiling it, RecursionError is raised."""
+    if isinstance(error, RecursionError):
+        descend(_ROOM)
+    return error
 
 
 def _planned(work: Run) -> Plan:
