@@ -6,6 +6,7 @@ from optimizer_programs import SCHEDULES
 
 import stratal as st
 from stratal import nn, optim
+from stratal.base.errors import CaptureError
 
 STEPS = 8
 MORE = {
@@ -89,3 +90,59 @@ def test_a_plateau_schedule_inside_a_compiled_function_sees_every_metric():
         return optimizer.param_groups[0]["lr"], schedule.num_bad_epochs
 
     assert train(True) == train(False)
+
+
+WRITES = {
+    "a rate": lambda s, o: o.param_groups[0].__setitem__("lr", 0.01),
+    "a rate times a number": lambda s, o: o.param_groups[0].update(lr=o.param_groups[0]["lr"] * 0.5),
+    "every rate": lambda s, o: [g.update(lr=0.02) for g in o.param_groups],
+    "the epoch": lambda s, o: setattr(s, "last_epoch", 0),
+    "base rates": lambda s, o: setattr(s, "base_lrs", [0.03]),
+    "one base rate": lambda s, o: rates_of(s).__setitem__(0, 0.03),
+    "its own state": lambda s, o: s.load_state_dict(s.state_dict()),
+    "an earlier state": lambda s, o: s.load_state_dict({**s.state_dict(), "last_epoch": 0}),
+    "a state of the optimizer": lambda s, o: o.load_state_dict(o.state_dict()),
+    "an attribute": lambda s, o: setattr(s, "note", s.last_epoch),
+    "another step": lambda s, o: s.step(),
+}
+
+
+def rates_of(schedule):
+    return schedule.base_lrs if hasattr(schedule, "base_lrs") else schedule._schedulers[0].base_lrs
+
+
+@pytest.mark.parametrize("audit", [False, True])
+@pytest.mark.parametrize("order", ["written, stepped", "stepped, written", "stepped, written, stepped"])
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize("name", ["StepLR", "ExponentialLR", "LambdaLR", "CosineAnnealingLR", "SequentialLR"])
+@pytest.mark.parametrize("write", WRITES)
+def test_what_the_function_writes_beside_a_step_is_written_or_refused(write, name, kind, order, audit):
+    def train(compiled):
+        p = nn.Parameter(np.linspace(0.5, 1.5, 4))
+        optimizer = getattr(optim, kind)([p], lr=0.1)
+        schedule = {**SCHEDULES, **MORE}[name](optim.lr_scheduler, optimizer)
+        calls = {"stepped": schedule.step, "written": lambda: WRITES[write](schedule, optimizer)}
+
+        def step(x):
+            optimizer.zero_grad()
+            ((p * x) ** 2).sum().backward()
+            optimizer.step()
+            for call in order.split(", "):
+                calls[call]()
+
+        run = st.compile(step, audit=audit) if compiled else step
+        seen = []
+        for k in range(6):
+            run(st.tensor(np.full(4, 1.0 + k / 8)))
+            rate = optimizer.param_groups[0]["lr"]
+            seen.append((rate, schedule.last_epoch, *p.tolist(), *rates_of(schedule)))
+        return seen, repr(schedule.state_dict())
+
+    try:
+        got = train(True)
+    except CaptureError:
+        return
+    wanted = train(False)
+    for a, b in zip(got[0], wanted[0], strict=True):
+        assert a == pytest.approx(b, rel=1e-12)
+    assert got[1] == wanted[1]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from stratal.base import tree
+from stratal.tensor.capture.places import MISSING
 from stratal.tensor.capture.results import Filling, Template
 from stratal.tensor.tensor import Tensor, set_number
 from stratal.tensor.values.state import MODE, tracing
@@ -81,6 +82,14 @@ class Snapshot:
                 with tracing(None):
                     self._cells.append((cell, float(cell.item())))
 
+    def changed(self) -> str:
+        """Return what an object holds now that it did not then, or nothing."""
+        for fields, kept in self.fields:
+            for name in {**kept, **fields}:
+                if fields.get(name, MISSING) is not kept.get(name, MISSING):
+                    return str(name)
+        return "a list" if any(not _same_items(items, kept) for items, kept in self.lists) else ""
+
     def restore(self) -> None:
         for fields, kept in self.fields:
             dict.clear(fields)
@@ -90,6 +99,10 @@ class Snapshot:
         with tracing(None):
             for cell, value in self._cells:
                 set_number(cell, value)
+
+
+def _same_items(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
 def _cells(part: Any) -> Iterable[Tensor]:

@@ -66,6 +66,7 @@ class CaptureTrace(Trace):
         self.carried: list[Carried] = []
         self.stale: set[int] = set()  # cells that a carried call changes after the program has run
         self._snapshots: list[tuple[Snapshot, Accesses]] = []
+        self._after: dict[int, tuple[Any, Snapshot]] = {}  # what owners hold after their last call, by id
         self.drawn_once: CaptureError | None = None  # unless the function raises itself
         self.varying: list[tuple[Place, Any]] = []  # places of floats that are inputs, and what stood there
         self.frozen_values: list[Any] = []  # in the order in which the function asks for them
@@ -89,6 +90,11 @@ class CaptureTrace(Trace):
         accesses = self.accesses
         assert accesses is not None
         state = unobserved(lambda: Snapshot(owner))
+        self.check_carried()
+        held = [*(fields for fields, _ in state.fields), *(items for items, _ in state.lists)]
+        for before_run in (accesses.containers.get(id(x)) for x in held if id(x) not in accesses.carried):
+            if before_run is not None and before_run.changed():
+                raise _written(owner, before_run.name)
         known = not holds_traced((args, kwargs))
         changed = {id(x) for part in state.parts for x in (part, fields_of(part))}
         read = {id(place.holder) for place, _ in accesses.reads.values()} | accesses.scalars
@@ -105,6 +111,7 @@ class CaptureTrace(Trace):
             accesses.carried[id(fields_of(part))] = fields_of(part)
         if not known:
             accesses.deferred[id(owner)] = owner
+            self._note_after(owner)
             return
         aside, mode = Accesses(self, {}, {}), MODE.__dict__
         self._snapshots.append((state, aside))
@@ -119,12 +126,24 @@ class CaptureTrace(Trace):
             for (place, value), scalar in zip(self.varying, scalars, strict=True):
                 if before or place.read() is value:
                     place.write(scalar)
+        self._note_after(owner)
+
+    def _note_after(self, owner: Any) -> None:
+        """Note what objects hold after a call that is carried: it may change what others hold, too."""
+        owners = {id(o): o for o, _ in self._after.values()} | {id(owner): owner}
+        self._after = {k: (o, unobserved(functools.partial(Snapshot, o))) for k, o in owners.items()}
 
     def draws_once(self) -> None:
         self.drawn_once = self.drawn_once or CaptureError(
             "capture: initial values, orders, splits are drawn outside of programs: calls would repeat them",
             hint="make and reset layers outside of the compiled function; st.randn, x.normal_() draw inside",
         )
+
+    def check_carried(self) -> None:
+        """Refuse that the function itself writes what calls change that each replay makes, too."""
+        for owner, state in self._after.values():
+            if name := unobserved(state.changed):
+                raise _written(owner, name)
 
     def restore(self) -> None:
         """Let objects be as they were before calls that are carried, and what functions of users wrote."""
@@ -155,6 +174,14 @@ class CaptureTrace(Trace):
         reads_attribute(self.accesses, array, "shape")
         reads_attribute(self.accesses, array, "dtype")
         return node
+
+
+def _written(owner: Any, name: str) -> CaptureError:
+    return CaptureError(
+        f"capture: what a {type(owner).__name__} changes in each call is also written by the function",
+        got=name,
+        hint="write it outside of the compiled function",
+    )
 
 
 class VaryingError(Exception):
@@ -216,6 +243,7 @@ class Recording:
                 self._vary(varying)  # first: containers of plain numbers are tracked only from then on
                 gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
                 result, said = self._observed(accesses, args, kwargs)
+                self.trace.check_carried()
                 self.trace.restore()
                 accesses.refresh()  # what was new when it was last asked for is not all that the run made
                 templates = Templates(accesses, self._output, self.arguments)

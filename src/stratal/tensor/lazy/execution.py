@@ -26,7 +26,6 @@ from stratal.tensor.values.handles import track_of_value
 from stratal.tensor.values.promises import PromisedLeaf
 from stratal.tensor.values.state import MODE
 
-
 _ROOM: Final = 200  # frames: what compiling takes
 
 
@@ -70,7 +69,7 @@ def execute(work: Run) -> Exception | None:
 
 
 def _blamed(error: Exception) -> Exception:
-    """Return an error of a program; where the stack had no room for compiling it, RecursionError is raised."""
+    """Return an error of a program; raise that the stack had no room for compiling it."""
     if isinstance(error, RecursionError):
         descend(_ROOM)
     return error
