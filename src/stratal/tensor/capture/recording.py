@@ -147,6 +147,7 @@ class CaptureTrace(Trace):
 
     def restore(self) -> None:
         """Let objects be as they were before calls that are carried, and what functions of users wrote."""
+        self._after.clear()  # it holds numbers that stand for inputs, which are not to live on
         while self._snapshots:
             state, aside = self._snapshots.pop()
             aside.restore()
