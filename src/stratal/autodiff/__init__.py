@@ -6,9 +6,18 @@ differentiated again, to any order.
 
 from stratal.autodiff.check import GradientMismatchError, GradReport, check_grad, trace
 from stratal.autodiff.jvp import jvp, jvp_graph
-from stratal.autodiff.vjp import grad_graph, value_and_grad_graph, vjp, vjp_graph
+from stratal.autodiff.vjp import grad_graph, reached, value_and_grad_graph, vjp, vjp_graph
 
 __all__ = [
-    "GradReport", "GradientMismatchError", "check_grad", "grad_graph", "jvp", "jvp_graph", "trace",
-    "value_and_grad_graph", "vjp", "vjp_graph",
+    "GradReport",
+    "GradientMismatchError",
+    "check_grad",
+    "grad_graph",
+    "jvp",
+    "jvp_graph",
+    "reached",
+    "trace",
+    "value_and_grad_graph",
+    "vjp",
+    "vjp_graph",
 ]  # fmt: skip

@@ -77,13 +77,8 @@ def trace(function: Callable[..., Any], types: Iterable[TensorType], name: str =
 
 
 def check_grad(
-    function: Function,
-    inputs: Sequence[Any],
-    *,
-    order: int = 1,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
-    seed: int = 0,
+    function: Function, inputs: Sequence[Any], *, order: int = 1, rtol: float = 1e-5, atol: float = 1e-8,
+    seed: int = 0
 ) -> GradReport:
     """Compare vjp and jvp with finite differences at one point and return the report.
 
@@ -103,7 +98,8 @@ def check_grad(
         _check_types(graph)
         entries += _compare(graph, arrays, rng, atol, "" if level == 0 else f"derivative {level}: ")
         if level + 1 < order:
-            graph, arrays = _with_cotangents(graph, arrays, rng)
+            graph = vjp_graph(graph, _marks(graph))
+            arrays = [*arrays, *(_draw(rng, i.aval) for i in graph.inputs[len(arrays) :])]
     report = GradReport(tuple(sorted(entries, key=lambda e: -e.error)), rtol)
     if not report.ok:
         bad = [e for e in report.entries if e.error > rtol]
@@ -134,13 +130,6 @@ def _marks(graph: Graph) -> list[bool]:
     return [i.dtype.is_inexact for i in graph.inputs]
 
 
-def _with_cotangents(
-    graph: Graph, arrays: Sequence[Array], rng: np.random.Generator
-) -> tuple[Graph, list[Array]]:
-    back = vjp_graph(graph, _marks(graph))
-    return back, [*arrays, *(_draw(rng, i.aval) for i in back.inputs[len(arrays) :])]
-
-
 def _draw(rng: np.random.Generator, type_: TensorType) -> Array:
     """Return values of magnitude 0.5 to 1.5, so that no element hides behind a small weight."""
 
@@ -156,9 +145,7 @@ def _run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     return interpret(graph, arrays)[0]
 
 
-def _difference(
-    graph: Graph, arrays: Sequence[Array], move: Callable[[float], Sequence[Array]]
-) -> list[Array]:
+def _difference(graph: Graph, move: Callable[[float], Sequence[Array]]) -> list[Array]:
     """Return d outputs / d step along `move(step)` at 0, for inexact outputs; fourth order in the step."""
     at = {k: _run(graph, move(k * _STEP)) for k in (-2, -1, 1, 2)}
     return [
@@ -182,7 +169,7 @@ def _compare(
         by_input = dict(zip(moved, tangents, strict=True))
         return [a + step * by_input[k] if k in by_input else a for k, a in enumerate(arrays)]
 
-    numeric = _difference(graph, arrays, along)
+    numeric = _difference(graph, along)
     found = [
         _worst(f"{label}jvp", f"output {k}", d, n, atol)
         for k, (d, n) in enumerate(zip(derived, numeric, strict=True))
@@ -208,7 +195,7 @@ def _numeric_gradient(graph: Graph, arrays: list[Array], which: int, cotangents:
                 moved[index] += step * unit
                 return [moved if k == which else a for k, a in enumerate(arrays)]
 
-            slopes = _difference(graph, arrays, along)
+            slopes = _difference(graph, along)
             slope = sum(float(np.real(np.vdot(c, s))) for c, s in zip(cotangents, slopes, strict=True))
             gradient[index] = gradient[index] + slope * unit
     return gradient

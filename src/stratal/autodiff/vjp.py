@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stratal.autodiff.jvp import active_nodes, jvp_graph, located
+from stratal.autodiff.jvp import active_nodes, has_tangent, jvp_graph, located
 from stratal.base.errors import DTypeError, ShapeError, VerifyError
 from stratal.base.types import TupleType
 from stratal.graph.builder import Builder
@@ -28,6 +28,28 @@ def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequenc
         if cotangent is not None:
             sweep.seed(output, cotangent)
     return sweep.run()
+
+
+def reached(outputs: Iterable[Node], wrt: Sequence[Node]) -> list[bool]:
+    """Return for each node of `wrt` whether gradients may flow there: where `vjp` gives None, too, because a
+    derivative on the way is known to be zero.
+    """
+    found = {o for o in outputs if has_tangent(o)}
+    stack = list(found)
+    while stack:
+        node = stack.pop()
+        for operand in _passes(node):
+            if operand not in found and has_tangent(operand):
+                found.add(operand)
+                stack.append(operand)
+    return [node in found for node in wrt]
+
+
+def _passes(node: Node) -> Sequence[Node]:
+    """Return the operands that gradients flow to: values alone are taken of the others."""
+    if node.op.name == "straight_through":
+        return node.inputs[1:]
+    return () if node.op.name == "stop_gradient" else node.inputs
 
 
 class _Sweep:

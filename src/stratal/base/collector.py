@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+
+from stratal.base.interrupts import block
 
 _paused = False  # here, not by whoever disabled the collector for reasons of their own
 
 
-@contextmanager
-def collector_paused() -> Iterator[None]:
+@block
+def collector_paused() -> Generator[None]:
     """Collect no cycles inside the block: looking for them took a quarter of a compilation."""
     global _paused
     if not gc.isenabled():
         yield
         return
-    gc.disable()
-    _paused = True
     try:
+        gc.disable()
+        _paused = True
         yield
     finally:
         _paused = False

@@ -11,6 +11,7 @@ function decides by a size holds for every size its capture serves.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Union, final
 
@@ -102,9 +103,13 @@ class Sym:
         return self - self // other * other if isinstance(other, int) else NotImplemented
 
     def __truediv__(self, other: Any) -> Any:
-        return self._number() / other if isinstance(other, (int, float, Sym)) else NotImplemented
+        if not isinstance(other, (int, float, Sym)):
+            return NotImplemented
+        return other.__rtruediv__(self) if isinstance(other, Sym) else self._number() / other
 
     def __rtruediv__(self, other: Any) -> Any:
+        if self == 0:
+            raise ZeroDivisionError("division by zero")
         return other / self._number()
 
     def __pow__(self, other: Any) -> Any:
@@ -155,10 +160,13 @@ class Sym:
         return self._decide(other, ">=")
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, float) and other.is_integer():
-            other = int(other)
+        if isinstance(other, numbers.Number) and not isinstance(other, int):
+            whole = _whole(other)
+            if whole is None:
+                return False
+            other = whole
         if not isinstance(other, (int, Sym)):
-            return False
+            return NotImplemented
         gap: Dim = self - other
         if isinstance(gap, int):
             return gap == 0
@@ -184,6 +192,15 @@ class Sym:
         return " + ".join(parts)
 
     __repr__ = __str__
+
+
+def _whole(number: Any) -> int | None:
+    """Return the int that a number of another kind is equal to, or None."""
+    try:
+        found = int(number.real)
+    except (OverflowError, ValueError):  # not finite
+        return None
+    return found if found == number else None
 
 
 def undecided(size: Dim, rule: str, verdict: str = "") -> UndecidedError:
@@ -234,6 +251,55 @@ def evaluate(size: Dim, values: Mapping[str, int]) -> int:
             c *= values[atom] if parts is None else evaluate(parts[0], values) // parts[1]
         total += c
     return total
+
+
+def narrowed(
+    size: Sym, verdict: str, values: Mapping[str, int], bounds: Mapping[str, tuple[int, int]]
+) -> tuple[str, tuple[int, int]] | None:
+    """Return a symbol and bounds of it within which a size compares with 0 as it does for these values.
+
+    The bounds are as wide as the bounds of other symbols allow.
+    """
+    value = evaluate(size, values)
+    if verdict == "==":
+        verdict = ">" if value > 0 else "<"
+    edge = 0 if verdict in ("<", ">=") else 1  # from where on a size is on the upper side
+    above = value >= edge
+    for name in sorted(atoms_of(size)):
+        own, (low, high) = values[name], bounds[name]
+
+        def decided(low: int, high: int, name: str = name) -> bool:
+            least, most = range_of(size, {**bounds, name: (low, high)})
+            return least >= edge if above else most < edge
+
+        for found in (_widest_low(decided, low, own, high), _widest_high(decided, low, own, high)):
+            if found is not None:
+                return name, found
+    return None
+
+
+def _widest_low(
+    decided: Callable[[int, int], bool], low: int, value: int, high: int
+) -> tuple[int, int] | None:
+    if not decided(value, high):
+        return None
+    unfit, fit = low - 1, value
+    while fit - unfit > 1:
+        middle = (fit + unfit) // 2
+        unfit, fit = (unfit, middle) if decided(middle, high) else (middle, fit)
+    return fit, high
+
+
+def _widest_high(
+    decided: Callable[[int, int], bool], low: int, value: int, high: int
+) -> tuple[int, int] | None:
+    if not decided(low, value):
+        return None
+    fit, unfit = value, high + 1
+    while unfit - fit > 1:
+        middle = (fit + unfit) // 2
+        fit, unfit = (middle, unfit) if decided(low, middle) else (fit, middle)
+    return low, fit
 
 
 NUMBERS: list[Callable[[Sym], Any]] = []

@@ -91,8 +91,6 @@ ALL: Final = (
     bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
     float16, bfloat16, float32, float64, complex64, complex128,
 )  # fmt: skip
-SIGNED: Final = (int8, int16, int32, int64)
-UNSIGNED: Final = (uint8, uint16, uint32, uint64)
 
 _LOOKUP: dict[object, DType] = {}
 for _d in ALL:

@@ -8,6 +8,9 @@ _INSTEAD: Final = {
     "autograd": "st.gradients(outputs, inputs) of tensors, st.grad of functions; st.custom_vjp for a "
     "derivative of your own",
     "accelerator mps xpu pin_memory": 'only the CPU is here; device="cpu" is taken, too',
+    "backends": "only the CPU is here: the settings STRATAL_THREADS and STRATAL_TARGET say how it is used",
+    "distributed hub": "not here: one program runs on one machine",
+    "onnx": "st.save(net, path, inputs=x) saves a graph",
     "jit script": "st.compile",
     "lax": "st.cond, st.switch, st.scan, st.while_loop, st.fori_loop and st.map",
     "numpy": "the functions are in stratal itself",

@@ -19,6 +19,7 @@ class StratalError(Exception):
     """
 
     advice: ClassVar[str] = "help() on what is named above says what it takes"
+    named = False  # whether the rule begins with the name of the function that was called
 
     def __init__(self, rule: str, *, got: str = "", where: Iterable[SourceLine] = (), hint: str = "") -> None:
         self.rule = rule
@@ -96,6 +97,13 @@ class IndexOutOfRangeError(StratalError, IndexError):
         if lines and lines[0].scope and ":" in self.rule:
             self.rule = f"{lines[0].scope[0]}:{self.rule.split(':', 1)[1]}"
         return super().at(lines)
+
+
+def check_failed(message: str, value: int) -> StratalError:
+    """Return what an element that fails a check raises: of an index, or of a condition on values."""
+    if "out of range" in message:
+        return IndexOutOfRangeError(message, got=f"index {value}; nothing was updated")
+    return AttributeValueError(message, got="an element for which that is not so; nothing was updated")
 
 
 class DivisionByZeroError(StratalError, ZeroDivisionError):

@@ -13,7 +13,7 @@ is raised; so is always what is no fault of the compiler (`base.faults`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial, update_wrapper
 from typing import Any, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -57,17 +57,15 @@ class Fallbacks:
         self.floor = FUSED  # no node is above this level
         self.whole: Failure | None = None  # why
         self.cause: Final[dict[Part, Failure]] = {}  # what failed first, by node
-        self._allowed: Final = allowed
+        self.allowed: Final = allowed
         self._levels: Final[dict[Part, int]] = {}
         self._noted: list[Failure] = []  # every time, in order
         self._attempts = 0
         self._failed: Final[set[Part]] = set()  # in this attempt
 
-    @contextmanager
-    def active(self) -> Iterator[Fallbacks]:
+    def active(self) -> AbstractContextManager[Fallbacks]:
         """Let what fails in this block fall back, unless it must be raised."""
-        with during(_CURRENT, self if self._allowed else None):
-            yield self
+        return during(_CURRENT, self if self.allowed else _NONE_ALLOWED)
 
     def attempts(self, build: Callable[[], T]) -> T:
         """Return what `build` makes, tried with less and less ambition; what fails on the host is raised."""
@@ -83,7 +81,7 @@ class Fallbacks:
             except Exception as error:
                 if self._failed and is_fault(error):  # it met what is missing of parts that failed
                     continue
-                if not self._allowed or self.floor == HOST or not is_fault(error):
+                if not self.allowed or self.floor == HOST or not is_fault(error):
                     raise
                 known = next((f for f in self.failures if f.error == brief(error)), None)
                 self.whole = self.whole or known or self.note(f"compilation, in {innermost(error)},", error)
@@ -136,23 +134,20 @@ class Fallbacks:
             raise _Again
 
 
-_CURRENT: ContextVar[Fallbacks | None] = ContextVar("stratal_fallbacks", default=None)
+_NONE_ALLOWED: Final = Fallbacks(allowed=False)  # nothing is ever noted there
+_CURRENT: ContextVar[Fallbacks] = ContextVar("stratal_fallbacks", default=_NONE_ALLOWED)
 
 
 def optional(
-    stage: str,
-    run: Callable[[], T],
-    otherwise: Callable[[], T],
-    *,
-    where: Sequence[SourceLine] = (),
-    lasting: bool = True,
+    stage: str, run: Callable[[], T], otherwise: Callable[[], T], *, where: Sequence[SourceLine] = (),
+    lasting: bool = True
 ) -> T:
     """Return what a step makes; where it fails, what goes on without it."""
     try:
         return run()
     except Exception as error:
         here = _CURRENT.get()
-        if here is None or not is_fault(error):
+        if not here.allowed or not is_fault(error):
             raise
         here.note(stage, error, where, lasting=lasting)
     return otherwise()
@@ -198,12 +193,12 @@ def part(stage: str, nodes: Iterable[Part]) -> Iterator[None]:
     A failure that was noted in the block is what made it fail.
     """
     here = _CURRENT.get()
-    before = len(here.noted_since()) if here is not None else 0
+    before = len(here.noted_since())
     try:
         yield
     except Exception as error:
         nodes = list(nodes)
-        if here is None or not is_fault(error) or not nodes or all(here.level(n) == HOST for n in nodes):
+        if not here.allowed or not is_fault(error) or not nodes or all(here.level(n) == HOST for n in nodes):
             raise
         noted = here.noted_since(before)
         here.fail(noted[0] if noted else here.note(stage, error, lines(nodes)), nodes)
@@ -216,37 +211,31 @@ def lines(nodes: Iterable[Part]) -> tuple[SourceLine, ...]:
 
 def level(node: Part) -> int:
     """Return on which of `LEVELS` a node is compiled here."""
-    here = _CURRENT.get()
-    return FUSED if here is None else here.level(node)
+    return _CURRENT.get().level(node)
 
 
 def scalar(nodes: Iterable[Part]) -> bool:
     """Return whether the kernel of some nodes is made of scalar loops here."""
-    here = _CURRENT.get()
-    return here is not None and any(here.level(node) >= SCALAR for node in nodes)
+    return any(level(node) >= SCALAR for node in nodes)
 
 
 def floor() -> int:
     """Return the level that no node is above here."""
-    here = _CURRENT.get()
-    return FUSED if here is None else here.floor
+    return _CURRENT.get().floor
 
 
 def below_fused() -> frozenset[Part]:
     """Return the nodes that failures took below the first level."""
-    here = _CURRENT.get()
-    return frozenset() if here is None else frozenset(here.lowered())
+    return frozenset(_CURRENT.get().lowered())
 
 
 def reason(node: Part) -> str:
     """Return why a node is on its level; empty where nothing failed."""
     here = _CURRENT.get()
-    cause = None if here is None else here.cause.get(node, here.whole)
+    cause = here.cause.get(node, here.whole)
     return "" if cause is None else f"{cause.stage} failed: {cause.error}"
 
 
 def settle() -> None:
     """Begin again where parts have failed."""
-    here = _CURRENT.get()
-    if here is not None:
-        here.settle()
+    _CURRENT.get().settle()

@@ -110,13 +110,8 @@ def write_all(file: FileIO, chunks: Iterable[bytes | memoryview]) -> None:
 
 
 def replace_whole(
-    target: Path,
-    chunks: Iterable[bytes | memoryview],
-    *,
-    folder: Path | None = None,
-    mode: int = 0o666,
-    like: os.stat_result | None = None,
-    sync: bool = True,
+    target: Path, chunks: Iterable[bytes | memoryview], *, folder: Path | None = None, mode: int = 0o666,
+    like: os.stat_result | None = None, sync: bool = True
 ) -> None:
     """Write a draft, beside `target` or in a folder of drafts, and rename it over whatever has that name.
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, Final
+
+from stratal.base.source import during
 
 ARGUMENTS: Final = 16
 HEAD_WORDS: Final = 3
@@ -26,18 +29,9 @@ _SIGNATURE: Final = (ctypes.c_void_p,) * ARGUMENTS
 _pooled: ContextVar[tuple[int, Pooled] | None] = ContextVar("stratal_pooled", default=None)
 
 
-class CallsThrough:
-    """A block in which `for_each` shares its calls out among so many workers. Blocks nest."""
-
-    def __init__(self, workers: int, pooled: Pooled) -> None:
-        self._found: Final = (workers, pooled)
-        self._tokens: list[Token[tuple[int, Pooled] | None]] = []
-
-    def __enter__(self) -> None:
-        self._tokens.append(_pooled.set(self._found))
-
-    def __exit__(self, *raised: object) -> None:
-        _pooled.reset(self._tokens.pop())
+def calls_through(workers: int, pooled: Pooled) -> AbstractContextManager[object]:
+    """Return a block in which `for_each` shares its calls out among so many workers. Blocks nest."""
+    return during(_pooled, (workers, pooled))
 
 
 def workers() -> int:

@@ -46,12 +46,6 @@ class Decision:
     basis: Basis = "rule"
     where: tuple[SourceLine, ...] = ()
 
-    @property
-    def gain(self) -> float | None:
-        """How many times faster than the best priced alternative the choice is; below 1 is a loss."""
-        priced = [a.seconds for a in self.alternatives if a.seconds is not None]
-        return min(priced) / self.seconds if priced and self.seconds else None
-
     def __str__(self) -> str:
         lines = ", ".join(map(str, self.where[:2]))
         head = f"{self.stage}: {self.subject} -> {self.choice}" + (f"  [{lines}]" if lines else "")
@@ -78,10 +72,6 @@ class DecisionLog:
     def of(self, stage: str) -> list[Decision]:
         """Return the decisions of one stage."""
         return [d for d in self.decisions if d.stage == stage]
-
-    def about(self, subject: str) -> list[Decision]:
-        """Return the decisions about one subject: a kernel, a buffer, a node."""
-        return [d for d in self.decisions if d.subject == subject]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.decisions)) or "no decisions"
@@ -122,21 +112,9 @@ def collect(into: DecisionLog | None = None) -> AbstractContextManager[DecisionL
     return during(_LOG, DecisionLog() if into is None else into)
 
 
-def collecting() -> bool:
-    """Return whether somebody listens; a pass may spare the pricing of what it would only report."""
-    return _LOG.get() is not None
-
-
 def decide(
-    stage: str,
-    subject: str,
-    choice: str,
-    why: str,
-    *,
-    alternatives: Iterable[Alternative | str] = (),
-    seconds: float | None = None,
-    basis: Basis = "rule",
-    where: Sequence[SourceLine] = (),
+    stage: str, subject: str, choice: str, why: str, *, alternatives: Iterable[Alternative | str] = (),
+    seconds: float | None = None, basis: Basis = "rule", where: Sequence[SourceLine] = ()
 ) -> None:
     """Record a choice in the running compilation's log, if any. A string is an alternative not priced."""
     log = _LOG.get()

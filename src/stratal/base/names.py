@@ -28,6 +28,8 @@ def lazy_names(
     def getattr_(name: str) -> Any:
         if name not in offered and name not in homes:
             raise no_attribute(sys.modules[package], f"module {package!r}", name)
+        if sys.is_finalizing():
+            raise AttributeError(f"{package}.{name}: Python is shutting down, and imports nothing any more")
         with InterruptsHeld():  # no import stops halfway
             if name in offered:
                 value: Any = importlib.import_module(f"{package}.{name}")

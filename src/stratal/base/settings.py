@@ -12,14 +12,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, final
 
 from stratal.base.errors import SettingError
-from stratal.base.source import during
+from stratal.base.interrupts import block
 
 T = TypeVar("T")
 Origin = Literal["default", "environment", "context"]
@@ -28,13 +28,15 @@ TARGET_NAMES: Final = ("host", "avx512", "haswell", "neon", "generic")
 MOST_COUNT: Final = 1024  # threads or processes; starting many more takes minutes
 _ENVIRONMENT: Final = " in the environment of the process: unset it, or set it otherwise"
 OBJECTIVES: Final = ("time", "memory", "utilisation")
+_IN_FORCE: Final[ContextVar[dict[str, Any]]] = ContextVar("stratal_settings", default={})  # noqa: B039 (replaced)
+_BASE: Final = [object()]  # another one when the environment was read
 
 
 @final
 class Setting(Generic[T]):
     """One knob: `value` is what is in force, `origin` who set it; call it for a context manager."""
 
-    __slots__ = ("_base", "_context", "_default", "_parse", "doc", "name", "takes")
+    __slots__ = ("_base", "_default", "_parse", "doc", "name", "takes")
 
     def __init__(
         self, name: str, default: Callable[[], T], parse: Callable[[str], T], takes: str, doc: str
@@ -45,7 +47,6 @@ class Setting(Generic[T]):
         self._default: Final = default
         self._parse: Final = parse
         self._base: tuple[T, Origin] | None = None
-        self._context: ContextVar[tuple[T] | None] = ContextVar(f"stratal_{name}", default=None)
 
     @property
     def variable(self) -> str:
@@ -54,12 +55,12 @@ class Setting(Generic[T]):
 
     @property
     def value(self) -> T:
-        held = self._context.get()
-        return held[0] if held is not None else self._settled()[0]
+        now = _IN_FORCE.get()
+        return now[self.name] if self.name in now else self._settled()[0]
 
     @property
     def origin(self) -> Origin:
-        return "context" if self._context.get() is not None else self._settled()[1]
+        return "context" if self.name in _IN_FORCE.get() else self._settled()[1]
 
     def _settled(self) -> tuple[T, Origin]:
         if self._base is not None:
@@ -82,7 +83,7 @@ class Setting(Generic[T]):
         return self.parse(as_text(value), f" for settings.{self.name}")
 
     def __call__(self, value: T) -> AbstractContextManager[object]:
-        return during(self._context, (self.check(value),))
+        return _during(self.name, self.check(value))
 
     def __repr__(self) -> str:
         return f"{self.name} = {self.value} ({self.origin})"
@@ -193,9 +194,6 @@ objective = Setting("objective", lambda: "time", _one_of(OBJECTIVES), "one of " 
 seed = Setting(
     "seed", lambda: 0, _seed, "a whole number from 0, below 2**64", "seed of the default random key"
 )
-debug = Setting(
-    "debug", lambda: False, _flag, _FLAG, "keep internal frames and stage texts, to look into a failure"
-)
 verify = Setting("verify", lambda: False, _flag, _FLAG, "run the verifiers after every pass of the compiler")
 strict = Setting("strict", lambda: False, _flag, _FLAG, "raise where a pass or a kernel fails, rather than "
                  "compile that part with less ambition and warn")  # fmt: skip
@@ -220,12 +218,44 @@ def named(name: str) -> Setting[Any]:
     return SETTINGS[name]
 
 
-@contextmanager
-def using(**values: object) -> Iterator[None]:
+@block
+def _during(name: str, value: object) -> Generator[None]:
+    before = _IN_FORCE.get()
+    inside = {**before, name: value}
+    try:
+        _IN_FORCE.set(inside)
+        yield
+    finally:
+        try:
+            now = _IN_FORCE.get()
+            if now is not inside:  # a block that began later goes on: what it set stays
+                outer = {name: before[name]} if name in before else {}
+                before = {k: v for k, v in now.items() if k != name} | outer
+        finally:
+            _IN_FORCE.set(before)
+
+
+def together(*chosen: Setting[Any]) -> Callable[[], tuple[Any, ...]]:
+    """Return what reads several settings at once, for the price of none while none changes."""
+    known: list[tuple[object, object, tuple[Any, ...]]] = [(None, None, ())]
+
+    def values() -> tuple[Any, ...]:
+        now, base, held = _IN_FORCE.get(), _BASE[0], known[0]
+        if held[0] is not now or held[1] is not base:
+            held = known[0] = now, base, tuple([setting.value for setting in chosen])
+        return held[2]
+
+    return values
+
+
+@block
+def using(**values: object) -> Generator[None]:
     """Put several settings in force for a block, by name."""
-    with ExitStack() as stack:
-        for name, value in values.items():
-            stack.enter_context(named(name)(value))
+    if not values:
+        yield
+        return
+    name, value = values.popitem()
+    with named(name)(value), using(**values):
         yield
 
 
@@ -254,6 +284,7 @@ def read(environment: Mapping[str, str]) -> None:
         found[setting.name] = setting.parse(text, _ENVIRONMENT)
     for setting in SETTINGS.values():
         setting._base = (found[setting.name], "environment") if setting.name in found else None
+    _BASE[0] = object()
 
 
 read(os.environ)

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,8 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+from stratal.base.interrupts import block
 
 T = TypeVar("T")
 PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -42,14 +44,15 @@ class SourceLine(NamedTuple):
         return _line(self.file, self.line, self.function, (*self.scope, *scope))
 
 
-@contextmanager
-def during(variable: ContextVar[Any], value: T) -> Iterator[T]:
+@block
+def during(variable: ContextVar[Any], value: T) -> Generator[T]:
     """Give a context variable a value for a block."""
-    token = variable.set(value)
+    before = variable.get()
     try:
+        variable.set(value)
         yield value
     finally:
-        variable.reset(token)
+        variable.set(before)
 
 
 def scope(name: str) -> AbstractContextManager[object]:

@@ -78,6 +78,10 @@ class Target:
         """Return whether the feature list names `feature` as present; what `cpu` implies is not looked up."""
         return f"+{feature}" in self.features.split(",")
 
+    def runs_on(self, arch: str, features: str) -> bool:
+        """Return whether a machine with such a feature list has all that this class requires."""
+        return self.arch == arch and set(features.split(",")).issuperset(f"+{f}" for f in self.requires)
+
     @property
     def byte_dots(self) -> ByteDots:
         """How the machine sums four products of bytes; see `ByteDots`."""
@@ -183,10 +187,7 @@ def class_of(arch: str, features: str) -> Target:
 
     Architectures without a class count as `generic`.
     """
-    present = set(features.split(","))
-    fitting = [
-        t for t in TARGETS.values() if t.arch == arch and present.issuperset(f"+{f}" for f in t.requires)
-    ]
+    fitting = [t for t in TARGETS.values() if t.runs_on(arch, features)]
     return max(fitting, key=lambda t: len(t.requires), default=TARGETS["generic"])
 
 

@@ -9,9 +9,8 @@ None has no leaves. The leaves of a dict come in the order of its sorted keys: e
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import Any, Final, NamedTuple, final
 
 from stratal.base.errors import StratalError
 
@@ -82,26 +81,11 @@ class Structure:
 LEAF: Final = Structure(None)
 _NONE: Final = Structure(type(None))
 _KINDS: dict[type, _Kind] = {}
-C = TypeVar("C", bound=type)
 
 
 def register(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
     """Teach trees a container class: `flatten(x) -> (children, keys)`, `unflatten(keys, children) -> x`."""
     _KINDS[cls] = _Kind(flatten, unflatten)
-
-
-def register_dataclass(cls: C) -> C:
-    """Teach trees a dataclass, all of whose fields are children. Usable as a decorator.
-
-    Raises: TypeError for a class that is no dataclass.
-    """
-    names = tuple(f.name for f in dataclasses.fields(cls))
-    register(
-        cls,
-        lambda x: ([getattr(x, n) for n in names], names),
-        lambda _, children: cls(**dict(zip(names, children, strict=True))),
-    )
-    return cls
 
 
 def _open(tree: Any) -> tuple[type, Hashable, Sequence[Any], tuple[Any, ...]] | None:

@@ -77,8 +77,9 @@ class Note(weakref.ref[T]):
     fact: Any
 
 
-def note(table: dict[int, Any], owner: object, fact: Any = None) -> None:
-    """Put what is known of `owner` under its id into `table`; it goes when `owner` dies."""
+def note(table: dict[int, Any], owner: T, fact: Any = None) -> Note[T]:
+    """Put what is known of `owner` under its id into `table`, and return it; it goes when `owner` dies."""
     made = Note(owner, partial(table.pop, id(owner)))
     made.fact = fact
     table[id(owner)] = made
+    return made

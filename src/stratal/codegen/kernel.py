@@ -385,12 +385,8 @@ def pieces(running: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 def kernel_to_llvm(
-    kernel: Kernel,
-    attributes: str = "nounwind",
-    instructions: Instructions = PLAIN,
-    streams: frozenset[Buffer] = frozenset(),
-    *,
-    masks: bool = True,
+    kernel: Kernel, attributes: str = "nounwind", instructions: Instructions = PLAIN,
+    streams: frozenset[Buffer] = frozenset(), *, masks: bool = True
 ) -> str:
     """Return the LLVM text of a kernel with the kernel ABI.
 

@@ -150,14 +150,8 @@ class LaneTranspose(Placing):
         return self.scopes[max((branch, *(self._known(a).depth for a, _ in place.terms)))]
 
     def _window(
-        self,
-        buffer: Buffer,
-        place: Place,
-        memory: str,
-        running: tuple[bool, ...],
-        scope: Scope,
-        *,
-        masked: bool,
+        self, buffer: Buffer, place: Place, memory: str, running: tuple[bool, ...], scope: Scope, *,
+        masked: bool
     ) -> list[str]:
         """Return the vectors at neighbouring places, from one on.
 

@@ -78,7 +78,10 @@ class Builder:
 
     def const(self, value: object, dtype: DType | None = None) -> Node:
         """Return a constant; of `dtype` where given."""
-        array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.np)
+        array = np.asarray(value)
+        if dtype is not None:
+            with np.errstate(over="ignore"):  # what is too large is infinite
+                array = array.astype(dtype.np)
         return constant(array, self.where)
 
     def full(self, type_: TensorType, value: object) -> Node:

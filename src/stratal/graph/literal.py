@@ -17,7 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from stratal.base.dims import Sym
-from stratal.base.dtypes import ALL, DType, as_dtype
+from stratal.base.dtypes import ALL, as_dtype
 from stratal.base.errors import FormatError
 from stratal.base.types import TensorType
 
@@ -193,15 +193,3 @@ def _parse_literal(tokens: Tokens) -> Literal | TensorType:
     if len(values) != math.prod(shape):
         raise FormatError("text form: literal of the wrong size", got=f"{len(values)} values for {type_}")
     return Literal(np.array(values, dtype=type_.dtype.np).reshape(shape))
-
-
-def is_attribute(value: object) -> bool:
-    """Return whether a value may stand in a record's field."""
-    if isinstance(value, tuple):
-        return all(map(is_attribute, value))
-    named = {"Graph"}  # a class of this package that cannot be imported from here
-    return (
-        value is None
-        or isinstance(value, (bool, int, float, str, DType, Literal, TensorType, Sym))
-        or type(value).__name__ in named
-    )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from stratal.graph.node import Node
 
 Array = np.ndarray[Any, Any]
-Cotangents = "Node | Sequence[Node | None]"
 Draw = Callable[[np.random.Generator], Sequence[Array]]
 
 

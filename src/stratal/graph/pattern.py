@@ -1,7 +1,7 @@
 """Patterns and rules: rewriting as data. Both sides of a rule are expressions over pattern variables.
 
     Pattern := Var(name) | Rest(name) | Full(value) | Scalar(name) | Apply(op, (Pattern ...), {attribute: Attr
-    | value}) Rule    := name, lhs: Apply, rhs: Pattern | function(b, match) -> Node, exact, when, examples
+    | value}) Rule    := name, lhs: Apply, rhs: Pattern | function(b, match) -> Node, when, examples
 
 `P.mul(x, full(1))` reads as the expression it matches. A variable that occurs twice stands for one value. On
 the right an attribute may be a function of the match. Operands of a commutative op match in either order.
@@ -130,15 +130,14 @@ def always(_: Match) -> bool:
 class Rule:
     """Replace what `lhs` matches by `rhs`, where `when` holds.
 
-    `exact`: both sides give the same bits for every input (which NaN a NaN is does not count); others apply
-    only under `fast_math`. Each of `examples` binds the variables of `lhs`: types for values, plain values
-    for attributes. A function as `rhs` may return None where, on a closer look, it does not apply.
+    Both sides give the same bits for every input (which NaN a NaN is does not count). Each of `examples`
+    binds the variables of `lhs`: types for values, plain values for attributes. A function as `rhs` may
+    return None where, on a closer look, it does not apply.
     """
 
     name: str
     lhs: Apply
     rhs: Rhs
-    exact: bool = True
     when: Callable[[Match], bool] = always
     examples: Sequence[Mapping[str, Any]] = ()
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from stratal.base.dtypes import DType, int64
+from stratal.base.dtypes import DType
 from stratal.base.errors import VerifyError
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
@@ -152,16 +152,8 @@ class Compute(Lowered):
     __slots__ = ("args", "axes", "checks", "combiner", "dtype", "loads", "reduce", "result", "terms")
 
     def __init__(
-        self,
-        args: Iterable[Buffer],
-        axes: Iterable[Var],
-        dtype: DType,
-        terms: Expr | Iterable[Expr],
-        *,
-        reduce: Iterable[Var] = (),
-        combiner: str | None = None,
-        result: int = 0,
-        checks: Iterable[Check] = (),
+        self, args: Iterable[Buffer], axes: Iterable[Var], dtype: DType, terms: Expr | Iterable[Expr], *,
+        reduce: Iterable[Var] = (), combiner: str | None = None, result: int = 0, checks: Iterable[Check] = ()
     ) -> None:
         self.args: Final = tuple(args)
         self.axes: Final = tuple(axes)
@@ -270,6 +262,3 @@ class Region(Lowered):
 
     def __init__(self, kind: str) -> None:
         self.kind: Final = kind
-
-
-INDEX: Final = int64

@@ -86,12 +86,8 @@ class Buffer:
     __slots__ = ("__weakref__", "dtype", "name", "shape", "space", "strides")
 
     def __init__(
-        self,
-        name: str,
-        dtype: DType,
-        shape: Iterable[int],
-        strides: Iterable[int] | None = None,
-        space: str = "global",
+        self, name: str, dtype: DType, shape: Iterable[int], strides: Iterable[int] | None = None,
+        space: str = "global"
     ) -> None:
         self.name: Final = name
         self.dtype: Final = dtype

@@ -21,6 +21,7 @@ Index = Union[Expr, int]
 Linear = dict[Expr, int]
 Terms = Mapping[Expr, int]
 _WIDE = 1 << 80  # beyond any int64, so that nothing unknown is ever decided
+_HALF = 1 << 63
 _SUMS = frozenset(("add", "mul"))
 _NO_TERMS: Terms = MappingProxyType({})
 
@@ -78,8 +79,11 @@ def _order(expr: Expr) -> str:
 
 
 def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
-    """Build the normal form of a linear combination, joining `x//c*c + x%c` back to `x`."""
-    kept = {a: c for a, c in terms.items() if c}
+    """Build the normal form of a linear combination, joining `x//c*c + x%c` back to `x`.
+
+    Factors and constant wrap around as int64 does: repeated squares of a constant would grow without end.
+    """
+    kept = {a: w for a, c in terms.items() if (w := c if -_HALF <= c < _HALF else _wrapped(c))}
     for atom in kept:
         if isinstance(atom, Call) and atom.fn == "mod":
             kept, more = _rejoin(kept)
@@ -90,9 +94,15 @@ def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
         c = kept[atom]
         scaled = atom if c == 1 else _raw("mul", atom, index_const(c))
         result = scaled if result is None else _raw("add", result, scaled)
+    if not -_HALF <= constant < _HALF:
+        constant = _wrapped(constant)
     if result is None:
         return index_const(constant)
     return result if constant == 0 else _raw("add", result, index_const(constant))
+
+
+def _wrapped(value: int) -> int:
+    return (value + _HALF) % (2 * _HALF) - _HALF
 
 
 def replace_atoms(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
@@ -186,7 +196,7 @@ def _bounds(expr: Expr) -> tuple[int, int]:
 
 
 def _fits(low: int, high: int) -> bool:
-    return low >= -(1 << 63) and high < 1 << 63
+    return low >= -_HALF and high < _HALF
 
 
 def bounds(expr: Index) -> tuple[int, int]:

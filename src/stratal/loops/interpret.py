@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.errors import IndexOutOfRangeError, VerifyError
+from stratal.base.errors import VerifyError, check_failed
 from stratal.loops.compute import Compute
 from stratal.loops.exact import apply
 from stratal.loops.expr import Buffer, Call, Const, Expr, Guard, Lanes, Load, Var, load
@@ -169,7 +169,7 @@ def evaluate_compute(compute: Compute, inputs: Sequence[Array]) -> Array:
     for check in compute.checks:
         x = inputs[check.arg]
         if np.any((x < 0) | (x >= check.bound)):
-            raise IndexOutOfRangeError(check.message)
+            raise check_failed(check.message, int(x[(x < 0) | (x >= check.bound)].flat[0]))
     ndim = len(compute.axes) + len(compute.reduce)
     values = grid(compute.axes, ndim) | grid(compute.reduce, ndim, len(compute.axes))
     full = compute.shape + tuple(v.extent for v in compute.reduce)

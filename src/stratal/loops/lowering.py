@@ -13,8 +13,10 @@ from stratal.loops.expr import Call, Const, Expr, Guard, Load, Var, loads
 
 def is_view(compute: Compute) -> bool:
     """Return whether a compute only moves elements: its body is one load, from a place that no data decides.
+
+    One that makes checks is none: views vanish into those that read them.
     """
-    if compute.combiner is not None or not isinstance(compute.terms[0], Load):
+    if compute.checks or compute.combiner is not None or not isinstance(compute.terms[0], Load):
         return False
     return not loads(compute.terms[0].indices)
 

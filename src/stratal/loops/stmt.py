@@ -130,12 +130,8 @@ class Kernel:
     __slots__ = ("body", "local", "name", "reads", "writes")
 
     def __init__(
-        self,
-        name: str,
-        reads: Iterable[Buffer],
-        writes: Iterable[Buffer],
-        body: Stmt,
-        local: Iterable[Buffer] = (),
+        self, name: str, reads: Iterable[Buffer], writes: Iterable[Buffer], body: Stmt,
+        local: Iterable[Buffer] = ()
     ) -> None:
         self.name: Final = name
         self.reads: Final = tuple(reads)

@@ -43,12 +43,8 @@ def no_aliases(values: Sequence[Value], *_: object, **__: object) -> list[InPlac
 
 @skippable(no_aliases)
 def choose_aliases(
-    values: Sequence[Value],
-    commands: tuple[Command, ...],
-    candidates: Candidates,
-    *,
-    states: Iterable[int] = (),
-    outputs: Iterable[int] = (),
+    values: Sequence[Value], commands: tuple[Command, ...], candidates: Candidates, *,
+    states: Iterable[int] = (), outputs: Iterable[int] = ()
 ) -> list[InPlace]:
     """Set `alias` on values that may share memory in place; return what was decided.
 

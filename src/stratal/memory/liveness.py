@@ -66,11 +66,6 @@ class Liveness:
     def num_moments(self) -> int:
         return len(self.leaves)
 
-    def of(self, ids: Iterable[int]) -> Interval | None:
-        """Return the union of some values' lives."""
-        found = [self.intervals[i] for i in ids if i in self.intervals]
-        return Interval(min(i.first for i in found), max(i.last for i in found)) if found else None
-
 
 def roots(values: Iterable[Value]) -> dict[int, int]:
     """Return, for each value id, the id of the value whose memory it shares (itself without an alias)."""

@@ -11,7 +11,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,6 @@ MOST_GREEDY: Final = 4000  # blocks up to which the quadratic orders are tried
 MOST_REPAIRED: Final = 1200  # blocks up to which an order is improved by repair
 WIDE: Final = 1 << 20  # bytes of a block that is kept among its equals, as long as
 LITTLE: Final = 1 << 23  # the arena takes no more
-Sharing = Literal["none", "lifetimes"]
 
 
 class Block(NamedTuple):
@@ -66,19 +65,12 @@ def plan_home(values: Sequence[Value], home: str) -> int:
 
 
 @skippable(lambda values, *_, **__: plan_home(values, "arena"))
-def plan_arena(
-    values: Sequence[Value],
-    commands: tuple[Command, ...],
-    *,
-    outputs: Iterable[int] = (),
-    sharing: Sharing = "lifetimes",
-) -> int:
+def plan_arena(values: Sequence[Value], commands: tuple[Command, ...], *, outputs: Iterable[int] = ()) -> int:
     """Set the `offset` of every arena value and return the bytes of the arena.
 
-    `outputs` are values still needed after the last command. `sharing="none"` gives each block memory of
-    its own.
+    `outputs` are values still needed after the last command.
     """
-    plan = arrange(values, commands, outputs=outputs, sharing=sharing)
+    plan = arrange(values, commands, outputs=outputs)
     offset_of = {m: o for b, o in zip(plan.blocks, plan.offsets, strict=True) for m in b.members}
     for value in values:
         value.offset = offset_of.get(value.id, -1)
@@ -86,19 +78,12 @@ def plan_arena(
 
 
 def arrange(
-    values: Sequence[Value],
-    commands: tuple[Command, ...],
-    *,
-    outputs: Iterable[int] = (),
-    sharing: Sharing = "lifetimes",
+    values: Sequence[Value], commands: tuple[Command, ...], *, outputs: Iterable[int] = ()
 ) -> ArenaPlan:
     """Return the plan that `plan_arena` would set, leaving the values alone."""
     live = analyse(commands, roots(values))
     blocks = arena_blocks(values, live, outputs)
     floor = largest_live_sum(blocks, live.num_moments)
-    if sharing == "none":
-        ends = np.cumsum([0, *(b.nbytes for b in blocks)]).tolist()
-        return ArenaPlan(tuple(blocks), tuple(ends[:-1]), ends[-1], floor, live.num_moments)
     offsets, height = pack(blocks, floor)
     if WIDE < height < LITTLE:
         apart, higher = _among_equals(blocks, live.num_moments)

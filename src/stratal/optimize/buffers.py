@@ -209,17 +209,23 @@ class Buffers:
         """
         readers = self._readers()
         for group in self.kernels.groups:
-            sets: dict[Group, list[Node]] = {}
-            for v in [m for m in group.members if self.kernels.group_of[m] is group]:
-                outside = [u for u in readers.get(v, ()) if self._kernels_of(u) != {group}]
-                reader = (
-                    self._only_reader(v, outside) if v in stored and v not in self.kernels.whole else None
-                )
-                if reader is not None and all(self._straight(u, v) for u in outside):
-                    sets.setdefault(reader, []).append(v)
-            for reader, candidates in sets.items():
-                self._store_source(group, reader, candidates, stored, readers)
+            sets = self._read_by_one(group, stored, readers)
+            for reader in list(sets):
+                if reader in sets and self._store_source(group, reader, sets[reader], stored, readers):
+                    sets = self._read_by_one(group, stored, readers)  # what it computes now may read others
         return stored
+
+    def _read_by_one(
+        self, group: Group, stored: Mapping[Node, None], readers: Readers
+    ) -> dict[Group, list[Node]]:
+        """Return the results of a kernel that only one other reads, each element at its own, by that one."""
+        sets: dict[Group, list[Node]] = {}
+        for v in [m for m in group.members if self.kernels.group_of[m] is group]:
+            outside = [u for u in readers.get(v, ()) if self._kernels_of(u) != {group}]
+            reader = self._only_reader(v, outside) if v in stored and v not in self.kernels.whole else None
+            if reader is not None and all(self._straight(u, v) for u in outside):
+                sets.setdefault(reader, []).append(v)
+        return sets
 
     def _straight(self, reader: Node, value: Node) -> bool:
         compute = self.kernels.lower_of(reader)
@@ -238,8 +244,8 @@ class Buffers:
 
     def _store_source(
         self, group: Group, reader: Group, values: list[Node], stored: dict[Node, None], readers: Readers
-    ) -> None:
-        """Store the member of a kernel that replaces most of the values its reader fetches."""
+    ) -> bool:
+        """Store the member of a kernel that replaces most of the values its reader fetches, if one does."""
         best: tuple[int, Node, list[Node], set[Node]] | None = None
         known = {v for v in self._read_by(reader) if self._in_memory(v, stored)}
         own = [m for m in group.members if self.kernels.group_of[m] is group]
@@ -257,7 +263,7 @@ class Buffers:
             if fits and work * math.prod(source.aval.ints) <= WORK_PER_BYTE * saved:
                 best = saved, source, replaced, moved
         if best is None:
-            return
+            return False
         _, source, replaced, moved = best
         stored[source] = None
         for v in replaced:
@@ -265,6 +271,7 @@ class Buffers:
             why = f"{source.op.name} is stored instead, and {named(reader)} computes it again"
             decide("fuse", v.op.name, "computed again in its only reader", why=why, where=v.where)
         self._move(self._unstored(replaced, moved, stored), group, reader, stored, readers)
+        return True
 
     def _unstored(self, values: Sequence[Node], way: set[Node], stored: Mapping[Node, None]) -> set[Node]:
         """Return what of a way to values leads there from buffers.

@@ -50,12 +50,8 @@ class Fusion(Grouping):
     """One run of the pass; see `fuse`. Nodes that stand `alone` share no kernel."""
 
     def __init__(
-        self,
-        graph: Graph,
-        lower_of: LowerOf,
-        orders: Mapping[Node, tuple[int, ...]],
-        enabled: bool = True,
-        alone: frozenset[Node] = frozenset(),
+        self, graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], enabled: bool = True,
+        alone: frozenset[Node] = frozenset()
     ) -> None:
         super().__init__(graph, lower_of, orders)
         self.enabled = enabled
@@ -374,12 +370,8 @@ class Fusion(Grouping):
         )
 
     def _joins_rows(
-        self,
-        group: Group,
-        space: tuple[int, ...],
-        num_rows: int,
-        accesses: list[Access],
-        order: Sequence[Var],
+        self, group: Group, space: tuple[int, ...], num_rows: int, accesses: list[Access],
+        order: Sequence[Var]
     ) -> bool:
         """Return whether a reduction over the trailing axes of `space` can run in the group's row loop."""
         inside = [a for a in accesses if self.owner(a.value) is group]
@@ -470,12 +462,8 @@ def _extents(space: Sequence[Dim]) -> str:
 
 
 def fuse(
-    graph: Graph,
-    lower_of: LowerOf,
-    orders: Mapping[Node, tuple[int, ...]],
-    *,
-    enabled: bool = True,
-    alone: frozenset[Node] = frozenset(),
+    graph: Graph, lower_of: LowerOf, orders: Mapping[Node, tuple[int, ...]], *, enabled: bool = True,
+    alone: frozenset[Node] = frozenset()
 ) -> Partition:
     """Partition a graph into kernels; `orders` says how values that are not row-major will lie in memory.
 

@@ -74,15 +74,11 @@ def _same_pairs(node: Node) -> tuple[str, Node] | None:
     if node.op.name != "complex":
         return None
     b = Builder(node.where)
-    pairs = _pairs_of(node.inputs[0])
+    part = node.inputs[0]
+    cut = part.inputs[0] if part.op.name == "reshape" else part
+    pairs = cut.inputs[0] if cut.op.name == "slice" else None
     if pairs is None or pairs.shape != (*node.shape, 2):
         return None
     if any(pick(b, pairs, k) is not part for k, part in enumerate(node.inputs)):
         return None
     return "same-pairs", b.view_as_complex(pairs)
-
-
-def _pairs_of(part: Node) -> Node | None:
-    """Return what a part was picked from."""
-    cut = part.inputs[0] if part.op.name == "reshape" else part
-    return cut.inputs[0] if cut.op.name == "slice" else None

@@ -1,6 +1,6 @@
 """Simplification: rules, folding, common sub-expressions and control flow, to a fixpoint, regions included.
 
-Exact by default: the simplified graph gives the same bits. `fast_math` adds the rules of real arithmetic.
+Every rule is exact: the simplified graph gives the same bits.
 """
 
 from __future__ import annotations
@@ -20,53 +20,46 @@ from stratal.graph.graph import Graph
 from stratal.graph.interpret import apply
 from stratal.graph.node import Const, Item, Node, constant, make
 from stratal.graph.op import REGISTRY, Array, Op
-from stratal.graph.pattern import COMMUTATIVE, Rule, Rules, uniform_scalar
+from stratal.graph.pattern import COMMUTATIVE, Rules, uniform_scalar
 from stratal.ops.families import Elementwise
 from stratal.optimize.control import inline_calls, merge_twins, resolve_item, trim_control
 from stratal.optimize.rewrite import rewrite_graph
 from stratal.optimize.rules_arithmetic import ARITHMETIC
-from stratal.optimize.rules_fast import FAST
 from stratal.optimize.rules_reduce import REDUCE, WINDOWED
 from stratal.optimize.rules_views import MARKS, VIEWS
 
-EXACT_RULES = (*ARITHMETIC, *VIEWS, *REDUCE, *WINDOWED)
-ALL_RULES = (*EXACT_RULES, *MARKS, *FAST)
+RULES = (*ARITHMETIC, *VIEWS, *REDUCE, *WINDOWED, *MARKS)
 _ROUNDS = 4  # of everything together; in practice the second changes nothing
 
 
-@lru_cache(maxsize=8)
-def _rules(fast_math: bool, keep_marks: bool) -> Rules:
-    chosen: list[Rule] = list(EXACT_RULES)
-    if not keep_marks:
-        chosen += MARKS
-    if fast_math:
-        chosen += FAST
-    return Rules(chosen)
+@lru_cache(maxsize=1)
+def _rules() -> Rules:
+    return Rules(RULES)
 
 
 @skippable(unchanged)
-def simplify(graph: Graph, *, fast_math: bool = False, keep_marks: bool = False) -> Graph:
+def simplify(graph: Graph) -> Graph:
     """Return a graph of the same meaning with less to do.
 
-    `stop_gradient` and calls have done their work once derivatives are taken and are removed, unless
-    `keep_marks` says that more will be taken; `barrier` and `constrain` bind later passes and always stay.
+    `stop_gradient` and calls have done their work once derivatives are taken and are removed; `barrier` and
+    `constrain` bind later passes and stay.
     """
     counts: Counter[str] = Counter()
-    found = _Simplifier(_rules(fast_math, keep_marks), counts, keep_marks).run(graph)
-    _report(graph, found, counts, {r.name: r for r in ALL_RULES})
+    found = _Simplifier(_rules(), counts).run(graph)
+    _report(graph, found, counts)
     return found
 
 
 class _Simplifier:
     """One run: shares the work on regions that occur several times."""
 
-    def __init__(self, rules: Rules, counts: Counter[str], keep_calls: bool) -> None:
-        self.rules, self.counts, self.keep_calls = rules, counts, keep_calls
+    def __init__(self, rules: Rules, counts: Counter[str]) -> None:
+        self.rules, self.counts = rules, counts
         self.builder = Builder()
         self.regions: dict[Graph, Graph] = {}
 
     def run(self, graph: Graph) -> Graph:
-        graph = self.restructure(graph if self.keep_calls else inline_calls(graph))
+        graph = self.restructure(inline_calls(graph))
         for _ in range(_ROUNDS):
             graph = rewrite_graph(graph, self.step, self.counts)
             moved = self.restructure(cse(graph, self.counts))
@@ -143,20 +136,9 @@ def _has_swapped(graph: Graph) -> bool:
     return any((name, y, x) in pairs for name, x, y in pairs if x is not y)
 
 
-def count_nodes(graph: Graph) -> int:
-    """Return how many ops a graph runs, regions included; inputs, constants and items do not count."""
-    total = 0
-    for node in graph.nodes:
-        total += bool(node.inputs) and not isinstance(node.op, Item)
-        total += sum(count_nodes(v) for v in node.op.attributes.values() if isinstance(v, Graph))
-    return total
-
-
-def _report(before: Graph, after: Graph, counts: Counter[str], rules: dict[str, Rule]) -> None:
+def _report(before: Graph, after: Graph, counts: Counter[str]) -> None:
     for name, times in sorted(counts.items(), key=lambda c: (-c[1], c[0])):
-        rule = rules.get(name)
-        why = "exact" if rule is None or rule.exact else "asked for by fast_math"
-        decide("simplify", name, f"applied {times} times", why)
+        decide("simplify", name, f"applied {times} times", "exact")
     if after is not before:
         decide("simplify", before.name, f"{len(after.nodes)} nodes", f"of {len(before.nodes)} before")
 

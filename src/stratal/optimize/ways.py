@@ -21,12 +21,8 @@ class Ways:
     """
 
     def __init__(
-        self,
-        group: Group,
-        kernels: Grouping,
-        known: Collection[Node],
-        in_memory: Callable[[Node], bool],
-        repeatable: Callable[[Node], bool],
+        self, group: Group, kernels: Grouping, known: Collection[Node], in_memory: Callable[[Node], bool],
+        repeatable: Callable[[Node], bool]
     ) -> None:
         self.members = sorted(group.members, key=kernels.number.__getitem__)  # operands first
         self.number = kernels.number

@@ -6,18 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from stratal.base.artifact import (
-    Command,
-    Copy,
-    Executable,
-    Host,
-    Launch,
-    Loop,
-    Once,
-    Value,
-    While,
-    bodies,
-)
+from stratal.base.artifact import Command, Copy, Executable, Host, Launch, Loop, Once, Value, While, bodies
 from stratal.base.source import SourceLine
 from stratal.base.target import Target
 from stratal.base.tuning import UNTUNED, Records

@@ -71,12 +71,8 @@ class Text(str):
 
 
 def explain(
-    program: Explained,
-    about: str | int = "",
-    *,
-    kernel: int | None = None,
-    llvm: bool = False,
-    assembly: bool = False,
+    program: Explained, about: str | int = "", *, kernel: int | None = None, llvm: bool = False,
+    assembly: bool = False
 ) -> Text:
     """Explain a program, a topic of it, or one kernel by its number in the plan (also `kernel=3`).
 

@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 
 MOST_LINES: Final = 4
 MOST_OPS: Final = 8
-_LOCAL: Final = frozenset(("cache_dir", "cache_limit", "dump", "override", "strict", "verify", "debug"))
+_LOCAL: Final = frozenset(("cache_dir", "cache_limit", "dump", "override", "strict", "verify"))
 _WARNED: Final = SESSION.cache(set[tuple[str, str, str]]())  # graph, stage, error
 
 

@@ -103,7 +103,7 @@ def _rows(plan: JSON, commands: Sequence[JSON], depth: int, total: float) -> Ite
         if c["do"] in ("kernel", "host", "copy"):
             yield _row(plan, c, pad, total)
         elif c["do"] == "loop":
-            yield pad + _loop(plan, c)
+            yield pad + _loop(c)
             yield from _rows(plan, c["body"], inner, total)
         elif c["do"] == "once":
             again = f", and again after one of {plural(len(c['frozen']), 'frozen input')} has changed"
@@ -121,7 +121,7 @@ def _rows(plan: JSON, commands: Sequence[JSON], depth: int, total: float) -> Ite
             yield from _rows(plan, c["otherwise"], inner, total)
 
 
-def _loop(plan: JSON, loop: JSON) -> str:
+def _loop(loop: JSON) -> str:
     limit = f"at most {loop['trips']}" if "trips_value" in loop else str(loop["trips"])
     way = " backwards" if loop.get("reverse") else ""
     return f"{loop['label'] or 'loop'}{way}, {limit} times"

@@ -152,16 +152,6 @@ class ObjectCache:
             limit=self.limit_bytes,
         )
 
-    def clear(self) -> int:
-        """Remove every entry; return how many there were."""
-        if not self._usable():
-            return 0
-        entries = self._entries()
-        for path, _, _ in entries:
-            _remove(path)
-        self._bytes = 0
-        return len(entries)
-
     def _path(self, key: str) -> Path:
         assert self.directory is not None
         name = hashlib.blake2b(key.encode(), digest_size=20).hexdigest()

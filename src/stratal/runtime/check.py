@@ -17,6 +17,7 @@ import numpy as np
 from stratal.base.artifact import Branch, Command, Copy, Executable, Host, Launch, Loop, Once, While
 from stratal.base.errors import VerifyError
 from stratal.memory.liveness import Path, analyse, roots
+from stratal.memory.plan import round_up
 from stratal.runtime import encode
 from stratal.runtime.host import HostCalls
 from stratal.runtime.pool import Pool
@@ -32,7 +33,7 @@ class GuardedBlock:
 
     def __init__(self, name: str, nbytes: int) -> None:
         self.name: Final = name
-        self._all: Final = aligned_empty(2 * GUARD_BYTES + encode.round_up(nbytes))
+        self._all: Final = aligned_empty(2 * GUARD_BYTES + round_up(nbytes))
         self._all[:] = GUARD
         self.payload: Final[Array] = self._all[GUARD_BYTES : GUARD_BYTES + nbytes]
         self.address: Final = encode.address_of(self.payload)
@@ -59,18 +60,13 @@ class CheckedRun:
     """
 
     def __init__(
-        self,
-        executable: Executable,
-        encoding: encode.Encoding,
-        blocks: dict[str, GuardedBlock],
-        pool: Pool,
-        host: HostCalls,
+        self, executable: Executable, encoding: encode.Encoding, blocks: dict[str, GuardedBlock], pool: Pool,
+        host: HostCalls
     ) -> None:
         live = analyse(executable.commands, roots(executable.values))
         self._executable = executable
         self._encoding = encoding
         self._blocks = blocks
-        self._pool = pool
         self._host = host
         self._context = encoding.context(pool.address)
         self._runner = pool.runner(encode.address_of(self._context))

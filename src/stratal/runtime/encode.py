@@ -20,7 +20,8 @@ import numpy as np
 from stratal.base import native
 from stratal.base.artifact import Command, Copy, Executable, Host, Launch, Loop, Once, Value, While, bodies
 from stratal.base.errors import CompilerError
-from stratal.runtime.storage import ALIGNMENT, Array, aligned_empty
+from stratal.memory.plan import round_up
+from stratal.runtime.storage import Array, aligned_empty
 
 
 class Place(NamedTuple):
@@ -39,10 +40,6 @@ class OutputCopy(NamedTuple):
 
 Step = Union[Command, OutputCopy]
 RECORD_BYTES: Final = native.RECORD_WORDS * native.WORD
-
-
-def round_up(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(slots=True)
@@ -228,11 +225,6 @@ class Encoding:
             word = start + 1 + k * native.MOVE_WORDS
             where, base, stride = (int(w) for w in self.moves[word : word + native.MOVE_WORDS])
             ctypes.c_int64.from_address(where).value = base + counter * stride
-
-    @property
-    def nbytes(self) -> int:
-        tables = self.records, self.frames, self.relocations.table, self.moves, self.slots
-        return sum(int(table.nbytes) for table in tables)
 
     def _flatten(self, commands: list[Step]) -> tuple[list[list[tuple[int, int]]], int]:
         """List every command, nested lists contiguous; return (first record, count) of each one's lists."""

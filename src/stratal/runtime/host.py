@@ -11,7 +11,7 @@ import numpy as np
 
 from stratal.base.artifact import Command, Executable, Host
 from stratal.base.errors import CompilerError, StratalError
-from stratal.base.foreign import CallsThrough
+from stratal.base.foreign import calls_through
 from stratal.base.interrupts import InterruptsHeld
 from stratal.runtime.encode import Memory, Places, address_of
 from stratal.runtime.pool import Pool
@@ -50,7 +50,7 @@ class HostCalls:
     def bind(self, commands: Sequence[object], places: Places, memory: Memory, pool: Pool) -> None:
         """Say what the indices of the callback mean, where values lie, and whose threads calls may use."""
         self._commands, self._places, self._memory = commands, places, memory
-        self._through = CallsThrough(pool.threads, pool.call_each)
+        self._through = calls_through(pool.threads, pool.call_each)
         self._homes = {}
 
     @contextmanager

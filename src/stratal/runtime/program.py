@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from sys import getrefcount
 from typing import Final, NamedTuple
@@ -20,7 +19,7 @@ from typing import Final, NamedTuple
 from stratal.base import settings
 from stratal.base.artifact import Executable, Launch, Once, Value, flat
 from stratal.base.dtypes import float32, uint64
-from stratal.base.errors import CompilerError, IndexOutOfRangeError, ShapeError, StratalError
+from stratal.base.errors import CompilerError, ShapeError, StratalError, check_failed
 from stratal.base.types import TensorType
 from stratal.runtime import encode
 from stratal.runtime.check import CheckedRun, GuardedBlock
@@ -66,12 +65,11 @@ _UNSHARED: Final = _unshared()
 class OutputMemory:
     """Memory for one output: an earlier run's is used again once nobody holds it, or a view of it."""
 
-    __slots__ = ("_issued", "allocations", "layout")
+    __slots__ = ("_issued", "layout")
     KEPT: Final = 4  # storages remembered; a caller that hoards outputs gets fresh memory for each
 
     def __init__(self, layout: Layout) -> None:
         self.layout: Final = layout
-        self.allocations = 0
         self._issued: list[Issued] = []
 
     def take(self) -> Storage:
@@ -91,12 +89,7 @@ class OutputMemory:
         if len(self._issued) >= self.KEPT:
             del self._issued[0]
         self._issued.append(_issue(self.layout))
-        self.allocations += 1
         return self._issued[-1].storage
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(issued.owner.nbytes for issued in self._issued)
 
 
 class LoadedProgram:
@@ -106,12 +99,8 @@ class LoadedProgram:
     """
 
     def __init__(
-        self,
-        executable: Executable,
-        driver: bytes,
-        *,
-        checked: bool | None = None,
-        new: Callable[[str, int], Array] | None = None,
+        self, executable: Executable, driver: bytes, *, checked: bool | None = None,
+        new: Callable[[str, int], Array] | None = None
     ) -> None:
         self.name: Final = executable.name
         self.executable: Final = executable
@@ -229,15 +218,6 @@ class LoadedProgram:
         if code:
             self._fail(code)
 
-    @contextmanager
-    def without_commands(self) -> Iterator[None]:
-        """Let runs in this block do all but their commands: what a call costs besides them can be timed."""
-        count, self._context[4] = int(self._context[4]), 0
-        try:
-            yield
-        finally:
-            self._context[4] = count
-
     def _fitted(self, inputs: Sequence[Storage]) -> Sequence[Storage]:
         """Return the inputs in the layouts the program expects.
 
@@ -286,12 +266,6 @@ class LoadedProgram:
             index = code - 1 if code > 0 else code + 1  # as `schedule/checks.py` writes it
             if {v.type.dtype for v in self.executable.values if v.id in command.reads} == {uint64}:
                 index %= 1 << 64
-            error = IndexOutOfRangeError(command.may_fail, got=f"index {index}; nothing was updated")
-            raise error.at(command.where)
+            raise check_failed(command.may_fail, index).at(command.where)
         got = f"code {code} from {command!r}"[:500]
         raise CompilerError("runtime: a command without a check failed", got=got)
-
-    def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of native memory this program holds, outputs it may use again included."""
-        outputs = sum(memory.held_bytes for memory in self.output_memory)
-        return self.memory.nbytes | {"outputs": outputs, "encoding": self.encoding.nbytes}

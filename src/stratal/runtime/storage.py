@@ -19,7 +19,7 @@ Layout = tuple[TensorType, tuple[int, ...], bool]  # type, strides in bytes, whe
 
 DISTURBED: Final[list[object]] = [object()]  # another object whenever something happens to a settled Storage
 _layouts: Final[dict[Layout, Layout]] = {}
-_exported: Final[dict[int, weakref.ref[_Export]]] = {}  # the living; empty means no Storage has a view
+_exported: Final[dict[int, weakref.ref[Export]]] = {}  # the living; empty means no Storage has a view
 _stamps: Final[dict[int, weakref.ref[Stamp]]] = {}  # the living; empty means nobody relies on a Storage
 _stamped: Final = [0]  # how many there ever were
 
@@ -34,7 +34,7 @@ def aligned_empty(nbytes: int) -> Array:
         raw = np.empty(nbytes + alignment, np.uint8)
     except (MemoryError, ValueError) as error:
         raise ShapeError("memory: the values asked for do not fit into it", got=f"{nbytes} bytes") from error
-    start = -raw.ctypes.data % alignment
+    start = -raw.__array_interface__["data"][0] % alignment  # `raw.ctypes` imports something each time
     return raw[start : start + nbytes]
 
 
@@ -89,17 +89,22 @@ class Stamp:
     __slots__ = ("__weakref__",)
 
 
-class _Export:
+class Export:
     """The owner NumPy sees behind an exported view: alive exactly as long as a view of it is."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_memory")
+    __slots__ = ("__array_interface__", "__weakref__", "array")
 
     def __init__(self, array: Array) -> None:
         # ml_dtypes have no interface code of their own: hand over bytes of the same width and view them back.
         plain = array.view(np.dtype(f"u{array.itemsize}")) if array.dtype.kind == "V" else array
         self.__array_interface__ = plain.__array_interface__
-        self._memory = array
+        self.array: Final = array
         note(_exported, self)
+
+    def view(self) -> Array:
+        """Return another view, which keeps this alive."""
+        view = np.asarray(self)
+        return view if view.dtype == self.array.dtype else view.view(self.array.dtype)
 
 
 @final
@@ -121,7 +126,7 @@ class Storage:
     def __init__(self, type_: TensorType, array: Array) -> None:
         self.type: Final = type_
         self.stamp: Stamp | None = None
-        self._exports: Callable[[], _Export | None] | None = None
+        self._exports: Callable[[], Export | None] | None = None
         self.settled = False
         self.nodes: dict[int, Any] | None = None
         self.handles: dict[int, Any] | None = None
@@ -162,7 +167,7 @@ class Storage:
     def shared(cls, array: Array, type_: TensorType) -> Storage:
         """Return storage over memory of somebody else, who may write to it at any time; we never do."""
         made = cls(type_, array)
-        owner = _Export(array)
+        owner = Export(array)
         made._exports = lambda: owner  # for good: the view outside outlives whatever we see of it
         return made
 
@@ -172,6 +177,23 @@ class Storage:
         made = cls(layout[0], laid_out(layout))
         made.array[...] = array
         return made
+
+    @classmethod
+    def part(cls, owner: Export, array: Array, type_: TensorType) -> Storage:
+        """Return storage over a view of an exported array: exported, too, as long as it lives."""
+        made = cls(type_, array)
+        made._exports = weakref.ref(owner)  # which the array keeps alive
+        return made
+
+    def copied(self) -> Storage:
+        """Return storage of its own with the same values: laid out alike if elements lie densely."""
+        strides = self.array.strides
+        span = self.type.dtype.itemsize + sum(
+            (n - 1) * s for n, s in zip(self.type.ints, strides, strict=True)
+        )
+        if min(strides, default=0) >= 0 and span == self.type.nbytes:
+            return Storage.in_layout(self.array, self.layout)
+        return Storage.copy_of(self.array, self.type)
 
     def move_to(self, layout: Layout) -> None:
         """Give this storage fresh memory with the same values; whoever looks at the old memory keeps it."""
@@ -201,6 +223,11 @@ class Storage:
         """Whether a NumPy view handed out by `export` (or a view of one) is still alive."""
         return self._exports is not None and self._exports() is not None
 
+    @property
+    def owner(self) -> Export | None:
+        """What NumPy sees behind the views of this memory that are alive; None where there are none."""
+        return None if self._exports is None else self._exports()
+
     def export(self) -> Array:
         """Return a NumPy view that shares this memory, and remember that somebody looks at it.
 
@@ -210,7 +237,6 @@ class Storage:
         self.disturb()
         owner = self._exports() if self._exports is not None else None
         if owner is None:
-            owner = _Export(self.array)
+            owner = Export(self.array)
             self._exports = weakref.ref(owner)
-        view = np.asarray(owner)
-        return view if view.dtype == self.array.dtype else view.view(self.array.dtype)
+        return owner.view() if owner.array is self.array else self.array.view()

@@ -11,13 +11,13 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from stratal.base.errors import CompilerError
+from stratal.base.interrupts import block
 from stratal.base.vendor import FUNCTIONS, symbol, vendor
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS"  # read once, when the library is loaded
@@ -55,11 +55,11 @@ def _loaded() -> ctypes.CDLL:
         ) from None
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
+@block
+def _one_thread() -> Generator[None]:
     before = os.environ.get(_THREADS)
-    os.environ[_THREADS] = "1"
     try:
+        os.environ[_THREADS] = "1"
         yield
     finally:
         os.environ.pop(_THREADS)

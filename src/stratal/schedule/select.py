@@ -5,8 +5,8 @@ its content.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from stratal.base import fallback, tuning
 from stratal.base.errors import VerifyError
 from stratal.base.log import Alternative, decide
 from stratal.base.lowered import Lowered
+from stratal.base.source import during
 from stratal.base.target import Target
 from stratal.graph.graph import op_text
 from stratal.graph.node import Const, Input, Item, Node, items, topological
@@ -208,15 +209,10 @@ def _as_text(value: object) -> str:
 _WATCHING: ContextVar[list[tuple[Problem, Candidate]] | None] = ContextVar("stratal_problems", default=None)
 
 
-@contextmanager
-def watched_problems() -> Iterator[list[tuple[Problem, Candidate]]]:
+def watched_problems() -> AbstractContextManager[list[tuple[Problem, Candidate]]]:
     """Collect what is scheduled in a block, each distinct group of a program once, with what was chosen."""
     found: list[tuple[Problem, Candidate]] = []
-    token = _WATCHING.set(found)
-    try:
-        yield found
-    finally:
-        _WATCHING.reset(token)
+    return during(_WATCHING, found)
 
 
 def choose(problem: Problem) -> Candidate:

@@ -15,9 +15,7 @@ from stratal.loops.math.division import (
     isfinite,
     isinf,
     isnan,
-    nextafter,
     remainder,
-    round_half_even,
     sign,
 )
 from stratal.loops.math.error import erf, erfc, erfcinv, erfcx, erfinv, ndtri
@@ -38,7 +36,7 @@ from stratal.loops.math.exponential import (
 )
 from stratal.loops.math.floats import copysign, signbit
 from stratal.loops.math.gamma import digamma, gamma, lgamma, polygamma
-from stratal.loops.math.logarithm import log, log1p, log2, log10
+from stratal.loops.math.logarithm import log, log1p, log2
 from stratal.loops.math.power import cbrt, integer_power, pow, power_by_squaring, rsqrt
 from stratal.loops.math.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 
@@ -47,7 +45,7 @@ __all__ = [
     "digamma", "erf", "erfc", "erfcinv", "erfcx", "erfinv", "exp", "exp2", "exp2_below", "exp_below",
     "exp_near", "expm1", "floor_divide", "fmod", "gamma", "i0", "i0e", "i1", "i1e", "integer_floor_divide",
     "integer_power", "integer_remainder", "isfinite", "isinf", "isnan", "j0", "j1", "k0", "k0e", "k1",
-    "k1e", "lgamma", "log", "log1p", "log2", "log10", "ndtri", "nextafter", "polygamma", "pow",
-    "power_by_squaring", "remainder", "round_half_even", "rsqrt", "sigmoid", "sign", "signbit", "sin",
+    "k1e", "lgamma", "log", "log1p", "log2", "ndtri", "polygamma", "pow",
+    "power_by_squaring", "remainder", "rsqrt", "sigmoid", "sign", "signbit", "sin",
     "sinh", "sqrt", "tan", "tanh", "y0", "y1",
 ]  # fmt: skip

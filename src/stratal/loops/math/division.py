@@ -1,4 +1,4 @@
-"""Division and remainder with Python's and NumPy's signs, and signs, classes and neighbours of floats."""
+"""Division and remainder with Python's and NumPy's signs, and signs and classes of floats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from stratal.base.dtypes import bool_, float32, float64
 from stratal.loops.expr import Expr, call, cast, const
 from stratal.loops.math.arith import INF, NAN, eq, fma, like, ne, select
-from stratal.loops.math.floats import copysign, format_of, from_bits, to_bits
+from stratal.loops.math.floats import copysign
 
 _STEPS: Final = 2  # for float64: each takes 52 bits off the quotient, which is below 2^2098
 
@@ -45,11 +45,7 @@ def far_mod(a: Expr, b: Expr) -> Expr:
 
 def remainder(x: Expr, y: Expr) -> Expr:
     """Return x - floor(x/y)*y with the sign of y, as in Python; NaN for y = 0 or infinite x."""
-    return _adjusted(fmod(x, y), y)
-
-
-def _adjusted(r: Expr, y: Expr) -> Expr:
-    zero = like(0.0, y)
+    r, zero = fmod(x, y), like(0.0, y)
     moved = select(ne(r < zero, y < zero), r + y, r)
     return select(eq(r, zero), copysign(zero, y), moved)
 
@@ -109,19 +105,3 @@ def isinf(x: Expr) -> Expr:
 def isfinite(x: Expr) -> Expr:
     """Return whether x is neither NaN nor infinite."""
     return abs(x) < INF if x.dtype.is_float else const(True, bool_)
-
-
-def round_half_even(x: Expr) -> Expr:
-    """Return the nearest whole number, ties to even."""
-    return call("rint", x) if x.dtype.is_float else x
-
-
-def nextafter(x: Expr, y: Expr) -> Expr:
-    """Return the neighbour of x in the direction of y."""
-    form = format_of(x)
-    bits, one = to_bits(x), const(1, form.bits)
-    grows = eq(x < y, x > 0.0)
-    stepped = from_bits(select(grows, bits + one, bits - one))
-    smallest = copysign(from_bits(one), y)
-    moved = select(eq(x, 0.0), smallest, stepped)
-    return select(ne(x, x) | ne(y, y), NAN, select(eq(x, y), y, moved))

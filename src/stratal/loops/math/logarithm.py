@@ -1,4 +1,4 @@
-"""log, log2, log10, log1p: x = 2^e * (1 + f) with 1 + f in [2/3, 4/3), and a series for log(1 + f).
+"""log, log2, log1p: x = 2^e * (1 + f) with 1 + f in [2/3, 4/3), and a series for log(1 + f).
 
 float32 uses a polynomial in f; float64 log(1 + f) = 2 atanh(f / (2 + f)), which needs fewer terms.
 """
@@ -27,10 +27,6 @@ _LN2_32: Final = (0.6931471824645996, -1.9046542121259336e-09)  # each unit as t
 _LN2_64: Final = (0.6931471805599453, 2.3190468138462996e-17)
 _LOG2E_32: Final = (1.4426950216293335, 1.925963033500011e-08)
 _LOG2E_64: Final = (1.4426950408889634, 2.0355273740931033e-17)
-_LOG10E_32: Final = (0.4342944920063019, -1.0103049952192578e-08)
-_LOG10E_64: Final = (0.4342944819032518, 1.098319650216765e-17)
-_LOG10_2_32: Final = (0.3010300099849701, -1.432098883924482e-08)
-_LOG10_2_64: Final = (0.3010299956639812, -2.8037281277851704e-18)
 
 
 class Split(NamedTuple):
@@ -115,16 +111,6 @@ def log2(x: Expr) -> Expr:
     high, low = _LOG2E_32 if x.dtype is float32 else _LOG2E_64
     small = fma(f, low, _tail(f) * high)
     return _special(x, 0.0, exponent + fma(f, high, small))
-
-
-def log10(x: Expr) -> Expr:
-    """Return the logarithm to base 10."""
-    exponent, f = split(x)
-    high, low = _LOG10E_32 if x.dtype is float32 else _LOG10E_64
-    step_high, step_low = _LOG10_2_32 if x.dtype is float32 else _LOG10_2_64
-    small = fma(f, low, _tail(f) * high)
-    small = fma(exponent, step_low, small)
-    return _special(x, 0.0, fma(exponent, step_high, fma(f, high, small)))
 
 
 def log1p(x: Expr) -> Expr:

@@ -24,7 +24,6 @@ class Algorithm:
         self.results: Final = tuple(dict.fromkeys(results))
         self.tensors: Final = _ordered(self.results)
         self.names: Final = _named(self.tensors)
-        self.of_name: Final = {n: t for t, n in self.names.items()}
 
     @property
     def placeholders(self) -> list[Placeholder]:

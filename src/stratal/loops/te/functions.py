@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math as numbers
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from stratal.base.dtypes import DType, bool_, int64
 from stratal.base.errors import VerifyError
@@ -13,6 +13,7 @@ from stratal.loops.expr import Const, Expr, call, const, guard, loads
 from stratal.loops.te.term import FUNCTIONS, Function, Reduction, Term, Value, apply, number, reduction
 
 Partials = Callable[[Sequence[Term], Term], Sequence["Term | None"]]
+F = TypeVar("F", bound=Callable[..., Any])
 _ANY: Final = "buif"
 _NUMBER: Final = "uif"
 _REAL: Final = "f"
@@ -87,13 +88,8 @@ def _power(args: Sequence[Term], out: Term) -> list[Term | None]:
 
 
 def _row(
-    name: str,
-    arity: int,
-    takes: str,
-    lower: Callable[..., Expr],
-    partials: Partials | None = None,
-    result: DType | int = 0,
-    infix: str = "",
+    name: str, arity: int, takes: str, lower: Callable[..., Expr], partials: Partials | None = None,
+    result: DType | int = 0, infix: str = ""
 ) -> None:
     FUNCTIONS[name] = Function(name, arity, takes, lower, partials, result, infix)
 
@@ -139,72 +135,50 @@ def where(condition: Value, a: Value, b: Value) -> Term:
     return apply("where", condition, a, b)
 
 
-def equal(a: Value, b: Value) -> Term:
-    """Return whether two terms are equal (`==` compares the Python objects)."""
-    return apply("eq", a, b)
+def _of_two(name: str, text: str, row: str = "") -> Callable[[Value, Value], Term]:
+    def function(a: Value, b: Value) -> Term:
+        return apply(row or name, a, b)
+
+    return _named(function, name, text)
 
 
-def not_equal(a: Value, b: Value) -> Term:
-    """Return whether two terms differ."""
-    return apply("ne", a, b)
-
-
-def maximum(a: Value, b: Value) -> Term:
-    """Return the larger of two terms, NaN if either is."""
-    return apply("maximum", a, b)
-
-
-def minimum(a: Value, b: Value) -> Term:
-    """Return the smaller of two terms, NaN if either is."""
-    return apply("minimum", a, b)
-
-
-def power(a: Value, b: Value) -> Term:
-    """Return a to the power of b, of floats."""
-    return apply("power", a, b)
-
-
-def _named(name: str) -> Callable[[Value], Term]:
+def _of_one(name: str) -> Callable[[Value], Term]:
     def function(x: Value) -> Term:
         return apply(name, x)
 
+    return _named(function, name, f"Return {name}(x) of a term.")
+
+
+def _named(function: F, name: str, text: str) -> F:
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Return {name}(x) of a term."
+    function.__doc__ = text
     return function
 
 
+equal = _of_two("equal", "Return whether two terms are equal (`==` compares the Python objects).", "eq")
+not_equal = _of_two("not_equal", "Return whether two terms differ.", "ne")
+maximum = _of_two("maximum", "Return the larger of two terms, NaN if either is.")
+minimum = _of_two("minimum", "Return the smaller of two terms, NaN if either is.")
+power = _of_two("power", "Return a to the power of b, of floats.")
 abs, sign, sqrt, floor, ceil, exp, log, sin, cos, tanh, sigmoid, erf = (
-    _named(n)
+    _of_one(n)
     for n in ("abs", "sign", "sqrt", "floor", "ceil", "exp", "log", "sin", "cos", "tanh", "sigmoid", "erf")
 )
 
 
 # -- reductions ----------------------------------------------------------------------------------------------
-def sum(value: Value, axis: object = None) -> Reduction:
-    """Add up a term over reduce axes. A product of two elements is added with one rounding (fma)."""
-    return reduction("sum", value, axis)
+def _over(combiner: str, text: str) -> Callable[..., Reduction]:
+    def function(value: Value, axis: object = None) -> Reduction:
+        return reduction(combiner, value, axis)
+
+    return _named(function, combiner, text)
 
 
-def prod(value: Value, axis: object = None) -> Reduction:
-    """Multiply a term over reduce axes."""
-    return reduction("prod", value, axis)
-
-
-def max(value: Value, axis: object = None) -> Reduction:
-    """Return the largest value of a term over reduce axes, NaN if any is."""
-    return reduction("max", value, axis)
-
-
-def min(value: Value, axis: object = None) -> Reduction:
-    """Return the smallest value of a term over reduce axes, NaN if any is."""
-    return reduction("min", value, axis)
-
-
-def any(value: Value, axis: object = None) -> Reduction:
-    """Return whether a bool term holds anywhere along reduce axes."""
-    return reduction("any", value, axis)
-
-
-def all(value: Value, axis: object = None) -> Reduction:
-    """Return whether a bool term holds everywhere along reduce axes."""
-    return reduction("all", value, axis)
+sum = _over(
+    "sum", "Add up a term over reduce axes. A product of two elements is added with one rounding (fma)."
+)
+prod = _over("prod", "Multiply a term over reduce axes.")
+max = _over("max", "Return the largest value of a term over reduce axes, NaN if any is.")
+min = _over("min", "Return the smallest value of a term over reduce axes, NaN if any is.")
+any = _over("any", "Return whether a bool term holds anywhere along reduce axes.")
+all = _over("all", "Return whether a bool term holds everywhere along reduce axes.")

@@ -19,18 +19,7 @@ from stratal.base.types import TensorType
 from stratal.loops.compute import Compute
 from stratal.loops.expr import Buffer, Var
 from stratal.loops.index import bounds
-from stratal.loops.te.term import (
-    Access,
-    Apply,
-    Axis,
-    Number,
-    Reduction,
-    Term,
-    Value,
-    lower_term,
-    term,
-    walk,
-)
+from stratal.loops.te.term import Access, Apply, Axis, Number, Reduction, Term, Value, lower_term, term, walk
 
 Size = Union[int, tuple[int, int]]
 _SERIAL = itertools.count()

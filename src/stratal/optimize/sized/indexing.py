@@ -10,7 +10,6 @@ from stratal.optimize.sized.numeric import identity
 from stratal.optimize.sized.values import Factors, Sized, Sizes, capacities, no_rule, rule
 
 no_rule("the compiler makes it of a scatter, after sizes are bounded", "segments", "segment_sum")
-no_rule("a start is moved so that the slice fits the true size", "dynamic_update")
 
 
 def _checked(s: Sizes, index: Sized, size: Dim) -> Sized:
@@ -99,25 +98,6 @@ def _combined(
     spare = b.select(counted, checked, b.like(checked, room))
     made = b.op(node.op.name, wider, spare, update.node, kind=kind, axis=physical)
     return Sized(s.front(made, capacities(x.flat)), x.axes)
-
-
-@rule("dynamic_slice")
-def dynamic_slice(s: Sizes, node: Node, x: Sized, *starts: Sized) -> Sized:
-    """Take as many elements as there is room for; a start is moved so that the valid ones fit."""
-    b = s.b
-    sizes: tuple[Dim, ...] = node.op.sizes  # type: ignore[attr-defined]
-    positions: list[Node] = []
-    for k, (size, start) in enumerate(zip(sizes, starts, strict=True)):
-        x = s.prefix(x, k)
-        (whole,) = x.axes[k]
-        if not isinstance(whole, Sym) and not isinstance(size, Sym):
-            positions.append(start.node)
-            continue
-        if upper_bound(size) != upper_bound(whole):
-            raise ShapeError("sizes: a slice of unknown size from a runtime start", got=str(node.aval))
-        raise ShapeError("sizes: a runtime start on an axis of unknown size", got=str(node.aval))
-    made = b.op("dynamic_slice", x.node, *positions, sizes=capacities(sizes))
-    return Sized(made, tuple((n,) for n in sizes))
 
 
 @rule("search_sorted")

@@ -102,6 +102,15 @@ def random_bits(s: Sizes, node: Node, keys: Sized, *indices: Sized) -> Sized:
     return Sized(made, (*keys.axes, *axes))
 
 
+@rule("require")
+def require(s: Sizes, node: Node, x: Sized, index: Sized) -> Sized:
+    """What lies beyond the true sizes need not hold."""
+    axes = tuple(max(p, q, key=len) for p, q in zip(x.axes, index.axes, strict=True))
+    x, index = s.factored(x, axes), s.factored(index, axes)
+    valid = s.masked(index, range(len(axes)), 0)
+    return Sized(s.b.op("require", x.node, valid, **node.op.attributes), axes)
+
+
 @rule("size")
 def size(s: Sizes, node: Node, x: Sized) -> Sized:
     """A number of the run."""

@@ -6,7 +6,7 @@ from stratal.base.target import Target
 from stratal.loops.expr import Var
 from stratal.loops.stmt import For, Stmt, Store, map_parts
 from stratal.schedule.expressions import by_stride, work
-from stratal.schedule.primitives import Schedule
+from stratal.schedule.primitives import Schedule, listed
 from stratal.schedule.result import Tactic, of_stages
 from stratal.schedule.tactics.common import (
     collapse,
@@ -57,10 +57,12 @@ def _sweep(loops: list[Var], leaf: Store, target: Target) -> Stmt:
 
 def _vectors(stmt: Stmt, target: Target) -> Stmt:
     parallel = isinstance(stmt, For) and stmt.kind == "parallel" and stmt.var.extent > 1
-    if not (parallel and isinstance(stmt, For) and isinstance(stmt.body, Store)):
+    stores = listed(stmt.body) if isinstance(stmt, For) else ()
+    values = [s.value for s in stores if isinstance(s, Store)]
+    if not (parallel and isinstance(stmt, For) and len(values) == len(stores)):
         return map_parts(stmt, lambda part: _vectors(part, target))
     schedule = Schedule(stmt)
-    lanes = vector_lanes(target, [stmt.body.value])
+    lanes = vector_lanes(target, values)
     vectorize_inner(schedule, stmt.var, lanes)
     cut_tails(schedule)
     return schedule.body

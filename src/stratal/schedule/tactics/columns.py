@@ -18,7 +18,7 @@ from stratal.loops.expr import Buffer, Call, Const, Expr, Load, Var, cast, loads
 from stratal.loops.rebuild import substitute, transform
 from stratal.loops.stmt import For, Stmt, Store, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
-from stratal.schedule.primitives import Schedule, at_once, guard_leaves, sequence
+from stratal.schedule.primitives import Schedule, at_once, guard_leaves, listed, sequence
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import (
     cut_tails,
@@ -31,6 +31,7 @@ from stratal.schedule.tactics.common import (
     vector_lanes,
 )
 from stratal.schedule.tactics.in_lanes import InLanes
+from stratal.schedule.tactics.long_sums import LONG, Totals, adds_up, in_blocks
 
 VECTORS = 4  # per pass along the kept axis: whole cache lines, and enough independent adds
 
@@ -170,11 +171,16 @@ class ColumnNest:
             dtypes, known = self.x.compute(m).state_dtypes, len(self.states)
             states[m] = [Buffer(f"a{known + k}", d, shape, space="register") for k, d in enumerate(dtypes)]
             self.states += states[m]
+        sums = [s for m, own in states.items() if adds_up(self.x.combiner(m), own) for s in own]
+        long = math.prod(v.extent for v in self.reduced) > LONG
+        totals = Totals(sums if long else ())
+        self.states += totals.of.values()
 
         def init(slot: tuple[Expr, ...], _: dict[Var, Expr]) -> Stmt:
             firsts = {m: self.x.combiner(m).identity([s.dtype for s in own]) for m, own in states.items()}
             return sequence(
-                *(Store(s, slot, v) for m, own in states.items() for s, v in zip(own, firsts[m], strict=True))
+                *(Store(s, slot, v) for m in states for s, v in zip(states[m], firsts[m], strict=True)),
+                *totals.start(slot),
             )
 
         def step(slot: tuple[Expr, ...], at: dict[Var, Expr]) -> Stmt:
@@ -187,13 +193,28 @@ class ColumnNest:
             return sequence(*parts)
 
         def write(slot: tuple[Expr, ...], at: dict[Var, Expr]) -> Stmt:
-            return self._results({m: own[self.x.compute(m).result][slot] for m, own in states.items()}, at)
+            found = {m: own[self.x.compute(m).result] for m, own in states.items()}
+            kept = {m: (s, totals.of.get(s)) for m, s in found.items()}
+            return self._results(
+                {m: s[slot] if t is None else cast(t[slot], s.dtype) for m, (s, t) in kept.items()}, at
+            )
+
+        def looped(axes: Sequence[Var], core: Stmt) -> Stmt:
+            together = 1  # steps written out, so that neighbours in a window are read as such
+            for v in reversed(axes):
+                together *= v.extent
+                core = For(v, core, "unroll" if together <= (MOST_TOGETHER if apart else SHORT) else "serial")
+            return core
 
         core: Stmt = tiled(step)
-        together = 1  # steps written out, so that neighbours in a window are read as such
-        for v in reversed(self.reduced):
-            together *= v.extent
-            core = For(v, core, "unroll" if together <= (MOST_TOGETHER if apart else SHORT) else "serial")
+        if totals.of:
+            begin, end = (
+                tiled(lambda slot, _, part=part: sequence(*part(slot)), condition=False)
+                for part in (totals.begin, totals.end)
+            )
+            core = in_blocks(self.reduced, core, begin, end, inner=looped)
+        else:
+            core = looped(self.reduced, core)
         empty = any(v.extent == 0 for v in self.reduced)
         body = sequence(tiled(init, condition=False), *([] if empty else [core]), tiled(write))
         schedule = Schedule(nest(loops, body), self.states)
@@ -232,20 +253,36 @@ class ColumnNest:
         start: list[Stmt] = []
         update: list[Stmt] = []
         joins: list[Stmt] = []
+        begin: list[Stmt] = []
+        end: list[Stmt] = []
         totals: dict[Node, Expr] = {}
+        long = math.prod(v.extent for v in (*outer, block)) > LONG
         for m in self.reductions:
             compute = self.x.compute(m)
             name = f"a{len(self.states)}"
-            reduction = InLanes(self.x.combiner(m), compute.state_dtypes, self.width, name)
+            reduction = InLanes(self.x.combiner(m), compute.state_dtypes, self.width, name, long)
             update.append(reduction.update(lane, substitute(self.terms[m], {along: position}), inside))
             self.states += [*reduction.registers, *reduction.scratch]
             start.append(reduction.start)
+            begin += listed(reduction.begin)
+            end += listed(reduction.end)
             joins.append(reduction.join)
             totals[m] = reduction.totals[compute.result]
-        loop = Schedule(For(block, For(lane, sequence(*update), "vector")))
-        if along.extent % self.width:
-            loop.peel(block)
-        body = sequence(*start, nest(outer, loop.body), *joins, self._results(totals, {}))
+        vector, tail = For(lane, sequence(*update), "vector"), along.extent % self.width > 0
+
+        def looped(axes: Sequence[Var], core: Stmt) -> Stmt:
+            loop = Schedule(nest(axes, core))
+            if tail and block in axes:
+                loop.peel(block)
+            return loop.body
+
+        if end:
+            loops = in_blocks(
+                [*outer, block], vector, sequence(*begin), sequence(*end), tail=tail, inner=looped
+            )
+        else:
+            loops = looped([*outer, block], vector)
+        body = sequence(*start, loops, *joins, self._results(totals, {}))
         schedule = Schedule(nest(self.kept, body), self.states)
         schedule.steps.append(f"reduced axis {along} in {self.width} lanes")
         if self.kept:

@@ -1,6 +1,6 @@
 """A reduction along a contiguous axis: each lane of a vector reduces its share, then a tree joins the lanes.
 
-The order depends on the width of the vector alone.
+The order depends on the width of the vector, and in long sums on the size of blocks.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from typing import Final
 from stratal.base.dtypes import DType
 from stratal.loops import index
 from stratal.loops.compute import Combiner
-from stratal.loops.expr import Buffer, Expr, Var, const, guard, lanes
+from stratal.loops.expr import Buffer, Expr, Var, cast, const, guard, lanes
 from stratal.loops.stmt import For, Stmt, Store
 from stratal.schedule.primitives import at_once, sequence
+from stratal.schedule.tactics.long_sums import Totals, adds_up
 
 
 class InLanes:
     """The parts of one reduction: `start`, an `update` per vector, `join`, and then its states are `totals`.
 
-    `registers` and `scratch` are the temporaries it needs.
+    `registers` and `scratch` are the temporaries it needs. A `long` sum also has a `begin` and an `end` of
+    each block of updates.
     """
 
-    def __init__(self, combiner: Combiner, dtypes: Sequence[DType], width: int, name: str) -> None:
+    def __init__(
+        self, combiner: Combiner, dtypes: Sequence[DType], width: int, name: str, long: bool = False
+    ) -> None:
         self.combiner: Final = combiner
         self.width: Final = width
         self.accs: Final = [
@@ -33,9 +37,11 @@ class InLanes:
         self.identity: Final = combiner.identity(dtypes)
         lane = Var("l", width)
         first = [Store(a, (lane,), i) for a, i in zip(self.accs, self.identity, strict=True)]
-        self.start: Final[Stmt] = For(lane, sequence(*first), "vector")
-        self.join: Stmt = sequence()
-        if combiner.lanes is not None:
+        self.start: Stmt = For(lane, sequence(*first), "vector")
+        self.begin = self.end = self.join = sequence()
+        if long and adds_up(combiner, self.accs):
+            self._add_blocks(Totals(self.accs))
+        elif combiner.lanes is not None:
             (acc,), lane = self.accs, Var("l", width)
             self.totals: list[Expr] = [lanes(combiner.lanes, acc[lane], lane)]
         else:
@@ -51,6 +57,18 @@ class InLanes:
         stmt, held = at_once([Store(a, (lane,), v) for a, v in zip(self.accs, new, strict=True)])
         self.registers.extend(held)
         return stmt
+
+    def _add_blocks(self, blocks: Totals) -> None:
+        """Keep sums of blocks in the registers, and their totals in others."""
+        (acc,), (total,) = self.accs, blocks.of.values()
+        self.registers.append(total)
+        parts = []
+        for part in (blocks.start, blocks.begin, blocks.end):
+            lane = Var("l", self.width)
+            parts.append(For(lane, sequence(*part((lane,))), "vector"))
+        self.start, self.begin, self.end = parts
+        lane = Var("l", self.width)
+        self.totals = [cast(lanes("add", total[lane], lane), acc.dtype)]
 
     def _join_in_memory(self) -> None:
         """Join several states by halves, each half one vector: no instruction does it for all lanes."""

@@ -113,13 +113,8 @@ def _divisions(terms: Iterable[Expr]) -> Iterator[tuple[Var, int]]:
 
 
 def choose_roles(
-    terms: Sequence[Expr],
-    grid: Grid,
-    reduce: Sequence[Var],
-    size: int,
-    lanes: int,
-    num_results: int = 1,
-    frozen: Sequence[bool] = (False, False),
+    terms: Sequence[Expr], grid: Grid, reduce: Sequence[Var], size: int, lanes: int, num_results: int = 1,
+    frozen: Sequence[bool] = (False, False)
 ) -> tuple[float, Roles]:
     """Choose the vector axis: the one with the fewest cycles for arithmetic on padded vectors, for copying an
     operand it is not contiguous in (a frozen one costs nothing), and for storing results across their lines.

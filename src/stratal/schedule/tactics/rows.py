@@ -19,10 +19,11 @@ from stratal.loops.compute import fresh_axes
 from stratal.loops.expr import Buffer, Expr, Var, cast, loads
 from stratal.loops.stmt import For, Prefetch, Stmt, Store, expressions, loaded, stored
 from stratal.schedule.expressions import GroupExpressions, work
-from stratal.schedule.primitives import Schedule, guard_leaves, sequence
+from stratal.schedule.primitives import Schedule, guard_leaves, listed, sequence
 from stratal.schedule.result import Candidate, Tactic
 from stratal.schedule.tactics.common import distribute, finished, in_place_pairs, lies, vector_lanes
 from stratal.schedule.tactics.in_lanes import InLanes
+from stratal.schedule.tactics.long_sums import LONG, in_blocks
 
 CHEAP = 4  # operations below which recomputing an element beats keeping it
 UNROLL = 4  # registers per vector of a long row
@@ -46,7 +47,9 @@ class RowPlan:
         self.phase: dict[Node, int] = {}
         self.ready: dict[Node, int] = {}
         for m in x.group.members:
-            self._assign(m)
+            phase = max((self.ready.get(v, 0) for v in self._operands(m)), default=0)
+            self.phase[m] = phase
+            self.ready[m] = phase + 1 if self.is_reduction(m) else phase
         self.num_phases = 1 + max(self.ready.values(), default=0)
 
     def is_reduction(self, m: Node) -> bool:
@@ -55,10 +58,10 @@ class RowPlan:
     def is_element(self, m: Node) -> bool:
         return not self.is_reduction(m) and len(m.shape) == len(self.space)
 
-    def _assign(self, m: Node) -> None:
-        phase = max((self.ready.get(v, 0) for v in self._operands(m)), default=0)
-        self.phase[m] = phase
-        self.ready[m] = phase + 1 if self.is_reduction(m) else phase
+    def is_row_value(self, m: Node) -> bool:
+        """Return whether there is one for each row; other members are computed where they are read."""
+        other = self.is_element(m) or self.is_reduction(m)
+        return not other and tuple(m.aval.ints) == self.row_shape
 
     def _operands(self, m: Node) -> list[Node]:
         """Return members a member depends on, through views."""
@@ -146,7 +149,7 @@ class RowNest:
         """Return one pass over a row: row values, the loop over elements, then what its accumulators give."""
         x, plan = self.x, self.plan
         now = [m for m in x.group.members if plan.phase[m] == phase]
-        values = [m for m in now if not plan.is_element(m) and not plan.is_reduction(m)]
+        values = [m for m in now if plan.is_row_value(m)]
         parts = [self._row_value(m) for m in values]
         keep = [m for m in now if plan.is_element(m) and (x.stored(m) or plan.worth_keeping(m, phase))]
         reductions = [m for m in now if plan.is_reduction(m)]
@@ -191,26 +194,35 @@ class RowNest:
         body: list[Stmt] = []
         before: list[Stmt] = []
         after: list[Stmt] = []
+        begin: list[Stmt] = []
+        end: list[Stmt] = []
         for m in reductions:
             compute = x.compute(m)
             name = f"a{len(self.registers)}"
-            reduction = InLanes(x.combiner(m), compute.state_dtypes, self.width, name)
+            reduction = InLanes(x.combiner(m), compute.state_dtypes, self.width, name, outer.extent > LONG)
             terms = x.terms(m, self.where, element[len(self.where) :])
             body.append(reduction.update(lane, terms, inside))
             self.registers += reduction.registers
             self.scratch += reduction.scratch
             before.append(reduction.start)
+            begin += listed(reduction.begin)
+            end += listed(reduction.end)
             after += [reduction.join, self._finish(m, reduction.totals[compute.result])]
         fetches = self._fetches([*expressions(sequence(*body, stores))], lane)
         body[:0] = [guard_leaves(f, inside) for f in fetches]
         if kept and not alone:  # together and last: they may overwrite what the element is computed from
             body.append(guard_leaves(stores, inside))
-        loop = Schedule(For(outer, For(lane, sequence(*body), "vector")))
-        if self.size % self.width:
-            loop.peel(outer)
+        vector, tail = For(lane, sequence(*body), "vector"), self.size % self.width > 0
+        if end:
+            loops = in_blocks([outer], vector, sequence(*begin), sequence(*end), tail=tail)
+        else:
+            loop = Schedule(For(outer, vector))
+            if tail:
+                loop.peel(outer)
+            loops = loop.body
         x.local.update(kept)
         x.forget()
-        return sequence(*before, loop.body, *([stores] if alone else []), *after)
+        return sequence(*before, loops, *([stores] if alone else []), *after)
 
     def _fetches(self, roots: Sequence[Expr], lane: Var) -> list[Prefetch]:
         """Return what brings near, in time, the arrays that no cache holds and whose rows follow one another.

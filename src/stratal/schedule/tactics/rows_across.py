@@ -73,11 +73,7 @@ class RowsAcross:
         now = [m for m in x.group.members if plan.phase[m] == phase]
         reductions = [m for m in now if plan.is_reduction(m)]
         elements = [m for m in now if plan.is_element(m) and (x.stored(m) or plan.worth_keeping(m, phase))]
-        parts = [
-            self._keep(m, self.where, x.at(m, self.where))
-            for m in now
-            if not plan.is_element(m) and m not in reductions
-        ]
+        parts = [self._keep(m, self.where, x.at(m, self.where)) for m in now if plan.is_row_value(m)]
         start, update, finish = (
             zip(*map(self._reduction, reductions), strict=True) if reductions else ((),) * 3
         )

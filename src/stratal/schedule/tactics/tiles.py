@@ -178,12 +178,8 @@ class TiledProduct:
         return self._joined(first, block, inmost, last, temporaries)
 
     def _joined(
-        self,
-        first: list[Part],
-        block: list[Part],
-        inmost: list[Part],
-        last: list[Part],
-        temporaries: list[Buffer],
+        self, first: list[Part], block: list[Part], inmost: list[Part], last: list[Part],
+        temporaries: list[Buffer]
     ) -> Schedule:
         """Run the stages together: each run of tiles, each block of it, each tile."""
         parts = [*first, *block, *inmost, *last]

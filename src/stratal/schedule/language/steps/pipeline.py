@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from stratal.base.errors import ScheduleError
 from stratal.loops import index
 from stratal.loops.expr import Buffer, Expr, Var
@@ -43,18 +41,15 @@ def pipeline(nest: Nest, loop: For, *tiles: Buffer) -> Nest:
     def at(stmts: list[Stmt], i: Expr) -> Stmt:
         """Return statements of iteration `i`, on that iteration's slots."""
         made: Stmt = substitute_stmt(sequence(*stmts), {var: i})
+        slot = index.mod(i, 2)
         for tile, double in slots.items():
-            made = redirected(made, tile, double, _in_slot(index.mod(i, 2)))
+            made = redirected(made, tile, double, lambda indices: (slot, *indices))
         return fresh_loops(made)
 
     ahead = For(again, sequence(at(fills, index.add(again, 1)), at(work, again)))
     stmts = (at(fills, index.as_expr(0)), ahead, at(work, index.as_expr(n - 1)))
     local = tuple(slots.get(b, b) for b in nest.local)
     return nest.replaced(loop, sequence(*stmts))._replace(local=local)
-
-
-def _in_slot(slot: Expr) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
-    return lambda indices: (slot, *indices)
 
 
 def _check_tile(nest: Nest, loop: For, tile: Buffer) -> None:
