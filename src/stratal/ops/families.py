@@ -21,7 +21,7 @@ from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, Op, Reject, Sample
+from stratal.graph.op import Array, Op, Reject, Sample, record
 from stratal.loops.compute import Compute, pointwise
 from stratal.loops.expr import Call, Expr, call, cast, walk
 
@@ -29,6 +29,7 @@ REAL_OF = {complex64: float32, complex128: float64}
 COMPLEX_OF = {real: whole for whole, real in REAL_OF.items()}
 Slope = Callable[[Builder, Node, Node], Node]
 _Unary = TypeVar("_Unary", bound="Unary")
+_Family = TypeVar("_Family", bound=Op)
 SAMPLE_SHAPES = ((2, 5), (), (37,), (0, 4), (1, 3, 1))
 
 
@@ -38,8 +39,9 @@ def same_types(name: str, types: Sequence[TensorType]) -> TensorType:
     for other in types[1:]:
         if other.dtype is not first.dtype:
             raise DTypeError(
-                f"{name}: operands differ in dtype", got=", ".join(map(str, types)), hint="cast one side"
-            )
+                f"{name}: operands differ in dtype", got=", ".join(map(str, types)),
+                hint="x.float(), x.double() or x.astype(dtype) converts one side; net.to(dtype) a module",
+            )  # fmt: skip
         if other.shape != first.shape:
             raise ShapeError(f"{name}: operands differ in shape", got=", ".join(map(str, types)))
     return first
@@ -64,13 +66,17 @@ def widened(x: Array) -> Array:
 
 
 class RowWise(Op):
-    """Is for many rows at once itself, on operands with an axis more, which `axis` and `axes` count, too."""
+    """Is for many rows at once itself, on operands with an axis more, which `axis` and `axes` count, too.
+
+    Each record, or family whose records are all so, says it. It is not so where another axis is meant by its
+    place, such as the first.
+    """
 
     def batch(self, b: Builder, size: Dim, mapped: Sequence[bool], *inputs: Node) -> Any:
         return over_rows(self, b, size, mapped, inputs)
 
 
-class Linear(RowWise):
+class Linear(Op):
     """Is linear in all its inputs together: its tangent is itself on the tangents."""
 
     def jvp(self, b: Builder, tangents: Sequence[Node | None], out: Node, *inputs: Node) -> Node | None:
@@ -184,6 +190,18 @@ def derivative(slope: Slope) -> Callable[[type[_Unary]], type[_Unary]]:
         return cls
 
     return given
+
+
+def records(module: str, base: type[_Family]) -> Callable[..., type[_Family]]:
+    """Return what makes the records of a module that differ in values only from the others of their family.
+
+    It takes the op's name, what it computes in words, and the record's class variables.
+    """
+
+    def member(name: str, text: str, **values: Any) -> type[_Family]:
+        return record(type(name.capitalize(), (base,), {"__module__": module, "__doc__": text, **values}))
+
+    return member
 
 
 class Movement(Linear):

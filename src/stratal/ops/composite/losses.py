@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.ops.composite.family import axis_of, cast_to, check_float, in_floats, named, scaled, wide
+from stratal.ops.composite.family import axis_of, cast_to, check_float, named, wide
 
 
 @named
@@ -20,30 +20,6 @@ def nll(b: Builder, log_probabilities: Node, target: Node, *, axis: int = 1) -> 
     index = b.reshape(target, shape=(*shape[:at], 1, *shape[at + 1 :]))
     picked = b.gather_along(log_probabilities, index, axis=at)
     return b.op("neg", b.reshape(picked, shape=target.shape))
-
-
-@in_floats
-def cross_entropy(
-    b: Builder, logits: Node, target: Node, *, axis: int = 1, label_smoothing: float = 0.0
-) -> Node:
-    """Return the cross-entropy of the softmax of `logits` with integer classes, one value per sample.
-
-    `label_smoothing` takes that share of the target and spreads it over all classes evenly.
-    """
-    y = b.log_softmax(logits, axis=axis)
-    loss = b.nll(y, target, axis=axis)
-    if not label_smoothing:
-        return loss
-    even = b.neg(b.mean(y, axes=(axis,)))
-    return b.add(scaled(b, loss, 1 - label_smoothing), scaled(b, even, label_smoothing))
-
-
-@named
-def squared_error(b: Builder, x: Node, y: Node) -> Node:
-    """Return (x - y)**2 of each element: the terms of the mean squared error."""
-    check_float("squared_error", x, y)
-    difference = b.sub(x, y)
-    return b.op("mul", difference, difference)
 
 
 @named

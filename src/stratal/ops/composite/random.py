@@ -126,17 +126,6 @@ def dropout(b: Builder, x: Node, key: Node, *, p: float) -> Node:
     return b.op("select", keep, scaled(b, x, 1 / (1 - p)), b.like(x, 0))
 
 
-@named
-def one_hot(b: Builder, classes: Node, *, count: int, dtype: DType = int64) -> Node:
-    """Return 1 at each class along a new last axis of `count`, else 0."""
-    if not classes.dtype.is_integer:
-        raise DTypeError("one_hot: classes are integers", got=str(classes.aval))
-    shape = (*classes.shape, count)
-    spread = b.broadcast(classes, shape=shape, axes=tuple(range(classes.aval.ndim)))
-    numbers = b.iota(shape=shape, axis=classes.aval.ndim, dtype=classes.dtype)
-    return b.op("cast", b.eq(spread, numbers), dtype=dtype)
-
-
 def _check(name: str, dtype: DType) -> None:
     if not dtype.is_float:
         raise DTypeError(f"{name}: gives floats", got=str(dtype))

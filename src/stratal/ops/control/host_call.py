@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import AttributeValueError, NotDifferentiableError, StratalError
+from stratal.base.interrupts import Block
 from stratal.base.types import TensorType, TupleType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node, items, make
@@ -47,6 +49,61 @@ def first_alike(function: Callable[..., Any]) -> Callable[..., Any]:
     else:
         return function
     return _FIRST.setdefault(key, function)  # which keeps alive what is named by its address
+
+
+class Log(Block):
+    """What the impure calls of one run gave, or raised, in their order; and that once more, without calling.
+
+    In a `with` block, calls of this thread are noted; after `replayed`, those that were are not made again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread, self._replays = threading.get_ident(), False
+        self._calls: list[tuple[str, Any, BaseException | None]] = []
+
+    def during(self) -> Generator[Self]:
+        try:
+            _LOGS.append(self)
+            yield self
+        finally:
+            _LOGS.remove(self)
+
+    def raised(self, error: BaseException) -> bool:
+        """Return whether an error is of the last call."""
+        return bool(self._calls) and self._calls[-1][2] is error
+
+    def replayed(self) -> Log:
+        """Return self, to be entered again."""
+        self._replays = True
+        return self
+
+    def call(self, name: str, function: Callable[[], Any]) -> Any:
+        """Return what a function returned then, or now; `name` tells it from others."""
+        name = name.partition("#")[0]  # functions made anew get another number
+        known = next((c for c in self._calls if c[0] == name), None) if self._replays else None
+        if known is not None:
+            self._calls.remove(known)
+        elif self._replays:
+            return function()
+        else:
+            try:
+                known = name, function(), None
+            except BaseException as error:
+                known = name, None, error
+            self._calls.append(known)
+        if known[2] is not None:
+            raise known[2]
+        return known[1]
+
+    @staticmethod
+    def current() -> Log | None:
+        """Return the innermost log of this thread."""
+        thread = threading.get_ident()
+        return next((log for log in reversed(_LOGS) if log._thread == thread), None)
+
+
+_LOGS: list[Log] = []
 
 
 @record
@@ -88,6 +145,10 @@ class HostCall(Op):
         views = [a.view() for a in arrays]
         for view in views:
             view.flags.writeable = False
+        log = None if self.pure else Log.current()
+        return self._called(views) if log is None else log.call(self.function, lambda: self._called(views))
+
+    def _called(self, views: Sequence[Array]) -> tuple[Array, ...]:
         found = HOST_FUNCTIONS[self.function](*views)
         values = found if isinstance(found, (tuple, list)) else (found,)
         if len(values) != len(self.results):

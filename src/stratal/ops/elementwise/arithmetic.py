@@ -15,7 +15,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, record
 from stratal.loops import math
 from stratal.loops.expr import Expr, call
-from stratal.ops.families import Elementwise, Linear, widened
+from stratal.ops.families import Elementwise, Linear, records, widened
 
 
 @record
@@ -211,20 +211,15 @@ class Extreme(Elementwise):
         return [_share(b, lost, x, y) for lost in ((less, greater) if self.fn == "max" else (greater, less))]
 
 
-@record
-class Max(Extreme):
-    """The larger of x and y; NaN where either is. Where x == y each gets half of the cotangent."""
-
-    ufunc = np.maximum
-    fn = "max"
-
-
-@record
-class Min(Extreme):
-    """The smaller of x and y; NaN where either is. Where x == y each gets half of the cotangent."""
-
-    ufunc = np.minimum
-    fn = "min"
+extreme = records(__name__, Extreme)
+extreme(
+    "max", "The larger of x and y; NaN where either is. Where x == y each gets half of the cotangent.",
+    ufunc=np.maximum, fn="max",
+)  # fmt: skip
+extreme(
+    "min", "The smaller of x and y; NaN where either is. Where x == y each gets half of the cotangent.",
+    ufunc=np.minimum, fn="min",
+)  # fmt: skip
 
 
 def _share(b: Builder, lost: Node, x: Node, y: Node) -> Node:
@@ -244,36 +239,11 @@ class Rounding(Elementwise):
         return [None]
 
 
-@record
-class Floor(Rounding):
-    """The largest integer not above x."""
-
-    ufunc = np.floor
-    fn = "floor"
-
-
-@record
-class Ceil(Rounding):
-    """The smallest integer not below x."""
-
-    ufunc = np.ceil
-    fn = "ceil"
-
-
-@record
-class Trunc(Rounding):
-    """x rounded towards 0."""
-
-    ufunc = np.trunc
-    fn = "trunc"
-
-
-@record
-class Round(Rounding):
-    """x rounded to the nearest integer, ties to even."""
-
-    ufunc = np.rint
-    fn = "rint"
+rounding = records(__name__, Rounding)
+rounding("floor", "The largest integer not above x.", ufunc=np.floor, fn="floor")
+rounding("ceil", "The smallest integer not below x.", ufunc=np.ceil, fn="ceil")
+rounding("trunc", "x rounded towards 0.", ufunc=np.trunc, fn="trunc")
+rounding("round", "x rounded to the nearest integer, ties to even.", ufunc=np.rint, fn="rint")
 
 
 # -- division: true, floored, and what is left of it ---------------------------------------------------------

@@ -12,10 +12,11 @@ import numpy as np
 
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, record
+from stratal.graph.op import Array
 from stratal.loops import math
 from stratal.loops.math.bessel_jy import LARGEST
 from stratal.ops.elementwise.special import Special
+from stratal.ops.families import records
 
 
 class Bessel(Special):
@@ -124,38 +125,18 @@ def _by_hankel(order: int, x: Array) -> tuple[Array, Array]:
     return (p * cosine - q * sine) * scale, (p * sine + q * cosine) * scale
 
 
-@record
-class J0(BesselJY):
-    """The Bessel function of the first kind of order 0."""
-
-    family, order = "j", 0
-    formula = math.j0
-
-
-@record
-class J1(BesselJY):
-    """The Bessel function of the first kind of order 1."""
-
-    family, order = "j", 1
-    formula = math.j1
-
-
-@record
-class Y0(BesselJY):
-    """The Bessel function of the second kind of order 0; minus infinity at 0, NaN below."""
-
-    family, order = "y", 0
-    formula = math.y0
-    domain, ulp = (1.0, 2.0), 40.0  # between zeros, where errors are absolute
-
-
-@record
-class Y1(BesselJY):
-    """The Bessel function of the second kind of order 1; minus infinity at 0, NaN below."""
-
-    family, order = "y", 1
-    formula = math.y1
-    domain, ulp = (1.0, 2.0), 40.0  # between zeros, where errors are absolute
+bessel_jy = records(__name__, BesselJY)
+bessel_jy("j0", "The Bessel function of the first kind of order 0.", formula=math.j0, family="j", order=0)
+bessel_jy("j1", "The Bessel function of the first kind of order 1.", formula=math.j1, family="j", order=1)
+# Between their zeros, where errors are absolute:
+bessel_jy(
+    "y0", "The Bessel function of the second kind of order 0; minus infinity at 0, NaN below.",
+    formula=math.y0, family="y", order=0, domain=(1.0, 2.0), ulp=40.0,
+)  # fmt: skip
+bessel_jy(
+    "y1", "The Bessel function of the second kind of order 1; minus infinity at 0, NaN below.",
+    formula=math.y1, family="y", order=1, domain=(1.0, 2.0), ulp=40.0,
+)  # fmt: skip
 
 
 class BesselK(Bessel):
@@ -191,36 +172,17 @@ class BesselK(Bessel):
         return np.asarray(np.where(x >= 0, found, np.nan), np.float64)
 
 
-@record
-class K0(BesselK):
-    """The modified Bessel function of the second kind of order 0; infinite at 0, NaN below."""
-
-    order = 0
-    formula = math.k0
-
-
-@record
-class K1(BesselK):
-    """The modified Bessel function of the second kind of order 1; infinite at 0, NaN below."""
-
-    order = 1
-    formula = math.k1
-
-
-@record
-class K0e(BesselK):
-    """exp(x) K0(x), which does not underflow."""
-
-    order, scaled = 0, True
-    formula = math.k0e
-
-
-@record
-class K1e(BesselK):
-    """exp(x) K1(x), which does not underflow."""
-
-    order, scaled = 1, True
-    formula = math.k1e
+bessel_k = records(__name__, BesselK)
+bessel_k(
+    "k0", "The modified Bessel function of the second kind of order 0; infinite at 0, NaN below.",
+    formula=math.k0, order=0,
+)  # fmt: skip
+bessel_k(
+    "k1", "The modified Bessel function of the second kind of order 1; infinite at 0, NaN below.",
+    formula=math.k1, order=1,
+)  # fmt: skip
+bessel_k("k0e", "exp(x) K0(x), which does not underflow.", formula=math.k0e, order=0, scaled=True)
+bessel_k("k1e", "exp(x) K1(x), which does not underflow.", formula=math.k1e, order=1, scaled=True)
 
 
 class BesselI(Bessel):
@@ -267,33 +229,8 @@ def _far(order: int, a: Array) -> Array:
     return np.asarray(total / np.sqrt(2 * np.longdouble(np.pi) * a))
 
 
-@record
-class I0(BesselI):
-    """The modified Bessel function of the first kind of order 0."""
-
-    order = 0
-    formula = math.i0
-
-
-@record
-class I1(BesselI):
-    """The modified Bessel function of the first kind of order 1."""
-
-    order = 1
-    formula = math.i1
-
-
-@record
-class I0e(BesselI):
-    """exp(-|x|) I0(x), which does not overflow."""
-
-    order, scaled = 0, True
-    formula = math.i0e
-
-
-@record
-class I1e(BesselI):
-    """exp(-|x|) I1(x), which does not overflow."""
-
-    order, scaled = 1, True
-    formula = math.i1e
+bessel_i = records(__name__, BesselI)
+bessel_i("i0", "The modified Bessel function of the first kind of order 0.", formula=math.i0, order=0)
+bessel_i("i1", "The modified Bessel function of the first kind of order 1.", formula=math.i1, order=1)
+bessel_i("i0e", "exp(-|x|) I0(x), which does not overflow.", formula=math.i0e, order=0, scaled=True)
+bessel_i("i1e", "exp(-|x|) I1(x), which does not overflow.", formula=math.i1e, order=1, scaled=True)

@@ -16,7 +16,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import SameBytes, pointwise
 from stratal.loops.expr import call
-from stratal.ops.families import COMPLEX_OF, REAL_OF, SAMPLE_SHAPES, Elementwise, Linear, Movement
+from stratal.ops.families import COMPLEX_OF, REAL_OF, SAMPLE_SHAPES, Elementwise, Linear, Movement, RowWise
 
 
 class Part(Linear, Elementwise):
@@ -105,7 +105,7 @@ class Complex(Part):
 
 
 # -- pairs ---------------------------------------------------------------------------------------------------
-class _Retyped(Movement):
+class _Retyped(Movement, RowWise):
     """What both directions share: nothing is moved."""
 
     arity = 1

@@ -9,10 +9,10 @@ import numpy as np
 from stratal.base.dtypes import bool_, uint8
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
-from stratal.graph.op import Array, record
+from stratal.graph.op import Array
 from stratal.loops import math
 from stratal.loops.expr import Expr, call, cast, const
-from stratal.ops.families import Elementwise
+from stratal.ops.families import Elementwise, records
 
 
 class Bitwise(Elementwise):
@@ -23,37 +23,11 @@ class Bitwise(Elementwise):
     not_differentiable = "bool and integers have no tangents"
 
 
-@record
-class And(Bitwise):
-    """x & y."""
-
-    ufunc = np.bitwise_and
-    fn = "and"
-
-
-@record
-class Or(Bitwise):
-    """x | y."""
-
-    ufunc = np.bitwise_or
-    fn = "or"
-
-
-@record
-class Xor(Bitwise):
-    """x ^ y."""
-
-    ufunc = np.bitwise_xor
-    fn = "xor"
-
-
-@record
-class Not(Bitwise):
-    """~x: `not` on bool, the complement on integers."""
-
-    arity = 1
-    ufunc = np.invert
-    fn = "not"
+bitwise = records(__name__, Bitwise)
+bitwise("and", "x & y.", ufunc=np.bitwise_and, fn="and")
+bitwise("or", "x | y.", ufunc=np.bitwise_or, fn="or")
+bitwise("xor", "x ^ y.", ufunc=np.bitwise_xor, fn="xor")
+bitwise("not", "~x: `not` on bool, the complement on integers.", ufunc=np.invert, fn="not", arity=1)
 
 
 class Shift(Bitwise):
@@ -77,21 +51,12 @@ class Shift(Bitwise):
         return call(self.fn, x, count)
 
 
-@record
-class Shl(Shift):
-    """x << y; zeros come in."""
-
-    ufunc = np.left_shift
-    fn = "shl"
-
-
-@record
-class Shr(Shift):
-    """x >> y; copies of the sign come in for signed x, zeros for unsigned."""
-
-    ufunc = np.right_shift
-    fn = "shr"
-    keeps_sign = True
+shift = records(__name__, Shift)
+shift("shl", "x << y; zeros come in.", ufunc=np.left_shift, fn="shl")
+shift(
+    "shr", "x >> y; copies of the sign come in for signed x, zeros for unsigned.", ufunc=np.right_shift,
+    fn="shr", keeps_sign=True,
+)  # fmt: skip
 
 
 # -- comparisons and tests of floats -------------------------------------------------------------------------
@@ -116,56 +81,13 @@ class Comparison(Test):
         return call(self.fn, *[cast(x, uint8) if x.dtype.is_bool else x for x in args])
 
 
-@record
-class Eq(Comparison):
-    """x == y."""
-
-    kinds = "buifc"
-    ufunc = np.equal
-    fn = "eq"
-    join = "and"
-
-
-@record
-class Ne(Comparison):
-    """x != y; true where either is NaN."""
-
-    kinds = "buifc"
-    ufunc = np.not_equal
-    fn = "ne"
-    join = "or"
-
-
-@record
-class Lt(Comparison):
-    """x < y; False < True."""
-
-    ufunc = np.less
-    fn = "lt"
-
-
-@record
-class Le(Comparison):
-    """x <= y."""
-
-    ufunc = np.less_equal
-    fn = "le"
-
-
-@record
-class Gt(Comparison):
-    """x > y."""
-
-    ufunc = np.greater
-    fn = "gt"
-
-
-@record
-class Ge(Comparison):
-    """x >= y."""
-
-    ufunc = np.greater_equal
-    fn = "ge"
+comparison = records(__name__, Comparison)
+comparison("eq", "x == y.", ufunc=np.equal, fn="eq", kinds="buifc", join="and")
+comparison("ne", "x != y; true where either is NaN.", ufunc=np.not_equal, fn="ne", kinds="buifc", join="or")
+comparison("lt", "x < y; False < True.", ufunc=np.less, fn="lt")
+comparison("le", "x <= y.", ufunc=np.less_equal, fn="le")
+comparison("gt", "x > y.", ufunc=np.greater, fn="gt")
+comparison("ge", "x >= y.", ufunc=np.greater_equal, fn="ge")
 
 
 class FloatTest(Test):
@@ -175,28 +97,14 @@ class FloatTest(Test):
     kinds = "fc"
 
 
-@record
-class IsNan(FloatTest):
-    """Whether x is NaN (either part, for complex)."""
-
-    ufunc = np.isnan
-    formula = math.isnan
-    join = "or"
-
-
-@record
-class IsInf(FloatTest):
-    """Whether x is infinite (either part, for complex)."""
-
-    ufunc = np.isinf
-    formula = math.isinf
-    join = "or"
-
-
-@record
-class IsFinite(FloatTest):
-    """Whether x is neither NaN nor infinite."""
-
-    ufunc = np.isfinite
-    formula = math.isfinite
-    join = "and"
+float_test = records(__name__, FloatTest)
+float_test(
+    "isnan", "Whether x is NaN (either part, for complex).", ufunc=np.isnan, formula=math.isnan, join="or"
+)
+float_test(
+    "isinf", "Whether x is infinite (either part, for complex).", ufunc=np.isinf, formula=math.isinf,
+    join="or",
+)  # fmt: skip
+float_test(
+    "isfinite", "Whether x is neither NaN nor infinite.", ufunc=np.isfinite, formula=math.isfinite, join="and"
+)

@@ -13,9 +13,10 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Sample, record
 from stratal.loops import math
 from stratal.loops.expr import Expr
-from stratal.ops.families import Elementwise, Unary, derivative
+from stratal.ops.families import Elementwise, Unary, derivative, records
 
 _LN2 = 0.6931471805599453
+unary = records(__name__, Unary)
 
 
 @record
@@ -56,39 +57,18 @@ class Pow(Elementwise):
         return [by_base, b.select(flat, zero, b.mul(out, log))]
 
 
-@record
-@derivative(lambda b, out, x: b.div(b.like(out, 0.5), out))
-class Sqrt(Unary):
-    """The square root, correctly rounded; NaN below 0."""
-
-    domain = (0.2, 4.0)
-    ufunc = np.sqrt
-    fn = "sqrt"
-
-
-@record
-@derivative(lambda b, out, x: b.mul(b.like(out, -0.5), b.mul(out, b.mul(out, out))))
-class Rsqrt(Unary):
-    """1 / sqrt(x)."""
-
-    ulp = 1.5
-    domain = (0.2, 4.0)
-    formula = math.rsqrt
-
-    def numpy(self, *arrays: Array) -> Array:
-        return np.asarray(1 / np.sqrt(arrays[0]))
-
-
-@record
-@derivative(lambda b, out, x: b.div(b.like(out, 1 / 3), b.mul(out, out)))
-class Cbrt(Unary):
-    """The cube root, with the sign of x."""
-
-    ulp = 1.0
-    kinds = "f"
-    domain = (0.2, 4.0)
-    ufunc = np.cbrt
-    formula = math.cbrt
+unary(
+    "sqrt", "The square root, correctly rounded; NaN below 0.", ufunc=np.sqrt, fn="sqrt", domain=(0.2, 4.0),
+    slope=lambda b, out, x: b.div(b.like(out, 0.5), out),
+)  # fmt: skip
+unary(
+    "rsqrt", "1 / sqrt(x).", ufunc=lambda x: 1 / np.sqrt(x), formula=math.rsqrt, ulp=1.5, domain=(0.2, 4.0),
+    slope=lambda b, out, x: b.mul(b.like(out, -0.5), b.mul(out, b.mul(out, out))),
+)  # fmt: skip
+unary(
+    "cbrt", "The cube root, with the sign of x.", ufunc=np.cbrt, formula=math.cbrt, ulp=1.0, kinds="f",
+    domain=(0.2, 4.0), slope=lambda b, out, x: b.div(b.like(out, 1 / 3), b.mul(out, out)),
+)  # fmt: skip
 
 
 @record
@@ -125,14 +105,10 @@ class ExpWithin(Exp):
                 yield sample._replace(op=op)
 
 
-@record
-@derivative(lambda b, out, x: b.mul(out, b.like(out, _LN2)))
-class Exp2(Unary):
-    """2 ** x."""
-
-    ulp = 1.0
-    ufunc = np.exp2
-    formula = math.exp2
+unary(
+    "exp2", "2 ** x.", ufunc=np.exp2, formula=math.exp2, ulp=1.0,
+    slope=lambda b, out, x: b.mul(out, b.like(out, _LN2)),
+)  # fmt: skip
 
 
 @record
@@ -154,34 +130,15 @@ class Expm1(Unary):
         return value
 
 
-@record
-@derivative(lambda b, out, x: b.div(b.like(out, 1), x))
-class Log(Unary):
-    """The natural logarithm; NaN below 0, -inf at 0."""
-
-    ulp = 1.5
-    domain = (0.2, 4.0)
-    ufunc = np.log
-    formula = math.log
-
-
-@record
-@derivative(lambda b, out, x: b.div(b.like(out, 1 / _LN2), x))
-class Log2(Unary):
-    """The logarithm to base 2."""
-
-    ulp = 2.0
-    domain = (0.2, 4.0)
-    ufunc = np.log2
-    formula = math.log2
-
-
-@record
-@derivative(lambda b, out, x: b.div(b.like(out, 1), b.add(x, b.like(out, 1))))
-class Log1p(Unary):
-    """log(1 + x), precise near 0."""
-
-    ulp = 2.0
-    domain = (-0.7, 3.0)
-    ufunc = np.log1p
-    formula = math.log1p
+unary(
+    "log", "The natural logarithm; NaN below 0, -inf at 0.", ufunc=np.log, formula=math.log, ulp=1.5,
+    domain=(0.2, 4.0), slope=lambda b, out, x: b.div(b.like(out, 1), x),
+)  # fmt: skip
+unary(
+    "log2", "The logarithm to base 2.", ufunc=np.log2, formula=math.log2, ulp=2.0, domain=(0.2, 4.0),
+    slope=lambda b, out, x: b.div(b.like(out, 1 / _LN2), x),
+)  # fmt: skip
+unary(
+    "log1p", "log(1 + x), precise near 0.", ufunc=np.log1p, formula=math.log1p, ulp=2.0, domain=(-0.7, 3.0),
+    slope=lambda b, out, x: b.div(b.like(out, 1), b.add(x, b.like(out, 1))),
+)  # fmt: skip

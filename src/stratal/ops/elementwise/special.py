@@ -17,7 +17,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops import math
 from stratal.loops.expr import Expr
-from stratal.ops.families import SAMPLE_SHAPES, Unary, derivative
+from stratal.ops.families import SAMPLE_SHAPES, Unary, derivative, records
 
 
 def each(
@@ -41,24 +41,15 @@ class Special(Unary):
     kinds = "f"
 
 
-@record
-@derivative(lambda b, out, x: _bell(b, x))
-class Erf(Special):
-    """The error function."""
-
-    ulp = 2.0
-    ufunc = each(python_math.erf)
-    formula = math.erf
-
-
-@record
-@derivative(lambda b, out, x: b.neg(_bell(b, x)))
-class Erfc(Special):
-    """1 - erf(x), precise where erf is near 1."""
-
-    ulp = 3.0
-    ufunc = each(python_math.erfc)
-    formula = math.erfc
+special = records(__name__, Special)
+special(
+    "erf", "The error function.", ufunc=each(python_math.erf), formula=math.erf, ulp=2.0,
+    slope=lambda b, out, x: _bell(b, x),
+)  # fmt: skip
+special(
+    "erfc", "1 - erf(x), precise where erf is near 1.", ufunc=each(python_math.erfc), formula=math.erfc,
+    ulp=3.0, slope=lambda b, out, x: b.neg(_bell(b, x)),
+)  # fmt: skip
 
 
 def _bell(b: Builder, x: Node) -> Node:
@@ -81,6 +72,7 @@ class Logistic(Special):
 
 
 _ROOT_PI = python_math.sqrt(python_math.pi)
+_ROOT_2PI = python_math.sqrt(2 * python_math.pi)
 _ROOT_HALF = python_math.sqrt(0.5)
 _NORMAL = NormalDist()
 
@@ -133,48 +125,28 @@ class Erfcx(Special):
             return _ERFCX(arrays[0])
 
 
-@record
-class Ndtri(Special):
-    """The number a normal variable lies below with probability x: infinite at 0 and 1, NaN beyond."""
-
-    ulp = 6.0
-    domain = (0.05, 0.95)
-    ufunc = each(_NORMAL.inv_cdf, lambda p: _edge(p, 0, 1))
-    formula = math.ndtri
-
-    def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
-        square = b.mul(b.like(out, 0.5), b.mul(out, out))
-        return [b.mul(b.like(out, python_math.sqrt(2 * python_math.pi)), b.exp(square))]
-
-
-@record
-@derivative(lambda b, out, x: b.mul(b.like(out, _ROOT_PI / 2), b.exp(b.mul(out, out))))
-class Erfinv(Special):
-    """The number whose erf is x: infinite at -1 and 1, NaN beyond."""
-
-    ulp = 8.0
-    domain = (-0.9, 0.9)
-    ufunc = each(_erfinv, lambda x: _edge(x, -1, 1))
-    formula = math.erfinv
-
-
-@record
-@derivative(lambda b, out, x: b.mul(b.like(out, -_ROOT_PI / 2), b.exp(b.mul(out, out))))
-class Erfcinv(Special):
-    """The number whose erfc is x: infinite at 0 and 2, NaN beyond."""
-
-    ulp = 8.0
-    domain = (0.1, 1.9)
-    ufunc = each(_erfcinv, lambda x: -_edge(x, 0, 2))
-    formula = math.erfcinv
+special(
+    "ndtri", "The number a normal variable lies below with probability x: infinite at 0 and 1, NaN beyond.",
+    ufunc=each(_NORMAL.inv_cdf, lambda p: _edge(p, 0, 1)), formula=math.ndtri, ulp=6.0, domain=(0.05, 0.95),
+    slope=lambda b, out, x: b.mul(b.like(out, _ROOT_2PI), b.exp(b.mul(b.like(out, 0.5), b.mul(out, out)))),
+)  # fmt: skip
+special(
+    "erfinv", "The number whose erf is x: infinite at -1 and 1, NaN beyond.",
+    ufunc=each(_erfinv, lambda x: _edge(x, -1, 1)), formula=math.erfinv, ulp=8.0, domain=(-0.9, 0.9),
+    slope=lambda b, out, x: b.mul(b.like(out, _ROOT_PI / 2), b.exp(b.mul(out, out))),
+)  # fmt: skip
+special(
+    "erfcinv", "The number whose erfc is x: infinite at 0 and 2, NaN beyond.",
+    ufunc=each(_erfcinv, lambda x: -_edge(x, 0, 2)), formula=math.erfcinv, ulp=8.0, domain=(0.1, 1.9),
+    slope=lambda b, out, x: b.mul(b.like(out, -_ROOT_PI / 2), b.exp(b.mul(out, out))),
+)  # fmt: skip
 
 
 # -- the gamma function, its logarithm and the derivatives of that -------------------------------------------
 MOST_DERIVATIVES = 8  # of digamma that have an expression: it adds up 10 + n terms
 
 _GAMMA = each(
-    python_math.gamma,
-    lambda x: python_math.copysign(python_math.inf, x) if x >= 0 else python_math.nan,
+    python_math.gamma, lambda x: python_math.copysign(python_math.inf, x) if x >= 0 else python_math.nan
 )
 
 

@@ -15,13 +15,13 @@ from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
-from stratal.ops.families import COMPLEX_OF, REAL_OF, Linear
+from stratal.ops.families import COMPLEX_OF, REAL_OF, Linear, RowWise
 from stratal.ops.fourier import family
 from stratal.ops.fourier.in_reals import along, is_served, lines, nothing, of_real, scale_of, to_real
 
 
 @record
-class FFT(Linear):
+class FFT(Linear, RowWise):
     """The sum over j of x[j] exp(-2 pi i j k / n) along each of `axes`; + instead of - where `inverse`.
 
     `norm` scales it. backward: the inverse is divided by n; forward: the transform itself; ortho: both by
@@ -92,7 +92,7 @@ class FFT(Linear):
 
 
 # -- real numbers --------------------------------------------------------------------------------------------
-class _Half(Linear):
+class _Half(Linear, RowWise):
     """What both directions share: they are linear, along one axis."""
 
     axis: int

@@ -39,7 +39,7 @@ def _float_key(x: Expr, dtype: DType, exact: bool) -> Expr:
     if not exact:
         bits = call("select", call("eq", wide, const(0, wide.dtype)), const(0, dtype), bits)
     turned = call("select", bits >= _top(dtype), ~bits, bits ^ _top(dtype))
-    return call("select", call("ne", wide, wide), _ones(dtype), turned)
+    return call("select", call("ne", wide, wide), const((1 << dtype.bits) - 1, dtype), turned)
 
 
 def element_of(key: Expr, dtype: DType, descending: bool) -> Expr:
@@ -56,10 +56,6 @@ def element_of(key: Expr, dtype: DType, descending: bool) -> Expr:
 
 def _top(dtype: DType) -> Expr:
     return const(1 << (dtype.bits - 1), dtype)
-
-
-def _ones(dtype: DType) -> Expr:
-    return const((1 << dtype.bits) - 1, dtype)
 
 
 def keys_of(x: Array, descending: bool) -> Array:

@@ -8,14 +8,14 @@ system is solved before anything else is.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from stratal.base.foreign import ARGUMENTS, Argument, for_each, prepared, workers
+from stratal.base.interrupts import block
 from stratal.base.vendor import vendor
 from stratal.graph.op import Array
 
@@ -184,16 +184,16 @@ def _planned(name: str, letter: str, given: tuple[Given | None, ...]) -> _Plan:
     return _Plan(function, words, arrays, works, work_bytes, numbers)
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
+@block
+def _one_thread_each() -> Generator[None]:
     """Keep OpenBLAS to the threads that call it."""
     found = library()
     assert found is not None
     name = found.pattern.removesuffix("_64_").format("openblas_{}_num_threads64_")
     before = getattr(found.handle, name.format("get"))()
     change = getattr(found.handle, name.format("set"))
-    change(1)
     try:
+        change(1)
         yield
     finally:
         change(before)

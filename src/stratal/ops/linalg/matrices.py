@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 
 from stratal.base.dims import Dim, Shape
@@ -54,24 +55,13 @@ def on_diagonal(b: Builder, x: Node, value: Node) -> Node:
     return b.op("select", _order(b, x, "eq"), value, x)
 
 
-def strictly_lower(b: Builder, x: Node) -> Node:
-    """Return matrices with zeros on and above the diagonal."""
-    return b.op("select", _order(b, x, "lt"), x, b.like(x, 0))
+def _triangle(comparison: str) -> Callable[[Builder, Node], Node]:
+    """Return a function that gives matrices with zeros where column and row do not compare so."""
+    return lambda b, x: b.op("select", _order(b, x, comparison), x, b.like(x, 0))
 
 
-def upper(b: Builder, x: Node) -> Node:
-    """Return matrices with zeros below the diagonal."""
-    return b.op("select", _order(b, x, "ge"), x, b.like(x, 0))
-
-
-def lower(b: Builder, x: Node) -> Node:
-    """Return matrices with zeros above the diagonal."""
-    return b.op("select", _order(b, x, "le"), x, b.like(x, 0))
-
-
-def strictly_upper(b: Builder, x: Node) -> Node:
-    """Return matrices with zeros on and below the diagonal."""
-    return b.op("select", _order(b, x, "gt"), x, b.like(x, 0))
+lower, strictly_lower = _triangle("le"), _triangle("lt")
+upper, strictly_upper = _triangle("ge"), _triangle("gt")
 
 
 def half_lower(b: Builder, x: Node) -> Node:

@@ -29,7 +29,8 @@ def result_dtype(name: str, types: Sequence[TensorType], dtype: DType | None) ->
     if {first, types[1].dtype} == {int8, uint8} and dtype is not None and dtype in (int16, int32, int64):
         return dtype
     if types[1].dtype is not first:
-        raise DTypeError(f"{name}: operands differ in dtype", got=given, hint="cast one side")
+        hint = "x.float(), x.double() or x.astype(dtype) converts one side; net.to(dtype) a module"
+        raise DTypeError(f"{name}: operands differ in dtype", got=given, hint=hint)
     if first.is_bool:
         raise DTypeError(f"{name}: takes numbers, not bool", got=given, hint="cast to an integer")
     if dtype is None:

@@ -9,21 +9,26 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stratal.base.dims import as_int, known_equal, product
-from stratal.base.dtypes import bfloat16, bool_, float32, float64, int64
+from stratal.base.dtypes import as_dtype, bfloat16, bool_, float32, float64, int64
 from stratal.base.lowered import Lowered
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import LoopBody, Stage
-from stratal.loops.expr import Buffer, Expr, Var, call, cast, index_const
+from stratal.loops.expr import Buffer, Expr, Var, call, cast, const, index_const
 from stratal.loops.index import add, mul, sub, unflatten
-from stratal.loops.stmt import For, Seq, Stmt, Store
-from stratal.ops.families import Linear, RowWise, cast_to, check_kind, same_types, widened
+from stratal.loops.stmt import For, LoopKind, Seq, Stmt, Store
+from stratal.ops.families import Linear, RowWise, cast_to, check_kind, records, same_types, widened
 from stratal.ops.reduce import family
 
 Step = Callable[[Expr | None, list[Expr]], Expr]
 ROWS = (4, 3, 2, 1)  # side by side: an addition takes about four times as long as beginning one
+LONG = 1 << 10  # places from which a running sum is kept in blocks
+BLOCK = 128
+_UNROLL: LoopKind = "unroll"
+_PARALLEL: LoopKind = "parallel"
+SIDE_BY_SIDE = 512  # long running sums, which lie in the first cache
 CASES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((4,), 0), ((2, 3), 0), ((2, 3), 1), ((2, 3, 4), 1), ((3, 0), 0), ((0, 3), 0), ((1, 5, 1), 1),
     ((5, 1), 1), ((3, 20), 0),
@@ -164,10 +169,96 @@ class Running(Scanned):
 
 @record
 class CumSum(Linear, Running):
-    """The running sum along `axis`, from the end with `reverse`; 16-bit floats are summed in float32."""
+    """The running sum along `axis`, from the end with `reverse`; 16-bit floats are summed in float32.
+
+    Long sums of floats are added up in blocks, and the blocks in float64.
+    """
 
     ufunc = np.add
     fn = "add"
+
+    def ref(self, *arrays: Array) -> Array:
+        x = arrays[0]
+        short = as_dtype(x.dtype)
+        if short.is_float and short.itemsize <= 4 and x.shape[self.axis] > LONG:
+            return super().ref(x.astype(np.float64)).astype(x.dtype)
+        return super().ref(x)
+
+    def lower(self, *types: TensorType) -> Lowered:
+        long = types[0].dtype is float32 and types[0].ints[self.axis] > LONG
+        return LoopBody(self._long) if long else super().lower(*types)
+
+    def _long(self, args: Sequence[Buffer], outs: Sequence[Buffer]) -> list[Stage]:
+        """Return the loops of a long sum: rows side by side in registers, or what lies beside one another."""
+        (x,), (out,) = args, outs
+        outer, inner = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        rows, beside = as_int(product(outer)), as_int(product(inner))
+        if beside == 1:
+            width = next(n for n in ROWS if rows % n == 0)
+            chunk, first = Var("chunk", rows // width), index_const(0)
+
+            def element(where: Expr, lane: Expr) -> tuple[Expr, ...]:
+                return (*unflatten(add(mul(chunk, width), lane), outer), where, *(first for _ in inner))
+
+            return [self._stage(x, out, [chunk], width, element)]
+        whole, left = divmod(beside, SIDE_BY_SIDE)
+        tiles = [(0, whole, SIDE_BY_SIDE)] * (whole > 0) + [(beside - left, 1, left)] * (left > 0)
+        return [self._beside(x, out, *tile) for tile in tiles]
+
+    def _beside(self, x: Buffer, out: Buffer, begin: int, tiles: int, width: int) -> Stage:
+        """Return the loops of sums that lie beside one another, in tiles."""
+        outer, inner = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        chunk, tile = Var("chunk", as_int(product(outer))), Var("tile", tiles)
+
+        def element(where: Expr, lane: Expr) -> tuple[Expr, ...]:
+            across = add(add(mul(tile, width), lane), begin)
+            return (*unflatten(chunk, outer), where, *unflatten(across, inner))
+
+        return self._stage(x, out, [chunk, tile], width, element)
+
+    def _stage(
+        self, x: Buffer, out: Buffer, loops: Sequence[Var], width: int,
+        element: Callable[[Expr, Expr], tuple[Expr, ...]],
+    ) -> Stage:  # fmt: skip
+        """Return the loops over chunks of some sums side by side, and in each over blocks of the axis.
+
+            for block: { s = 0; for place: { out = before + (s + x); s = s + x }; total += s; before = total }
+        """
+        alone = len(loops) == 1
+        space, kind = "register" if alone else "scratch", _UNROLL if alone else _PARALLEL
+        s, before = (Buffer(n, x.dtype, (width,), space=space) for n in ("sum", "before"))
+        total = Buffer("total", float64, (width,), space=space)
+        length = x.shape[self.axis]
+
+        def lanes(*stores: Callable[[Var], Store]) -> Stmt:
+            lane = Var("lane", width)
+            return For(lane, Seq([store(lane) for store in stores]), kind)
+
+        def zero(buffer: Buffer) -> Callable[[Var], Store]:
+            return lambda lane: Store(buffer, (lane,), const(0, buffer.dtype))
+
+        def block(begin: Expr, places: int) -> Stmt:
+            place = Var("place", places)
+            at = add(begin, place)
+            where = sub(length - 1, at) if self.reverse else at
+            add_one = lanes(
+                lambda lane: Store(out, (at := element(where, lane)), before[lane,] + (s[lane,] + x[at])),
+                lambda lane: Store(s, (lane,), s[lane,] + x[element(where, lane)]),
+            )
+            end = (
+                lambda lane: Store(total, (lane,), total[lane,] + cast(s[lane,], float64)),
+                lambda lane: Store(before, (lane,), cast(total[lane,], before.dtype)),
+            )
+            return Seq((lanes(zero(s)), For(place, add_one), *map(lanes, end)))
+
+        number = Var("block", length // BLOCK)
+        parts = [lanes(zero(total)), lanes(zero(before)), For(number, block(mul(number, BLOCK), BLOCK))]
+        if length % BLOCK:
+            parts.append(block(index_const(length - length % BLOCK), length % BLOCK))
+        body: Stmt = Seq(parts)
+        for var in reversed(loops[1:]):
+            body = For(var, body)
+        return Stage(For(loops[0], body, "parallel"), (s, before, total))
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [b.cumsum(ct, axis=self.axis, reverse=not self.reverse)]
@@ -268,17 +359,12 @@ class RunningExtreme(Running):
         return b.op("gather_along", tangents[0], self.chosen(b, out, inputs[0]), axis=self.axis)
 
 
-@record
-class CumMax(RunningExtreme):
-    """The greatest so far along `axis`, from the end with `reverse`; NaN from the first NaN on."""
-
-    ufunc = np.maximum
-    fn = "max"
-
-
-@record
-class CumMin(RunningExtreme):
-    """The least so far along `axis`, from the end with `reverse`; NaN from the first NaN on."""
-
-    ufunc = np.minimum
-    fn = "min"
+running = records(__name__, RunningExtreme)
+running(
+    "cummax", "The greatest so far along `axis`, from the end with `reverse`; NaN from the first NaN on.",
+    ufunc=np.maximum, fn="max",
+)  # fmt: skip
+running(
+    "cummin", "The least so far along `axis`, from the end with `reverse`; NaN from the first NaN on.",
+    ufunc=np.minimum, fn="min",
+)  # fmt: skip

@@ -18,7 +18,7 @@ from stratal.graph.node import Node
 from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments, fresh_axes
 from stratal.loops.expr import cast
-from stratal.ops.families import Linear, RowWise, check_kind, widened
+from stratal.ops.families import Linear, RowWise, check_kind, records, widened
 from stratal.ops.reduce import family
 from stratal.ops.reduce.family import Reduction
 
@@ -134,20 +134,9 @@ class Extreme(Reduction):
         yield Reject(cls((1,)), (TensorType(float32, (2, 0)),), "nothing to choose")
 
 
-@record
-class ReduceMax(Extreme):
-    """The greatest element over `axes`, which vanish; NaN if any is NaN."""
-
-    name = "reduce_max"
-    combiner = "max"
-
-
-@record
-class ReduceMin(Extreme):
-    """The least element over `axes`, which vanish; NaN if any is NaN."""
-
-    name = "reduce_min"
-    combiner = "min"
+extreme = records(__name__, Extreme)
+extreme("reduce_max", "The greatest element over `axes`, which vanish; NaN if any is NaN.", combiner="max")
+extreme("reduce_min", "The least element over `axes`, which vanish; NaN if any is NaN.", combiner="min")
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,15 +209,6 @@ class Truth(Reduction):
         return np.asarray(function(arrays[0], axis=self.axes))
 
 
-@record
-class Any(Truth):
-    """Whether any element over `axes` holds; of nothing, false."""
-
-    combiner = "any"
-
-
-@record
-class All(Truth):
-    """Whether every element over `axes` holds; of nothing, true."""
-
-    combiner = "all"
+truth = records(__name__, Truth)
+truth("any", "Whether any element over `axes` holds; of nothing, false.", combiner="any")
+truth("all", "Whether every element over `axes` holds; of nothing, true.", combiner="all")

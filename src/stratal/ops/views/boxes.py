@@ -17,7 +17,7 @@ from stratal.graph.op import Array, Reject, Sample, record
 from stratal.loops.compute import Compute, arguments, fresh_axes
 from stratal.loops.expr import Expr, Var, const, guard
 from stratal.loops.index import add, both, floordiv, less, mul, sub, within
-from stratal.ops.families import Movement, check_axis, over_rows, repeated
+from stratal.ops.families import Movement, RowWise, check_axis, over_rows, repeated
 from stratal.ops.linear.family import multiple
 
 
@@ -196,7 +196,7 @@ class Pad(Movement):
 
 
 @record
-class Concatenate(Movement):
+class Concatenate(Movement, RowWise):
     """Join one or more tensors along `axis`; the other sizes agree."""
 
     axis: int

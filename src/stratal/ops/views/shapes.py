@@ -18,7 +18,7 @@ from stratal.graph.op import Array, Reject, record
 from stratal.loops.compute import Compute, arguments, fresh_axes
 from stratal.loops.expr import const, index_const
 from stratal.loops.index import flatten, sub, unflatten
-from stratal.ops.families import Movement, over_rows
+from stratal.ops.families import Movement, RowWise, over_rows
 
 
 @record
@@ -64,7 +64,7 @@ class Permute(Movement):
 
 
 @record
-class Flip(Movement):
+class Flip(Movement, RowWise):
     """Reverse the order of elements along `axes`."""
 
     axes: tuple[int, ...]
