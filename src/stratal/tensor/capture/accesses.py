@@ -12,6 +12,7 @@ from __future__ import annotations
 import decimal
 import gc
 import io
+import itertools
 import threading
 import types
 import weakref
@@ -22,7 +23,9 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.dims import Sym, undecided
-from stratal.base.errors import CaptureError
+from stratal.base.source import PACKAGE
+from stratal.base.types import TensorType
+from stratal.tensor.capture import refusals
 from stratal.tensor.capture.containers import (
     CONTAINERS,
     Before,
@@ -30,10 +33,13 @@ from stratal.tensor.capture.containers import (
     Noted,
     behind,
     contents_of,
+    origin_of,
     parts_of,
+    size_in,
     subscript,
     uncovered,
 )
+from stratal.tensor.capture.natives import unwatched
 from stratal.tensor.capture.objects import (
     MUTABLE,
     fields_of,
@@ -43,9 +49,9 @@ from stratal.tensor.capture.objects import (
     stateful,
     tables_of,
 )
+from stratal.tensor.capture.origins import Made
 from stratal.tensor.capture.places import (
     MISSING,
-    Cell,
     Element,
     Item,
     Measured,
@@ -72,9 +78,9 @@ class Accesses:
         self.trace, self.given, self._inputs = trace, given, inputs
         self.reads: dict[Key, tuple[Place, Any]] = {}
         self.containers: dict[int, Before] = {}
+        self.made = Made(trace, given, self.containers)
         self.places: dict[Key, tuple[Place, Any]] = {}
         self.written: set[Key] = set()  # of those, the ones that the run wrote
-        self.also: dict[int, Any] = {}  # containers among the arguments that were found elsewhere, too
         self.stateful: dict[int, Any] = {}  # objects of Stratal's classes that the run used
         self.carried: dict[int, Any] = {}  # objects that each replay changes by calls of their methods
         self.carried_state: list[tuple[Any, Any]] = []  # what those objects hold, and held before the run
@@ -86,133 +92,61 @@ class Accesses:
         self.weak: dict[int, weakref.ref[Any]] = {}  # references to objects that were asked for, by their id
         self.names: dict[int, str] = {}  # of objects, by id
         self.arrays: dict[int, np.ndarray[Any, Any]] = {}  # given to Stratal's functions
+        self.origins_written: set[int] = set()  # of arrays of which items were assigned, by id
+        self._ahead: set[int] = set()  # iterators that are being looked at, by id
+        self._yielding: dict[int, tuple[types.FrameType, list[Callable[[Any], None]]]] = {}  # by id
         self.constructing: type | None = None  # the class of an object whose __init__ is about to run
         self._reshaping = False  # whether an argument that is an array is about to get another shape
-        self._created: dict[int, Any] = {}
-        self._before: dict[int, Any] = {}
-        self._held: dict[int, tuple[Any, Any]] = {}  # what was read, and the tuple or list that held it
-        self._owners: dict[int, Any] = {}  # of dicts of attributes, by id
-        self._tracked: dict[int, bool] = {}  # containers, when the run first used them: by the collector
         self._classes: set[type] = set()  # of objects that were used
         self.texts: dict[str, Any] = {}
-        self._young: set[int] = set()
 
     # -- objects ---------------------------------------------------------------------------------------------
     def created(self, value: Any) -> None:
         """Take note of an object made by the run."""
-        self._created[id(value)] = value
+        self.made.add(value)
+        if self.trace.symbols:
+            self.hashes(value)
         if self._reshaping:
             self._inputs[id(value)], self._reshaping = value, False
 
-    def is_created(self, value: Any) -> bool:
-        return id(value) in self._created
-
-    def _made_inside(self, value: Any) -> bool:
-        if isinstance(value, RuntimeScalar):  # it stands for a float from before the run
-            return False
-        return isinstance(value, Tensor) and value._trace is self.trace
-
-    def is_made(self, value: Any) -> bool:
-        """Return, after the run, whether it made an object, be it in code that is not observed."""
-        if id(value) in self._created:
-            return True
-        if id(value) in self.given:
-            return False
-        if isinstance(value, type) and not value.__flags__ & MUTABLE:  # of the interpreter's own
-            return False
-        if id(value) in self._owners:
-            return self.is_made(self._owners[id(value)])
-        held = self._held.get(id(value))
-        if isinstance(value, dict) and held is not None:  # may be tracked only since now
-            return held[1] is not None and self.is_made(held[1])
-        if self._tracked.get(id(value), gc.is_tracked(value)):
-            if not self._young:
-                self.refresh()
-            return id(value) in self._young
-        if id(value) in self.containers:
-            return False
-        _, holder = self._held.get(id(value), (None, value))
-        return holder is not None and (holder is value or self.is_made(holder))
-
-    def is_new(self, value: Any) -> bool:
-        """Return, after the run, whether an object is known to be made by it."""
-        if id(value) in self._owners:
-            return self.is_new(self._owners[id(value)])
-        if id(value) in self._created:
-            return True
-        if not self._young:
-            self.refresh()
-        return gc.is_tracked(value) and id(value) in self._young
-
-    def refresh(self) -> None:
-        """Look for what was made since the run began; the collector is paused."""
-        self._young = {id(x) for k in (0, 1) for x in gc.get_objects(k)}
+    def computed(self, value: Any) -> None:
+        """Take note of what NumPy gave: an array that shows no memory from before is made by the run."""
+        origin = origin_of(value) if isinstance(value, np.ndarray) else None
+        if origin is None or origin.base is not None or id(origin) in self.containers:
+            return
+        if not self.made.is_before(origin):
+            self.made.add(origin)
+            self.made.add(value)
 
     def name(self, value: Any) -> str:
         """Return where an object was found first."""
         return self.names.get(id(value)) or f"a {type(value).__name__}"
 
-    def foreign(self, value: Any, holder: Any = None) -> None:
-        """Take note of a value found outside, in a tuple or list if given: iterators are refused where they
-        are used up, arrays and containers among the arguments are known to be one with it.
-        """
-        if not plain(value):
-            self._held.setdefault(id(value), (value, holder))
-        if type(value) in _BOUND:
-            value = value.__self__
-        if issubclass(type(value), (Iterator, np.ndarray)):
-            self._before[id(value)] = value
-        elif id(value) in self.given and not plain(value):
-            self.also[id(value)] = value
-
-    def is_before(self, value: Any) -> bool:
-        """Return whether an iterator or an array is known to be from before the run."""
-        if id(value) not in self._before or id(value) in self._created:
-            return False
-        if isinstance(value, Iterator) and gc.is_tracked(value):
-            self.refresh()  # code that is not observed may have made it
-            return id(value) not in self._young
-        return True
-
     def used_up(self, value: Any) -> None:
         """Refuse to go on with an iterator from before the run: what comes next depends on earlier calls."""
-        if not self.is_before(value) or isinstance(value, np.ndarray):
+        if not self.made.is_before(value) or isinstance(value, np.ndarray):
             return
         if isinstance(value, io.IOBase):
-            raise CaptureError(
-                "capture: a compiled function cannot use a file from outside", got=type(value).__name__,
-                hint="print() without file= is repeated by each call; or return what is to be written",
-            )  # fmt: skip
-        raise CaptureError(
-            "capture: a compiled function cannot take the next item of an iterator from outside",
-            got=type(value).__name__,
-            hint="take it outside and pass it as an argument; or st.frozen(next, it), taken once",
-        )
+            raise refusals.FILE(type(value).__name__)
+        raise refusals.ITERATOR(type(value).__name__)
 
     def not_lock(self, value: Any) -> None:
         """Refuse to take a lock from before the run: it would not be held while a replay runs."""
-        if isinstance(value, _LOCKS) and id(value) not in self._created:
-            raise CaptureError(
-                "capture: a compiled function cannot take a lock: replays would not hold it",
-                got=self.name(value),
-                hint="take it around the call: with lock: step(..)",
-            )
+        if isinstance(value, _LOCKS) and value not in self.made:
+            raise refusals.LOCK(self.name(value))
 
     def weakly(self, reference: weakref.ref[Any]) -> None:
         """Note that the run asks a weak reference for its object: guards must not keep that alive."""
         self.read(Measured(reference, _dead, "whether a weakly held object is gone"))
-        if not self.is_created(reference()):
-            self.weak[id(reference())] = reference
+        target = reference()
+        if target is not None and target not in self.made:
+            self.weak[id(target)] = reference
 
     def guarded(self) -> Iterator[tuple[Place, Any]]:
         """Yield what was read, and what stood there."""
         for place, value in self.reads.values():
             if not self.weak.keys().isdisjoint(map(id, value if isinstance(value, tuple) else (value,))):
-                raise CaptureError(
-                    "capture: an object is asked of a weak reference, and reached in another way",
-                    got=f"{place.name} and a weakref.ref",
-                    hint="use one of the ways: whether it is gone may depend on what is captured",
-                )
+                raise refusals.WEAK_AND_STRONG(f"{place.name} and a weakref.ref")
             weak = self.weak.get(id(place.holder))
             yield (place if weak is None else Weakly(weak, (type(place), place.key), place.name)), value
 
@@ -221,8 +155,8 @@ class Accesses:
         """Note that the run reads a place."""
         key = place.identity()
         if isinstance(place.holder, BaseException):  # code that is not observed may have raised it
-            self.refresh()
-            if self.is_new(place.holder):
+            self.made.refresh()
+            if self.made.is_new(place.holder):
                 return
         if id(place.holder) in self.carried:
             self._read_carried(place, place.read())
@@ -230,13 +164,13 @@ class Accesses:
             return
         value, before = place.read(), self.before(place)
         if id(place.holder) not in self.given and same(value, before):
-            self.foreign(value)
+            self.made.found(value)
         if isinstance(value, RuntimeScalar):  # guarded as a float
             self.scalars.add(id(place.holder))
             return
         if not plain(value):
             self.names.setdefault(id(value), place.name)
-        if same(value, before) and not self._made_inside(value):
+        if same(value, before) and not self.made.is_value(value):
             self.reads[key] = place, value
         elif id(place.holder) in self.carried:  # what stands there now was made of what stood there
             self.reads[key] = place, before
@@ -280,33 +214,55 @@ class Accesses:
     def reads_text(self, value: Any) -> None:
         """Refuse that the run looks into such text."""
         if self.is_text_of_values(value):
-            raise CaptureError(
-                "capture: Python looks into text that is made of a tensor's value", got="str",
-                hint="print, return or store it as it is; or return the tensor and make text of it outside",
-            )  # fmt: skip
+            raise refusals.TEXT("str")
+        if self.trace.symbols:
+            _ask(self._size_shown(value))
+
+    def known(self, value: Any) -> None:
+        """Ask for the symbolic sizes that an immutable value holds, or that were shown in text."""
+        _ask(size_in(value))
+        if self.trace.symbols:
+            _ask(self._size_shown(value))
+
+    def known_within(self, value: Any, depth: int = 4) -> None:
+        """Ask for the symbolic sizes in a value, be it a mutable container."""
+        self.known(value)
+        for part in parts_of(value) if depth else ():
+            self.known_within(part, depth - 1)
+
+    def _size_shown(self, value: Any) -> Sym | None:
+        if isinstance(value, (tuple, frozenset)):
+            shown = map(self._size_shown, parts_of(value))
+            return next((size for size in shown if size is not None), None)
+        if not isinstance(value, str):
+            return None
+        for standing in self.texts:  # names its tensor's type
+            value = value.replace(standing, "")
+        return next((Sym.named(name) for name in self.trace.symbols if name in value), None)
 
     def shows_plainly(self, value: Any) -> None:
         """Refuse that text of a tensor is padded or cut before it is known."""
         if isinstance(value, Tensor) and (value._trace is self.trace or self.trace.reads(value)):
-            raise CaptureError(
-                "capture: Python looks into text that is made of a tensor's value", got="str",
-                hint="format numbers: f'{x.sum():8.3f}'",
-            )  # fmt: skip
+            raise refusals.PADDED_TEXT("str")
 
     def number(self, value: Any) -> None:
         """Refuse a float that became an input where Python needs the number itself: it is frozen then."""
         if isinstance(value, RuntimeScalar):
-            raise CaptureError("capture: Python needs a number that varies", got=str(value.type))
+            raise refusals.NUMBER(str(value.type))
 
     def key(self, value: Any) -> None:
         """Refuse a number that varies, or a symbolic size, where Python asks which one it is."""
         self.number(value)
         self.reads_text(value)
-        if isinstance(value, Sym):
-            raise undecided(value, "capture: Python needs to know a size")
+        _ask(size_in(value))
         for part in value if isinstance(value, (tuple, frozenset)) else ():
             self.key(part)
         self.use(value)
+
+    def hashes(self, value: Any) -> None:
+        """Ask for the symbolic sizes that are keys of a dict, or in a set: Python looks for them by hash."""
+        for key in value if isinstance(value, (dict, set)) else ():
+            _ask(size_in(key))
 
     def text(self, value: Any, depth: int = 4) -> None:
         """Refuse those in a value of which text is made."""
@@ -316,16 +272,21 @@ class Accesses:
 
     def kind(self, value: Any) -> None:
         """Note that the run asks for the class of an object; users may give it another one."""
-        self.key(value)
+        self.use(value) if isinstance(value, (tuple, frozenset)) else self.key(value)
         self.not_array(value)
-        fixed = not type(value).__flags__ & MUTABLE or stateful(value) or isinstance(value, (type, Tensor))
-        if not fixed and id(value) not in self._created and not plain(value):
-            self.read(Measured(value, type, f"the class of {self.name(value)}"))
+        self._reads_class(value)
         self.bases(type(value))
+
+    def _reads_class(self, value: Any) -> None:
+        fixed = not type(value).__flags__ & MUTABLE or ours(type(value)) or stateful(value)
+        if fixed or isinstance(value, (type, Tensor)) or plain(value):
+            return
+        if value not in self.made and id(value) not in self.given:  # those a signature has
+            self.read(Measured(value, type, f"the class of {self.name(value)}"))
 
     def bases(self, kind: type) -> None:
         """Note that the run looks through a class and its bases."""
-        if kind.__flags__ & MUTABLE and not ours(kind) and not self.is_created(kind):
+        if kind.__flags__ & MUTABLE and not ours(kind) and kind not in self.made:
             self.read(Measured(kind, _MRO, f"the bases of {kind.__name__}"))
 
     def item(self, holder: Any, key: Any) -> None:
@@ -341,8 +302,8 @@ class Accesses:
         elif isinstance(holder, types.MappingProxyType):
             self.item(behind(holder), key)
         elif isinstance(holder, tuple):
-            for part in () if self.is_created(holder) or id(holder) in self.given else holder:
-                self.foreign(part, holder)
+            for part in () if holder in self.made or id(holder) in self.given else holder:
+                self.made.found(part, holder)
         else:
             self.contents(holder)
 
@@ -351,58 +312,109 @@ class Accesses:
 
         Arrays that are arguments may be among it where it is only `handed_on`.
         """
-        self._contents(holder, set(self._inputs) - {id(holder)} if handed_on else set())
+        self._contents(holder, set(self._inputs) - {id(holder)} if handed_on else set(), parts=not handed_on)
+
+    def _handed_on(self, value: Any) -> None:
+        self._contents(value, set(self._inputs), parts=False)
+
+    def stored(self, value: Any) -> None:
+        """Note that a value is put into an object, which does not look into it."""
+        self._contents(value, set(self._inputs) - {id(value)}, whole=False, parts=False)
 
     def items(self, holder: Any) -> None:
         """Note that the run is handed what a container holds; what that holds, it reads on its own."""
         self._contents(holder, set(), deep=False)
 
-    def _contents(self, holder: Any, seen: set[int], deep: bool = True) -> None:
+    def _contents(
+        self, holder: Any, seen: set[int], deep: bool = True, whole: bool = True, parts: bool = True
+    ) -> None:
+        """Note a read; `whole` and `parts` say whether what is no container itself, or in one, is, too."""
         if id(holder) in seen:
             return
+        if whole:
+            self.watched(holder)
         self.used_up(holder)
         self.not_array(holder)
         self.reads_text(holder)
         if isinstance(holder, (str, bytes, int, float, Tensor)):
             return
+        if isinstance(holder, TensorType):
+            _ask(size_in(holder))
         self._outside(holder)
         if type(holder) is decimal.Decimal:
             self.read(Measured(decimal, _precision, "the context of decimal numbers"))
         seen.add(id(holder))
         self.use(holder)
         holder = uncovered(holder)
-        if isinstance(holder, BaseException) and not self.is_created(holder):
+        if isinstance(holder, BaseException) and holder not in self.made:
             self.read(Slot(holder, "args", f"the arguments of {self.name(holder)}"))
+        if isinstance(holder, types.SimpleNamespace):  # compares what it holds, without Python code
+            holder = fields_of(holder) if self.touch(holder) else None
         if isinstance(holder, CONTAINERS) and self.touch(holder):
             self.reads_contents(self.containers[id(holder)])
         for part in parts_of(holder):
             if id(holder) not in self.given:
-                self.foreign(part, holder)
+                self.made.found(part, holder)
             if deep:
-                self._contents(part, seen)
+                self._contents(part, seen, whole=parts, parts=parts)
+        if deep:  # what a function is given first is handed on
+            handed_on = not parts or isinstance(holder, (map, itertools.starmap))
+            self.ahead(holder, self._handed_on if handed_on else self.contents)
+
+    def ahead(self, iterator: Any, note: Callable[[Any], None]) -> None:
+        """Note what an iterator that the run made will yield to code that is not observed."""
+        if isinstance(iterator, types.GeneratorType):
+            frame = iterator.gi_frame
+            if frame is not None and frame.f_code.co_filename.startswith(PACKAGE):  # of a module's parts
+                for owner in [x for x in frame.f_locals.values() if tables_of(x)]:
+                    for module in owner.modules():
+                        note(module)
+            elif frame is not None:
+                self._yielding.setdefault(id(frame), (frame, []))[1].append(note)
+        elif issubclass(type(iterator), Iterator) and id(iterator) not in self._ahead:
+            self._ahead.add(id(iterator))  # it may hold itself
+            for source in gc.get_referents(iterator):
+                for part in source if type(source) is tuple else (source, *parts_of(uncovered(source))):
+                    self.ahead(part, note) if issubclass(type(part), Iterator) else note(part)
+            self._ahead.discard(id(iterator))
+
+    def yields(self, frame: types.FrameType, value: Any) -> None:
+        """Note what a generator is about to yield."""
+        for note in self._yielding.get(id(frame), (frame, ()))[1]:
+            note(value)
+
+    def settings_of_numpy(self) -> None:
+        """Guard what NumPy's functions depend on beside their arguments."""
+        self.read(Measured(np, _settings_of_numpy, "NumPy's settings"))
+
+    def watched(self, value: Any) -> None:
+        """Refuse to look into an object from before the run of a class written in C that is not known."""
+        if isinstance(value, (np.ndarray, np.generic)):
+            self.settings_of_numpy()
+        if self.unwatched(value):
+            raise refusals.UNWATCHED(f"{self.name(value)}, a {type(value).__qualname__}")
+
+    def unwatched(self, value: Any) -> bool:
+        """Return whether what an object from before the run holds is known to nobody."""
+        if not unwatched(value) or value in self.made:
+            return False
+        self.made.refresh()  # code that is not observed may have made it
+        return not self.made.is_new(value)
 
     def _outside(self, value: Any) -> None:
         """Refuse what no guard can watch: a loader's batches, another library's array."""
         kind = type(value)
         if any(c.__module__ == "stratal.data.loader" for c in kind.__mro__):
-            raise CaptureError(
-                "capture: a compiled function cannot draw batches of a loader: each epoch has its own order",
-                got=kind.__name__,
-                hint="loop over it outside and pass each batch as an argument",
-            )
+            raise refusals.LOADER(kind.__name__)
         if is_foreign_array(value):
-            raise CaptureError(
-                "capture: what another library's array holds cannot be watched",
-                got=f"{self.name(value)}, a {kind.__module__}.{kind.__qualname__}",
-                hint="pass st.tensor(x), or st.from_dlpack(x), as an argument",
-            )
+            raise refusals.FOREIGN_ARRAY(f"{self.name(value)}, a {kind.__module__}.{kind.__qualname__}")
 
     def reads_contents(self, before: Before) -> None:
         """Guard what a container held."""
         key = (id(before.holder), Measured, contents_of)
         if key not in self.reads and id(before.holder) not in self.given:
             place = Measured(before.holder, contents_of, f"what {before.name} holds")
-            self.reads[key] = place, contents_of(before.copy)
+            self.reads[key] = place, before.contents
 
     def is_array(self, value: Any) -> bool:
         """Return whether a value is an array of NumPy's, or stands for one that is an argument."""
@@ -411,15 +423,13 @@ class Accesses:
     def not_array(self, value: Any) -> None:
         """Refuse what NumPy would do with an array that is an argument: a tensor stands for it."""
         if id(value) in self._inputs:
-            raise CaptureError(
-                "capture: NumPy computes with an array that is an argument", got=self.name(value),
-                hint="compute with st.tensor(array), which is an input of the program",
-            )  # fmt: skip
+            raise refusals.ARRAY(self.name(value))
 
     def passes(self, value: Any) -> None:
         """Note that a value is given to one of Stratal's functions: an array becomes an input, or is read."""
         if isinstance(value, np.ndarray):
-            self._passes_array(value)
+            if self.touch(value):
+                self.arrays[id(value)] = value
         elif type(value) in (list, tuple) and any(map(self.is_array, value)):
             if type(value) is list and self.touch(value):
                 self.reads_contents(self.containers[id(value)])
@@ -433,9 +443,13 @@ class Accesses:
         self._reshaping = function in RESHAPING and bool(args) and id(args[0]) in self._inputs
         return self._reshaping
 
-    def _passes_array(self, array: np.ndarray[Any, Any]) -> None:
-        if self.touch(array):
-            self.arrays[id(array)] = array
+    def rewritten(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether an array holds what the run wrote; what it held before is guarded then."""
+        before = self.containers[id(array)]
+        found = id(origin_of(array)) in self.origins_written or before.changed()
+        if found:
+            self.reads_contents(before)
+        return found
 
     def reads_arrays(self, inputs: Iterable[int]) -> None:
         """Guard what arrays hold that were given to functions and became no inputs."""
@@ -444,6 +458,8 @@ class Accesses:
 
     def size(self, holder: Any) -> None:
         """Note that the run asks how much a container holds."""
+        if any(hasattr(type(holder), name) for name in ("__len__", "__bool__")):
+            self.watched(holder)
         self.reads_text(holder)
         self.use(holder)
         holder = uncovered(holder)
@@ -468,18 +484,16 @@ class Accesses:
         kind = type(value)
         if not kind.__flags__ & MUTABLE:
             return
-        walked = stateful(value)
-        fixed = walked or ours(kind) or is_standard(kind) or isinstance(value, (type, Tensor))
-        if not (fixed or plain(value) or id(value) in self._created or id(value) in self.given):
-            self.read(Measured(value, type, f"the class of {self.name(value)}"))
+        if not is_standard(kind):
+            self._reads_class(value)
         if kind not in self._classes:
             self._classes.add(kind)
             for c in kind.__mro__:
-                if c.__flags__ & MUTABLE and not (ours(c) or is_standard(c) or self.is_created(c)):
+                if c.__flags__ & MUTABLE and not (ours(c) or is_standard(c) or c in self.made):
                     self.read(Specials(c))
-        if walked and id(value) not in self._created and id(value) not in self.stateful:
+        if stateful(value) and value not in self.made and id(value) not in self.stateful:
             fields = fields_of(value) or {}
-            if id(fields) not in self.containers and any(map(self._made_inside, fields.values())):
+            if id(fields) not in self.containers and any(map(self.made.is_value, fields.values())):
                 self.created(value)
             else:
                 self.stateful[id(value)] = value
@@ -498,54 +512,48 @@ class Accesses:
         """
         fields = None if isinstance(holder, CONTAINERS) else fields_of(holder)
         if fields is not None:
-            self._owners[id(fields)] = holder
-        if id(holder) in self._created:
+            self.made.owners[id(fields)] = holder
+        if holder in self.made:
             return False
         if not isinstance(holder, CONTAINERS):
             return fields is not None and self._touch(fields, f"the attributes of {self.name(holder)}", True)
         return self._touch(holder, self.name(holder), False)
 
-    def _holds_made(self, holder: Any) -> bool:
-        """Return whether a container was made by the run: it holds what that made."""
-        parts = parts_of(holder)
-        if any(map(self._made_inside, parts)):
-            return True
-        if not any(isinstance(part, RuntimeScalar) for part in parts):
-            return False
-        self.refresh()  # such stand in places from before the run, too
-        return self.is_new(holder)
-
-    def touch_table(self, table: dict[str, Any], owner: Any) -> None:
-        """Remember what a module's table holds, of which each entry is written by itself."""
-        self._touch(table, f"a table of {self.name(owner)}", True)
+    def touch_tables(self, owner: Any) -> None:
+        """Remember what a module's tables hold, of which each entry is written by itself."""
+        for table in tables_of(owner):
+            self._touch(table, f"a table of {self.name(owner)}", True)
 
     def _touch_state(self, owner: Any) -> None:
-        """Remember what an object of Stratal's holds, and the tables in it."""
+        """Remember what an object of Stratal's holds, and the tables and lists in it."""
         fields = fields_of(owner)
-        if fields is None:
-            return
-        self._owners[id(fields)] = owner
-        self._touch(fields, f"the attributes of {self.name(owner)}", True)
-        tables = tables_of(owner)
-        for table in fields.values():
-            if isinstance(table, (dict, list)):
-                entries = any(table is t for t in tables)  # each is written by itself
-                self._touch(table, f"a table of {self.name(owner)}", entries)
+        if fields is not None:
+            self.made.owners[id(fields)] = owner
+            self._touch(fields, f"the attributes of {self.name(owner)}", True)
+            self.touch_tables(owner)
+            for table in fields.values():
+                if isinstance(table, (dict, list)):
+                    self._touch(table, f"a table of {self.name(owner)}", False)
 
     def _touch(self, holder: Any, name: str, attributes: bool) -> bool:
         if id(holder) in self.containers:
             return id(holder) not in self.given
-        self._tracked[id(holder)] = gc.is_tracked(holder)
-        if id(holder) not in self.given and self._holds_made(holder):
+        self.made.tracked[id(holder)] = gc.is_tracked(holder)
+        if id(holder) not in self.given and self.made.holds_made(holder, parts_of(holder)):
             self.created(holder)
             return False
-        self.containers[id(holder)] = Before(holder, name, attributes)
+        origin = origin_of(holder) if isinstance(holder, np.ndarray) else holder
+        if origin is not holder:
+            self.touch(origin)
+        self.containers[id(holder)] = Before(holder, name, attributes, self.containers.get(id(origin)))
         return id(holder) not in self.given
 
     def writes(self, holder: Any, method: str, args: tuple[Any, ...]) -> None:
         """Note a call that changes a container, whatever it holds."""
         if isinstance(holder, CONTAINERS):
             self.touch(holder)
+            if isinstance(holder, np.ndarray):
+                self.origins_written.add(id(origin_of(holder)))
             if stateful(holder):
                 self._touch_state(holder)
             if id(holder) in self.containers:
@@ -562,6 +570,17 @@ class Accesses:
         places = sum(place.read() is not value for place, value in self.places.values())
         return places + sum(before.changed() + len(before.calls) for before in self.containers.values())
 
+    def written_containers(self) -> list[Before]:
+        """Return the containers from before the run that it has written."""
+        found = [b for b in self.containers.values() if b.changed() or b.calls or b.written]
+        return [before for before in found if not self.made.was_made(before.holder)]
+
+    def written_places(self) -> list[tuple[Place, Any]]:
+        """Return the places from before the run that it has written, with what stands there now."""
+        found = [(key, place, place.read(), value) for key, (place, value) in self.places.items()]
+        written = [(p, now) for key, p, now, value in found if key in self.written or not same(now, value)]
+        return [(place, now) for place, now in written if not self.made.is_new(place.holder)]
+
     def writes_place(self, place: Place) -> Callable[[], None]:
         """Note that the run is about to write a place; return what notes that it has."""
         self.before(place)
@@ -573,33 +592,13 @@ class Accesses:
             if id(holder) in self.containers and key in holder:
                 self.containers[id(holder)].written[key] = None
 
-    def cell(self, cell: Any, name: str) -> None:
-        """Note that the run reads a variable of an enclosing function."""
-        if id(cell) not in self._created:
-            self.read(Cell(cell, None, name))
-
-    def writes_cell(self, cell: Any, name: str) -> Noted:
-        return False if id(cell) in self._created else self.writes_place(Cell(cell, None, name))
-
+    # -- the end ---------------------------------------------------------------------------------------------
     def forget(self) -> None:
         """Let go of all that the run made."""
-        self.containers.clear()
-        self.places.clear()
-        self.also.clear()
-        self.stateful.clear()
-        self.arrays.clear()
-        self.missing.clear()
-        self.weak.clear()
-        self.carried_state.clear()
-        self._created.clear()
-        self._before.clear()
-        self._held.clear()
-        self._owners.clear()
-        self._young.clear()
-        self._classes.clear()
-        self.given = {}
+        for known in (*vars(self).values(), *vars(self.made).values()):
+            if isinstance(known, (dict, list, set)):
+                known.clear()
 
-    # -- the end ---------------------------------------------------------------------------------------------
     def restore(self) -> None:
         """Let everything be as it was before the run."""
         for before in self.containers.values():
@@ -616,8 +615,20 @@ _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 _BOUND: Final = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 
+def _ask(size: Sym | None) -> None:
+    """Raise the question what a symbolic size is: it is answered by a capture for the size at hand."""
+    if size is not None:
+        raise undecided(size, "capture: Python needs to know a size")
+
+
 def _dead(reference: weakref.ref[Any]) -> bool:
     return reference() is None
+
+
+def _settings_of_numpy(module: Any) -> tuple[Any, ...]:
+    """Return what NumPy's functions depend on beside their arguments."""
+    errors, shown = module.geterr(), module.get_printoptions()
+    return (module.getbufsize(), module.geterrcall(), *errors.values(), *shown.values())
 
 
 def _precision(module: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from stratal.base.dims import Sym
 from stratal.graph.node import Input, Node
 from stratal.optimize.sized import bounded
 from stratal.runtime.storage import Storage
+from stratal.tensor.capture import replay
 from stratal.tensor.capture.accesses import Accesses, Key
 from stratal.tensor.capture.containers import parts_of
 from stratal.tensor.capture.dynamic import Symbolic, needs_sizes
@@ -21,20 +22,6 @@ from stratal.tensor.capture.effects import CallMethods, Effect, SetItems, SetPla
 from stratal.tensor.capture.guards import Guard, Guards
 from stratal.tensor.capture.places import MISSING, Item, Measured, Place
 from stratal.tensor.capture.plain import plain
-from stratal.tensor.capture.replay import (
-    Alias,
-    Entry,
-    Fixed,
-    FromArgument,
-    FromGrad,
-    FromHandle,
-    FromPart,
-    FromPlace,
-    FromSize,
-    Frozen,
-    Owner,
-    Read,
-)
 from stratal.tensor.capture.results import Output, Standing, Template, Value
 from stratal.tensor.capture.stateful import guard_stateful
 from stratal.tensor.lazy import lazy, programs
@@ -67,13 +54,14 @@ class Run:
 
     @functools.cached_property
     def grads(self) -> list[tuple[Tensor, Tensor]]:
-        """The gradients the run made, with their owners."""
-        return [(p, g) for p, g in self.trace.grads.values() if g is not None and g._trace is self.trace]
+        """The gradients the run made, with their owners: of several, the first."""
+        made = [(p, g) for p, g in self.trace.grads.values() if g is not None and g._trace is self.trace]
+        return [*{id(g): (p, g) for p, g in reversed(made)}.values()][::-1]
 
 
 def entry_of(
     run: Run, accesses: Accesses, varying: list[tuple[Place, Any]], symbolic: Symbolic | None
-) -> Entry:
+) -> replay.Entry:
     """Return the entry that replays a run."""
     guards = _guards(accesses, varying)
     carried = _carried(run, guards, accesses)
@@ -81,8 +69,6 @@ def entry_of(
     trace, outputs, grads, cells = run.trace, run.outputs, run.grads, run.written
     outlived = _survivors(trace, {id(g) for _, g in grads})
     survivors = [(r, outputs.setdefault(node_in(t), len(outputs))) for r, t in outlived]
-    for token in trace.tokens:
-        outputs.setdefault(token, len(outputs))
     tracked = TRACKED in run.tracks or any(c.track == TRACKED and not c.leaf for c in cells)
     lazily = tracked and not trace.differentiated
     written = {k: trace.earlier(c.tensor)[1:] for k, c in enumerate(cells) if c.leaf and lazily}
@@ -100,23 +86,28 @@ def entry_of(
     work = programs.Work([*inputs, *spare], roots[: len(outputs)], updates, order)
     reads = [_read(run, n, carried) for n in inputs]
     frozen = _frozen(run, inputs, reads)
-    entry = Entry(work.graph(run.name, _input_labels(run, inputs, guards), frozen), guards)
+    entry = replay.Entry(work.graph(run.name, _input_labels(run, inputs, guards), frozen), guards)
     entry.reads = reads
     position = {n: k for k, n in enumerate([*inputs, *spare])}
     entry.written = [position[c.placeholder] for c in cells]
     entry.tracks = [c.track for c in cells]
     entry.grads = [(_owner(run, p), position[s]) for s, (p, _) in zip(spare, grads, strict=True)]
     links = [(p, g) for p, g in trace.grads.values() if g is None or g._trace is not trace]
-    entry.grad_links = [(_owner(run, p), None if g is None else _owner(run, g)) for p, g in links]
+    entry.grad_links = [(_owner(run, p), None if g is None else _link(run, g)) for p, g in links]
+    first = {id(g): p for p, g in grads}
+    owners = [(p, first[id(g)]) for p, g in trace.grads.values() if id(g) in first]
+    entry.grad_shares = [(_owner(run, p), _owner(run, q)) for p, q in owners if p is not q]
     read = trace.grads_read.values()
     entry.grads_before = [(_owner(run, p), None if g is None else g.type) for p, g in read]
     entry.result, entry.effects, entry.survivors = run.result, run.effects, survivors
     for x in run.standing:
-        x.place = carried.get(id(x.tensor))
+        x.place, x.gradient = carried.get(id(x.tensor)), _gradient_read(run, x.tensor)
     entry.standing = [x for x in run.standing if x.place is not None]
+    entry.gradients = [x for x in run.standing if x.gradient is not None]
+    entry.calls_back = bool(trace.tokens)
     entry.once = bool(survivors) or trace.recapture
     entry.lazily, entry.versions = lazily, versions
-    entry.alias = _alias(run, entry)
+    entry.alias = _alias(run, entry, carried)
     guards.validated()
     return entry if symbolic is None else _for_all_sizes(entry, symbolic)
 
@@ -125,8 +116,8 @@ def entry_of(
 def _guards(accesses: Accesses, varying: list[tuple[Place, Any]]) -> Guards:
     guards = Guards()
     guards.always = [Guard(place, value) for place, value in accesses.guarded()]
-    for place, _ in varying:
-        guards.always.append(Guard(Measured(place, _type_at, place.name), float))
+    for place, value in varying:
+        guards.always.append(Guard(Measured(place, _kind_at, place.name), float if value else "zero"))
     missing = [place for place in accesses.missing.values() if place.read() is MISSING]
     guards.announced = [Guard(place, MISSING) for place in missing]
     guard_stateful(guards, accesses.stateful.values(), accesses.names, accesses.carried)
@@ -136,8 +127,10 @@ def _guards(accesses: Accesses, varying: list[tuple[Place, Any]]) -> Guards:
     return guards
 
 
-def _type_at(place: Place) -> type:
-    return type(place.read())
+def _kind_at(place: Place) -> Any:
+    """Return what must be equal of numbers that are inputs."""
+    value = place.read()
+    return "zero" if type(value) is float and not value else type(value)
 
 
 def _carried(run: Run, guards: Guards, accesses: Accesses) -> dict[int, Place]:
@@ -147,36 +140,35 @@ def _carried(run: Run, guards: Guards, accesses: Accesses) -> dict[int, Place]:
     """
     written = set(_places_written(run.effects))
     found: dict[int, Place] = {}
-    for key, (place, value) in accesses.reads.items():
-        if key in written and isinstance(value, Tensor) and id(value) in run.trace.cells:
-            found[id(value)] = place
-    for guard in guards.announced:  # of a module's buffers
-        x = guard.expected
-        if isinstance(x, Tensor) and id(x) in run.trace.cells and guard.place.identity() in written:
-            found[id(x)] = guard.place
+    for place, x in (*accesses.reads.values(), *guards.announced):  # the latter are of a module's buffers
+        if isinstance(x, Tensor) and id(x) in run.trace.cells and place.identity() in written:
+            found[id(x)] = place
     for guard in [*guards.always, *guards.announced]:
-        for x in parts_of(guard.expected) if isinstance(guard.expected, tuple) else (guard.expected,):
-            if isinstance(x, Tensor) and id(x) in found and found[id(x)] is not guard.place:
+        for x in _tensors(guard):
+            if id(x) in found and found[id(x)] is not guard.place:
                 del found[id(x)]  # somebody else relies on this very tensor
     for x in (*run.leaves, *(o for o, _ in (*run.trace.grads.values(), *run.trace.grads_read.values()))):
         found.pop(id(x), None)
     places = list(found.values())
     for kept in (guards.always, guards.announced):
-        kept[:] = [
-            Guard(Measured(g.place, carried_kind, g.place.name), carried_kind(g.place))
-            if g.place in places
-            else g
-            for g in kept
-        ]
+        for k, guard in enumerate(kept):
+            if (place := guard.place) in places:
+                kept[k] = Guard(Measured(place, _carried_kind, place.name), _carried_kind(place))
     return found
 
 
-def carried_kind(place: Place) -> Any:
+def _carried_kind(place: Place) -> Any:
     """Return what must be equal of tensors that stand in a place one after another."""
     x = place.read()
     if type(x) is not Tensor or x._trace is not None:
         return x
     return (x.type, x._leaf, x._track == TRACKED, x._guarded)
+
+
+def _tensors(guard: Guard) -> list[Tensor]:
+    """Return the tensors that a guard expects."""
+    found = parts_of(guard.expected) if isinstance(guard.expected, tuple) else (guard.expected,)
+    return [x for x in found if isinstance(x, Tensor)]
 
 
 def _places_written(effects: Sequence[Effect]) -> list[Key]:
@@ -195,81 +187,108 @@ def _places_written(effects: Sequence[Effect]) -> list[Key]:
     return found
 
 
-def _alias(run: Run, entry: Entry) -> Alias:
+def _alias(run: Run, entry: replay.Entry, carried: dict[int, Place]) -> replay.Alias:
     """Return what must be alike of arguments and of what is read elsewhere."""
-    handles = [r.handle for r in entry.reads if isinstance(r, FromHandle)]
+    handles = [r.handle for r in entry.reads if isinstance(r, replay.FromHandle)]
     for guard in entry.guards.always:
-        found = parts_of(guard.expected) if isinstance(guard.expected, tuple) else (guard.expected,)
-        handles += [x for x in found if isinstance(x, Tensor)]
-    own = {id(x) for x in run.leaves if isinstance(x, Tensor)}
-    known = {id(x) for x in handles} | entry.guards.names.keys()
-    entered = [c.tensor for c in run.trace.cells.values() if id(c.tensor) not in own or id(c.tensor) in known]
+        handles += _tensors(guard)
+    others = _others(run, entry, carried)
+    leaves = [*run.leaves, *(x for x, _ in others)]
+    anew = {id(x) for x, _ in others} - {id(x) for x in handles}
+    own = {id(x) for x in leaves if isinstance(x, Tensor)}
+    known = ({id(x) for x in handles} | entry.guards.names.keys()) - anew
+    cells = [c.tensor for c in run.trace.cells.values()]
+    entered = [x for x in cells if id(x) not in own or id(x) in known]
     held = [g.expected for g in entry.guards.announced if isinstance(g.expected, Tensor)]
-    seen = [*handles, *held, *entered]
+    seen = [*handles, *held, *(x for x in cells if id(x) not in own or id(x) in known or id(x) in anew)]
     entry.guards.add_tensors({id(t): t for t in seen if not t._trace}.values())
     for x in handles:
         set_guarded(x)
-    alias = Alias({id(x): x for x in [*handles, *entered]})
-    for k, x in enumerate(run.leaves):
-        if not isinstance(x, Tensor):
-            continue
-        if id(x) in known:
-            alias.same.append((k, x))
-        owner = next((o for o, g in run.trace.grads_read.values() if g is x), None)
-        if owner is not None:
-            alias.gradients.append((k, _owner(run, owner)))
+    alias = replay.Alias({id(x): x for x in [*handles, *entered]})
+    alias.others = [read for _, read in others]
+    alias.pattern = replay.pattern_of(leaves)
+    alias.same = [(k, x) for k, x in enumerate(leaves) if isinstance(x, Tensor) and id(x) in known]
     if run.written:
-        cells = {id(c.tensor) for c in run.written}
-        alias.written = {-1 - key for key in cells} | {k for k, x in enumerate(run.leaves) if id(x) in cells}
-        alias.overlaps = alias.overlaps_of(run.leaves)
+        written = {id(c.tensor) for c in run.written}
+        alias.written = {-1 - key for key in written} | {k for k, x in enumerate(leaves) if id(x) in written}
+        alias.overlaps = alias.overlaps_of(leaves)
         for cell in run.written:
             if id(cell.tensor) not in own:
                 begin(cell.tensor).memory.guarded = True
     if run.trace.asks_layouts:
-        alias.layouts = layouts_of(run.leaves)
+        alias.layouts = layouts_of(leaves)
     return alias
 
 
+_Anew = replay.FromPlace | replay.FromGrad
+
+
+def _others(run: Run, entry: replay.Entry, carried: dict[int, Place]) -> list[tuple[Handle, _Anew]]:
+    """Return the tensors from before that each call finds anew: in places that it writes, as gradients."""
+    cells = run.trace.cells
+    found: list[tuple[Handle, _Anew]] = []
+    for key, place in carried.items():
+        found.append((cells[key].tensor, replay.FromPlace(place)))
+    shown = {id(x.tensor) for x in entry.gradients}
+    shown |= {id(g) for _, g in run.trace.grads.values()}
+    for owner, g in run.trace.grads_read.values():
+        if g is not None and g._trace is not run.trace and (id(g) in cells or id(g) in shown):
+            found.append((g, replay.FromGrad(_owner(run, owner))))
+    return found
+
+
 # -- the graph -----------------------------------------------------------------------------------------------
-def _read(run: Run, node: Node, carried: dict[int, Place]) -> Read | Fixed:
+def _read(run: Run, node: Node, carried: dict[int, Place]) -> replay.Read | replay.Fixed:
     if node in run.trace.fixed:
-        fixed: Fixed = run.trace.fixed[node]
+        fixed: replay.Fixed = run.trace.fixed[node]
         return fixed
     if node in run.placeholders:
-        return FromArgument(run.placeholders[node])
+        return replay.FromArgument(run.placeholders[node])
     cell = run.cell_of.get(node)
     if cell is None:
         storage = values.finished(node)
         if storage is None:
             raise lazy.no_value(node)
-        return Frozen(storage)
+        return replay.Frozen(storage)
     found = _owner(run, cell.tensor)
-    if isinstance(found, FromArgument):
+    if isinstance(found, replay.FromArgument):
         return found
-    for owner, before in run.trace.grads_read.values():
-        if before is cell.tensor:
-            return FromGrad(_owner(run, owner))
-    return FromPlace(carried[id(cell.tensor)]) if id(cell.tensor) in carried else found
+    gradient = _gradient_read(run, cell.tensor)
+    if gradient is not None:
+        return gradient
+    return replay.FromPlace(carried[id(cell.tensor)]) if id(cell.tensor) in carried else found
 
 
-def _owner(run: Run, tensor: Handle) -> Owner:
+def _gradient_read(run: Run, tensor: Handle) -> replay.FromGrad | None:
+    """Return whose gradient a tensor was before the run, if the run read it there."""
+    owner = next((o for o, g in run.trace.grads_read.values() if g is tensor), None)
+    return None if owner is None or tensor._trace is run.trace else replay.FromGrad(_owner(run, owner))
+
+
+def _link(run: Run, gradient: Handle) -> replay.Link:
+    """Return where each call finds a tensor that becomes a gradient."""
+    owner = _owner(run, gradient)
+    return owner if isinstance(owner, replay.FromArgument) else _gradient_read(run, gradient) or owner
+
+
+def _owner(run: Run, tensor: Handle) -> replay.Owner:
     """Return where each call finds a tensor from before the run."""
     at = next((k for k, x in enumerate(run.leaves) if x is tensor), None)
-    return FromHandle(tensor) if at is None else FromArgument(at)
+    return replay.FromHandle(tensor) if at is None else replay.FromArgument(at)
 
 
-def _frozen(run: Run, inputs: Sequence[Node], reads: Sequence[Read | Fixed]) -> set[Node]:
+def _frozen(run: Run, inputs: Sequence[Node], reads: Sequence[replay.Read | replay.Fixed]) -> set[Node]:
     """Return the inputs that seldom change: read through handles, neither written nor about to be.
 
     A tensor whose gradient is made here is about to be: that is what gradients are for.
     """
     changing = {c.placeholder for c in run.written}
-    learning = {id(owner) for owner, _ in run.grads}
+    learning = {id(owner) for owner, g in run.trace.grads.values() if g is not None}
 
-    def frozen(node: Node, read: Read | Fixed) -> bool:
-        if isinstance(read, FromHandle):
+    def frozen(node: Node, read: replay.Read | replay.Fixed) -> bool:
+        if isinstance(read, replay.FromHandle):
             return node not in changing and id(read.handle) not in learning
-        return isinstance(read, Frozen)
+        return isinstance(read, replay.Frozen)
 
     return {node for node, read in zip(inputs, reads, strict=True) if frozen(node, read)}
 
@@ -301,21 +320,21 @@ def node_in(made: Handle) -> Node:
     return made._node
 
 
-def _for_all_sizes(entry: Entry, symbolic: Symbolic) -> Entry:
+def _for_all_sizes(entry: replay.Entry, symbolic: Symbolic) -> replay.Entry:
     """Let the entry's program serve every size up to the bounds, with the sizes as inputs in front."""
     if entry.lazily or entry.survivors:
-        raise needs_sizes(symbolic, "results carry gradients, or outlive the call")
+        raise needs_sizes("results carry gradients, or outlive the call")
     graph, names = bounded(entry.graph)
     types = [o.aval for o in entry.graph.outputs]
     entry.parts = {k: t for k, t in enumerate(types) if any(isinstance(n, Sym) for n in t.shape)}
     entry.graph = graph
-    entry.sizes = {name: FromSize(*symbolic.names[name]) for name in names}
+    entry.sizes = {name: replay.FromSize(*symbolic.names[name]) for name in names}
     shift = len(names)
     entry.reads = [*entry.sizes.values(), *entry.reads]
     for k, read in enumerate(entry.reads):
-        if isinstance(read, FromArgument) and read.position in symbolic.types:
+        if isinstance(read, replay.FromArgument) and read.position in symbolic.types:
             type_ = graph.inputs[k].aval
-            entry.reads[k] = FromPart(read.position, Storage.copy_of(np.zeros(type_.ints), type_))
+            entry.reads[k] = replay.FromPart(read.position, Storage.copy_of(np.zeros(type_.ints), type_))
     entry.written = [k + shift for k in entry.written]
     entry.grads = [(owner, k + shift) for owner, k in entry.grads]
     return entry

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.errors import CaptureError
+from stratal.base.dims import Sym
+from stratal.tensor.capture import refusals
 from stratal.tensor.capture.accesses import RESHAPING, Accesses
 from stratal.tensor.capture.containers import CONTAINERS, Noted
-from stratal.tensor.capture.objects import MUTABLE, fields_of, is_covered, ours, stateful, tables_of
-from stratal.tensor.capture.places import MISSING, ClassAttribute, Item, Measured, OfThread, Slot
+from stratal.tensor.capture.natives import unwatched
+from stratal.tensor.capture.objects import MUTABLE, fields_of, is_covered, ours, owner_of, stateful, tables_of
+from stratal.tensor.capture.output import KeptBack
+from stratal.tensor.capture.places import (
+    MISSING,
+    ClassAttribute,
+    Computed,
+    Item,
+    Measured,
+    OfThread,
+    Place,
+    Slot,
+)
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.tensor import Tensor
 
@@ -26,43 +40,36 @@ _OF_LAYOUT: Final = {
     **dict.fromkeys(("shape", "ndim", "size", "nbytes"), "shape"),
     **dict.fromkeys(("dtype", "itemsize"), "dtype"),
 }
-_STORED: Final = (types.MemberDescriptorType, types.GetSetDescriptorType)  # by the object, in no dict
+_MEMORY: Final = attrgetter("strides", "flags.num")
+STORED: Final = (types.MemberDescriptorType, types.GetSetDescriptorType)  # by the object, in no dict
 
 
 def reads_attribute(seen: Accesses, owner: Any, name: str) -> None:
     """Note that the run reads `owner.name`."""
+    owner = owner_of(owner, name)
     if name not in ("shape", "ndim", *RESHAPING):
         seen.not_array(owner)
+    if isinstance(owner, Sym):  # it has not what ints have
+        seen.key(owner)
     if name == "__class__":
         seen.number(owner)
     if isinstance(owner, (Tensor, *_CONSTANT)) or plain(owner):
         return
-    if seen.is_created(owner) and not isinstance(owner, type):
+    if owner in seen.made and not isinstance(owner, type):
         if name == "__dict__":
             seen.touch(owner)
         if name not in (fields_of(owner) or ()):
             reads_class_attribute(seen, type(owner), name)
         return
     if isinstance(owner, weakref.ProxyTypes):
-        raise CaptureError(
-            "capture: what a weak proxy stands for may be gone at the next call",
-            got=f"{type(owner).__name__}.{name}",
-            hint="use the object itself, or weakref.ref",
-        )
+        raise refusals.WEAK_PROXY(f"{type(owner).__name__}.{name}")
     if isinstance(owner, threading.local):
         seen.read(OfThread(owner, name, f"{seen.name(owner)}.{name}"))
         return
     if isinstance(owner, types.FrameType) and name not in ("f_back", "f_code", "f_globals"):
-        raise CaptureError(
-            f"capture: {name} of a frame is where a program stands, which a replay does not",
-            hint="pass it as an argument",
-        )
+        raise refusals.FRAME("", name)
     if id(owner) in seen.deferred and not hasattr(_found(type(owner), name), "is_carried"):
-        raise CaptureError(
-            f"capture: {name!r} is read after a call whose effect is known only when the program has run",
-            got=type(owner).__name__,
-            hint="read it outside of the compiled function",
-        )
+        raise refusals.READ_AFTER_CALL(type(owner).__name__, name)
     if isinstance(owner, types.ModuleType):
         if owner.__name__.partition(".")[0] != "stratal":
             for key in (name,) if name in owner.__dict__ else (name, "__getattr__"):
@@ -80,7 +87,7 @@ def reads_attribute(seen: Accesses, owner: Any, name: str) -> None:
             seen.read(Slot(owner, _OF_LAYOUT[name], f"the {_OF_LAYOUT[name]} of an array"))
         elif isinstance(_found(type(owner), name), types.GetSetDescriptorType):
             seen.contents(owner)
-            seen.read(Measured(owner, _memory_of, f"how {seen.name(owner)} lies in memory"))
+            seen.read(Measured(owner, _MEMORY, f"how {seen.name(owner)} lies in memory"))
     else:
         _instance_attribute(seen, owner, name)
 
@@ -99,8 +106,10 @@ def _instance_attribute(seen: Accesses, owner: Any, name: str) -> None:
         seen.read(Slot(owner, name, f"{seen.name(owner)}.{name}"))
     elif hasattr(type(found), "__set__") or (fields is None and found is not MISSING):
         reads_class_attribute(seen, kind, name)
-        if isinstance(found, types.GetSetDescriptorType):
-            _computed_attribute(seen, owner, name)
+        if not isinstance(getattr(type(found), "__get__", None), types.FunctionType):
+            _computed_attribute(seen, owner, name, found)
+    elif found is MISSING and name not in (fields or ()) and unwatched(owner):  # C code makes it up
+        seen.watched(owner)
     else:
         if fields is not None:
             seen.touch(owner)
@@ -112,23 +121,25 @@ def _instance_attribute(seen: Accesses, owner: Any, name: str) -> None:
             reads_class_attribute(seen, kind, name)
 
 
-def _memory_of(array: Any) -> tuple[Any, ...]:
-    return (array.strides, array.flags.num)
-
-
 def _found(kind: type, name: str) -> Any:
     """Return what the classes of an object have under a name, or MISSING."""
     return next((c.__dict__[name] for c in kind.__mro__ if name in c.__dict__), MISSING)
 
 
-def _computed_attribute(seen: Accesses, owner: Any, name: str) -> None:
+def _computed_attribute(seen: Accesses, owner: Any, name: str, found: Any) -> None:
     """Note a read of an attribute that a class written in C computes."""
+    if isinstance(found, property) or not hasattr(type(found), "__set__"):
+        return
     if type(owner).__module__ == "typing":  # computed by Python code when it is asked for, and observed then
         return
     if isinstance(owner, types.FunctionType) or (
         name != "__dict__" and not isinstance(owner, CONTAINERS) and plain(getattr(owner, name, None))
     ):
-        seen.read(Slot(owner, name, f"{seen.name(owner)}.{name}"))
+        seen.read(Computed(owner, name, f"{seen.name(owner)}.{name}"))
+    elif unwatched(owner):
+        if getattr(owner, name, None) is not getattr(owner, name, None):
+            seen.watched(owner)
+        seen.read(Computed(owner, name, f"{seen.name(owner)}.{name}"))
 
 
 def reads_class_attribute(seen: Accesses, kind: type, name: str) -> None:
@@ -141,7 +152,7 @@ def reads_class_attribute(seen: Accesses, kind: type, name: str) -> None:
 
 def _looked_up(seen: Accesses, classes: Sequence[type], name: str) -> bool:
     for c in classes:
-        if c.__flags__ & MUTABLE and not ours(c) and not seen.is_created(c):
+        if c.__flags__ & MUTABLE and not ours(c) and c not in seen.made:
             seen.read(ClassAttribute(c, name, f"{c.__name__}.{name}"))
         if name in c.__dict__:
             seen.use(c.__dict__[name])  # it may be a descriptor
@@ -157,8 +168,29 @@ def reads_attributes(seen: Accesses, owner: Any) -> None:
             reads_attribute(seen, owner, name)
 
 
-def _plainly_set(owner: Any) -> bool:
-    """Return whether attributes of an object are places, not what code that is not Python makes of them."""
+def _redirects(seen: Accesses, place: Place, written: Callable[[], None]) -> Callable[[], None]:
+    """Return what refuses, after the write, a stream that takes text without code that is observed."""
+
+    def note() -> None:
+        written()
+        stream = place.read()
+        observed = isinstance(getattr(type(stream), "write", None), types.FunctionType)
+        known = stream in (None, MISSING) or isinstance(stream, KeptBack) or stream is seen.before(place)
+        if not (known or observed or stream in seen.made):
+            raise refusals.REDIRECTED(place.name)
+
+    return note
+
+
+def _plainly_set(seen: Accesses, owner: Any, name: str) -> bool:
+    """Return whether an attribute of an object is a place, not what code that is not Python makes of it."""
+    if unwatched(owner) and not seen.unwatched(owner):  # made inside
+        return True
+    if unwatched(owner):
+        found = _found(type(owner), name)
+        setting = getattr(type(found), "__set__", None)
+        if not isinstance(found, (property, *STORED)) and isinstance(setting, types.WrapperDescriptorType):
+            return False
     if isinstance(owner, (type, np.ndarray)) or fields_of(owner) is not None:
         return not isinstance(owner, np.ndarray)
     method: Any = type(owner).__setattr__
@@ -169,29 +201,27 @@ def writes_attribute(seen: Accesses, owner: Any, name: str) -> Noted:
     """Note that the run is about to give an object another attribute, or to take it away; return what is to
     be noted when it has done so: it may be what stands there.
     """
+    owner = owner_of(owner, name)
     seen.use(owner)
-    if seen.is_created(owner) or isinstance(owner, Tensor):
+    if owner in seen.made or isinstance(owner, Tensor) or plain(owner):  # which may fill a cache of its own
         return False
-    if not _plainly_set(owner):
-        raise CaptureError(
-            f"capture: a compiled function cannot write attributes of a {type(owner).__name__}",
-            got=f"{seen.name(owner)}.{name} = ..",
-            hint="do it outside; of an array, write what it holds: a[...] = ..",
-        )
+    if not _plainly_set(seen, owner, name):
+        raise refusals.ATTRIBUTE(f"{seen.name(owner)}.{name} = ..", type(owner).__name__)
     if isinstance(owner, threading.local):
         return seen.writes_place(OfThread(owner, name, f"{seen.name(owner)}.{name}"))
     if isinstance(owner, types.ModuleType):
-        return seen.writes_place(Item(owner.__dict__, name, f"{owner.__name__}.{name}"))
+        place = Item(owner.__dict__, name, f"{owner.__name__}.{name}")
+        written = seen.writes_place(place)
+        return _redirects(seen, place, written) if owner is sys and name in ("stdout", "stderr") else written
     elif isinstance(owner, type):
         if not owner.__flags__ & MUTABLE or name == "__slotnames__":  # an error; a cache of `copyreg`
             return False
-        place = Slot if isinstance(_found(type(owner), name), _STORED) else ClassAttribute
-        return seen.writes_place(place(owner, name, f"{owner.__name__}.{name}"))
+        kind = Slot if isinstance(_found(type(owner), name), STORED) else ClassAttribute
+        return seen.writes_place(kind(owner, name, f"{owner.__name__}.{name}"))
     else:
         seen.touch(owner)
-        for table in tables_of(owner):
-            seen.touch_table(table, owner)
-        stored = isinstance(_found(type(owner), name), _STORED)
+        seen.touch_tables(owner)
+        stored = isinstance(_found(type(owner), name), STORED)
         if stored and not isinstance(owner, BaseException):  # a traceback holds what the run made
             return seen.writes_place(Slot(owner, name, f"{seen.name(owner)}.{name}"))
         return lambda: seen.writes_key([*tables_of(owner), fields_of(owner)], name)

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from stratal.base.source import user_line
 from stratal.graph.graph import Graph
 from stratal.graph.node import Input, Node
+from stratal.tensor.capture import replay
 from stratal.tensor.capture.containers import contents_of
 from stratal.tensor.capture.plain import same
-from stratal.tensor.capture.replay import (
-    Entry,
-    FromArray,
-    FromFloat,
-    FromGrad,
-    FromHandle,
-    FromPart,
-    FromPlace,
-    Frozen,
-)
 from stratal.tensor.capture.results import Argument, Copied, Made, Output, Standing, Value
 from stratal.tensor.tensor import Tensor
 
@@ -45,7 +37,7 @@ class Schedule:
         self.calls = 0  # the first is the capture
         self.next = 2  # the call to be considered
         self.audits = 0
-        self._cost_s, self._ended_s = 0.0, time.perf_counter()
+        self._cost_s = self._ended_s = 0.0
 
     def due(self) -> bool:
         """Return whether this call, which was to be considered, is audited."""
@@ -61,7 +53,7 @@ class Schedule:
         self._cost_s, self._ended_s = seconds, time.perf_counter()
 
 
-def difference(old: Entry, new: Entry) -> str | None:
+def difference(old: replay.Entry, new: replay.Entry) -> str | None:
     """Return what differs between two captures of one call, or None."""
     if old.graph.digest != new.graph.digest:
         return _graphs(old.graph, new.graph)
@@ -72,40 +64,42 @@ def difference(old: Entry, new: Entry) -> str | None:
             return f"where input {old.graph.inputs[k].op!s} is read"
     if old.written != new.written or old.tracks != new.tracks or old.lazily is not new.lazily:
         return "which tensors are written"
-    owners = zip(_owners(old), _owners(new), strict=False)
-    if len(_owners(old)) != len(_owners(new)) or not all(_equal_reads(a, b) for a, b in owners):
+    if not _each(_equal_reads, _owners(old), _owners(new)):
         return "which tensors get gradients"
     if len(old.prelude) != len(new.prelude):
         return "which schedules are stepped"
     memo: dict[int, int] = {}
     if not _equal(old.result, new.result, memo):
         return "what the function returns"
-    effects = zip(old.effects, new.effects, strict=False)
-    if len(old.effects) != len(new.effects) or not all(_equal(a, b, memo) for a, b in effects):
-        return "what the function writes of Python's state"
-    return None
+    return None if _equal(old.effects, new.effects, memo) else "what the function writes of Python's state"
 
 
-def _owners(entry: Entry) -> list[Any]:
-    return [x for pair in (*entry.grads, *entry.grad_links, *entry.grads_before) for x in pair]
+def _owners(entry: replay.Entry) -> list[Any]:
+    pairs = *entry.grads, *entry.grad_links, *entry.grad_shares, *entry.grads_before
+    return [x for pair in pairs for x in pair]
+
+
+def _each(equal: Callable[..., bool], a: Sequence[Any], b: Sequence[Any], *more: Any) -> bool:
+    """Return whether two sequences have equal items, one by one."""
+    return len(a) == len(b) and all(equal(x, y, *more) for x, y in zip(a, b, strict=True))
 
 
 def _equal_reads(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
-    if isinstance(a, Frozen):
+    if isinstance(a, replay.Frozen):
         x, y = a.storage_, b.storage_
         return bool(x.type == y.type and np.array_equal(x.array, y.array, equal_nan=False))
-    if isinstance(a, FromHandle):
+    if isinstance(a, replay.FromHandle):
         return a.handle is b.handle
-    if isinstance(a, (FromPlace, FromFloat)) and a.place is not None and b.place is not None:
+    if isinstance(a, (replay.FromPlace, replay.FromFloat)) and a.place is not None and b.place is not None:
         return a.place.holder is b.place.holder and bool(a.place.key == b.place.key)
-    if isinstance(a, FromArray):
+    if isinstance(a, replay.FromArray):
         places = [(r.array.ctypes.data, r.array.strides, r.type) for r in (a, b)]
         return places[0] == places[1]  # a slice is another object in each run
-    if isinstance(a, FromGrad):
+    if isinstance(a, replay.FromGrad):
         return _equal_reads(a.owner, b.owner)
-    if isinstance(a, FromPart):
+    if isinstance(a, replay.FromPart):
         return bool(a.position == b.position)
     return bool(a == b)
 
@@ -124,17 +118,20 @@ def _equal(a: Any, b: Any, memo: dict[int, int]) -> bool:
     if isinstance(a, Argument):
         return bool(a.path == b.path)
     if isinstance(a, Standing):
+        if a.gradient is not None and b.gradient is not None:
+            return _equal_reads(a.gradient, b.gradient)
         return _equal_values(a.place, b.place) if a.place and b.place else a.tensor is b.tensor
-    memo[id(a)] = id(b)
+    if isinstance(a, (Copied, Made, list, dict)):  # which one it is counts
+        memo[id(a)] = id(b)
     if isinstance(a, Copied):
         return _equal_values(a.array, b.array)
     if isinstance(a, Made):
-        parts = ((a.parts, b.parts), (a.contents, b.contents), (a.fields, b.fields))
-        return _equal_classes(a.kind, b.kind) and all(_equal(x, y, memo) for x, y in parts)
+        parts = [(x.parts, x.contents, x.fields) for x in (a, b)]
+        return _equal_classes(a.kind, b.kind) and _each(_equal, *parts, memo)
     if isinstance(a, (tuple, list)):  # an effect, a list of calls in one
-        return len(a) == len(b) and all(_equal(x, y, memo) for x, y in zip(a, b, strict=True))
+        return _each(_equal, a, b, memo)
     if isinstance(a, dict):
-        return list(a) == list(b) and all(_equal(x, b[k], memo) for k, x in a.items())
+        return list(a) == list(b) and _each(_equal, [*a.values()], [*b.values()], memo)
     return _equal_values(a, b)
 
 
@@ -162,27 +159,21 @@ def _comparable(value: Any) -> bool:
     return any("__eq__" in vars(k) for k in type(value).__mro__[:-1])
 
 
-class _Numbered(NamedTuple):
-    op: str
-    operands: tuple[int, ...]
-
-
 def _graphs(old: Graph, new: Graph) -> str:
     """Return the first op in which two graphs differ, with its line."""
-    number: list[dict[Node, int]] = [{}, {}]
-    rows: list[list[tuple[_Numbered, Node]]] = [[], []]
-    for k, graph in enumerate((old, new)):
-        for node in graph.nodes:
-            operands = tuple(number[k][i] for i in node.inputs)
-            number[k][node] = len(number[k])
-            op = f"input {node.type}" if isinstance(node.op, Input) else str(node.op)
-            rows[k].append((_Numbered(op, operands), node))
-    for (a, was), (b, now) in zip(*rows, strict=False):
+    for a, b, was, now in zip(_rows(old), _rows(new), old.nodes, new.nodes, strict=False):
         if a != b:
             where = _first_use(now, new).where or was.where
             line = f" at {where[0]}" if where else ""
             return f"{_shown(was)} is now {_shown(now)}{line}"
-    return f"{len(rows[0])} ops are now {len(rows[1])}"
+    return f"{len(old.nodes)} ops are now {len(new.nodes)}"
+
+
+def _rows(graph: Graph) -> list[tuple[str, list[int]]]:
+    """Return the op of each node and the numbers of its operands."""
+    number = {node: k for k, node in enumerate(graph.nodes)}
+    ops = [f"input {n.type}" if isinstance(n.op, Input) else str(n.op) for n in graph.nodes]
+    return [(op, [number[i] for i in n.inputs]) for op, n in zip(ops, graph.nodes, strict=True)]
 
 
 def _first_use(node: Node, graph: Graph) -> Node:

@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from stratal.base import tree
 from stratal.tensor.capture.places import MISSING
 from stratal.tensor.capture.results import Filling, Template
 from stratal.tensor.tensor import Tensor, set_number
@@ -31,11 +30,6 @@ def carried(method: F) -> F:
 
     call.is_carried = True  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
-
-
-def holds_traced(value: Any) -> bool:
-    """Return whether arguments hold tensors, whose values a capture does not know."""
-    return any(isinstance(x, Tensor) for x in tree.leaves(value))
 
 
 class Carried(NamedTuple):
@@ -68,19 +62,13 @@ class Snapshot:
     """The state of an object that a carried method may change, to be restored after the capture."""
 
     def __init__(self, owner: Any) -> None:
-        self.fields: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.lists: list[tuple[list[Any], list[Any]]] = []
-        self._cells: list[tuple[Tensor, float]] = []
-        self.cells: set[int] = set()
         self.parts = [owner, *owner.carried_state()]
-        for part in self.parts:
-            fields = part if isinstance(part, dict) else part.__dict__
-            self.fields.append((fields, dict(dict.items(fields))))
-            self.lists += [(v, list(v)) for v in dict.values(fields) if type(v) is list]
-            for cell in _cells(part):
-                self.cells.add(id(cell))
-                with tracing(None):
-                    self._cells.append((cell, float(cell.item())))
+        fields = [part if isinstance(part, dict) else part.__dict__ for part in self.parts]
+        self.fields = [(f, dict(dict.items(f))) for f in fields]
+        self.lists = [(v, list(v)) for f in fields for v in dict.values(f) if type(v) is list]
+        with tracing(None):
+            self._cells = [(cell, float(cell.item())) for part in self.parts for cell in _cells(part)]
+        self.cells = {id(cell) for cell, _ in self._cells}
 
     def changed(self) -> str:
         """Return what an object holds now that it did not then, or nothing."""
@@ -88,7 +76,7 @@ class Snapshot:
             for name in {**kept, **fields}:
                 if fields.get(name, MISSING) is not kept.get(name, MISSING):
                     return str(name)
-        return "a list" if any(not _same_items(items, kept) for items, kept in self.lists) else ""
+        return "a list" if any([*map(id, a)] != [*map(id, b)] for a, b in self.lists) else ""
 
     def restore(self) -> None:
         for fields, kept in self.fields:
@@ -99,10 +87,6 @@ class Snapshot:
         with tracing(None):
             for cell, value in self._cells:
                 set_number(cell, value)
-
-
-def _same_items(a: list[Any], b: list[Any]) -> bool:
-    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
 def _cells(part: Any) -> Iterable[Tensor]:

@@ -15,20 +15,21 @@ from typing import Any
 
 from stratal.base import settings
 from stratal.base.collector import collector_paused
-from stratal.base.errors import AttributeValueError, CaptureError, UndecidedError
+from stratal.base.errors import AttributeValueError, UndecidedError
+from stratal.base.interrupts import ExceptionsHeld
 from stratal.graph.graph import Graph
+from stratal.ops.control.host_call import Log
 from stratal.plan.host import expect_host
 from stratal.tensor.arguments import check_function
 from stratal.tensor.capture import audit as audit_
+from stratal.tensor.capture import refusals
+from stratal.tensor.capture.carried import Snapshot
 from stratal.tensor.capture.dynamic import Sizes, Symbolic
 from stratal.tensor.capture.frames import observable, traces_now
 from stratal.tensor.capture.places import Place
 from stratal.tensor.capture.recaptures import Reasons
 from stratal.tensor.capture.recording import Given, Recording, VaryingError, labels
-from stratal.tensor.capture.replay import (
-    Entry,
-    run,
-)
+from stratal.tensor.capture.replay import Entry, FromFloat, run
 from stratal.tensor.capture.signature import (
     changed_part,
     signature_of,
@@ -39,7 +40,7 @@ from stratal.tensor.capture.signature import (
     without_sizes,
 )
 from stratal.tensor.capture.signature_match import NO_MATCH, SignatureMatch
-from stratal.tensor.values.state import LOCK, MODE, NOW
+from stratal.tensor.values.state import LOCK, MODE
 
 _MOST_QUESTIONS = 32  # about sizes, before a function is captured for those at hand
 _MOST_CAPTURES = 64  # per function; the one used longest ago goes first
@@ -57,7 +58,7 @@ class Compiled:
         audit: bool = True,
     ) -> None:  # fmt: skip
         check_function("compile", function)
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
         self._audit = audit
         self._schedule = audit_.Schedule()
         self._dynamic = dynamic
@@ -69,6 +70,7 @@ class Compiled:
         self._match: SignatureMatch | None = None  # calls that need no key; of the capture used last
         self._floats: dict[Any, set[int]] = {}  # positions of float arguments seen to vary
         self._frozen: set[Any] = set()  # structures of arguments whose floats Python needs
+        self._stepped: set[str] = set()  # floats that schedules change inside
         self._varying: dict[str, Place | None] = {}  # floats seen to vary; None where that failed
         self._bound: dict[int, tuple[Any, Compiled]] = {}  # by the identity of the instance
         self.captures = 0
@@ -92,10 +94,28 @@ class Compiled:
             function = function._function
         self.__init__(function, *rest)  # type: ignore[misc]
 
+    # -- attributes: but for its own, they are the function's ------------------------------------------------
+    def _owner_of(self, name: str) -> Any:
+        """Return the object whose attribute one of this is."""
+        return self if name in _OWN or name in type(self).__dict__ else self._function
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # it is a copy in the making, or the function has no name
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._function, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        owner = self._owner_of(name)
+        object.__setattr__(self, name, value) if owner is self else setattr(owner, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        owner = self._owner_of(name)
+        object.__delattr__(self, name) if owner is self else delattr(owner, name)
+
     # -- looking at it ---------------------------------------------------------------------------------------
     def _shown(self) -> Entry:
         if self._last is None:
-            raise CaptureError(f"{self._name}: nothing was captured yet", hint="call it once first")
+            raise refusals.NOT_CAPTURED(of=self._name)
         return self._last
 
     @property
@@ -130,9 +150,7 @@ class Compiled:
             return self
         known = self._bound.get(id(instance))
         if known is None or known[0]() is not instance:
-            made = Compiled(
-                self._function.__get__(instance, owner), self._name, self._dynamic, self._audit
-            )
+            made = Compiled(self._function.__get__(instance, owner), self._name, self._dynamic, self._audit)
             known = self._bound[id(instance)] = (_reference(instance, self._bound), made)
         return known[1]
 
@@ -166,7 +184,6 @@ class Compiled:
             given = Given(args, kwargs, leaves, structure)
             key = self._signature(given)
             entry, reason = self._find(key, given)
-            sizes = None
             if entry is None:
                 sizes = self._family(key)
                 if sizes is not None:
@@ -175,11 +192,9 @@ class Compiled:
                 reason = reason or self._novelty(key, given)  # only now: takes longer than a small program
                 try:
                     return self._capture(key, given, reason, sizes)
-                except Exception as error:
+                except BaseException as error:
                     if error is not given.raised:
                         raise
-                finally:  # Ctrl-C can prevent the exit of a `with` inside from being called
-                    NOW.set(mode)
                 return self._uncompiled(given)
             if schedule.calls >= schedule.next and not entry.once and self._audit and self._to_be_audited():
                 audited = self._audited(key, given, entry)
@@ -187,9 +202,30 @@ class Compiled:
                     return self._uncompiled(given)
                 entry = audited
             self._last = entry
-            made = run(entry, given)
+            made = self._run(entry, given)
             self._match = None if kwargs else SignatureMatch.of(entry, args)
             return made
+
+    def _run(self, entry: Entry, given: Given) -> Any:
+        """Return what a call gives; where a function of `st.host_call` raises, the call has done until then
+        what the uncompiled one does, since it is that one, with all that was called before.
+        """
+        if not entry.calls_back:
+            return run(entry, given)
+        if entry.lazily:  # calls happen now, and results carry gradients back through what is computed later
+            return self._function(*given.args, **given.kwargs)
+        before = [Snapshot(call.owner) for call in entry.prelude]
+        log = Log()
+        try:
+            with log:
+                return run(entry, given)
+        except BaseException as error:  # its program has written nothing: calls come before
+            if not log.raised(error):
+                raise
+        for state in reversed(before):
+            state.restore()
+        with log.replayed():
+            return self._function(*given.args, **given.kwargs)
 
     def _uncompiled(self, given: Given) -> Any:
         """Call the function as it is: it raised while it was captured, and has done something before."""
@@ -210,16 +246,14 @@ class Compiled:
         where the function raises.
         """
         started_s = time.perf_counter()
-        mode = MODE.__dict__
-        try:
-            key, new = self._trace(entry.key, given, entry.symbolic, entry.frozen_values)
-        except Exception as error:
-            if error is not given.raised:
-                raise
-            return None
-        finally:
-            NOW.set(mode)
-        what = audit_.difference(entry, new)
+        with ExceptionsHeld():
+            try:
+                key, new = self._trace(entry.key, given, entry.symbolic, entry.frozen_values)
+            except BaseException as error:
+                if error is not given.raised:
+                    raise
+                return None
+            what = audit_.difference(entry, new)
         self._schedule.done(time.perf_counter() - started_s)
         if what is None:
             return entry
@@ -231,25 +265,18 @@ class Compiled:
 
     def _signature(self, given: Given) -> Any:
         """Return what decides which capture fits; arrays among the leaves become tensors."""
-        group = (given.structure, bool(given.kwargs))
-        return signature_of(given, self._floats.get(group, ()) if self._floats else ())
+        return signature_of(given, self._floats.get(given.group, ()) if self._floats else ())
 
     def _family(self, key: Any) -> Sizes | None:
         """Return what is known of the sizes of calls like this one; None where each is captured by itself."""
         if self._dynamic is False:
             return None
-        parts = tuple(without_sizes(p) for p in key[3])
-        family = (*key[:3], parts)
+        family = (*key[:3], tuple(map(without_sizes, key[3])))
         found = self._sizes.get(family)
-        if found is None:
-            found = self._sizes[family] = Sizes(self._dynamic)
-        return found
+        return self._sizes.setdefault(family, Sizes(self._dynamic)) if found is None else found
 
     def _find(self, key: Any, given: Given) -> tuple[Entry | None, str]:
-        entries = self._entries.get(key)
-        if entries is None:
-            return None, ""
-        reason = ""
+        reason, entries = "", self._entries.get(key, [])
         for k, entry in enumerate(entries):
             failure = entry.failed(given)
             if failure is None:
@@ -259,9 +286,7 @@ class Compiled:
             reason = reason or failure
         return None, reason
 
-    def _find_sized(
-        self, key: Any, sizes: Sizes, reason: str, given: Given
-    ) -> tuple[Entry | None, str]:
+    def _find_sized(self, key: Any, sizes: Sizes, reason: str, given: Given) -> tuple[Entry | None, str]:
         """Return a capture whose sizes have room for a call, or why there is none."""
         for symbolic in sizes.fitting(sized_types(key)):
             entry, failure = self._find(with_types(key, symbolic.types), given)
@@ -287,19 +312,17 @@ class Compiled:
     # -- capturing -------------------------------------------------------------------------------------------
     def _capture(self, key: Any, given: Given, reason: str, sizes: Sizes | None) -> Any:
         if sys.implementation.name == "cpython" and not traces_now():
-            raise CaptureError(
-                f"{self._name}: cannot be captured inside a tracing function, or at a debugger's prompt",
-                hint="call the function that was compiled: f.__wrapped__(..)",
-            )
+            raise refusals.TRACED(of=self._name)
         plain = self._learn_floats(key, given)
         self._learn_places(plain)
         expect_host()
         with collector_paused():  # until the first run has compiled it
-            if sizes is None:
-                key, entry = self._trace(plain, given)
-            else:
-                sizes.note(sized_types(plain))
-                key, entry = self._trace_sized(plain, given, sizes)
+            with ExceptionsHeld():  # what a signal raises is no reason to try in another way
+                if sizes is None:
+                    key, entry = self._trace(plain, given)
+                else:
+                    sizes.note(sized_types(plain))
+                    key, entry = self._trace_sized(plain, given, sizes)
             self.captures += 1
             self.reasons.add(self._name, reason)
             entries = self._entries.setdefault(key, [])
@@ -307,7 +330,7 @@ class Compiled:
             entries.insert(0, entry)
             self._bound_size()
             self._last, self._match = entry, None
-            return run(entry, given)
+            return self._run(entry, given)
 
     def _bound_size(self) -> None:
         while sum(map(len, self._entries.values())) > _MOST_CAPTURES:
@@ -318,15 +341,15 @@ class Compiled:
 
     def _learn_floats(self, key: Any, given: Given) -> Any:
         """Make a float argument an input when only its value differs from an earlier call's."""
-        group, leaves = (given.structure, bool(given.kwargs)), given.leaves
-        if key in self._entries or group in self._frozen:
+        leaves = given.leaves
+        if key in self._entries or given.group in self._frozen:
             return key
         for old in self._entries:
             if old[:3] != key[:3]:
                 continue
             differing = [k for k, (a, b) in enumerate(zip(old[3], key[3], strict=True)) if a != b]
             if differing and all(type(leaves[k]) is float and was_float(old[3][k]) for k in differing):
-                self._floats.setdefault(group, set()).update(differing)
+                self._floats.setdefault(given.group, set()).update(differing)
                 return self._signature(given)
         return key
 
@@ -367,34 +390,34 @@ class Compiled:
         """
         capture = Recording(self._function, self._name, given, key, symbolic, frozen)
         try:
-            return key, _marked(capture.run(self._varying), key, symbolic)
+            return key, capture.run(self._varying, self._stepped)
         except VaryingError as error:
             known = {name for name, place in self._varying.items() if place is None}
             if not known.isdisjoint(error.places):
-                raise CaptureError(
-                    f"{self._name}: Python needs a number that a schedule changes inside",
-                    got=", ".join(known & error.places.keys()),
-                    hint="step the schedule outside of the compiled function",
-                ) from None
+                names = ", ".join(known & error.places.keys())
+                raise refusals.NUMBER_OF_SCHEDULE(names, of=self._name) from None
             self._varying |= error.places
+            self._stepped |= error.places.keys()
             return self._trace(key, given, symbolic, frozen)
         except Exception:  # Python may need the number itself in a hundred ways
             if not capture.scalars:
                 raise
-            group = (given.structure, bool(given.kwargs))
-            self._frozen.add(group)
-            self._floats.pop(group, None)
+            self._frozen.add(given.group)
+            self._floats.pop(given.group, None)
             self._varying.update(dict.fromkeys(capture.floats_used))
+            for entries in self._entries.values():  # an audit would not find them again
+                entries[:] = [e for e in entries if not any(isinstance(r, FromFloat) for r in e.reads)]
             key = self._signature(given)
             key = key if symbolic is None else with_types(key, symbolic.types)
             again = Recording(self._function, self._name, given, key, symbolic, frozen)
-            return key, _marked(again.run(self._varying), key, symbolic)
+            return key, again.run(self._varying, self._stepped)
 
 
-def _marked(entry: Entry, key: Any, symbolic: Symbolic | None) -> Entry:
-    """Note with an entry what it was captured for: an audit captures for the same."""
-    entry.key, entry.symbolic = key, symbolic
-    return entry
+_OWN = frozenset({
+    *functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "__class__", "__dict__", "__copy__", "__deepcopy__",
+    "_audit", "_bound", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last", "_match", "_name",
+    "_schedule", "_sizes", "_stepped", "_varying", "captures", "reasons",
+})  # fmt: skip
 
 
 def _reference(instance: Any, bound: dict[int, Any]) -> Callable[[], Any]:
@@ -426,17 +449,25 @@ class CompiledModule:
     def __getattr__(self, name: str) -> Any:
         if name in ("_module", "_compiled", "__copy__", "__deepcopy__"):  # it is a copy in the making
             raise AttributeError(name)
-        if name in ("audits", "captures", "explain", "graph", "plan", "program", "reasons"):
+        if name in _SHOWN:
             return getattr(self._compiled, name)
         return getattr(self._module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._module, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        delattr(self._module, name)
+
+    def _owner_of(self, name: str) -> Any:
+        """Return the object whose attribute one of this is."""
+        return self if name in ("_module", "_compiled", *type(self).__dict__, *_SHOWN) else self._module
+
     def __repr__(self) -> str:
         return f"compiled {self._module!r}"
 
 
+_SHOWN = ("audits", "captures", "explain", "graph", "plan", "program", "reasons")
 _AS_PYTORCH: dict[str, tuple[Any, ...]] = {
     "fullgraph": (False, True), "mode": (None, "default"), "backend": (None, "inductor"),
     "options": (None, {}), "disable": (None, False),

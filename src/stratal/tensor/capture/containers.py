@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import types
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from stratal.base.dims import Sym
+from stratal.base.types import TensorType
 from stratal.tensor.capture.plain import same
 
 CONTAINERS: Final = (list, OrderedDict, dict, set, deque, bytearray, array, memoryview, np.ndarray)
@@ -45,11 +48,25 @@ def parts_of(holder: Any) -> Iterable[Any]:
     """Return what a container, mutable or not, consists of."""
     if isinstance(holder, dict):
         return contents_of(holder)
+    if isinstance(holder, functools.partial):
+        return (*holder.args, *holder.keywords.values())
     kind = next((k for k in _SEQUENCES if isinstance(holder, k)), None)
     return () if kind is None else tuple(kind.__iter__(holder))
 
 
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
+
+
+def size_in(value: Any) -> Sym | None:
+    """Return a symbolic size that an immutable value is or holds, in whatever depth."""
+    if isinstance(value, Sym):
+        return value
+    if isinstance(value, TensorType):
+        value = value.shape
+    elif isinstance(value, slice):
+        value = (value.start, value.stop, value.step)
+    parts = parts_of(value) if isinstance(value, (tuple, frozenset)) else ()
+    return next((size for part in parts if (size := size_in(part)) is not None), None)
 
 
 VIEWS: Final[tuple[Any, ...]] = tuple(
@@ -69,8 +86,15 @@ def uncovered(holder: Any) -> Any:
     return behind(holder) if isinstance(holder, types.MappingProxyType) else holder
 
 
-Noted = bool | Callable[[], None]
-"""Of a call: whether its result is a new object, or what is to be noted after it."""
+Noted = bool | Literal["computed"] | Callable[[], None]
+"""Of a call: whether its result is a new object, or computed by NumPy, or what is to be noted after it."""
+
+
+def origin_of(array: Any) -> Any:
+    """Return the array that one is a view of, or the array itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 class Call(NamedTuple):
@@ -83,14 +107,22 @@ class Call(NamedTuple):
 class Before:
     """A container as it was before the run, and the calls known to have changed it."""
 
-    __slots__ = ("attributes", "calls", "copy", "holder", "name", "written")
+    __slots__ = ("attributes", "calls", "copy", "holder", "name", "order", "written")
 
-    def __init__(self, holder: Any, name: str, attributes: bool = False) -> None:
+    def __init__(
+        self, holder: Any, name: str, attributes: bool = False, origin: Before | None = None
+    ) -> None:
         self.holder, self.name = holder, name
         self.attributes = attributes  # whether it is the dict of an object's attributes
-        self.copy = _copy(holder)
+        self.copy = _copy(holder) if origin is None else _part(holder, origin)
+        self.order = contents_of(holder) if isinstance(holder, set) else None  # of copies, another one
         self.calls: list[Call] = []
         self.written: dict[Any, None] = {}  # keys of attributes that were, be it with what stood there
+
+    @property
+    def contents(self) -> tuple[Any, ...]:
+        """What it held, in its order."""
+        return contents_of(self.copy) if self.order is None else self.order
 
     def extends(self, method: str) -> Callable[[], None]:
         """Return what notes, after a call that extends it, what that put into it; where that is seen."""
@@ -121,7 +153,7 @@ class Before:
         return getattr(kind_of(self.holder), name)
 
     def changed(self) -> bool:
-        now, then = contents_of(self.holder), contents_of(self.copy)
+        now, then = contents_of(self.holder), self.contents
         if isinstance(self.holder, np.ndarray) and self.holder.dtype.hasobject:
             pairs = zip(now[2:], then[2:], strict=False)
             return now[:2] != then[:2] or any(a is not b for a, b in pairs)
@@ -153,8 +185,17 @@ def _copy(holder: Any) -> Any:
     if kind is memoryview:
         return bytearray(holder)
     if kind is np.ndarray:
-        return holder.copy()
+        return holder.copy("K")
     return holder[:] if kind is array else kind(kind.__iter__(holder))
+
+
+def _part(view: Any, origin: Before) -> Any:
+    """Return what a view of an array held when that was as before the run."""
+    array, then = origin.holder, origin.copy
+    if then.dtype.hasobject or then.strides != array.strides:
+        return _copy(view)
+    start = view.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+    return np.ndarray(view.shape, view.dtype, then.ravel("K"), start, view.strides).copy("K")
 
 
 def set_contents(holder: Any, contents: Any) -> None:

@@ -12,15 +12,14 @@ One that is more than `_WASTE` times too large is taken only once there are `_FE
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from math import inf
 
-from stratal.base.dims import Dim, Sym, atoms_of, evaluate, range_of
-from stratal.base.errors import UndecidedError
+from stratal.base.dims import Dim, Sym, atoms_of, evaluate, narrowed
+from stratal.base.errors import StratalError, UndecidedError
 from stratal.base.types import TensorType
 
 Axis = tuple[int, int]  # an argument's number and one of its axes
-Decided = Callable[[int, int], bool]
-_ANY = (1, 1 << 30)
+_LARGEST = 1 << 30
 _LEAST = 16  # capacity
 _WASTE = 3
 _MANY = 3
@@ -48,13 +47,9 @@ class Sizes:
 
     def fitting(self, types: dict[int, TensorType]) -> list[Symbolic]:
         """Return the arguments there are programs for that hold these sizes, the smallest first."""
-        found: list[tuple[float, int, Symbolic]] = []
-        for symbolic in self._programs:
-            room = symbolic.room(types)
-            if room is not None:
-                found.append((room, len(found), symbolic))
-        wasteful = float("inf") if len(self._programs) >= _FEW else _WASTE
-        return [symbolic for room, _, symbolic in sorted(found) if room <= wasteful]
+        most = _LARGEST if len(self._programs) >= _FEW else _WASTE  # times as large as needed
+        rooms = sorted((symbolic.room(types), k) for k, symbolic in enumerate(self._programs))
+        return [self._programs[k] for room, k in rooms if room <= most]
 
     # -- learning --------------------------------------------------------------------------------------------
     def note(self, types: dict[int, TensorType]) -> None:
@@ -76,9 +71,9 @@ class Sizes:
                     self._cut(names[name], values[name], values[name])
                 return
             bounds = {name: self._between(axis, values[name]) for name, axis in names.items()}
-            narrowed = _narrowed(size, error.verdict, values, bounds)
-            if narrowed is not None:
-                name, (low, high) = narrowed
+            bounds_now = narrowed(size, error.verdict, values, bounds)
+            if bounds_now is not None:
+                name, (low, high) = bounds_now
                 self._cut(names[name], low, high)
                 return
         for name in atoms_of(size) if isinstance(size, Sym) else names:
@@ -133,10 +128,8 @@ class Sizes:
     def _between(self, axis: Axis, n: int) -> tuple[int, int]:
         """Return the widest bounds around a size for which all questions so far have one answer."""
         cuts = self._cuts.get(axis, ())
-        low, high = _ANY
-        return max((c for c in cuts if c <= n), default=low), min(
-            (c - 1 for c in cuts if c > n), default=high
-        )
+        low = max((c for c in cuts if c <= n), default=1)
+        return low, min((c - 1 for c in cuts if c > n), default=_LARGEST)
 
 
 def _rounded(n: int, parts: int) -> int:
@@ -154,9 +147,9 @@ class Symbolic:
     def __bool__(self) -> bool:
         return bool(self.types)
 
-    def room(self, types: dict[int, TensorType]) -> float | None:
+    def room(self, types: dict[int, TensorType]) -> float:
         """Return how many times as large as needed the most generous capacity is (`_LEAST` is no more than
-        needed); None where sizes do not fit.
+        needed); infinity where sizes do not fit.
         """
         values: dict[Dim, int] = {}
         largest = 1.0
@@ -164,63 +157,27 @@ class Symbolic:
             for size, n in zip(symbolic.shape, types[k].ints, strict=True):
                 if not isinstance(size, Sym):
                     if size != n:
-                        return None
+                        return inf
                     continue
                 low, high = size.range()
                 if not low <= n <= high or values.setdefault(size, n) != n:
-                    return None
+                    return inf
                 largest = max(largest, high / max(n, _LEAST / _WASTE))
         return largest
 
 
-def needs_sizes(symbolic: Symbolic | None, why: str) -> UndecidedError:
+def needs_sizes(why: str) -> UndecidedError:
     """Return the error of a function that can only be captured for known sizes."""
     return UndecidedError(f"capture: sizes must be known: {why}")
 
 
-def _narrowed(
-    size: Sym, verdict: str, values: dict[str, int], bounds: dict[str, tuple[int, int]]
-) -> tuple[str, tuple[int, int]] | None:
-    """Return a symbol and bounds of it within which a size compares with 0 as it does for these values.
-
-    The bounds are as wide as the bounds of other symbols allow.
+def may_depend_on_sizes(error: BaseException) -> bool:
+    """Return whether an operation that raised an error, given symbolic sizes, may do without one for some of
+    them: shapes are refused that fit only sometimes, and symbols are not all that ints are.
     """
-    value = evaluate(size, values)
-    if verdict == "==":
-        verdict = ">" if value > 0 else "<"
-    edge = 0 if verdict in ("<", ">=") else 1  # from where on a size is on the upper side
-    above = value >= edge
-    for name in sorted(atoms_of(size)):
-        own, (low, high) = values[name], bounds[name]
-
-        def decided(low: int, high: int, name: str = name) -> bool:
-            least, most = range_of(size, bounds | {name: (low, high)})
-            return least >= edge if above else most < edge
-
-        for found in (_widest_low(decided, low, own, high), _widest_high(decided, low, own, high)):
-            if found is not None:
-                return name, found
-    return None
+    if isinstance(error, AttributeError) and not isinstance(error, StratalError):
+        return isinstance(error.obj, Sym)
+    return isinstance(error, (StratalError, TypeError, ValueError, ArithmeticError))
 
 
-def _widest_low(decided: Decided, low: int, value: int, high: int) -> tuple[int, int] | None:
-    if not decided(value, high):
-        return None
-    unfit, fit = low - 1, value
-    while fit - unfit > 1:
-        middle = (fit + unfit) // 2
-        unfit, fit = (unfit, middle) if decided(middle, high) else (middle, fit)
-    return fit, high
-
-
-def _widest_high(decided: Decided, low: int, value: int, high: int) -> tuple[int, int] | None:
-    if not decided(low, value):
-        return None
-    fit, unfit = value, high + 1
-    while unfit - fit > 1:
-        middle = (fit + unfit) // 2
-        fit, unfit = (middle, unfit) if decided(low, middle) else (fit, middle)
-    return low, fit
-
-
-__all__ = ["Sizes", "Symbolic"]
+__all__ = ["Sizes", "Symbolic", "may_depend_on_sizes", "needs_sizes"]

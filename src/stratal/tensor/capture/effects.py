@@ -11,7 +11,6 @@ import numpy as np
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.containers import Before, set_contents
 from stratal.tensor.capture.places import MISSING, Place
-from stratal.tensor.capture.plain import same
 from stratal.tensor.capture.results import Filling, Template, Value
 from stratal.tensor.capture.templates import Templates
 from stratal.tensor.values.handles import own_value
@@ -47,7 +46,7 @@ class SetItems(NamedTuple):
 
 
 class CallMethods(NamedTuple):
-    """Calls that changed a container: appended to it, or assigned to a key."""
+    """Calls that change an object: append to a list, assign to a key, let a container hold other things."""
 
     holder: Template
     calls: list[tuple[Callable[..., Any], list[Template]]]
@@ -58,26 +57,6 @@ class CallMethods(NamedTuple):
             method(holder, *[filling.fill(x) for x in args])
 
 
-class SetContents(NamedTuple):
-    """A container that holds other things after the call."""
-
-    holder: Template
-    contents: Template
-
-    def apply(self, filling: Filling) -> None:
-        set_contents(filling.fill(self.holder), filling.fill(self.contents))
-
-
-class TakesGradients(NamedTuple):
-    """A tensor that takes gradients after the call, or no longer does."""
-
-    tensor: Template
-    leaf: bool
-
-    def apply(self, filling: Filling) -> None:
-        own_value(filling.fill(self.tensor), self.leaf)
-
-
 class Effect(Protocol):
     """What a run wrote, and each call writes."""
 
@@ -86,14 +65,9 @@ class Effect(Protocol):
 
 def effects_of(accesses: Accesses, templates: Templates) -> list[Effect]:
     """Return what a run wrote; guard what a container held where that decides what it holds now."""
-    found: list[Effect] = []
-    for before in list(accesses.containers.values()):
-        if not accesses.is_made(before.holder) and (before.changed() or before.calls or before.written):
-            found.append(_effect_of(before, accesses, templates))
-    for key, (place, value) in accesses.places.items():
-        now = place.read()
-        if (key in accesses.written or not same(now, value)) and not accesses.is_new(place.holder):
-            found.append(SetPlace(place, None if now is MISSING else templates.of(now)))
+    found = [_effect_of(before, accesses, templates) for before in accesses.written_containers()]
+    for place, now in accesses.written_places():
+        found.append(SetPlace(place, None if now is MISSING else templates.of(now)))
     return found
 
 
@@ -112,9 +86,10 @@ def _effect_of(before: Before, accesses: Accesses, templates: Templates) -> Effe
     accesses.reads_contents(before)
     now = before.now()
     if isinstance(now, _OF_NUMBERS):
-        return SetContents(at, Value(now))
+        accesses.known(tuple(now.flat) if isinstance(now, np.ndarray) and now.dtype.hasobject else ())
+        return CallMethods(at, [(set_contents, [Value(now)])])
     accesses.created(now)
-    return SetContents(at, templates.of(now))
+    return CallMethods(at, [(set_contents, [templates.of(now)])])
 
 
 _OF_NUMBERS: Final = (bytearray, array, np.ndarray)
@@ -123,7 +98,8 @@ _OF_NUMBERS: Final = (bytearray, array, np.ndarray)
 def gradient_effects(accesses: Accesses, templates: Templates) -> list[Effect]:
     """Return which tensors from before the run take gradients now that did not, and the other way round."""
     cells = accesses.trace.cells.values()
-    return [TakesGradients(templates.of(c.tensor), c.leaf) for c in cells if c.leaf is not c.tensor._leaf]
+    turned = [c for c in cells if c.leaf is not c.tensor._leaf]
+    return [CallMethods(templates.of(c.tensor), [(own_value, [Value(c.leaf)])]) for c in turned]
 
 
 def apply_effects(effects: Sequence[Effect], filling: Filling) -> None:

@@ -12,10 +12,13 @@ import ctypes
 import dis
 import functools
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from stratal.base.session import SESSION
+
+T = TypeVar("T")
 
 
 class Layout(NamedTuple):
@@ -47,37 +50,38 @@ def _top(frame: FrameType, inner: int) -> int:
     """Return the address behind the topmost operand."""
     if _LAYOUT.stack_size is not None:
         return inner + _VALUES + _int(inner + _LAYOUT.stack_size * _WORD).value * _WORD
-    first, depths = _depths(frame.f_code)
-    return inner + _VALUES + (first + depths[frame.f_lasti]) * _WORD
+    return inner + _VALUES + depths(frame.f_code)[frame.f_lasti] * _WORD
 
 
-def operand(frame: FrameType, depth: int) -> Any:
-    """Return the operand at a depth from the top, which is 1, of a frame about to run an instruction."""
-    inner = _word(id(frame) + _FRAME).value
-    assert inner is not None
-    return _read(_top(frame, inner) - depth * _WORD)
+def _inner(frame: FrameType) -> int:
+    """Return the address of the interpreter's frame."""
+    return _word(id(frame) + _FRAME).value or 0
 
 
 def operands(frame: FrameType, count: int) -> list[Any]:
-    """Return the topmost operands, the top last."""
-    inner = _word(id(frame) + _FRAME).value
-    assert inner is not None
-    top = _top(frame, inner)
+    """Return the topmost operands, the top last, of a frame about to run an instruction."""
+    top = _top(frame, _inner(frame))
     return [_read(top - k * _WORD) for k in range(count, 0, -1)]
+
+
+def operand(frame: FrameType) -> Any:
+    """Return the topmost operand."""
+    return operands(frame, 1)[0]
 
 
 def variable(frame: FrameType, index: int) -> Any:
     """Return a local variable, or the cell of one that functions share."""
-    inner = _word(id(frame) + _FRAME).value
-    assert inner is not None
-    return _read(inner + _VALUES + index * _WORD)
+    return _read(_inner(frame) + _VALUES + index * _WORD)
 
 
 def function_of(frame: FrameType) -> Any:
     """Return the function that runs in a frame."""
-    inner = _word(id(frame) + _FRAME).value
-    assert inner is not None
-    return _read(inner + _LAYOUT.function * _WORD)
+    return _read(_inner(frame) + _LAYOUT.function * _WORD)
+
+
+def raises(frame: FrameType) -> bool:
+    """Return whether a frame stands at a `raise`, where no signal handler runs."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "RAISE_VARARGS"
 
 
 def own_variables(code: CodeType) -> int:
@@ -95,25 +99,31 @@ def own_cells(frame: FrameType) -> list[Any]:
 
 _JUMPS: Final = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"})
 _ENDS: Final = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "INTERPRETER_EXIT"})
-_DEPTHS: Final = SESSION.cache(dict[int, tuple[CodeType, tuple[int, dict[int, int]]]]())
 
 
-def _depths(code: CodeType) -> tuple[int, dict[int, int]]:
-    known = _DEPTHS.get(id(code))
-    if known is None:
-        found = own_variables(code) + len(code.co_freevars), depths(code)
-        known = _DEPTHS[id(code)] = code, found
-    return known[1]
+def once_per_code(compute: Callable[[CodeType], T]) -> Callable[[CodeType], T]:
+    """Let something be computed once of each function's code, which is slow to hash and to compare."""
+    known = SESSION.cache(dict[int, tuple[CodeType, T]]())
+
+    def computed(code: CodeType) -> T:
+        found = known.get(id(code))
+        if found is None:
+            found = known[id(code)] = code, compute(code)
+        return found[1]
+
+    return computed
 
 
+@once_per_code
 def depths(code: CodeType) -> dict[int, int]:
-    """Return how many operands lie on the stack ahead of each instruction that can be reached, by offset."""
+    """Return how many variables and operands there are ahead of each instruction that can be reached."""
     instructions = list(dis.get_instructions(code))
     place = {i.offset: k for k, i in enumerate(instructions)}
     found: dict[int, int] = {}
     entries: Any = dis.Bytecode(code)
-    handlers = [(e.target, e.depth + 1 + e.lasti) for e in entries.exception_entries]
-    ways = [(0, 0), *handlers]
+    first = own_variables(code) + len(code.co_freevars)
+    handlers = [(e.target, first + e.depth + 1 + e.lasti) for e in entries.exception_entries]
+    ways = [(0, first), *handlers]
     while ways:
         offset, depth = ways.pop()
         for i in instructions[place[offset] :]:
@@ -145,9 +155,9 @@ def observable() -> bool:
 
     def on_opcode(frame: FrameType, event: str, _: Any) -> Any:
         if event == "opcode":
-            inner = _word(id(frame) + _FRAME).value or 0
+            inner = _inner(frame)
             used = (_top(frame, inner) - inner - _VALUES) // _WORD
-            seen.append(operand(frame, 1) if 1 < used < 8 else None)
+            seen.append(operand(frame) if 1 < used < 8 else None)
         return on_opcode
 
     def on_call(frame: FrameType, event: str, _: Any) -> Any:

@@ -7,10 +7,12 @@ change (`note_mutation`): those are compared only after that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
+from stratal.base.interrupts import raises_again
 from stratal.base.types import TensorType
-from stratal.tensor.capture.places import MISSING, Measured, Place
+from stratal.tensor.capture.places import MISSING, Computed, Measured, Place
 from stratal.tensor.capture.plain import plain, same
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.handle import set_guarded
@@ -25,15 +27,19 @@ class Guard(NamedTuple):
 
     def holds(self) -> bool:
         try:
-            return same(self.place.read(), self.expected)
-        except Exception:  # what stands there now cannot even be compared
-            return False
+            return self._holds()
+        except Exception:
+            if not raises_again(self._holds):
+                raise
+            return False  # what stands there now cannot even be compared
+
+    def _holds(self) -> bool:
+        return same(self.place.read(), self.expected)
 
     def complaint(self) -> str:
         now, name = self.place.read(), self.place.name
-        if isinstance(self.place, Measured) and isinstance(self.expected, tuple):
-            return f"{name} changed from {_short(self.expected)} to {_short(now)}"
-        if type(now) is type(self.expected) and not plain(now):
+        told = isinstance(self.place, Measured) and isinstance(self.expected, tuple)
+        if type(now) is type(self.expected) and not (plain(now) or told):
             return f"{name} is another {type(now).__name__}"
         return f"{name} changed from {_short(self.expected)} to {_short(now)}"
 
@@ -77,13 +83,15 @@ class Guards:
 
     def failed(self) -> str | None:
         """Return what changed, or None."""
-        guard = None
+        guard = read = at = None
         try:
             for read, at, expected, guard in self._quick:
                 if read(at) is not expected and not guard.holds():
                     return guard.complaint()
-        except (ValueError, LookupError, AttributeError):  # nothing stands there any more
-            return guard.complaint() if guard is not None else ""
+        except (ValueError, LookupError, AttributeError):
+            if guard is None or read is None or not raises_again(partial(read, at)):
+                raise
+            return guard.complaint()  # nothing stands there any more
         return None if self.epoch == EPOCH[0] else self._failed_since()
 
     def _failed_since(self) -> str | None:
@@ -106,5 +114,5 @@ class Guards:
     def floats(self) -> Iterator[Guard]:
         """Yield guards on Python floats."""
         for guard in (*self.always, *self.announced):
-            if type(guard.expected) is float and not isinstance(guard.place, Measured):
+            if type(guard.expected) is float and not isinstance(guard.place, (Computed, Measured)):
                 yield guard

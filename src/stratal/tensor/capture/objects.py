@@ -55,6 +55,23 @@ def tables_of(owner: Any) -> list[dict[str, Any]]:
     return [fields[t] for t in ("_parameters", "_buffers", "_modules") if isinstance(fields.get(t), dict)]
 
 
+def made_with(value: Any) -> Any:
+    """Return the object that is from before a run if a value is: an optimizer makes state for a parameter as
+    if it had always been there.
+    """
+    return value.made_with if ours(type(value)) and hasattr(type(value), "made_with") else value
+
+
+def owner_of(value: Any, name: str) -> Any:
+    """Return the object whose attribute one of a value is: of a compiled function, that function."""
+    while (find := getattr(type(value), "_owner_of", None)) is not None and ours(type(value)):
+        owner = find(value, name)
+        if owner is value:
+            break
+        value = owner
+    return value
+
+
 def fields_of(owner: Any) -> dict[str, Any] | None:
     """Return the dict of an object's attributes."""
     try:

@@ -16,32 +16,21 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.errors import CaptureError, UndecidedError
-from stratal.base.session import SESSION
 from stratal.base.source import EXAMPLES, PACKAGE, SourceLine
+from stratal.tensor.capture import frames
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.attributes import reads_attribute, reads_class_attribute, writes_attribute
 from stratal.tensor.capture.calls import note_call
 from stratal.tensor.capture.containers import CONTAINERS, Noted, parts_of
-from stratal.tensor.capture.frames import (
-    NOTHING,
-    allow_instructions,
-    function_of,
-    observable,
-    operand,
-    operands,
-    own_cells,
-    own_variables,
-    trace_instructions,
-    variable,
-)
+from stratal.tensor.capture.dynamic import may_depend_on_sizes
 from stratal.tensor.capture.objects import LIBRARIES, fields_of
-from stratal.tensor.capture.places import Item, Slot
+from stratal.tensor.capture.places import Cell, Item, Slot
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.capture.unwinding import keep
 from stratal.tensor.tensor import Tensor
@@ -58,17 +47,18 @@ _UNSEEN: Final = (f"{PACKAGE}/", _NUMPY, "<frozen importlib", "<__array_function
 _SEEN: Final = (EXAMPLES, f"{PACKAGE}/optim/lr_scheduler/", f"{PACKAGE}/metrics/metric.py")
 
 
-# -- instructions --------------------------------------------------------------------------------------------
-def _load_attribute(seen: Accesses, frame: FrameType, name: str) -> None:
-    reads_attribute(seen, operand(frame, 1), name)
+# -- instructions: what each reads and writes ----------------------------------------------------------------
+def _on(count: int, note: Callable[..., Noted | None]) -> Handler:
+    """Return the handler of an instruction of which its topmost operands say all, the top last."""
+    return lambda seen, frame, _: note(seen, *frames.operands(frame, count))
 
 
-def _store_attribute(seen: Accesses, frame: FrameType, name: str) -> Noted:
-    return writes_attribute(seen, operand(frame, 1), name)
+def _with(count: int, note: Callable[..., Noted | None]) -> Handler:
+    """Return the handler of an instruction of which its argument says something, too."""
+    return lambda seen, frame, arg: note(seen, *frames.operands(frame, count), arg)
 
 
-def _load_super_attribute(seen: Accesses, frame: FrameType, name: str) -> None:
-    function, kind, owner = operands(frame, 3)
+def _super_attribute(seen: Accesses, function: Any, kind: Any, owner: Any, name: str) -> None:
     note_call(seen, function, [kind, owner], unseen)
     reads_attribute(seen, function(kind, owner), name)
 
@@ -97,7 +87,7 @@ def _load_name(seen: Accesses, frame: FrameType, name: str) -> None:
 
 
 def _load_global_unless_given(seen: Accesses, frame: FrameType, name: str) -> None:
-    if name not in operand(frame, 1):
+    if name not in frames.operand(frame):
         _load_global(seen, frame, name)
 
 
@@ -109,34 +99,35 @@ def _store_name(seen: Accesses, frame: FrameType, name: str) -> Noted:
     return False
 
 
+def _outer_variable(frame: FrameType, index: int) -> Cell | None:
+    """Return where a variable of a function around this one stands; None for one of its own."""
+    k = index - frames.own_variables(frame.f_code)
+    return None if k < 0 else Cell(frames.variable(frame, index), None, frame.f_code.co_freevars[k])
+
+
 def _load_cell(seen: Accesses, frame: FrameType, index: int) -> None:
-    k = index - own_variables(frame.f_code)
-    if k >= 0:  # of a function around this one
-        cell = variable(frame, index)
-        seen.cell(cell, frame.f_code.co_freevars[k])
+    if (place := _outer_variable(frame, index)) is not None:
+        if place.holder not in seen.made:
+            seen.read(place)
         with suppress(ValueError):
-            seen.use(cell.cell_contents)
+            seen.use(place.holder.cell_contents)
 
 
 def _store_cell(seen: Accesses, frame: FrameType, index: int) -> Noted:
-    k = index - own_variables(frame.f_code)
-    return k >= 0 and seen.writes_cell(variable(frame, index), frame.f_code.co_freevars[k])
+    place = _outer_variable(frame, index)
+    return place is not None and place.holder not in seen.made and seen.writes_place(place)
 
 
 def _make_cell(seen: Accesses, frame: FrameType, index: int) -> Noted:
-    return lambda: seen.created(variable(frame, index))
+    return lambda: seen.created(frames.variable(frame, index))
 
 
-def _subscript(seen: Accesses, frame: FrameType, _: Any) -> None:
-    _reads_item(seen, *operands(frame, 2))
+def _computed(*operands: Any) -> Noted:
+    """Return whether NumPy computes the result of an instruction."""
+    return any(isinstance(x, np.ndarray) for x in operands) and "computed"
 
 
-def _slice(seen: Accesses, frame: FrameType, _: Any) -> None:
-    holder, start, stop = operands(frame, 3)
-    _reads_item(seen, holder, slice(start, stop))
-
-
-def _reads_item(seen: Accesses, holder: Any, key: Any) -> None:
+def _reads_item(seen: Accesses, holder: Any, key: Any) -> Noted:
     if isinstance(holder, (*CONTAINERS, tuple, types.MappingProxyType)):
         seen.key(key)
         seen.item(holder, key)
@@ -145,25 +136,20 @@ def _reads_item(seen: Accesses, holder: Any, key: Any) -> None:
             if isinstance(holder, defaultdict):
                 reads_attribute(seen, holder, "default_factory")
     seen.use(holder)
+    seen.watched(holder)
     seen.not_array(holder)
     seen.reads_text(holder)
     seen.passes(key) if isinstance(holder, Tensor) else seen.contents(key)
-
-
-def _store_subscript(seen: Accesses, frame: FrameType, _: Any) -> None:
-    _writes_item(seen, *operands(frame, 3))
-
-
-def _store_slice(seen: Accesses, frame: FrameType, _: Any) -> None:
-    value, holder, start, stop = operands(frame, 4)
-    _writes_item(seen, value, holder, slice(start, stop))
+    return _computed(holder)
 
 
 def _writes_item(seen: Accesses, value: Any, holder: Any, key: Any) -> None:
     if isinstance(holder, dict):
         seen.key(key)
     seen.use(holder)
-    seen.writes(holder, "__setitem__", (key, value))
+    seen.watched(holder)
+    copied = isinstance(holder, np.ndarray) and isinstance(value, np.ndarray) and not value.dtype.hasobject
+    seen.writes(holder, "__setitem__", (key, value.copy() if copied else value))
     seen.not_array(holder)
     if isinstance(holder, Tensor):
         seen.passes(key)
@@ -173,95 +159,92 @@ def _writes_item(seen: Accesses, value: Any, holder: Any, key: Any) -> None:
         seen.contents(value) if isinstance(holder, np.ndarray) else None
 
 
-def _delete_subscript(seen: Accesses, frame: FrameType, _: Any) -> None:
-    holder, key = operands(frame, 2)
+def _sliced(note: Callable[..., Noted | None]) -> Callable[..., Noted | None]:
+    """Return what notes an instruction that has the start and the end of a slice, not the slice."""
+    return lambda seen, *known: note(seen, *known[:-2], slice(*known[-2:]))
+
+
+def _deletes_item(seen: Accesses, holder: Any, key: Any) -> None:
     seen.use(holder)
+    seen.watched(holder)
     seen.writes(holder, "__delitem__", (key,))
 
 
-def _one(seen: Accesses, frame: FrameType, _: Any) -> None:
-    seen.contents(operand(frame, 1))
-
-
-def _parts(seen: Accesses, frame: FrameType, _: Any) -> None:
-    seen.items(operand(frame, 1))
-
-
-def _binary(seen: Accesses, frame: FrameType, operation: int) -> None:
-    left, right = operands(frame, 2)
+def _binary(seen: Accesses, left: Any, right: Any, operation: int) -> Noted:
     if type(left) is type(right) is str and operation in _ADDING:
-        return
+        return False
     if isinstance(left, str) and _PADDED.search(left):
-        values = right if isinstance(right, tuple) else (right,)
-        for x in values:
+        for x in right if isinstance(right, tuple) else (right,):
             seen.shows_plainly(x)
-    _two(seen, frame, operation)
+    return _two(seen, left, right)
 
 
 _ADDING: Final = (0, 13)  # the arguments of BINARY_OP for + and +=
 _PADDED: Final = re.compile(r"%[-#0 +.\d*]+[sra]")  # of a text that is known only after the run
 
 
-def _two(seen: Accesses, frame: FrameType, _: Any) -> None:
-    left, right = operands(frame, 2)
+def _two(seen: Accesses, left: Any, right: Any) -> Noted:
     tensors = any(isinstance(x, Tensor) and not seen.is_array(x) for x in (left, right))
     if isinstance(left, (str, bytes)):
         seen.text(right)
     for x in (left, right):
         seen.passes(x) if tensors else seen.contents(x)
+    return _computed(left, right)
 
 
-def _intrinsic(seen: Accesses, frame: FrameType, number: int) -> None:
-    if number == _POSITIVE:
-        _one(seen, frame, number)
+def _one(seen: Accesses, value: Any) -> Noted:
+    seen.contents(value)
+    return _computed(value)
+
+
+def _intrinsic(seen: Accesses, value: Any, number: int) -> Noted:
+    return number == _POSITIVE and _one(seen, value)
 
 
 _POSITIVE: Final = 5  # the argument of CALL_INTRINSIC_1 for +x
 
 
-def _format_simple(seen: Accesses, frame: FrameType, _: Any) -> None:
-    _format(seen, frame, 0)
-
-
-def _format_with_spec(seen: Accesses, frame: FrameType, _: Any) -> None:
-    _format(seen, frame, 4)
-
-
 def _format(seen: Accesses, frame: FrameType, flags: int) -> None:
-    value = operand(frame, 2 if flags & 4 else 1)
+    value, spec = frames.operands(frame, 2) if flags & 4 else (frames.operand(frame), None)
+    _shows(seen, value, spec, bool(flags & 3))
+
+
+def _shows(seen: Accesses, value: Any, spec: Any = None, converted: bool = False) -> None:
     seen.text(value)
-    if flags & 3 and flags & 4:
+    if converted and spec is not None:
         seen.shows_plainly(value)
-    if not isinstance(value, str) or flags & 4:
+    if not isinstance(value, str) or spec is not None:
         seen.contents(value)
 
 
-def _member(seen: Accesses, frame: FrameType, _: Any) -> None:
-    value, holder = operands(frame, 2)
+def _member(seen: Accesses, value: Any, holder: Any) -> None:
     for x in (value, *parts_of(holder)):
         seen.key(x)
     seen.member(holder, value)
 
 
-def _identity(seen: Accesses, frame: FrameType, _: Any) -> None:
-    for x in operands(frame, 2):
+def _identity(seen: Accesses, *compared: Any) -> None:
+    for x in compared:
         seen.number(x)
         seen.not_array(x)
 
 
-def _iterate(seen: Accesses, frame: FrameType, _: Any) -> None:
-    seen.use(operand(frame, 1))
-    seen.used_up(operand(frame, 1))
+def _next_item(seen: Accesses, iterator: Any) -> None:
+    seen.use(iterator)
+    seen.used_up(iterator)
+
+
+def _yields(seen: Accesses, frame: FrameType, _: Any) -> None:
+    seen.yields(frame, frames.operand(frame))
 
 
 def _enter_block(seen: Accesses, frame: FrameType, _: Any) -> None:
-    seen.use(operand(frame, 1))
+    seen.use(frames.operand(frame))
     if frame.f_globals.get("__name__") != "functools":  # cached properties fill in what anybody would
-        seen.not_lock(operand(frame, 1))
+        seen.not_lock(frames.operand(frame))
 
 
-def _match_class(seen: Accesses, frame: FrameType, count: int) -> None:
-    subject, kind, names = operands(frame, 3)
+def _match_class(seen: Accesses, subject: Any, kind: Any, names: Any, count: int) -> None:
     seen.kind(subject)
     if isinstance(kind, type) and isinstance(subject, kind):
         if count:
@@ -270,42 +253,34 @@ def _match_class(seen: Accesses, frame: FrameType, count: int) -> None:
             reads_attribute(seen, subject, name)
 
 
-def _truth(seen: Accesses, frame: FrameType, _: Any) -> None:
-    value = operand(frame, 1)
+def _truth(seen: Accesses, value: Any) -> None:
     if seen.is_array(value):
         seen.contents(value)
     elif not isinstance(value, bool):
         seen.size(value)
 
 
-def _create(seen: Accesses, frame: FrameType, _: Any) -> bool:
-    return True
+def _update_set(seen: Accesses, frame: FrameType, depth: int) -> Noted:
+    made, *_, more = frames.operands(frame, depth + 1)
+    seen.items(more)
+    return lambda: seen.hashes(made)
 
 
-def _create_map(seen: Accesses, frame: FrameType, count: int) -> bool:
-    return _hashed(seen, operands(frame, 2 * count)[::2])
-
-
-def _create_set(seen: Accesses, frame: FrameType, count: int) -> bool:
-    return _hashed(seen, operands(frame, count))
-
-
-def _hashed(seen: Accesses, keys: list[Any]) -> bool:
+def _create(seen: Accesses, *keys: Any) -> bool:
     for x in keys:
         seen.key(x)
     return True
 
 
-def _add(seen: Accesses, frame: FrameType, _: Any) -> None:
-    seen.key(operand(frame, 1))
+def _create_map(seen: Accesses, frame: FrameType, count: int) -> bool:
+    return _create(seen, *frames.operands(frame, 2 * count)[::2])
 
 
-def _add_item(seen: Accesses, frame: FrameType, _: Any) -> None:
-    seen.key(operand(frame, 2))
+def _create_set(seen: Accesses, frame: FrameType, count: int) -> bool:
+    return _create(seen, *frames.operands(frame, count))
 
 
-def _iterator(seen: Accesses, frame: FrameType, _: Any) -> bool:
-    value = operand(frame, 1)
+def _iterator(seen: Accesses, value: Any) -> bool:
     seen.items(value)
     return not issubclass(type(value), Iterator)
 
@@ -315,25 +290,25 @@ _FUNCTION_FIRST: Final = sys.version_info >= (3, 13)  # then the object it is bo
 
 def _call(seen: Accesses, frame: FrameType, arg: tuple[int, tuple[str, ...]]) -> Noted:
     count, names = arg
-    return _called(seen, operands(frame, count + 2), names)
+    return _called(seen, frames.operands(frame, count + 2), names)
 
 
 def _call_named(seen: Accesses, frame: FrameType, count: int) -> Noted:
-    *called, names = operands(frame, count + 3)
+    *called, names = frames.operands(frame, count + 3)
     return _called(seen, called, names)
 
 
 def _called(seen: Accesses, called: list[Any], names: tuple[str, ...]) -> Noted:
     first, second, *args = called
     if _FUNCTION_FIRST:
-        function, bound = first, [] if second is NOTHING else [second]
+        function, bound = first, [] if second is frames.NOTHING else [second]
     else:
-        function, bound = (second, []) if first is NOTHING else (first, [second])
+        function, bound = (second, []) if first is frames.NOTHING else (first, [second])
     return note_call(seen, function, [*bound, *args], unseen, names)
 
 
 def _call_unpacked(seen: Accesses, frame: FrameType, flags: int) -> Noted:
-    function, *rest = operands(frame, 2 + (flags & 1) + _FUNCTION_FIRST)
+    function, *rest = frames.operands(frame, 2 + (flags & 1) + _FUNCTION_FIRST)
     args, *kwargs = rest[_FUNCTION_FIRST:]
     given = [*args] if isinstance(args, (tuple, list)) else []
     seen.contents(args, handed_on=True)
@@ -343,36 +318,41 @@ def _call_unpacked(seen: Accesses, frame: FrameType, flags: int) -> Noted:
     return note_call(seen, function, given, unseen)
 
 
+def _each(names: str, handler: Handler) -> dict[str, Handler]:
+    return dict.fromkeys(names.split(), handler)
+
+
 _HANDLERS: Final[dict[str, Handler]] = {
-    "LOAD_ATTR": _load_attribute, "LOAD_METHOD": _load_attribute, "IMPORT_FROM": _load_attribute,
-    "LOAD_SUPER_ATTR": _load_super_attribute,
-    "IMPORT_NAME": _import_name, "STORE_ATTR": _store_attribute, "DELETE_ATTR": _store_attribute,
+    **_each("LOAD_ATTR LOAD_METHOD IMPORT_FROM", _with(1, reads_attribute)),
+    **_each("STORE_ATTR DELETE_ATTR", _with(1, writes_attribute)),
+    "LOAD_SUPER_ATTR": _with(3, _super_attribute), "IMPORT_NAME": _import_name,
     "LOAD_GLOBAL": _load_global, "LOAD_NAME": _load_name,
     "LOAD_FROM_DICT_OR_GLOBALS": _load_global_unless_given,
-    "STORE_NAME": _store_name, "DELETE_NAME": _store_name,
-    "STORE_GLOBAL": _store_global, "DELETE_GLOBAL": _store_global,
-    "LOAD_DEREF": _load_cell, "LOAD_CLASSDEREF": _load_cell, "LOAD_FROM_DICT_OR_DEREF": _load_cell,
-    "STORE_DEREF": _store_cell, "DELETE_DEREF": _store_cell, "MAKE_CELL": _make_cell,
-    "BINARY_SUBSCR": _subscript, "STORE_SUBSCR": _store_subscript, "DELETE_SUBSCR": _delete_subscript,
-    "BINARY_SLICE": _slice, "STORE_SLICE": _store_slice,
-    "CONTAINS_OP": _member, "IS_OP": _identity, "BINARY_OP": _binary, "COMPARE_OP": _two,
-    "UNPACK_SEQUENCE": _parts, "UNPACK_EX": _parts, "GET_ITER": _iterator,
-    "LIST_EXTEND": _parts, "SET_UPDATE": _parts,
-    "DICT_UPDATE": _parts, "DICT_MERGE": _parts,
-    "BEFORE_WITH": _enter_block, "BEFORE_ASYNC_WITH": _enter_block, "MATCH_CLASS": _match_class,
-    "GET_LEN": _one, "MATCH_MAPPING": _one, "MATCH_SEQUENCE": _one,
-    "MATCH_KEYS": _two, "UNARY_NEGATIVE": _one, "UNARY_POSITIVE": _one, "UNARY_INVERT": _one,
-    "CALL_INTRINSIC_1": _intrinsic, "UNARY_NOT": _truth, "TO_BOOL": _truth,
-    **dict.fromkeys(("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"), _truth),
-    **dict.fromkeys(("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE"), _truth),
-    **dict.fromkeys(("POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE"), _truth),
-    **dict.fromkeys(("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"), _truth),
-    "FOR_ITER": _iterate, "GET_YIELD_FROM_ITER": _iterate,
-    "FORMAT_VALUE": _format, "CONVERT_VALUE": _format_simple, "FORMAT_SIMPLE": _format_simple,
-    "FORMAT_WITH_SPEC": _format_with_spec,
+    **_each("STORE_NAME DELETE_NAME", _store_name), **_each("STORE_GLOBAL DELETE_GLOBAL", _store_global),
+    **_each("LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF", _load_cell),
+    **_each("STORE_DEREF DELETE_DEREF", _store_cell), "MAKE_CELL": _make_cell,
+    "BINARY_SUBSCR": _on(2, _reads_item), "BINARY_SLICE": _on(3, _sliced(_reads_item)),
+    "STORE_SUBSCR": _on(3, _writes_item), "STORE_SLICE": _on(4, _sliced(_writes_item)),
+    "DELETE_SUBSCR": _on(2, _deletes_item),
+    "CONTAINS_OP": _on(2, _member), "IS_OP": _on(2, _identity), "BINARY_OP": _with(2, _binary),
+    **_each("COMPARE_OP MATCH_KEYS", _on(2, _two)), "CALL_INTRINSIC_1": _with(1, _intrinsic),
+    **_each("UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT", _on(1, _one)),
+    **_each("GET_LEN MATCH_MAPPING MATCH_SEQUENCE", _on(1, Accesses.contents)),
+    **_each("UNPACK_SEQUENCE UNPACK_EX", _on(1, Accesses.items)),
+    **_each("LIST_EXTEND DICT_UPDATE DICT_MERGE", _on(1, Accesses.items)), "SET_UPDATE": _update_set,
+    "GET_ITER": _on(1, _iterator), **_each("FOR_ITER GET_YIELD_FROM_ITER", _on(1, _next_item)),
+    "YIELD_VALUE": _yields,
+    **_each("BEFORE_WITH BEFORE_ASYNC_WITH", _enter_block), "MATCH_CLASS": _with(3, _match_class),
+    **_each("UNARY_NOT TO_BOOL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE", _on(1, _truth)),
+    **_each("POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE", _on(1, _truth)),
+    **_each("POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE", _on(1, _truth)),
+    **_each("JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP", _on(1, _truth)),
+    "FORMAT_VALUE": _format, **_each("CONVERT_VALUE FORMAT_SIMPLE", _on(1, _shows)),
+    "FORMAT_WITH_SPEC": _on(2, _shows),
     "CALL": _call, "CALL_KW": _call_named, "CALL_FUNCTION_EX": _call_unpacked,
-    "BUILD_LIST": _create, "BUILD_SET": _create_set, "BUILD_MAP": _create_map, "BUILD_CONST_KEY_MAP": _create,
-    "SET_ADD": _add, "MAP_ADD": _add_item, "MAKE_FUNCTION": _create,
+    **_each("BUILD_LIST BUILD_CONST_KEY_MAP MAKE_FUNCTION", _on(0, _create)),
+    "BUILD_SET": _create_set, "BUILD_MAP": _create_map,
+    "SET_ADD": _on(1, Accesses.key), "MAP_ADD": _on(2, lambda seen, key, value: seen.key(key)),
 }  # fmt: skip
 """Instructions of Python 3.11 to 3.13."""
 _BY_NAME: Final = frozenset({
@@ -383,14 +363,11 @@ _BY_NAME: Final = frozenset({
 _SHOWS_PREFIX: Final = sys.version_info < (3, 12)  # in place of the instruction that it belongs to
 
 Step = tuple[Handler, Any]
-_TABLES: Final = SESSION.cache(dict[int, tuple[CodeType, dict[int, Step]]]())
 
 
+@frames.once_per_code
 def _table(code: CodeType) -> dict[int, Step]:
     """Return the instructions of a function to be noted, by offset; that of prefixes where there are any."""
-    known = _TABLES.get(id(code))
-    if known is not None:
-        return known[1]
     table: dict[int, Step] = {}
     names: tuple[str, ...] = ()
     prefix: int | None = None
@@ -410,7 +387,6 @@ def _table(code: CodeType) -> dict[int, Step]:
             if prefix is not None and _SHOWS_PREFIX:
                 table[prefix] = step
         prefix = None
-    _TABLES[id(code)] = code, table
     return table
 
 
@@ -424,14 +400,29 @@ def unseen(code: CodeType, scope: dict[str, Any]) -> bool:
     )
 
 
-def _lines(frame: FrameType | None) -> tuple[SourceLine, ...]:
-    """Return the innermost line that belongs neither to this package nor to a library."""
-    while frame is not None:
-        code = frame.f_code
-        if not unseen(code, frame.f_globals) and not code.co_filename.startswith((*LIBRARIES, "<string>")):
-            return (SourceLine(code.co_filename, frame.f_lineno, code.co_qualname),)
+def _observed(frame: FrameType | None, end: FrameType | None = None) -> Iterator[FrameType]:
+    """Yield frames of code that is observed, the innermost first, up to one."""
+    while frame is not None and frame is not end:
+        if not unseen(frame.f_code, frame.f_globals):
+            yield frame
         frame = frame.f_back
+
+
+def _lines(frame: FrameType) -> tuple[SourceLine, ...]:
+    """Return the innermost line that belongs neither to this package nor to a library."""
+    for f in _observed(frame):
+        if not f.f_code.co_filename.startswith((*LIBRARIES, "<string>")):
+            return (SourceLine(f.f_code.co_filename, f.f_lineno, f.f_code.co_qualname),)
     return ()
+
+
+def _raised_by_user(traceback: TracebackType | None) -> bool:
+    """Return whether a `raise` of code that is observed raised an error: what led there was observed, too."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or unseen(traceback.tb_frame.f_code, traceback.tb_frame.f_globals):
+        return False
+    return traceback.tb_frame.f_code.co_code[traceback.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
 class Observer:
@@ -440,21 +431,28 @@ class Observer:
     def __init__(self, accesses: Accesses) -> None:
         self.accesses = accesses
         self.refusal: CaptureError | UndecidedError | None = None
+        self.depends_on_sizes = False  # whether an error was raised that some sizes may do without
+        self.interrupt: KeyboardInterrupt | None = None  # seen, be it raised by the function
+        self.signalled = False  # whether one was raised by a signal
         self.lost = False  # whether Python has stopped calling it: it does so at the end of the stack
         self._before: Any = None
-        self._operands = observable()  # now: it traces, too
+        self._operands = frames.observable()  # now: it traces, too
         self._root: FrameType | None = None
         self._local: Trace = self._on_instruction
 
     def start(self) -> None:
         self._before, self._root = sys.gettrace(), sys._getframe(1)
-        allow_instructions()
+        frames.allow_instructions()
         sys.settrace(self._on_call)
 
     def stop(self) -> None:
         self.lost = sys.gettrace() != self._on_call
         sys.settrace(self._before)
         self._root = None
+
+    def interrupted(self, error: BaseException) -> bool:
+        """Return whether a signal, not the function itself, is behind what was raised."""
+        return self.signalled or (isinstance(error, KeyboardInterrupt) and error is not self.interrupt)
 
     def watch(self, function: Callable[[], Any]) -> None:
         """Observe one call."""
@@ -475,22 +473,22 @@ class Observer:
         if not self._operands:
             frame.f_trace_lines = False
             return self._on_exception
-        trace_instructions(frame, self._local)
+        frames.trace_instructions(frame, self._local)
         self._enter(frame)
         return self._local
 
     def _enter(self, frame: FrameType) -> None:
         """Note what a function is: its code, defaults, and containers Python made for its arguments."""
         code, seen = frame.f_code, self.accesses
-        function = function_of(frame)
-        if isinstance(function, types.FunctionType) and not seen.is_created(function):
+        function = frames.function_of(frame)
+        if isinstance(function, types.FunctionType) and function not in seen.made:
             name = function.__name__
             for field in ("__code__", "__defaults__", "__kwdefaults__"):
                 value = getattr(function, field)
                 if value is not None:
                     seen.read(Slot(function, field, f"{name}.{field}"))
                     seen.contents(value)
-        for cell in own_cells(frame):
+        for cell in frames.own_cells(frame):
             seen.created(cell)
         first = code.co_argcount + code.co_kwonlyargcount
         names = frame.f_locals
@@ -509,9 +507,19 @@ class Observer:
                 seen.use(names[name])
 
     def _on_exception(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """Note what refused the capture: a function may catch it, and go on as it would not uncompiled."""
-        if event == "exception" and isinstance(arg[1], (CaptureError, UndecidedError)):
-            self.refusal = self.refusal or arg[1]
+        """Note what refused the capture, or may depend on sizes: a function may catch it, and go on as it
+        would not uncompiled.
+        """
+        if event != "exception":
+            return frame.f_trace
+        _, error, traceback = arg
+        if isinstance(error, (CaptureError, UndecidedError)):
+            self.refusal = self.refusal or error
+        elif self.accesses.trace.symbols and may_depend_on_sizes(error):
+            self.depends_on_sizes = self.depends_on_sizes or not _raised_by_user(traceback)
+        if isinstance(error, KeyboardInterrupt) and error is not self.interrupt:
+            self.signalled = self.signalled or not frames.raises(frame)
+            self.interrupt = error
         return frame.f_trace
 
     def _on_instruction(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -527,25 +535,20 @@ class Observer:
     def _noting(self, frame: FrameType, note: Callable[[], Noted | None]) -> Noted | None:
         try:
             return note()
-        except CaptureError as error:
+        except (CaptureError, UndecidedError) as error:
             error.where = _lines(frame) or error.where
             self.refusal = self.refusal or error
-            keep(self.accesses, self._frames(frame))
+            keep(self.accesses, _observed(frame, self._root))
             raise
-
-    def _frames(self, frame: FrameType | None) -> Iterator[FrameType]:
-        """Yield the frames of users' code, the innermost first."""
-        while frame is not None and frame is not self._root:
-            if not unseen(frame.f_code, frame.f_globals):
-                yield frame
-            frame = frame.f_back
 
     def _afterwards(self, noted: Noted, frame: FrameType, event: str, arg: Any) -> Any:
         if event != "opcode":  # an exception: there is no result
             self._on_exception(frame, event, arg)
             return self._local
         if noted is True:
-            self.accesses.created(operand(frame, 1))
+            self.accesses.created(frames.operand(frame))
+        elif noted == "computed":
+            self.accesses.computed(frames.operand(frame))
         elif noted:
             self._noting(frame, noted)
         return self._on_instruction(frame, event, arg)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any, NamedTuple
+
+from stratal.base.interrupts import block
+from stratal.tensor.capture import refusals
+from stratal.tensor.capture.results import Filling, Template
 
 
 class Printed(NamedTuple):
     """Text that the function printed."""
 
-    text: Any  # or its template
+    text: Template
 
-    def template(self, templates: Any) -> Printed:
-        return Printed(templates.of(self.text))
-
-    def apply(self, filling: Any) -> None:
+    def apply(self, filling: Filling) -> None:
         print(filling.fill(self.text), end="")
 
 
@@ -33,37 +33,40 @@ class Warned(NamedTuple):
     module: str
     global_: Callable[[str, Any], Any]  # `setdefault` of the globals of the line that is warned of
 
-    def template(self, templates: Any) -> Warned:
-        return self
-
-    def apply(self, filling: Any) -> None:
+    def apply(self, filling: Filling) -> None:
         registry = self.global_("__warningregistry__", {})
         warnings.warn_explicit(self.message, type(self.message), self.file, self.line, self.module, registry)
 
 
-@contextlib.contextmanager
-def kept_back() -> Iterator[list[Printed | Warned]]:
+class KeptBack(io.StringIO):
+    """Stands in the place of `sys.stdout` while a function is captured."""
+
+
+@block
+def kept_back() -> Generator[list[str | Warned]]:
     """Keep back what is printed and warned of in a block; the list has it afterwards."""
-    said: list[Printed | Warned] = []
-    out, text = sys.stdout, io.StringIO()
+    said: list[str | Warned] = []
+    out, text, errors = sys.stdout, KeptBack(), sys.stderr
     show: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
     shown_by = _shown_by()
     thread = threading.get_ident()
 
     def note(message: warnings.WarningMessage) -> None:
         if thread == threading.get_ident() and shown_by == _shown_by():
+            if sys.stderr is not errors:
+                raise refusals.REDIRECTED("sys.stderr")
             said.append(_warned(message, sys._getframe(1)))
         else:  # of another thread, or recorded by the run itself
             show(message)
 
-    sys.stdout, warnings._showwarnmsg = text, note  # type: ignore[attr-defined]
     try:
+        sys.stdout, warnings._showwarnmsg = text, note  # type: ignore[attr-defined]
         yield said
     finally:
         sys.stdout = out if sys.stdout is text else sys.stdout
         warnings._showwarnmsg = show  # type: ignore[attr-defined]
         if text.getvalue():
-            said.append(Printed(text.getvalue()))
+            said.append(text.getvalue())
 
 
 def _shown_by() -> tuple[Any, Any]:

@@ -95,6 +95,8 @@ class Item(Place):
             return self.holder.__contains__, self.key, False
         if type(self.holder) is dict:
             return self.holder.__getitem__, self.key, expected
+        if hasattr(type(self.holder), "__missing__"):  # it makes what is not there, as of a defaultdict
+            return super().quick(expected)
         return partial(dict.__getitem__, self.holder), self.key, expected
 
 
@@ -112,35 +114,10 @@ class Element(Place):
     def write(self, value: Any) -> None:
         self.holder[self.key] = value
 
-    def delete(self) -> None:
-        del self.holder[self.key]
-
     def quick(self, expected: Any) -> Quick:
-        return (
-            super().quick(expected) if expected is MISSING else (self.holder.__getitem__, self.key, expected)
-        )
-
-
-class ClassAttribute(Place):
-    """An entry of a class: a method, a descriptor, a value that instances share."""
-
-    __slots__ = ()
-
-    def read(self) -> Any:
-        return self.holder.__dict__.get(self.key, MISSING)
-
-    def write(self, value: Any) -> None:
-        type.__setattr__(self.holder, self.key, value)
-
-    def delete(self) -> None:
-        type.__delattr__(self.holder, self.key)
-
-    def quick(self, expected: Any) -> Quick:
-        entries = self.holder.__dict__
-        missing = expected is MISSING
-        return (
-            (entries.__contains__, self.key, False) if missing else (entries.__getitem__, self.key, expected)
-        )
+        if expected is MISSING:
+            return super().quick(expected)
+        return self.holder.__getitem__, self.key, expected
 
 
 class Slot(Place):
@@ -159,7 +136,7 @@ class Slot(Place):
         (type if isinstance(self.holder, type) else object).__setattr__(self.holder, self.key, value)
 
     def delete(self) -> None:
-        object.__delattr__(self.holder, self.key)
+        (type if isinstance(self.holder, type) else object).__delattr__(self.holder, self.key)
 
     def quick(self, expected: Any) -> Quick:
         if expected is MISSING or type(self.holder).__getattribute__ not in _GETTING:
@@ -167,7 +144,28 @@ class Slot(Place):
         return attrgetter(self.key), self.holder, expected
 
 
+class Computed(Slot):
+    """An attribute that a class written in C computes: nothing but what it takes can be put there."""
+
+    __slots__ = ()
+
+
 _GETTING: Final[tuple[Any, ...]] = (object.__getattribute__, type.__getattribute__)
+
+
+class ClassAttribute(Slot):
+    """An entry of a class: a method, a descriptor, a value that instances share."""
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        return self.holder.__dict__.get(self.key, MISSING)
+
+    def quick(self, expected: Any) -> Quick:
+        entries = self.holder.__dict__
+        if expected is MISSING:
+            return entries.__contains__, self.key, False
+        return entries.__getitem__, self.key, expected
 
 
 class OfThread(Place):

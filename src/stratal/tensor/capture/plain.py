@@ -8,7 +8,7 @@ import fractions
 import types
 import uuid
 from math import copysign
-from pathlib import PurePath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from stratal.base.types import TensorType
 
 _EQUAL: Final = frozenset({bool, int, str, bytes, type(None), type(Ellipsis), range, DType, TensorType,
     datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone,
-    fractions.Fraction, uuid.UUID})  # fmt: skip
+    fractions.Fraction, uuid.UUID, PurePosixPath, PureWindowsPath, type(Path())})  # fmt: skip
 _COMPARED: Final = _EQUAL | {float, complex, decimal.Decimal, slice, frozenset, tuple}
 
 
@@ -29,7 +29,7 @@ def plain(value: Any) -> bool:
         return all(map(plain, value))
     if kind is slice:
         return plain(value.start) and plain(value.stop) and plain(value.step)
-    return kind in _COMPARED or isinstance(value, (np.generic, np.dtype, PurePath))
+    return kind in _COMPARED or isinstance(value, (np.generic, np.dtype))
 
 
 def same(now: Any, expected: Any) -> bool:
@@ -62,4 +62,4 @@ def same(now: Any, expected: Any) -> bool:
         return bool(now.tobytes() == expected.tobytes())
     if isinstance(now, types.MethodType):
         return now.__self__ is expected.__self__ and now.__func__ is expected.__func__
-    return isinstance(now, (np.dtype, PurePath)) and bool(now == expected)
+    return isinstance(now, np.dtype) and bool(now == expected)

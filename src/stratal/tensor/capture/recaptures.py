@@ -31,16 +31,15 @@ class Reasons(list[str]):
             return
         self._subjects[parts[0]] += 1
         if self._subjects[parts[0]] == _MANY:
-            warnings.warn(_words(function, parts[0], reason, len(self)), RecompileWarning, stacklevel=4)
-
-
-def _words(function: str, subject: str, reason: str, count: int) -> str:
-    return (
-        f"{function}: captured {count} times, since {subject} keeps changing\n"
-        f"  got:   {reason}\n"
-        f"  where: {user_line()}\n"
-        f"  hint:  pass numbers that change as tensors, st.tensor(n); leave dynamic=None where sizes change"
-    )
+            warnings.warn(
+                f"{function}: captured {len(self)} times, since {parts[0]} keeps changing\n"
+                f"  got:   {reason}\n"
+                f"  where: {user_line()}\n"
+                f"  hint:  pass numbers that change as tensors, st.tensor(n); "
+                f"leave dynamic=None where sizes change",
+                RecompileWarning,
+                stacklevel=4,
+            )
 
 
 __all__ = ["Reasons", "RecompileWarning"]

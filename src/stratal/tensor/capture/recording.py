@@ -6,7 +6,8 @@ import functools
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,20 @@ from stratal.base import tree
 from stratal.base.collector import collector_paused
 from stratal.base.dtypes import as_dtype, float64
 from stratal.base.errors import CaptureError, UndecidedError
-from stratal.base.interrupts import ExceptionsHeld
 from stratal.base.types import TensorType
 from stratal.graph.node import Node
+from stratal.tensor.capture import refusals
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.assembly import Run, entry_of, node_in
 from stratal.tensor.capture.attributes import reads_attribute
 from stratal.tensor.capture.calls import note_call
-from stratal.tensor.capture.carried import CallMethod, Carried, Snapshot, holds_traced
+from stratal.tensor.capture.carried import CallMethod, Carried, Snapshot
 from stratal.tensor.capture.dynamic import Symbolic, needs_sizes
-from stratal.tensor.capture.effects import CallMethods, Effect, SetContents, effects_of, gradient_effects
+from stratal.tensor.capture.effects import CallMethods, Effect, effects_of, gradient_effects
 from stratal.tensor.capture.frozen import unobserved
 from stratal.tensor.capture.objects import fields_of
 from stratal.tensor.capture.observe import Observer, unseen
-from stratal.tensor.capture.output import Printed, Warned, kept_back
+from stratal.tensor.capture.output import KeptBack, Printed, Warned, kept_back
 from stratal.tensor.capture.places import MISSING, Item, Place
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.capture.replay import Entry, FromArray, FromFloat
@@ -39,21 +40,24 @@ from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.values import values
 from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle
 from stratal.tensor.values.memory import View
-from stratal.tensor.values.state import MODE, NOW, tracing
+from stratal.tensor.values.state import MODE, tracing
 from stratal.tensor.values.trace import Cell, Trace
 
 
+@dataclass(slots=True, eq=False)
 class Given:
     """The arguments of one call: as they were passed, and their leaves with NumPy's arrays as tensors."""
 
-    __slots__ = ("args", "kwargs", "leaves", "raised", "structure")
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: list[Any]
+    structure: tree.Structure
+    raised: BaseException | None = None  # by the function, while it was captured
 
-    def __init__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], structure: tree.Structure
-    ) -> None:
-        self.args, self.kwargs = args, kwargs
-        self.leaves, self.structure = leaves, structure
-        self.raised: Exception | None = None  # by the function, while it was captured
+    @property
+    def group(self) -> Any:
+        """What calls with arguments of one structure share."""
+        return self.structure, bool(self.kwargs)
 
 
 class CaptureTrace(Trace):
@@ -71,9 +75,10 @@ class CaptureTrace(Trace):
         self.varying: list[tuple[Place, Any]] = []  # places of floats that are inputs, and what stood there
         self.frozen_values: list[Any] = []  # in the order in which the function asks for them
         self._known = iter(known)
-        self.texts: dict[str, tuple[Tensor, str, str, str]] = {}  # by what stands for them while it runs
+        self.said: list[str | Warned] = []
+        self.texts: dict[str, tuple[Tensor, str | None, str, str]] = {}  # by what stands for them
 
-    def text(self, tensor: Handle, spec: str, name: str, gradient: str) -> str | None:
+    def text(self, tensor: Handle, spec: str | None, name: str, gradient: str) -> str | None:
         if self.closed or not (tensor._trace is self or (tensor._trace is None and self.reads(tensor))):
             return None
         standing = f"<traced {tensor.type}, {len(self.texts)} of {id(self)}>"
@@ -94,12 +99,13 @@ class CaptureTrace(Trace):
         held = [*(fields for fields, _ in state.fields), *(items for items, _ in state.lists)]
         for before_run in (accesses.containers.get(id(x)) for x in held if id(x) not in accesses.carried):
             if before_run is not None and before_run.changed():
-                raise _written(owner, before_run.name)
-        known = not holds_traced((args, kwargs))
+                raise refusals.WRITTEN_TWICE(before_run.name, type(owner).__name__)
+        leaves = tree.leaves((args, kwargs))
+        known = not any(isinstance(x, Tensor) for x in leaves)  # whose values a capture does not know
         changed = {id(x) for part in state.parts for x in (part, fields_of(part))}
         read = {id(place.holder) for place, _ in accesses.reads.values()} | accesses.scalars
         before = known and state.cells.isdisjoint(self.cells) and changed.isdisjoint(read)
-        nodes = [self.look(x)[0] if isinstance(x, Tensor) else None for x in tree.leaves((args, kwargs))]
+        nodes = [self.look(x)[0] if isinstance(x, Tensor) else None for x in leaves]
         self.carried.append(Carried(method, owner, args, kwargs, before, nodes))
         if not before:
             self.stale |= state.cells
@@ -113,20 +119,25 @@ class CaptureTrace(Trace):
             accesses.deferred[id(owner)] = owner
             self._note_after(owner)
             return
-        aside, mode = Accesses(self, {}, {}), MODE.__dict__
+        aside = Accesses(self, {}, {})
         self._snapshots.append((state, aside))
         scalars = [place.read() for place, _ in self.varying]
         for place, value in self.varying:
             place.write(value)
         try:
-            MODE.trace = None
-            unobserved(lambda: Observer(aside).watch(lambda: method(owner, *args, **kwargs)))
+            with tracing(None):
+                unobserved(lambda: Observer(aside).watch(lambda: method(owner, *args, **kwargs)))
         finally:
-            NOW.set(mode)
             for (place, value), scalar in zip(self.varying, scalars, strict=True):
                 if before or place.read() is value:
                     place.write(scalar)
+                scalar.nonzero = False  # the call may change the number
         self._note_after(owner)
+
+    def reads_items(self, holder: Any, keys: Iterable[Any]) -> None:
+        if self.accesses is not None:
+            for key in keys:
+                self.accesses.item(holder, key)
 
     def _note_after(self, owner: Any) -> None:
         """Note what objects hold after a call that is carried: it may change what others hold, too."""
@@ -134,16 +145,33 @@ class CaptureTrace(Trace):
         self._after = {k: (o, unobserved(functools.partial(Snapshot, o))) for k, o in owners.items()}
 
     def draws_once(self) -> None:
-        self.drawn_once = self.drawn_once or CaptureError(
-            "capture: initial values, orders, splits are drawn outside of programs: calls would repeat them",
-            hint="make and reset layers outside of the compiled function; st.randn, x.normal_() draw inside",
-        )
+        self.drawn_once = self.drawn_once or refusals.DRAWN_ONCE()
+
+    def calls_back(self) -> None:
+        if self.accesses is not None and (name := self._writes_before_calls()):
+            raise refusals.WRITTEN_BEFORE_CALL(name)
+
+    def _writes_before_calls(self) -> str:
+        """Return what the run has written or said that replays would after the calls of a program."""
+        accesses = self.accesses
+        assert accesses is not None
+        if self.said or (isinstance(sys.stdout, KeptBack) and sys.stdout.getvalue()):
+            return "what it prints or warns of"
+        late = next((c for c in self.carried if not c.before), None)
+        if late is not None:
+            return f"what a call of a {type(late.owner).__name__} changes"
+        accesses.made.refresh()
+        stepped = {id(x) for x, _ in accesses.carried_state}  # ahead of the program
+        written = [b for b in accesses.written_containers() if id(b.holder) not in stepped]
+        names = [b.name for b in written if b.changed() or b.calls]
+        names += [p.name for p, now in accesses.written_places() if not isinstance(now, KeptBack)]
+        return next(iter(names), "")
 
     def check_carried(self) -> None:
         """Refuse that the function itself writes what calls change that each replay makes, too."""
         for owner, state in self._after.values():
             if name := unobserved(state.changed):
-                raise _written(owner, name)
+                raise refusals.WRITTEN_TWICE(name, type(owner).__name__)
 
     def restore(self) -> None:
         """Let objects be as they were before calls that are carried, and what functions of users wrote."""
@@ -155,10 +183,7 @@ class CaptureTrace(Trace):
 
     def enter(self, tensor: Handle, label: str = "") -> Cell:
         if id(tensor) in self.stale:
-            raise CaptureError(
-                "capture: a rate is read again after a schedule has changed it",
-                hint="step the schedule once, before or after all steps of its optimizer",
-            )
+            raise refusals.RATE_READ_AGAIN()
         return super().enter(tensor, label)
 
     def look(self, tensor: Handle) -> tuple[Node, int]:
@@ -169,20 +194,14 @@ class CaptureTrace(Trace):
     def array(self, array: np.ndarray[Any, Any]) -> Node | None:
         if self.accesses is None or id(array) not in self.accesses.containers or array.dtype.hasobject:
             return None  # made by the run, or by Stratal itself
+        if self.accesses.rewritten(array):
+            return None
         type_ = TensorType(as_dtype(array.dtype), array.shape)
         node = values.placeholder("array", type_, self.name)
         self.fixed[node] = FromArray(array, type_)
         reads_attribute(self.accesses, array, "shape")
         reads_attribute(self.accesses, array, "dtype")
         return node
-
-
-def _written(owner: Any, name: str) -> CaptureError:
-    return CaptureError(
-        f"capture: what a {type(owner).__name__} changes in each call is also written by the function",
-        got=name,
-        hint="write it outside of the compiled function",
-    )
 
 
 class VaryingError(Exception):
@@ -197,15 +216,10 @@ class Recording:
     """One run of the user's function on placeholders."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        given: Given,
-        key: Any,
-        symbolic: Symbolic | None = None,
-        frozen: Sequence[Any] = (),
-    ) -> None:
-        self.symbolic = symbolic
+        self, function: Callable[..., Any], name: str, given: Given, key: Any,
+        symbolic: Symbolic | None = None, frozen: Sequence[Any] = (),
+    ) -> None:  # fmt: skip
+        self.key, self.symbolic = key, symbolic
         self.sized: dict[int, Tensor] = {}  # arguments with symbolic types, by the handle they stand for
         self.function, self.name = function, name
         self.given, self.leaves = given, given.leaves
@@ -228,40 +242,41 @@ class Recording:
         """Whether Python floats were made inputs."""
         return any(isinstance(read, FromFloat) for read in self.trace.fixed.values())
 
-    def run(self, varying: dict[str, Place | None]) -> Entry:
+    def run(self, varying: dict[str, Place | None], stepped: set[str]) -> Entry:
         """Run the function, and return what it did; Python's state is as before."""
-        with ExceptionsHeld(), collector_paused(), tracing(self.trace):
+        with collector_paused(), tracing(self.trace):
             leaves = [self._argument(k, x) for k, x in enumerate(self.leaves)]
             args, kwargs = self._passed(leaves)
             accesses = self.trace.accesses = Accesses(self.trace, self.containers, self.arrays)
             accesses.texts = self.trace.texts
             for k, x in enumerate(self.leaves):
-                accesses.foreign(x)
+                accesses.made.found(x)
                 accesses.names.setdefault(id(x), self.labels[k])
             accesses.use(getattr(self.function, "__self__", None))
             accesses.use(self.function)
             try:
-                self._vary(varying)  # first: containers of plain numbers are tracked only from then on
+                self._vary(varying, stepped)  # first: containers of numbers are tracked only from then on
                 gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
                 result, said = self._observed(accesses, args, kwargs)
                 self.trace.check_carried()
                 self.trace.restore()
-                accesses.refresh()  # what was new when it was last asked for is not all that the run made
+                accesses.made.refresh()  # what was new when last asked for is not all that the run made
+                for token in self.trace.tokens:  # first: calls are made in the order of the outputs
+                    self.outputs.setdefault(token, len(self.outputs))
                 templates = Templates(accesses, self._output, self.arguments)
                 template = templates.of(result)
                 accesses.reads_arrays(
                     id(r.array) for r in self.trace.fixed.values() if isinstance(r, FromArray)
                 )
-                effects: list[Effect] = [s.template(templates) for s in said]
+                effects: list[Effect] = [Printed(templates.of(s)) if isinstance(s, str) else s for s in said]
+                for s in said:
+                    accesses.known((str(s.message), s.message.args) if isinstance(s, Warned) else ())
                 effects += effects_of(accesses, templates)
                 turned = gradient_effects(accesses, templates)
                 if turned and TRACKED in self.tracks:
-                    raise CaptureError(
-                        f"{self.name}: requires_grad of a tensor changes, and results carry gradients",
-                        hint="call requires_grad_() before the compiled function",
-                    )
-                effects += [*turned, *self._carried(templates)]
+                    raise refusals.REQUIRES_GRAD(of=self.name)
                 containers = self._containers(accesses, effects)
+                effects += [*turned, *self._carried(templates)]
             finally:
                 accesses.restore()
                 self.trace.restore()
@@ -272,31 +287,21 @@ class Recording:
         if accesses.varying:
             raise VaryingError(accesses.varying)
         if any(node not in self.placeholders for node in sized):
-            raise needs_sizes(self.symbolic, "an argument is changed in place")
+            raise needs_sizes("an argument is changed in place")
         if not self.trace.cells.keys().isdisjoint(self.sized):
-            raise needs_sizes(self.symbolic, "an argument is a tensor that the function reads elsewhere, too")
+            raise needs_sizes("an argument is a tensor that the function reads elsewhere, too")
         if self._shown_written():
-            raise needs_sizes(self.symbolic, "an argument is a view of what is changed in place")
+            raise needs_sizes("an argument is a view of what is changed in place")
         del args, kwargs, leaves, result
         prelude = [c for c in self.trace.carried if c.before]
-        self.trace.texts.clear()
-        self.trace.carried.clear()  # it may hold tensors that the run made
-        self.sized.clear()
-        self.trace.symbols.clear()
-        self.passed.clear()
-        self.containers.clear()
-        self.arrays.clear()
+        for held in (self.trace.texts, self.trace.carried, self.trace.symbols):  # tensors that the run made
+            held.clear()
+        for passed in (self.sized, self.passed, self.containers, self.arrays):
+            passed.clear()
         run = Run(
-            self.trace,
-            self.name,
-            self.leaves,
-            self.placeholders,
-            self.outputs,
-            self.tracks,
-            template,
-            effects,
-            templates.standing,
-        )
+            self.trace, self.name, self.leaves, self.placeholders, self.outputs, self.tracks,
+            template, effects, templates.standing,
+        )  # fmt: skip
         early = [x for x in templates.early if len(x.path) > 2]
         del templates
         entry = entry_of(run, accesses, self.varying, self.symbolic)
@@ -305,14 +310,16 @@ class Recording:
         if effects:
             entry.standing += early
         entry.prelude = prelude
+        entry.key, entry.symbolic = self.key, self.symbolic  # an audit captures for the same
         return entry
 
-    def _observed(self, accesses: Accesses, args: Any, kwargs: Any) -> tuple[Any, list[Printed | Warned]]:
+    def _observed(self, accesses: Accesses, args: Any, kwargs: Any) -> tuple[Any, list[str | Warned]]:
         """Return what the function returns, prints and warns of."""
         grad, self.given.raised = MODE.grad, None
         observer = Observer(accesses)
         accesses.before(Item(sys.__dict__, "stdout", "sys.stdout"))  # as it is ahead of the block
         with kept_back() as said:
+            self.trace.said = said
             if isinstance(self.function, functools.partial):
                 note_call(accesses, self.function, (), unseen)
             try:
@@ -320,7 +327,9 @@ class Recording:
                 result = self.function(*args, **kwargs)
             except (CaptureError, UndecidedError):
                 raise
-            except Exception as error:
+            except BaseException as error:
+                if not isinstance(error, Exception) and observer.interrupted(error):
+                    raise
                 self.given.raised = error
                 if observer.refusal is None:
                     raise
@@ -330,16 +339,12 @@ class Recording:
         refusal = observer.refusal or self.trace.drawn_once
         if refusal is not None:  # though the function may have caught it
             raise refusal
+        if observer.depends_on_sizes:
+            raise needs_sizes("an error is caught that some sizes may do without")
         if observer.lost:
-            raise CaptureError(
-                f"{self.name}: Python stopped telling what runs, since the stack came to its end",
-                hint="let RecursionError pass, or call what recurses outside",
-            )
+            raise refusals.STACK_ENDED(of=self.name)
         if left is not grad:
-            raise CaptureError(
-                f"{self.name}: a compiled function cannot leave gradients switched on or off",
-                hint="use a with block: with st.no_grad(): ..",
-            )
+            raise refusals.GRADIENTS_LEFT(of=self.name)
         return result, said
 
     def _shown_written(self) -> bool:
@@ -353,15 +358,13 @@ class Recording:
         """Return which containers among the arguments the function also finds elsewhere; and where others are
         that must not be one with what it finds elsewhere, since it writes some of them.
         """
-        if not accesses.also.keys() <= self.arguments.keys():
-            raise CaptureError(
-                "capture: an argument, a container of tensors, is what the function finds elsewhere, too",
-                hint="pass it, or read it where it stands",
-            )
-        same = [(self.arguments[k], x) for k, x in accesses.also.items()]
-        if not any(isinstance(e, (SetContents, CallMethods)) for e in effects):
+        elsewhere = accesses.made.given_elsewhere
+        if not elsewhere.keys() <= self.arguments.keys():
+            raise refusals.FOUND_ELSEWHERE()
+        same = [(self.arguments[k], x) for k, x in elsewhere.items()]
+        if not any(isinstance(e, CallMethods) for e in effects):
             return same, [], set()
-        paths = [self.arguments[k] for k in self.containers if k in self.arguments and k not in accesses.also]
+        paths = [self.arguments[k] for k in self.containers if k in self.arguments and k not in elsewhere]
         return same, paths, accesses.containers.keys() - self.containers.keys()
 
     def _carried(self, templates: Templates) -> list[CallMethod]:
@@ -372,19 +375,21 @@ class Recording:
                 leaves, structure = tree.flatten((call.args, call.kwargs))
                 given = tree.unflatten(structure, map(self._then, leaves, call.nodes))
                 calls.append((call.method, call.owner, *given))
-        templates.accesses.refresh()  # the run made these containers
+        templates.accesses.made.refresh()  # the run made these containers
         return [CallMethod(m, o, templates.of(args), templates.of(kwargs)) for m, o, args, kwargs in calls]
 
     def _then(self, x: Any, node: Node | None) -> Any:
         return x if node is None or self.trace.look(x)[0] is node else wrap(node, CONSTANT)
 
-    def _vary(self, varying: dict[str, Place | None]) -> None:
-        """Put inputs of the program where floats stand that vary."""
+    def _vary(self, varying: dict[str, Place | None], stepped: set[str]) -> None:
+        """Put inputs of the program where floats stand that vary, but for zeros: Python does not divide by
+        them. Those that are `stepped`, by schedules, are inputs in any case.
+        """
         for name, place in varying.items():
             value = None if place is None else place.read()
-            if place is not None and type(value) is float:
+            if place is not None and type(value) is float and (value or name in stepped):
                 self.varying.append((place, value))
-                place.write(self._scalar(FromFloat(-1, place), name))
+                place.write(self._scalar(FromFloat(-1, place), name, bool(value)))
                 self.floats_used.append(name)
 
     # -- arguments -------------------------------------------------------------------------------------------
@@ -429,19 +434,18 @@ class Recording:
     def _sized_argument(self, k: int, x: Tensor, symbolic: Symbolic) -> Tensor:
         made = self.sized.get(id(x))
         if made is None:
-            made = self.sized[id(x)] = wrap(
-                values.placeholder(self.labels[k], symbolic.types[k], self.name), CONSTANT
-            )
-            self.placeholders[node_in(made)] = k
+            node = values.placeholder(self.labels[k], symbolic.types[k], self.name)
+            made = self.sized[id(x)] = wrap(node, CONSTANT)
+            self.placeholders[node] = k
             for name, axis in symbolic.names.items():
                 if axis[0] == k:
                     self.trace.symbols[name] = made, axis[1]
         return made
 
-    def _scalar(self, read: FromFloat, label: str) -> RuntimeScalar:
+    def _scalar(self, read: FromFloat, label: str, nonzero: bool = True) -> RuntimeScalar:
         node = values.placeholder(label, TensorType(float64), self.name)
         self.trace.fixed[node] = read
-        return RuntimeScalar.of(node)
+        return RuntimeScalar.of(node, nonzero)
 
     def _output(self, x: Tensor, templates: Templates) -> Output | Leaf | Gradient | None:
         """Return which output a tensor is that the run made; None for one from before."""
@@ -451,7 +455,7 @@ class Recording:
             if gradient is x:
                 return Gradient(templates.of(owner))
         if isinstance(x, RuntimeScalar):
-            raise CaptureError(f"{self.name}: a float that varies is returned or stored", got=str(x.type))
+            raise refusals.VARYING_RESULT(str(x.type), of=self.name)
         self.tracks.append(CONSTANT if x._leaf else x._track)
         number = self.outputs.setdefault(node_in(x), len(self.outputs))
         output = Output(number, x._track, self._shown(x, templates))
@@ -481,9 +485,8 @@ class Recording:
             number = self._numbers.setdefault(id(memory), len(self._numbers))
             return Shown(None, number, memory.type, view.ops, group, view.layout)
         origin = templates.of(outside[id(base)])
-        layout = None if view.repeats else view.layout
         own = None if view.group is base.group else group
-        return Shown(origin, -1, memory.type, view.ops[len(base.ops) :], own, layout)
+        return Shown(origin, -1, memory.type, view.ops[len(base.ops) :], own, view.layout_in(base))
 
 
 def labels(function: Any, given: Given) -> list[str]:
@@ -495,10 +498,8 @@ def labels(function: Any, given: Given) -> list[str]:
     numbered = tree.unflatten(given.structure, range(len(given.leaves)))
     args, kwargs = numbered if given.kwargs else (numbered, {})
     found = [""] * len(given.leaves)
-    heads = [(names[k] if k < len(names) else f"arg{k}", a) for k, a in enumerate(args)] + list(
-        kwargs.items()
-    )
-    for head, part in heads:
+    heads = [(names[k] if k < len(names) else f"arg{k}", a) for k, a in enumerate(args)]
+    for head, part in (*heads, *kwargs.items()):
         for path, index in tree.paths(part):
             found[index] = tree.path_name((head, *path))
     return found

@@ -24,7 +24,7 @@ from stratal.tensor.capture.carried import Carried
 from stratal.tensor.capture.effects import Effect, apply_effects
 from stratal.tensor.capture.guards import Guards
 from stratal.tensor.capture.places import Place
-from stratal.tensor.capture.results import Filling, Output, Path, Template, Value, at
+from stratal.tensor.capture.results import Filling, Output, Path, Standing, Template, Value, at
 from stratal.tensor.lazy import lazy, programs
 from stratal.tensor.tensor import Tensor, hold, wrap
 from stratal.tensor.values import values
@@ -83,6 +83,9 @@ class FromGrad(NamedTuple):
         found = self.owner.tensor(arguments)._grad
         assert found is not None
         return found
+
+
+Link = Owner | FromGrad | None
 
 
 class FromPlace(NamedTuple):
@@ -193,8 +196,9 @@ class Alias:
     def __init__(self, elsewhere: dict[int, Handle]) -> None:
         self.elsewhere = elsewhere  # tensors that are read where they stand, by id
         self.same: list[tuple[int, Handle]] = []  # arguments that are one of those
-        self.gradients: list[tuple[int, Owner]] = []  # that are the gradient of another tensor
         self.written: set[int] = set()  # of arguments, by position, and of tensors read elsewhere, by id
+        self.others: list[FromPlace | FromGrad] = []  # tensors that each call finds elsewhere: more arguments
+        self.pattern: list[int] = []  # with those, which of all arguments are one tensor
         self.overlaps: list[Any] | None = None  # which of all these show memory that is written
         self.layouts: list[Any] | None = None  # of arguments, where the function does what depends on them
         self.containers: list[tuple[Path, Any]] = []  # containers that the function finds elsewhere, too
@@ -204,11 +208,11 @@ class Alias:
     @property
     def constrains(self) -> bool:
         """Whether more than the types of arguments decides."""
-        return bool(self.same or self.gradients or self.overlaps)
+        return bool(self.same or self.others or self.overlaps)
 
     def failed(self, given: Any) -> str | None:
         """Return why arguments are not alike, or None."""
-        arguments = given.leaves
+        arguments = self.all_arguments(given.leaves)
         if any(at(given, path) is not x for path, x in self.containers):
             return "an argument is another container, which the function reads elsewhere, too"
         if any(id(at(given, path)) in self.apart for path in self.paths):
@@ -216,17 +220,21 @@ class Alias:
         for k, x in self.same:
             if arguments[k] is not x:
                 return f"argument {k} is another tensor, which the function reads elsewhere, too"
-        for k, owner in self.gradients:
-            if arguments[k] is not owner.tensor(arguments)._grad:
-                return f"argument {k} is no longer the gradient of a tensor"
+        if self.others and pattern_of(arguments) != self.pattern:
+            return "tensors that the function finds in several places are one now, or no longer"
         if self.overlaps is not None and self.overlaps_of(arguments) != self.overlaps:
             return "other arguments, or what the function reads elsewhere, are views of each other"
         if self.layouts is not None and layouts_of(arguments) != self.layouts:
             return "an argument lies in memory as another view"
         for k, x in enumerate(arguments):
-            if isinstance(x, Handle) and x._guarded and id(x) in self.elsewhere and (k, x) not in self._known:
+            elsewhere = isinstance(x, Handle) and x._guarded and id(x) in self.elsewhere
+            if elsewhere and (k, id(x)) not in self._known:
                 return f"argument {k} is now a tensor that the function reads elsewhere, too"
         return None
+
+    def all_arguments(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Return the arguments of a call, and the tensors that it finds elsewhere."""
+        return [*arguments, *(read.tensor(arguments) for read in self.others)] if self.others else arguments
 
     def overlaps_of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return how arguments show the memory of others before them, or of what is read elsewhere, where one
@@ -251,18 +259,14 @@ class Alias:
         return found
 
     @cached_property
-    def _known(self) -> Any:
-        return _Pairs(self.same)
+    def _known(self) -> set[tuple[int, int]]:
+        return {(k, id(x)) for k, x in self.same}
 
 
-class _Pairs:
-    """Pairs of positions and tensors, compared by identity."""
-
-    def __init__(self, pairs: list[tuple[int, Handle]]) -> None:
-        self._pairs = {(k, id(x)) for k, x in pairs}
-
-    def __contains__(self, pair: tuple[int, Handle]) -> bool:
-        return (pair[0], id(pair[1])) in self._pairs
+def pattern_of(arguments: Sequence[Any]) -> list[int]:
+    """Return for each tensor which one of them it is."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(x), k) if isinstance(x, Handle) else -1 for k, x in enumerate(arguments)]
 
 
 class Steady(NamedTuple):
@@ -281,10 +285,12 @@ class Entry:
         self.reads: list[Read | Fixed] = []  # one per input of the graph, spare gradient buffers apart
         self.written: list[int] = []  # positions among the inputs that are cells to be written
         self.grads: list[tuple[Owner, int]] = []  # owners of gradients made inside, with their input position
-        self.grad_links: list[tuple[Owner, Owner | None]] = []  # whose gradient becomes an earlier tensor
+        self.grad_links: list[tuple[Owner, Link]] = []  # whose gradient becomes an earlier tensor
+        self.grad_shares: list[tuple[Owner, Owner]] = []  # whose gradient is then that of another tensor
         self.grads_before: list[tuple[Owner, TensorType | None]] = []  # whose gradient was read: its type
         self.result: Template = Value(None)
         self.standing: list[Template] = []  # what it returns or stores that stood in places it may write
+        self.gradients: list[Standing] = []  # and those of it that were gradients
         self.effects: list[Effect] = []  # what it writes of Python's state
         self.alias = Alias({})
         self.key: Any = None  # what it was captured for
@@ -295,6 +301,7 @@ class Entry:
         self.survivors: list[tuple[weakref.ref[Handle], int]] = []
         self.lazily = False  # results carry gradients back into this call: its graph joins the caller's
         self.tracks: list[int] = []  # of the values written
+        self.calls_back = False  # calls Python functions that may do anything, once in each run
         self.once = False  # made tensors that outlive the call: the next call finds them and captures again
         self.sizes: dict[str, FromSize] = {}  # of each symbol, where a call says what it is
         self.parts: dict[int, TensorType] = {}  # outputs of which only the first places count
@@ -325,7 +332,8 @@ class Entry:
     def may_be_steady(self) -> bool:
         """Whether all that is written stays where it is: cells reached through handles, and gradients."""
         written: list[Any] = [self.reads[k] for k in self.written]
-        written += [owner for owner, _ in (*self.grads, *self.grad_links)]
+        written += [owner for owner, _ in (*self.grads, *self.grad_links, *self.grad_shares)]
+        written += [link for _, link in self.grad_links if link is not None]
         return not any(isinstance(r, FromGrad) for r in self.reads) and all(
             isinstance(r, FromHandle) for r in written
         )
@@ -333,18 +341,27 @@ class Entry:
     @cached_property
     def acts(self) -> bool:
         """Whether a call changes more than the program does: what Python sees, or several handles."""
-        return bool(self.prelude or self.effects or self.grad_links or (self.lazily and self.written))
+        linked = self.grad_links or self.grad_shares
+        return bool(self.prelude or self.effects or linked or (self.lazily and self.written))
 
     @cached_property
     def grad_types(self) -> list[TensorType]:
         """The types of the gradients made inside."""
         return [self.graph.inputs[k].aval for _, k in self.grads]
 
+    def standing_gradients(self, arguments: Sequence[Any]) -> list[tuple[Standing, Handle]]:
+        """Return the gradients from before the call that it returns or stores."""
+        return [(x, x.gradient.tensor(arguments)) for x in self.gradients]
+
     @property
     def program(self) -> Any:
         if self._program is None:
             self._program = programs.compiled(self.graph)
         return self._program
+
+    def sizes_of(self, arguments: Sequence[Any]) -> dict[str, int]:
+        """Return the size that each symbol stands for in a call."""
+        return {name: arguments[r.position].shape[r.axis] for name, r in self.sizes.items()}
 
     def failed(self, given: Any) -> str | None:
         """Return why this capture does not fit a call and the state of things, or None."""
@@ -376,6 +393,7 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
     all.
     """
     arguments = given.leaves
+    gradients = entry.standing_gradients(arguments)
     nodes = []
     for read in entry.reads:
         if isinstance(read, Fixed):
@@ -385,7 +403,7 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
             nodes.append(stopped(node) if track == STOPPED else node)
     graph = entry.graph
     known = dict(zip(graph.inputs, nodes, strict=False))  # the last stand for gradients that are made here
-    owners = [owner.tensor(arguments) for owner, _ in entry.grads]
+    owners, links = [owner.tensor(arguments) for owner, _ in entry.grads], _links(entry, arguments)
     written = [read.tensor(arguments) for k in entry.written if not isinstance(read := entry.reads[k], Fixed)]
     values_ = [value for _, value in graph.updates]
     for k, numbers in entry.versions.items():  # leaves: gradients end at every value they have
@@ -402,18 +420,26 @@ def _run_lazily(entry: Entry, given: Any) -> Any:
             give(tensor, node, track)
     for owner, node in zip(owners, states[len(written) :], strict=True):
         give_gradient(owner, wrap(node, CONSTANT))
-    _link_gradients(entry, arguments)
+    _link_gradients(entry, arguments, links)
     spread(written)
-    for handle, index in entry.survivors:
-        survivor = handle()
-        if survivor is not None:
-            leave_trace(survivor, node=outputs[index])
-            place(survivor)
-    return _filled(entry, given.args, given.kwargs, lambda out: wrap(outputs[out.number], out.track))
+    for survivor, index in _surviving(entry):
+        leave_trace(survivor, node=outputs[index])
+        place(survivor)
+
+    def handle(out: Output) -> Tensor:
+        return wrap(outputs[out.number], out.track)
+
+    return _filled(entry, given.args, given.kwargs, handle, gradients)
+
+
+def _surviving(entry: Entry) -> list[tuple[Handle, int]]:
+    """Return the tensors made by the run that are still alive, with their outputs."""
+    return [(made, index) for handle, index in entry.survivors if (made := handle()) is not None]
 
 
 def _run_now(entry: Entry, given: Any) -> Any:
     outputs, arguments = None, given.leaves
+    gradients = entry.standing_gradients(arguments)
     if entry.steady is not None:
         varied = [read.storage(arguments) for read in entry.varying_reads]  # may compute, and disturb
         if list(map(_LAYOUT, varied)) == entry.steady.program.layouts:
@@ -421,13 +447,12 @@ def _run_now(entry: Entry, given: Any) -> Any:
     if outputs is None:
         outputs = _run_with_care(entry, arguments)
     outputs = _counted(entry, outputs, arguments) if entry.parts else outputs
-    return results(entry, outputs, given.args, given.kwargs)
+    return results(entry, outputs, given.args, given.kwargs, gradients)
 
 
 def _counted(entry: Entry, outputs: list[Storage], arguments: list[Any]) -> list[Storage]:
     """Return outputs without the places that the sizes of this call do not fill."""
-    sizes = {name: arguments[r.position].shape[r.axis] for name, r in entry.sizes.items()}
-    found = list(outputs)
+    sizes, found = entry.sizes_of(arguments), list(outputs)
     for number, type_ in entry.parts.items():
         shape = tuple(evaluate(n, sizes) for n in type_.shape)
         part = outputs[number].array[tuple(map(slice, shape))]
@@ -446,7 +471,7 @@ def _run_steadily(entry: Entry, addresses: list[int]) -> list[Storage] | None:
     steady = entry.steady
     if steady is None or steady.token is not DISTURBED[0] or programs.WATCHERS:
         return None
-    _link_gradients(entry, ())
+    _link_gradients(entry, (), _links(entry, ()))
     return steady.program.run(addresses)
 
 
@@ -455,22 +480,24 @@ def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
     entry.steady = None
     tensors, inputs = entry.gather(arguments)
     written = [(k, tensors[k]) for k in entry.written]
-    _make_room(written, inputs)
     owners = [owner.tensor(arguments) for owner, _ in entry.grads]
-    gradients = list(map(_gradient_home, owners, entry.grad_types))
-    inputs += map(_STORAGE, gradients)
-    program = entry.program
-    with InterruptsHeld():  # between the writing of cells and their handles knowing of it
+    program, links = entry.program, _links(entry, arguments)
+    nodes = [t._node for _, t in written if t._node is not None]
+    seen = {k for k, t in written if shared(inputs[k], t)}  # first: who holds a value may begin to read it
+    lazy.compute_dependents(nodes)
+    with InterruptsHeld():  # from the moment nodes stand for no value any more until handles know the new one
+        lazy.overwrite(nodes)
+        _make_room(written, inputs, seen)
+        gradients = list(map(_gradient_home, owners, entry.grad_types))
+        inputs += map(_STORAGE, gradients)
         outputs = programs.run(program, inputs)
         for k, cell in written:
             store(cell, inputs[k])
         for owner, gradient in zip(owners, gradients, strict=True):
             give_gradient(owner, gradient)
-        _link_gradients(entry, arguments)
-        for handle, index in entry.survivors:
-            survivor = handle()
-            if survivor is not None:
-                leave_trace(survivor, outputs[index])
+        _link_gradients(entry, arguments, links)
+        for survivor, index in _surviving(entry):
+            leave_trace(survivor, outputs[index])
         spread([cell for _, cell in written])
     views = [cell._view for _, cell in written if cell._view is not None]
     if all(len(view.memory.alive()) < 2 for view in views):
@@ -478,9 +505,21 @@ def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
     return outputs
 
 
-def _link_gradients(entry: Entry, arguments: Sequence[Any]) -> None:
-    for owner, link in entry.grad_links:
-        give_gradient(owner.tensor(arguments), None if link is None else link.tensor(arguments))
+def _links(entry: Entry, arguments: Sequence[Any]) -> list[tuple[Handle, Handle | None]]:
+    """Return whose gradient becomes which tensor, before any is another one."""
+    return [
+        (owner.tensor(arguments), None if link is None else link.tensor(arguments))
+        for owner, link in entry.grad_links
+    ]
+
+
+def _link_gradients(
+    entry: Entry, arguments: Sequence[Any], links: list[tuple[Handle, Handle | None]]
+) -> None:
+    for owner, gradient in links:
+        give_gradient(owner, gradient)
+    for one, other in entry.grad_shares:
+        give_gradient(one.tensor(arguments), other.tensor(arguments)._grad)
 
 
 def _settle(entry: Entry, program: LoadedProgram, inputs: list[Storage]) -> None:
@@ -494,12 +533,8 @@ def _settle(entry: Entry, program: LoadedProgram, inputs: list[Storage]) -> None
     entry.steady = Steady(DISTURBED[0], RepeatedProgram(program, inputs, entry.varying))
 
 
-def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage]) -> None:
-    """Finish what depends on the old value of cells, and move cells whose memory somebody still looks at."""
-    seen = {k for k, t in written if shared(inputs[k], t)}  # first: who holds a value may begin to read it
-    nodes = [t._node for _, t in written if t._node is not None]
-    if nodes:
-        lazy.settle(nodes)
+def _make_room(written: list[tuple[int, Tensor]], inputs: list[Storage], seen: set[int]) -> None:
+    """Move cells whose memory somebody still looks at, as was `seen` before."""
     taken: set[int] = set()
     for k, t in written:
         storage = inputs[k]
@@ -524,7 +559,10 @@ def _gradient_home(owner: Handle, type_: TensorType) -> Handle:
     return hold(Storage.empty(type_))
 
 
-def results(entry: Entry, outputs: list[Storage], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def results(
+    entry: Entry, outputs: list[Storage], args: Sequence[Any], kwargs: dict[str, Any],
+    gradients: Sequence[tuple[Standing, Handle]] = (),
+) -> Any:  # fmt: skip
     """Return what the function returned when it was captured, with these values, and write what it wrote."""
     if type(entry.result) is Output and not entry.effects and entry.result.shown is None:
         return hold(outputs[entry.result.number], WITHOUT_HISTORY[entry.result.track])
@@ -535,13 +573,17 @@ def results(entry: Entry, outputs: list[Storage], args: Sequence[Any], kwargs: d
         share(found, made.setdefault(out.number, found))
         return found
 
-    return _filled(entry, args, kwargs, handle)
+    return _filled(entry, args, kwargs, handle, gradients)
 
 
-def _filled(entry: Entry, args: Sequence[Any], kwargs: dict[str, Any], handle: Any) -> Any:
-    leaves = tree.leaves((args, kwargs) if kwargs else args) if entry.sizes else ()
-    sizes = {name: leaves[read.position].shape[read.axis] for name, read in entry.sizes.items()}
+def _filled(
+    entry: Entry, args: Sequence[Any], kwargs: dict[str, Any], handle: Any,
+    gradients: Sequence[tuple[Standing, Handle]],
+) -> Any:  # fmt: skip
+    sizes = entry.sizes_of(tree.leaves((args, kwargs) if kwargs else args)) if entry.sizes else {}
     filling = Filling(args, kwargs, handle, sizes)
+    for found, gradient in gradients:
+        filling.put(found, gradient)
     for x in entry.standing:
         filling.fill(x)
     made = filling.fill(entry.result)

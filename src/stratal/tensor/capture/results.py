@@ -44,6 +44,10 @@ class Filling:
             template.make(self, self._made)
         return self._made[id(template)]
 
+    def put(self, template: Template, value: Any) -> None:
+        """Let a template be a value that is known."""
+        self._made[id(template)] = value
+
     def show(self, tensor: Tensor, shown: Shown) -> None:
         """Let an output be a view of what it was one of when it was captured."""
         parent, memory = None, None
@@ -132,13 +136,16 @@ class Value(NamedTuple):
 
 
 class Standing:
-    """A tensor from before the run; where each call finds another one in a place, that one."""
+    """A tensor from before the run; where each call finds another one in a place, or as the gradient of a
+    tensor, that one.
+    """
 
-    __slots__ = ("place", "tensor")
+    __slots__ = ("gradient", "place", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
         self.place: Place | None = None
+        self.gradient: Any = None  # how it is read, before the program runs
 
     def make(self, filling: Filling, made: dict[int, Any]) -> None:
         made[id(self)] = self.tensor if self.place is None else self.place.read()
@@ -162,9 +169,9 @@ class Text(NamedTuple):
         made[id(self)] = "".join(x if isinstance(x, str) else _shown(filling, *x) for x in self.parts)
 
 
-def _shown(filling: Filling, value: Template, spec: str, name: str, gradient: str) -> str:
+def _shown(filling: Filling, value: Template, spec: str | None, name: str, gradient: str) -> str:
     tensor = filling.fill(value)
-    return format(tensor, spec) if spec else text_of(tensor, name, gradient)
+    return text_of(tensor, name, gradient) if spec is None else format(tensor, spec)
 
 
 class Copied(NamedTuple):

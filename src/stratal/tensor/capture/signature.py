@@ -9,8 +9,9 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.dtypes import as_dtype
-from stratal.base.errors import CaptureError, DTypeError
+from stratal.base.errors import DTypeError
 from stratal.base.types import TensorType
+from stratal.tensor.capture import refusals
 from stratal.tensor.capture.plain import plain, same
 from stratal.tensor.capture.recording import Given
 from stratal.tensor.tensor import Tensor, tensor
@@ -36,7 +37,7 @@ def signature_of(given: Given, varying: Any) -> Signature:
             x = leaves[k] = tensor(x)
         if isinstance(x, Tensor):
             parts.append((x.type, x._leaf, x._track in _HISTORIES and x._track, first.setdefault(id(x), k)))
-        elif type(x) is float and k in varying:
+        elif type(x) is float and x and k in varying:  # Python raises where it divides by zero
             parts.append(float)
         elif type(x) in _HASHED:
             parts.append((type(x), x))
@@ -75,13 +76,10 @@ class ByIdentity:
         return f"a {type(self.value).__name__}"
 
 
-class ByValue:
+class ByValue(ByIdentity):
     """Plain data in a signature: zeros differ by their sign."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    __slots__ = ()
 
     def __hash__(self) -> int:
         return hash((type(self.value), str(self.value)))
@@ -130,7 +128,7 @@ def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any]
     except RecursionError:
         if not tree.holds_itself((args, kwargs)):
             raise
-        raise CaptureError("capture: an argument is a container that holds itself") from None
+        raise refusals.HOLDS_ITSELF() from None
 
 
 def sized_types(key: Any) -> dict[int, TensorType]:

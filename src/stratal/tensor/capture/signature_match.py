@@ -25,18 +25,9 @@ class SignatureMatch:
     """What the last call ran, for calls whose arguments are like its own."""
 
     __slots__ = (
-        "_acts",
-        "_entry",
-        "_guards",
-        "_layouts",
-        "_only",
-        "_pick",
-        "_program",
-        "_token",
-        "_views",
-        "autocast",
-        "grad",
-    )
+        "_acts", "_entry", "_guards", "_layouts", "_only", "_pick", "_program", "_token", "_views",
+        "autocast", "grad",
+    )  # fmt: skip
 
     def __init__(self, entry: Entry, arguments: Sequence[Tensor]) -> None:
         assert entry.steady is not None
@@ -57,7 +48,7 @@ class SignatureMatch:
     @classmethod
     def of(cls, entry: Entry, arguments: Sequence[Any]) -> SignatureMatch | None:
         """Return what tells such calls; None where more than the layouts of tensors decides what runs."""
-        if entry.steady is None or entry.once or entry.grads_before or entry.grad_links:
+        if entry.steady is None or entry.once or entry.grads_before or entry.grad_links or entry.grad_shares:
             return None
         if any(type(r) is not FromArgument for r in entry.varying_reads):
             return None

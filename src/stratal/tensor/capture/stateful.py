@@ -13,7 +13,7 @@ from typing import Any
 from stratal.tensor.capture.containers import CONTAINERS, contents_of, parts_of, subscript
 from stratal.tensor.capture.guards import Guard, Guards
 from stratal.tensor.capture.objects import fields_of, ours, stateful, tables_of
-from stratal.tensor.capture.places import MISSING, ClassAttribute, Item, Measured, Place, Zero
+from stratal.tensor.capture.places import ClassAttribute, Item, Measured, Place, Zero
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.tensor import Tensor
 
@@ -30,9 +30,10 @@ class _Walk:
         self.guards, self.names = guards, names
         self.seen: dict[int, Any] = {}
 
-    def guard(self, place: Place, value: Any, announced: bool) -> None:
+    def guard(self, place: Place, announced: bool) -> None:
+        """Guard what stands in a place now."""
         target = self.guards.announced if announced else self.guards.always
-        target.append(Guard(place, value))
+        target.append(Guard(place, place.read()))
 
     def visit(self, value: Any, name: str, announced: bool) -> None:
         """Guard what is read of a value that stands in a place already guarded."""
@@ -49,7 +50,7 @@ class _Walk:
 
     def container(self, value: Any, name: str, announced: bool) -> None:
         if isinstance(value, CONTAINERS):
-            self.guard(Measured(value, contents_of, f"what {name} holds"), contents_of(value), announced)
+            self.guard(Measured(value, contents_of, f"what {name} holds"), announced)
         if isinstance(value, dict):
             for key, part in dict.items(value):
                 self.visit(part, f"{name}{subscript(key)}", announced)
@@ -68,53 +69,49 @@ class _Walk:
         fields = fields_of(value)
         if fields is None:
             return
-        self.guard(Measured(value, type, f"the class of {name}"), kind, announced)
-        if not ours(kind):
-            self.methods(kind)
+        self.guard(Measured(value, type, f"the class of {name}"), announced)
         whole = ours(kind)
+        if not whole:
+            self.methods(kind)
         tables = tables_of(value)
         if tables and "forward" not in fields:
-            self.guard(Item(fields, "forward", f"{name}.forward"), MISSING, announced)
+            self.guard(Item(fields, "forward", f"{name}.forward"), announced)
         for key, field in list(fields.items()):
             if any(field is table for table in tables):
                 self.table(field, key, name, announced)
             elif key not in _UNREAD and (whole or key.startswith("_") or key in _READ):
-                self.guard(Item(fields, key, f"{name}.{key}"), field, announced)
+                self.guard(Item(fields, key, f"{name}.{key}"), announced)
                 self.visit(field, f"{name}.{key}", announced)
 
     def table(self, table: dict[str, Any], key: str, name: str, announced: bool) -> None:
         """Guard a module's parameters, buffers or parts."""
-        self.guard(Measured(table, tuple, f"the {key[1:]} of {name}"), tuple(table), announced)
+        self.guard(Measured(table, tuple, f"the {key[1:]} of {name}"), announced)
         for child, part in table.items():
-            self.guard(Item(table, child, f"{name}.{child}"), part, announced)
+            self.guard(Item(table, child, f"{name}.{child}"), announced)
             self.visit(part, f"{name}.{child}", announced)
 
     def group(self, group: dict[Any, Any], name: str, announced: bool) -> None:
         """Guard hyper-parameters; of those that programs read from cells, whether they are zero."""
         inputs = getattr(group, "_runtime", ())
-        self.guard(Measured(group, tuple, f"the keys of {name}"), tuple(group), announced)
+        self.guard(Measured(group, tuple, f"the keys of {name}"), announced)
         for key, value in dict.items(group):
             label = f"{name}{subscript(key)}"
             if key in inputs and isinstance(value, float):
-                self.guard(Zero(group, key, f"whether {label} is 0"), value == 0, announced)
-                continue
-            if key == "betas" and getattr(group, "_betas", ()):  # read from cells
-                continue
-            self.guard(Item(group, key, label), value, announced)
-            self.visit(value, label, announced)
+                self.guard(Zero(group, key, f"whether {label} is 0"), announced)
+            elif key != "betas" or not getattr(group, "_betas", ()):  # those are read from cells
+                self.guard(Item(group, key, label), announced)
+                self.visit(value, label, announced)
 
     def methods(self, kind: type) -> None:
         """Guard what Stratal's functions call of a user's class."""
         for c in kind.__mro__:
             if ours(c):
                 break
-            for method in ("forward", "__call__"):
-                if (
-                    isinstance(c.__dict__.get(method), types.FunctionType)
-                    and id(c.__dict__[method]) not in self.seen
-                ):
-                    self.seen[id(c.__dict__[method])] = c
-                    self.guard(ClassAttribute(c, method, f"{c.__name__}.{method}"), c.__dict__[method], False)
+            for name in ("forward", "__call__"):
+                method = c.__dict__.get(name)
+                if isinstance(method, types.FunctionType) and id(method) not in self.seen:
+                    self.seen[id(method)] = c
+                    self.guard(ClassAttribute(c, name, f"{c.__name__}.{name}"), False)
 
 
 def guard_stateful(

@@ -19,26 +19,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from stratal.base.dims import Sym, undecided
-from stratal.base.errors import CaptureError
+from stratal.base.dims import Sym
 from stratal.base.source import SourceLine
+from stratal.graph.node import Node
+from stratal.tensor.capture import refusals, results
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.containers import VIEWS, behind, contents_of
 from stratal.tensor.capture.objects import MUTABLE, fields_of
+from stratal.tensor.capture.output import KeptBack
 from stratal.tensor.capture.plain import plain
-from stratal.tensor.capture.results import (
-    Argument,
-    Copied,
-    Gradient,
-    Leaf,
-    Made,
-    Output,
-    Path,
-    Standing,
-    Template,
-    Text,
-    Value,
-)
 from stratal.tensor.tensor import Tensor
 
 
@@ -48,78 +37,80 @@ class Templates:
     def __init__(
         self,
         accesses: Accesses,
-        output: Callable[[Tensor, Templates], Output | Leaf | Gradient | None],
-        arguments: dict[int, Path],
+        output: Callable[[Tensor, Templates], results.Output | results.Leaf | results.Gradient | None],
+        arguments: dict[int, results.Path],
     ) -> None:
         self.accesses, self._output, self.arguments = accesses, output, arguments
-        self._made: dict[int, Template] = {}
-        self.standing: list[Standing] = []
-        self.early: list[Argument] = []  # what stands in arguments, before effects write there
+        self._made: dict[int, results.Template] = {}
+        self.standing: list[results.Standing] = []
+        self.early: list[results.Argument] = []  # what stands in arguments, before effects write there
         self._alive: list[Any] = []  # what `_made` names by id
 
-    def of(self, value: Any) -> Template:
+    def of(self, value: Any) -> results.Template:
         known = self._made.get(id(value))
         if known is None:
             self._alive.append(value)
             known = self._made[id(value)] = self._new(value)
         return known
 
-    def _new(self, value: Any) -> Template:
+    def _new(self, value: Any) -> results.Template:
         if id(value) in self.arguments and not plain(value):
-            self.early.append(Argument(self.arguments[id(value)]))
+            self.early.append(results.Argument(self.arguments[id(value)]))
             return self.early[-1]
-        if isinstance(value, Sym):
-            raise undecided(value, "capture: a size is returned or stored")
         if isinstance(value, Tensor):
             return self._output(value, self) or self._standing(value)
+        self.accesses.known(value)
         if isinstance(value, str) and self.accesses.is_text_of_values(value):
             return self._text(value)
         if (plain(value) and not self.accesses.is_text_of_values(value)) or isinstance(value, _IMMUTABLE):
-            return Value(value)
+            return results.Value(value)
         if isinstance(value, np.ndarray):
             return self._array(value)
-        if not self.accesses.is_made(value):
-            return Value(value)
+        if isinstance(value, KeptBack):
+            raise refusals.FILE("sys.stdout, returned or stored")
+        if not self.accesses.made.was_made(value):
+            return results.Value(value)
         if type(value) in (bytearray, array):
-            return Copied(value[:])
+            return results.Copied(value[:])
         return self._anew(value)
 
-    def _standing(self, value: Tensor) -> Standing:
-        self.standing.append(Standing(value))
+    def _standing(self, value: Tensor) -> results.Standing:
+        self.standing.append(results.Standing(value))
         return self.standing[-1]
 
-    def _text(self, value: str) -> Text:
+    def _text(self, value: str) -> results.Text:
         known = self.accesses.texts
         parts: list[Any] = re.split(f"({'|'.join(map(re.escape, known))})", value)
         for k, x in enumerate(parts):
             if x in known:
                 parts[k] = (self.of(known[x][0]), *known[x][1:])
-        return Text(parts)
+        return results.Text(parts)
 
-    def _array(self, array: np.ndarray[Any, Any]) -> Template:
+    def _array(self, array: np.ndarray[Any, Any]) -> results.Template:
         base: Any = array
-        while base is not None and not self.accesses.is_before(base):
+        while base is not None and not self.accesses.made.is_before(base):
             base = getattr(base, "base", None)
         if base is array:
-            return Value(array)
+            return results.Value(array)
         if base is not None or array.dtype.hasobject:
-            raise CaptureError(
-                "capture: a new view of an array, or a new array of objects, is returned or stored",
-                got=f"an array {array.dtype}{list(array.shape)}",
-                hint="return tensors, or a copy of numbers: array.copy()",
-            )
-        return Copied(array.copy())
+            raise refusals.NEW_VIEW(f"an array {array.dtype}{list(array.shape)}")
+        return results.Copied(array.copy())
 
-    def _anew(self, value: Any) -> Made:
+    def _anew(self, value: Any) -> results.Made:
         """Return the template of an object that the run made; it is known before its parts are looked at."""
+        if isinstance(value, Node):
+            error = refusals.NEW_GRAPH()
+            error.where = value.where or error.where
+            raise error
         kind = value if isinstance(value, type) else type(value)
+        refusal = refusals.NEW_ITERATOR if issubclass(kind, Iterator) else refusals.NEW_OBJECT
         if kind is value or not self._is_fixed(kind, set()):
-            raise _refused(kind, "class ")
+            raise refusal(kind.__qualname__, f"class {kind.__name__}")
         found = _opened(value)
         if found is None:
-            raise _refused(type(value))
-        self.accesses.refresh()  # parts may have been made just now
-        made = self._made[id(value)] = Made(type(value), found.build, [], found.put, [], {})
+            raise refusal(kind.__qualname__, kind.__name__)
+        self.accesses.made.refresh()  # parts may have been made just now
+        made = self._made[id(value)] = results.Made(type(value), found.build, [], found.put, [], {})
         made.parts.extend(map(self.of, found.parts))
         made.contents.extend(map(self.of, found.contents))
         made.fields.update({name: self.of(field) for name, field in found.fields.items()})
@@ -131,7 +122,7 @@ class Templates:
             return isinstance(value, Tensor) and value._trace is None and id(value) not in self.arguments
         if id(value) in seen or plain(value) or isinstance(value, _DESCRIPTORS):
             return True
-        if id(value) in self.arguments or not self.accesses.is_made(value):
+        if id(value) in self.arguments or not self.accesses.made.was_made(value):
             return id(value) not in self.arguments
         seen.add(id(value))
         parts: list[Any]
@@ -155,16 +146,6 @@ _DESCRIPTORS: Final = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType, types.CodeType,
     type(vars(SourceLine)["file"]),  # of named tuples
 )  # fmt: skip
-
-
-def _refused(kind: type, what: str = "") -> CaptureError:
-    passing = issubclass(kind, Iterator)
-    return CaptureError(
-        f"capture: a compiled function cannot return or store a new {what}{kind.__name__}",
-        got=kind.__qualname__,
-        hint="a list of what it yields" if passing
-        else "return tensors, containers of them, or objects of classes written in Python",
-    )  # fmt: skip
 
 
 # -- what an object consists of ------------------------------------------------------------------------------
@@ -234,16 +215,15 @@ def _deque(kind: type, maxlen: int | None, _: Any) -> Any:
 
 
 def _function(value: types.FunctionType) -> Opened:
-    name, qualname, doc, module = value.__name__, value.__qualname__, value.__doc__, value.__module__
+    names = {key: getattr(value, key) for key in ("__name__", "__qualname__", "__doc__", "__module__")}
     notes = dict(value.__annotations__)
 
     def build(parts: list[Any]) -> types.FunctionType:
         code, scope, defaults, kwdefaults, *cells = parts
-        made = types.FunctionType(code, scope, name, defaults, tuple(cells) or None)
-        made.__kwdefaults__, made.__qualname__, made.__doc__, made.__module__ = (
-            kwdefaults, qualname, doc, module,
-        )  # fmt: skip
-        made.__annotations__ = dict(notes)
+        made = types.FunctionType(code, scope, None, defaults, tuple(cells) or None)
+        made.__kwdefaults__, made.__annotations__ = kwdefaults, dict(notes)
+        for key, text in names.items():
+            setattr(made, key, text)
         return made
 
     parts = [value.__code__, value.__globals__, value.__defaults__, value.__kwdefaults__]

@@ -6,10 +6,11 @@ frames can reach in a step or two is remembered ahead of it, and put back with a
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Iterable
 from types import FrameType, ModuleType
 from typing import Any, Final
+
+import numpy as np
 
 from stratal.tensor.capture.accesses import Accesses
 from stratal.tensor.capture.containers import CONTAINERS, parts_of
@@ -19,7 +20,6 @@ from stratal.tensor.capture.places import Cell, Item
 from stratal.tensor.capture.plain import plain
 
 _STEPS: Final = 3  # from a variable: self, what it holds, what that holds
-_GLOBALS: Final = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL")
 _LARGE: Final = 10_000  # items: more are not copied
 
 
@@ -27,9 +27,9 @@ def keep(accesses: Accesses, frames: Iterable[FrameType]) -> None:
     """Remember what code in these frames may write, as it is now, unless it is known from before."""
     seen: set[int] = set()
     for frame in frames:
-        names = {i.argval for i in dis.get_instructions(frame.f_code) if i.opname in _GLOBALS}
-        used = [frame.f_globals[name] for name in names if name in frame.f_globals]
-        for name in names | frame.f_globals.keys():  # functions that a block calls are of the same module
+        names = {*frame.f_code.co_names, *frame.f_globals}
+        used = [frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals]
+        for name in names:  # functions that a block calls are of the same module
             accesses.before(Item(frame.f_globals, name, name))
         for cell in getattr(function_of(frame), "__closure__", None) or ():
             accesses.before(Cell(cell, None, "a variable"))
@@ -41,16 +41,9 @@ def _reach(accesses: Accesses, value: Any, steps: int, seen: set[int]) -> None:
     if plain(value) or id(value) in seen or isinstance(value, (type, ModuleType)) or ours(type(value)):
         return
     seen.add(id(value))
-    if isinstance(value, CONTAINERS):
-        if len(value) > _LARGE:
-            return
-        accesses.touch(value)
-        parts = parts_of(value)
-    else:
-        fields = fields_of(value)
-        if fields is None or len(fields) > _LARGE:
-            return
-        accesses.touch(value)
-        parts = tuple(fields.values())
-    for part in parts if steps > 1 else ():
+    held = value if isinstance(value, CONTAINERS) else fields_of(value)
+    if held is None or (held.size if isinstance(held, np.ndarray) else len(held)) > _LARGE:
+        return
+    accesses.touch(value)
+    for part in parts_of(held) if steps > 1 else ():
         _reach(accesses, part, steps - 1, seen)
