@@ -67,8 +67,8 @@ def _plain(data: Any) -> Any:
 
 
 def _default_dtype(data: Any, array: Array) -> DType:
-    if isinstance(data, (list, tuple)) and array.dtype == np.float64 and not _holds_arrays(data):
-        return as_dtype(float)
+    if isinstance(data, (list, tuple)) and array.dtype.kind in "fc" and not _holds_arrays(data):
+        return as_dtype(float if array.dtype.kind == "f" else complex)
     if isinstance(data, (list, tuple)) and array.dtype.kind in "iO":
         return uint64 if array.dtype == object and array.min() >= 0 else int64
     return as_dtype(array.dtype)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from stratal.base.dtypes import DType, as_dtype, bfloat16, float16, float32
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.state import MODE, NOW, ModeBlock
+from stratal.tensor.values.state import MODE, ModeBlock
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -92,14 +92,10 @@ def full_precision(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        before = MODE.__dict__
-        if before["autocast"] is None:
+        if MODE.autocast is None:
             return function(*args, **kwargs)
-        try:
-            MODE.autocast = None
+        with ModeBlock("autocast", None):
             return function(*map(_full, args), **{name: _full(x) for name, x in kwargs.items()})
-        finally:
-            NOW.set(before)
 
     return run  # type: ignore[return-value]
 

@@ -178,6 +178,14 @@ def looked_at(name: str, t: Tensor) -> Any:
     return None
 
 
+def required(x: Tensor, index: Tensor, bound: int, says: str) -> Tensor:
+    """Return `x`, whose computation ends with an error unless all of `index` lies in [0, bound).
+
+    A kernel looks, so it also holds in compiled functions, before anything is written.
+    """
+    return apply(OPS["require"](bound, says), x, index)
+
+
 def number(size: Sym) -> Tensor:
     """Return a symbolic size as an int64 scalar of the run."""
     trace = MODE.trace
@@ -315,7 +323,9 @@ def scalar(name: str, value: Any, dtype: DType, shape: Shape, where: tuple[Sourc
 
 def full(name: str, value: Any, dtype: DType, shape: Shape) -> Node:
     """Return a constant scalar broadcast to a shape."""
-    key = (dtype, value, type(value), shape, math.copysign(1.0, value) if isinstance(value, float) else 0)
+    sign: Any = math.copysign(1.0, value) if isinstance(value, float) else 0
+    sign = repr(value) if isinstance(value, complex) else sign
+    key = (dtype, value, type(value), shape, sign)
     found = _CONSTANTS.get(key)
     if found is None:
         if len(_CONSTANTS) >= _MOST_CONSTANTS:

@@ -17,15 +17,21 @@ from stratal.tensor.values.handles import look, place
 
 
 class RuntimeScalar(Tensor):
-    """A float64 scalar that gives way to the dtype of the tensors it meets."""
+    """A float64 scalar that gives way to the dtype of the tensors it meets.
 
-    __slots__ = ()
+    `nonzero` and `positive` say what is known of it: where Python may raise, it needs the number.
+    """
+
+    __slots__ = ("nonzero", "positive")
     _weak = True
+    nonzero: bool
+    positive: bool
 
     @classmethod
-    def of(cls, node: Node) -> RuntimeScalar:
+    def of(cls, node: Node, nonzero: bool = False, positive: bool = False) -> RuntimeScalar:
         """Return the scalar a node holds."""
         made = initialize(cls.__new__(cls), node.aval, node)
+        made.nonzero, made.positive = nonzero, positive
         place(made)
         return made
 
@@ -36,7 +42,8 @@ class RuntimeScalar(Tensor):
         return self
 
     def __abs__(self) -> Any:
-        return RuntimeScalar.of(make(REGISTRY["abs"](), look(self)[0], where=where_now()))
+        node = make(REGISTRY["abs"](), look(self)[0], where=where_now())
+        return RuntimeScalar.of(node, self.nonzero, self.nonzero)
 
     def __pow__(self, other: Any) -> Any:
         found = met("pow", "pow", self, other)
@@ -60,14 +67,43 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
 
 def of_size(size: Sym) -> RuntimeScalar:
     """Return a symbolic size as a number of the run."""
-    return RuntimeScalar.of(to_dtype(look(number(size))[0], float64, where_now()))
+    low, high = size.range()
+    node = to_dtype(look(number(size))[0], float64, where_now())
+    return RuntimeScalar.of(node, low > 0 or high < 0, low > 0)
 
 
 NUMBERS.append(of_size)
 
 
+_DIVIDING = ("div", "floordiv", "rem")
+
+
+def _known(op: str, x: Any, y: Any) -> tuple[bool, bool]:
+    """Return whether a result is known to be nonzero, and positive; ask for the numbers where Python may
+    raise, or make a complex one.
+    """
+    (a, above), (b, also_above) = (
+        (v.nonzero, v.positive) if isinstance(v, RuntimeScalar) else (v != 0, v > 0) for v in (x, y)
+    )
+    if op in _DIVIDING:
+        fine = b
+    elif op == "pow":
+        whole = not isinstance(y, RuntimeScalar) and float(y).is_integer()
+        fine = above or (whole and (a or y >= 0))
+    else:
+        fine = True
+    for v in (x, y) if not fine else ():
+        float(v)
+    if op in ("mul", "div"):
+        return a and b, above and also_above
+    above = above and (op == "pow" or (op == "add" and also_above))
+    return above, above
+
+
 def met(name: str, op: str, x: Any, y: Any) -> Any:
     """Return `op` of two operands at least one of which is a runtime scalar; None where ordinary rules do."""
+    if isinstance(y, Sym) and op in _DIVIDING and y == 0:
+        raise ZeroDivisionError("division by zero")
     x, y = (of_size(v) if isinstance(v, Sym) else v for v in (x, y))
     weak = [isinstance(v, (RuntimeScalar, bool, int, float)) for v in (x, y)]
     where = where_now()
@@ -76,8 +112,9 @@ def met(name: str, op: str, x: Any, y: Any) -> Any:
             look(v)[0] if isinstance(v, Tensor) else scalar(name, float(v), float64, (), where)
             for v in (x, y)
         ]
+        known = _known(op, x, y)
         node = make(REGISTRY[op](), *nodes, where=where)
-        return RuntimeScalar.of(node) if node.aval.dtype is float64 else wrap(node, CONSTANT)
+        return RuntimeScalar.of(node, *known) if node.aval.dtype is float64 else wrap(node, CONSTANT)
     other = y if weak[0] else x
     if not isinstance(other, Tensor):
         return None

@@ -55,6 +55,7 @@ from stratal.tensor.values.handles import (
     take_value,
     track_of,
 )
+from stratal.tensor.values.promises import Promise
 from stratal.tensor.values.state import MODE, no_grad
 from stratal.tensor.values.views import join
 
@@ -112,6 +113,10 @@ class Tensor(Handle):
         if data.__class__ is int and self.__class__ is Tensor:  # sizes
             sizes = [n for n in (data, dtype, requires_grad, *more) if n is not None and n is not False]
             data, dtype, requires_grad = np.zeros(sizes, as_dtype(float).np), None, False
+        elif dtype is None and (isinstance(data, (list, tuple)) or (
+            self.__class__ is Tensor and isinstance(data, np.ndarray)
+        )):  # fmt: skip
+            dtype = float  # of any numbers, as in PyTorch; `tensor` keeps their kind
         source = data if isinstance(data, Tensor) else tensor(data, dtype=dtype)
         if dtype is not None and source.dtype is not as_dtype(dtype):
             source = source.astype(dtype)
@@ -138,7 +143,7 @@ class Tensor(Handle):
     @property
     def nbytes(self) -> int:
         """The bytes of all elements."""
-        return self.type.nbytes
+        return self.type.size * self.type.dtype.itemsize
 
     @property
     def itemsize(self) -> int:
@@ -212,12 +217,8 @@ class Tensor(Handle):
         return array.copy()
 
     def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[Any, int] | None = None,
-        copy: bool | None = None,
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None, copy: bool | None = None
     ) -> Any:
         """Return a capsule through which another library shares this memory. Raises: BufferError for dtypes
         DLPack or NumPy does not name.
@@ -271,10 +272,16 @@ class Tensor(Handle):
         return self._value(asked).array.reshape(()).item()
 
     def __format__(self, spec: str) -> str:
-        if spec and self.numel() == 1:
+        if self.numel() == 1 and (spec or not self.type.shape):  # as in PyTorch
             later = None if MODE.trace is None else MODE.trace.text(self, spec, "", "")
             return later or format(self.item(), spec)
-        return format(repr(self), spec)
+        try:
+            return format(repr(self), spec)
+        except ValueError:
+            raise DTypeError(
+                "format: numbers are formatted one by one", got=f"{self.type} as {spec!r}",
+                hint='f"{x.mean():.2f}" formats one; print(x) shows four digits of each',
+            ) from None  # fmt: skip
 
     # -- gradients -------------------------------------------------------------------------------------------
     @property
@@ -452,16 +459,20 @@ def set_number(cell: Tensor, number: float) -> None:
 def fresh(tensor: Tensor) -> Tensor:
     """Return another handle on the same value, so that changing one in place leaves the other alone."""
     held, track = held_of(tensor)
-    if isinstance(held, Node):
-        return wrap(held, track)
-    made = initialize(Tensor.__new__(Tensor), tensor.type, held, track)
-    enlist(made)
-    return made
+    return _holding(tensor.type, held, track if MODE.grad or track != TRACKED else STOPPED)
 
 
 def alias(tensor: Tensor) -> Tensor:
     """Return a view of all of a tensor."""
-    return join(fresh(tensor), tensor)
+    return join(_holding(tensor.type, *held_of(tensor)), tensor)
+
+
+def _holding(type_: TensorType, held: Node | Promise, track: int) -> Tensor:
+    if isinstance(held, Node):
+        return wrap(held, track)
+    made = initialize(Tensor.__new__(Tensor), type_, held, track)
+    enlist(made)
+    return made
 
 
 # -- data from outside ---------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ def show(tensor: Tensor) -> str:
     """Return the value with dtype where it is not a default; a traced tensor shows its type and where it was
     made.
     """
-    name = "Parameter containing:\n" if type(tensor).__name__ == "Parameter" else ""
+    of_module = any(kind.__name__ == "Parameter" for kind in type(tensor).__mro__)
+    name = "Parameter containing:\n" if of_module else ""
     trace = MODE.trace
     if tensor._trace is not None or (trace is not None and trace.reads(tensor)):  # there is no value yet
-        later = None if trace is None else trace.text(tensor, "", name, _gradient(tensor))
+        later = None if trace is None else trace.text(tensor, None, name, _gradient(tensor))
         node = tensor._node
         where = f" from {node.where[0]}" if node is not None and node.where else ""
         return later or f"{name}<traced {tensor.type}{where}>"

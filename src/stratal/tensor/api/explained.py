@@ -26,6 +26,8 @@ from stratal.base.errors import (
     StratalError,
 )
 from stratal.base.source import PACKAGE
+from stratal.graph.builder import COMPOSITES
+from stratal.graph.op import REGISTRY
 from stratal.tensor.build import of_another_library
 from stratal.tensor.calls.kept import kept
 from stratal.tensor.functions.naming import Words, in_words, words_of
@@ -87,6 +89,8 @@ def explain_methods(cls: type, *names: str) -> None:
 def _explained(function: Callable[..., Any], words: Words, of_class: bool = False) -> Callable[..., Any]:
     """Return a function that explains, under its own name or that of its first argument's class."""
 
+    of_layers = "dims" in inspect.signature(function).parameters  # their class has the name people know
+
     def name_of(args: tuple[Any, ...]) -> str:
         return type(args[0]).__name__ if of_class and args else function.__name__
 
@@ -98,6 +102,8 @@ def _explained(function: Callable[..., Any], words: Words, of_class: bool = Fals
             return function(*args, **kwargs)
         except StratalError as error:
             error.got = error.got or written(args[of_class:], kwargs)
+            if not of_layers:
+                _name(error, name_of(args))
             if isinstance(error, DTypeError) and not _users(error.__traceback__):
                 better = _foreign(name_of(args), function, args, kwargs)
                 if better is not None:
@@ -108,10 +114,24 @@ def _explained(function: Callable[..., Any], words: Words, of_class: bool = Fals
                 raise  # the caller left too few frames
             better = explanation(name_of(args), function, args, kwargs, error)
             if better is None:
+                if of_class and args and str(error).startswith(f"{function.__qualname__}()"):  # unbound
+                    own = f"{type(args[0]).__name__}.{function.__name__}"
+                    raise TypeError(str(error).replace(function.__qualname__, own, 1)) from None
                 raise
             raise better from error
 
     return call
+
+
+def _name(error: StratalError, name: str) -> None:
+    """Let an error of an op inside say the name of the function that was called: the innermost public one."""
+    op, colon, rest = error.rule.partition(": ")
+    of_a_call = isinstance(error, (ShapeError, DTypeError, AttributeValueError))
+    inside = of_a_call and not error.named and colon and (op in REGISTRY or op in COMPOSITES)
+    inside = inside and op != "permute"  # a public name, PyTorch's of permute_dims
+    if inside and not _users(error.__traceback__):
+        error.rule = f"{name}: {rest}"
+    error.named = True
 
 
 def explanation(
@@ -159,11 +179,12 @@ def _misfit(name: str, signature: inspect.Signature, given: Mapping[str, Any]) -
         known = [kind for kind in kinds if kind is not None]
         if len(known) == len(kinds) and not any(isinstance(value, kind.types) for kind in known):
             words = " or ".join(kind.words for kind in known)
-            array = "Tensor" in str(parameter.annotation) and hasattr(value, "__array__")
+            array = hasattr(value, "__array__") or isinstance(value, (list, tuple, int, float))
+            array = array and "Tensor" in str(parameter.annotation)
             return DTypeError(
-                f"{name}: {argument!r} is {words}",
+                f"{name}: {argument!r} must be {words}",
                 got=f"{type(value).__name__} {shown(value)}",
-                hint="st.tensor(x) makes a tensor of an array" if array else "",
+                hint="st.tensor(x) makes a tensor of arrays, lists and numbers" if array else "",
             )
     return None
 

@@ -174,6 +174,16 @@ def repeat(self: Tensor, *sizes: Any) -> Tensor:
     return shapes.tile(self, shapes.as_shape("repeat", sizes))
 
 
+def _in_signed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Let a method add unsigned integers up in int64, as PyTorch; the array API's function keeps them."""
+
+    @functools.wraps(function)
+    def method(self: Tensor, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
+        return function(self, axis, keepdims, dtype=reductions.signed(self, dtype))
+
+    return method
+
+
 def _spread(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Let variance default to PyTorch's n - 1."""
 
@@ -358,10 +368,6 @@ def register_hook(self: Tensor, hook: Any) -> None:
                        hint="read .grad after backward(), or use st.grad")  # fmt: skip
 
 
-def _contains(self: Tensor, value: Any) -> bool:
-    return bool(reductions.any(FUNCTIONS["equal"](self, value)))
-
-
 _OWN = (
     __array_function__, __array_namespace__, bernoulli_, copy_, cpu, cuda, expand_as, fill_, new_empty,
     new_full, new_ones, new_tensor, new_zeros, normal_, permute, register_hook, repeat, reshape, to,
@@ -388,6 +394,7 @@ def _install() -> None:
         astype=lambda self, dtype, copy=True: cast(self, dtype),
         squeeze=lambda self, dim=None, *, axis=None: shapes.squeeze(self, axis, dim=dim),
         unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
+        sum=_in_signed(reductions.sum), prod=_in_signed(reductions.prod),
         std=_spread(reductions.std), var=_spread(reductions.var),
         T=property(kept(_reversed)), mT=property(kept(shapes.matrix_transpose)), H=property(_adjoint),
         mH=property(_adjoint), adjoint=_adjoint,
@@ -395,7 +402,7 @@ def _install() -> None:
         reshape_as=view_as, contiguous=shapes.contiguous, is_contiguous=shapes.is_contiguous,
         split_with_sizes=shapes.split, multinomial=random.multinomial, bernoulli=random.bernoulli,
         at=property(At), __getitem__=kept(indexing.getitem), __setitem__=indexing.setitem,
-        __contains__=_contains,
+        __contains__=lambda self, value: bool(reductions.any(FUNCTIONS["equal"](self, value))),
     )  # fmt: skip
     methods.update({f"{name}_": _in_place(f"{name}_", methods[name]) for name in _IN_PLACE})
     for name, dtype in _CASTS.items():

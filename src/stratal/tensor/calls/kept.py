@@ -3,29 +3,37 @@ makes none of its ops again.
 
 Its results are promises over a template (`promises`), recorded when the same call comes a second time. The
 recording is a trace, as `compile` makes one: a call that reads or writes anything but its arguments, or asks
-for a value, is not kept, and runs as it always did.
+for a value, is not kept, and runs as it always did. Floats that change at one place in the code are operands
+of a template; what indices that change take of data is copied at once.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from stratal.base.dtypes import DType, as_dtype
+import numpy as np
+
+from stratal.base.dtypes import DType, as_dtype, float64
 from stratal.base.interrupts import InterruptsHeld
 from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
+from stratal.base.types import TensorType
 from stratal.graph.node import Node
+from stratal.runtime.storage import Storage
 from stratal.tensor.build import changes
 from stratal.tensor.functions.random import generator_state
 from stratal.tensor.lazy.companions import trivial
+from stratal.tensor.lazy.execution import read_now
+from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values import values
 from stratal.tensor.values.alive import enlist
 from stratal.tensor.values.backlog import HERE
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, USED_UP, initialize
-from stratal.tensor.values.handles import held_of, rebind
+from stratal.tensor.values.handles import held_of, node_of, rebind
 from stratal.tensor.values.memory import layouts_of
 from stratal.tensor.values.promises import Call, Promise, Template, template_of
 from stratal.tensor.values.state import LOCK, MODE, tracing
@@ -36,13 +44,18 @@ Key = tuple[Any, ...]
 _CAPACITY: Final = 4096  # templates, each with its programs
 _MOST_KEYS: Final = 1 << 14
 _MOST_VARIANTS: Final = 64
+_MOST_INDICES: Final = 4  # of stored data, at one place of the code
 _MOST_TENSORS: Final = 128  # operands of one call; `stack` and `concat` join more of them otherwise
 _ACTS: Final = frozenset({"backward"})  # what they are called for is no result
+_JOINS: Final = frozenset({"concat", "stack"})
 _VALUES: Final = frozenset({bool, str, bytes, type(None), type, DType, type(Ellipsis)})
+_NESTED: Final = frozenset({tuple, list})
+_NUMBER: Final = TensorType(float64, ())
 
 _TEMPLATES = SESSION.cache(dict[Key, Template]())
-_VARYING = SESSION.cache(set[Key]())  # kinds of calls, without their numbers, that come with others
-_VARIANTS = SESSION.cache(dict[Key, int]())  # how many sizes or indices came with calls of a kind
+_NUMBERED = SESSION.cache(dict[Key, Template | None]())  # of kinds of calls, with floats as operands
+_VARIANTS = SESSION.cache(dict[Key, int]())  # how many numbers came with calls of a kind
+_INDICES = SESSION.cache(dict[Key, "_Indices"]())  # what came with calls of a kind that takes indices
 _SEEN = SESSION.cache(dict[Key, bool]())  # calls that came once (True), and those that cannot be kept (False)
 
 
@@ -51,6 +64,8 @@ def kept(function: Any) -> Any:
     """Let a function keep the graphs of its calls; one that writes to its argument is left as it is."""
     if not inspect.isfunction(function) or function.__name__.endswith("_") or function.__name__ in _ACTS:
         return function
+
+    shaping = _takes_indices(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -61,24 +76,29 @@ def kept(function: Any) -> Any:
         key = _key(function, args, kwargs, tensors)
         if key is None:
             return function(*args, **kwargs)
+        if shaping and not any(t._track == TRACKED for t in tensors):
+            HERE.backlog.note_sizes((function, user_line()), [t.type.shape for t in tensors])
         template = _TEMPLATES.get(key)
         if template is None:
             template = _second(key, function, args, kwargs, tensors)
             if template is None:
                 return function(*args, **kwargs)
+            if template.__class__ is _Indices:
+                return template.note(function(*args, **kwargs))
         if template.layouts is not None and template.layouts != layouts_of(tensors):
             return function(*args, **kwargs)
         template.used = True
+        numbers = list(_floats((args, kwargs))) if template.numbers else ()
         if template.draws:  # its key and the one after it are one step of all threads
             with LOCK:
-                return _promised(template, tensors)
-        return _promised(template, tensors)
+                return _promised(template, tensors, numbers)
+        return _promised(template, tensors, numbers)
 
     return call
 
 
-def _promised(template: Template, tensors: Sequence[Tensor]) -> Any:
-    """Return the results of a template over some tensors."""
+def _promised(template: Template, tensors: Sequence[Tensor], numbers: Sequence[float]) -> Any:
+    """Return the results of a template over some tensors and numbers."""
     operands = []
     stopped = CONSTANT
     for tensor in tensors:
@@ -86,6 +106,8 @@ def _promised(template: Template, tensors: Sequence[Tensor]) -> Any:
         operands.append(held)
         if track == STOPPED:
             stopped = STOPPED
+    for number in numbers:
+        operands.append(values.leaf(Storage.copy_of(np.asarray(number), _NUMBER)))
     state = generator_state() if template.draws else None
     if state is not None:
         operands.append(held_of(state)[0])
@@ -130,13 +152,15 @@ def _key(
     if len(tensors) > 1:
         ids = [id(t) for t in tensors]
         if len(set(ids)) < len(ids):
+            if function.__name__ in _JOINS:  # each pattern would be another graph
+                return None
             key += (tuple([ids.index(i) for i in ids]),)
     return key
 
 
-def _parts(values: Iterable[Any], tensors: list[Tensor]) -> Key | None:
+def _parts(given: Iterable[Any], tensors: list[Tensor]) -> Key | None:
     parts: list[Any] = []
-    for value in values:
+    for value in given:
         kind = value.__class__
         if kind is Tensor or issubclass(kind, Tensor):
             if value._trace is not None or value._track == USED_UP:
@@ -161,13 +185,37 @@ def _parts(values: Iterable[Any], tensors: list[Tensor]) -> Key | None:
     return tuple(parts)
 
 
-def _bare(parts: Key) -> Key:
-    """Return a key without the values of its numbers."""
-    return tuple([_bare_part(part) if part.__class__ is tuple else part for part in parts])
+def _floats(given: Iterable[Any]) -> Iterator[float]:
+    """Yield the floats of arguments, in the order of `_parts`."""
+    for value in given:
+        kind = value.__class__
+        if kind is float:
+            yield value
+        elif kind in _NESTED:
+            yield from _floats(value)
+        elif kind is dict:
+            yield from _floats(value.values())
 
 
-def _bare_part(part: Key) -> Any:
-    return part[0] if part and part[0] in (int, float) else _bare(part)
+def _with_floats(given: Any, floats: Iterator[Any]) -> Any:
+    """Return arguments with other things in place of their floats."""
+    kind = given.__class__
+    if kind is float:
+        return next(floats)
+    if kind in _NESTED:
+        return kind([_with_floats(value, floats) for value in given])
+    if kind is dict:
+        return {name: _with_floats(value, floats) for name, value in given.items()}
+    return given
+
+
+def _bare(parts: Key, kinds: tuple[type, ...] = (int, float)) -> Key:
+    """Return a key without the values of its numbers, those of some kinds."""
+    return tuple([_bare_part(part, kinds) if part.__class__ is tuple else part for part in parts])
+
+
+def _bare_part(part: Key, kinds: tuple[type, ...]) -> Any:
+    return part[0] if part and part[0] in kinds else _bare(part, kinds)
 
 
 # -- recording -----------------------------------------------------------------------------------------------
@@ -177,7 +225,7 @@ def _second(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tensors: list[Tensor],
-) -> Template | None:
+) -> Any:
     """Return the template of a call that came before; None for the first of its kind, and where there can be
     none.
     """
@@ -185,16 +233,59 @@ def _second(
     if before is False:  # such a call pays for no more than this
         return None
     bare = _bare(key)
-    if bare in _VARYING:
-        return None
-    if bare != key and _varies(key, bare, before is None):
-        _let_vary(bare)
-        return None
+    if bare != key and not _takes_indices(function):
+        if changes(key, bare, depth=2):
+            return _numbered(key, bare, function, args, kwargs, tensors)
+    elif bare != key:
+        found = _indices(bare)
+        found.count += before is None
+        stored = all(t._storage is not None and not t._track for t in tensors)
+        if found.count > _MOST_VARIANTS and not stored:
+            _let_vary(bare)
+            return None
+        if before is None or (stored and found.come_from_data()):
+            _note_seen(key)
+            return found
     if before is None:
-        if len(_SEEN) >= _MOST_KEYS:
-            _SEEN.clear()
-        _SEEN[key] = True
+        _note_seen(key)
         return None
+    return _known(key, function, args, kwargs, tensors)
+
+
+class _Indices:
+    """Sizes and indices that came with one kind of call, and what they took."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.types: set[Any] = set()
+
+    def come_from_data(self) -> bool:
+        """Return whether many take results of few types, as batches are taken of data."""
+        return self.count > _MOST_INDICES and _MOST_INDICES * len(self.types) <= self.count
+
+    def note(self, result: Any) -> Any:
+        """Take note of a result and return it, computed at once where it is a batch of data."""
+        if result.__class__ is Tensor:
+            self.types.add(result.type)
+            if self.come_from_data():
+                read_now(result)
+        return result
+
+
+def _indices(bare: Key) -> _Indices:
+    if bare not in _INDICES and len(_INDICES) >= _MOST_KEYS:
+        _INDICES.clear()
+    return _INDICES.setdefault(bare, _Indices())
+
+
+def _known(
+    key: Key,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: list[Tensor],
+) -> Template | None:
+    """Record a call and keep its template."""
     with LOCK:
         template = _recorded(function, args, kwargs, tensors)
         if template is None:
@@ -207,25 +298,65 @@ def _second(
     return template
 
 
-def _varies(key: Key, bare: Key, new: bool) -> bool:
-    """Return whether the numbers of a call change at its place in the code: as inputs they are compiled once.
-    Sizes and indices are no inputs; of those it takes more than a few.
+def _takes_indices(function: Callable[..., Any]) -> bool:
+    """Return whether the numbers a function is given are sizes or indices: those are inputs of no program."""
+    return function.__module__.endswith((".shapes", ".indexing"))
+
+
+def _note_seen(key: Key) -> None:
+    if len(_SEEN) >= _MOST_KEYS:
+        _SEEN.clear()
+    _SEEN[key] = True
+
+
+def _note_variant(bare: Key) -> None:
+    if len(_VARIANTS) >= _MOST_KEYS:
+        _VARIANTS.clear()
+    _VARIANTS[bare] = _VARIANTS.get(bare, 0) + 1
+
+
+def _numbered(
+    key: Key,
+    bare: Key,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: list[Tensor],
+) -> Template | None:
+    """Return the template of a call whose numbers change at its place in the code: as inputs they are
+    compiled once. Where Python looks at a float, some of its values are kept, each with its own template.
     """
-    if not key[0].__module__.endswith((".shapes", ".indexing")):
-        return changes(key, bare, depth=3)
-    if new:
-        if len(_VARIANTS) >= _MOST_KEYS:
-            _VARIANTS.clear()
-        _VARIANTS[bare] = _VARIANTS.get(bare, 0) + 1
-    return _VARIANTS.get(bare, 0) > _MOST_VARIANTS
+    kind = _bare(key, (float,))
+    if kind not in _NUMBERED:
+        with LOCK:
+            if len(_NUMBERED) >= _CAPACITY:
+                _NUMBERED.clear()
+            _NUMBERED[kind] = _recorded_with_floats(function, args, kwargs, tensors)
+    template = _NUMBERED.get(kind)
+    if template is not None or next(_floats((args, kwargs)), None) is None:
+        return template
+    if key not in _SEEN:
+        _note_variant(bare)
+        _note_seen(key)
+        return None
+    return _known(key, function, args, kwargs, tensors) if _VARIANTS.get(bare, 0) <= _MOST_VARIANTS else None
+
+
+def _recorded_with_floats(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+) -> Template | None:
+    """Return a template that has the floats of a call as operands, if it gives what the call gives."""
+    floats = list(_floats((args, kwargs)))
+    plain = _recorded(function, args, kwargs, tensors) if floats else None
+    if plain is None:
+        return None
+    found = _recorded(function, args, kwargs, tensors, floats)
+    return found if found is not None and found.gives_like(plain) else None
 
 
 def _let_vary(bare: Key) -> None:
     """Keep no call of a kind any more."""
     with LOCK:
-        if len(_VARYING) >= _MOST_KEYS:
-            _VARYING.clear()
-        _VARYING.add(bare)
         for key in [key for key in _TEMPLATES if _bare(key) == bare]:
             del _TEMPLATES[key]
 
@@ -246,9 +377,15 @@ class _Found(NamedTuple):
 
 
 def _recorded(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+    floats: Sequence[float] = (),
 ) -> Template | None:
-    """Return the graph of a call on placeholders; None where it is not all there is to the call."""
+    """Return the graph of a call on placeholders, also of its `floats`; None where it is not all there is to
+    the call.
+    """
     if MODE.grad and {TRACKED, STOPPED} <= {t._track for t in tensors}:  # some need a stop of their own
         return None
     trace = Trace(getattr(function, "__name__", "call"))
@@ -258,6 +395,10 @@ def _recorded(
     with InterruptsHeld():
         try:
             with tracing(trace), unscoped():
+                numbers = [RuntimeScalar.of(values.placeholder("", _NUMBER, trace.name)) for _ in floats]
+                if floats:
+                    operands += [node_of(number) for number in numbers]
+                    args, kwargs = _with_floats((args, kwargs), iter(numbers))
                 result = function(*args, **kwargs)
         except Exception:
             return None  # the call itself says what is wrong
@@ -273,7 +414,7 @@ def _recorded(
         return None
     if trace.asks_values:
         return None
-    own = {id(t) for t in found.results}
+    own = {id(t) for t in (*found.results, *numbers)}
     if any((t := made()) is not None and id(t) not in own for made in trace.created):
         return None
     if not all(t._view is None or t._view.repeats for t in found.results):
@@ -285,6 +426,7 @@ def _recorded(
         memories = [t._view.memory for t in found.results if t._view is not None]
         asks = trace.asks_layouts or any(id(memory) in trace.regrouped for memory in memories)
         made.layouts = layouts_of(tensors) if asks else None
+        made.numbers = len(floats)
     return made
 
 

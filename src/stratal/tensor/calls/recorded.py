@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 from stratal.base.interrupts import InterruptsHeld
+from stratal.base.lru import LRU
 from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
 from stratal.graph.graph import substitute
@@ -23,16 +23,13 @@ from stratal.tensor.values.trace import Trace
 
 _CAPACITY: Final = 128
 _NEVER: Final = object()  # there is no template
-_TEMPLATES: Final = SESSION.cache(OrderedDict[Any, Any]())  # those used last
+_TEMPLATES: Final = SESSION.cache(LRU[Any, Any](_CAPACITY))
 
 
 def _keep(key: Any, made: Any) -> None:
     """Put what is known of some calls at the end of the table, which forgets those used long ago."""
     with LOCK:
-        _TEMPLATES[key] = made
-        _TEMPLATES.move_to_end(key)
-        if len(_TEMPLATES) > _CAPACITY:
-            _TEMPLATES.popitem(last=False)
+        _TEMPLATES.keep(key, made)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------

@@ -205,14 +205,25 @@ def softplus(x: Any, /) -> Tensor:
 # -- multiplied and added ------------------------------------------------------------------------------------
 def addcmul(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """Return x + value * tensor1 * tensor2 of each element."""
+    dtype = common_dtype("addcmul", (x, tensor1, tensor2))
+    if dtype.compute is not dtype:
+        return cast(addcmul(*_widened(x, tensor1, tensor2), value=value), dtype)
     factor = tensor1 if value == 1 else FUNCTIONS["multiply"](tensor1, value)
     return FUNCTIONS["add"](x, FUNCTIONS["multiply"](factor, tensor2))
 
 
 def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     """Return x + value * tensor1 / tensor2 of each element."""
+    dtype = common_dtype("addcdiv", (x, tensor1, tensor2))
+    if dtype.compute is not dtype:
+        return cast(addcdiv(*_widened(x, tensor1, tensor2), value=value), dtype)
     factor = tensor1 if value == 1 else FUNCTIONS["multiply"](tensor1, value)
     return FUNCTIONS["add"](x, FUNCTIONS["divide"](factor, tensor2))
+
+
+def _widened(*given: Any) -> list[Any]:
+    """Return tensors of 16-bit floats as float32."""
+    return [cast(t, t.dtype.compute) for t in map(as_tensor, given)]
 
 
 def clamp_min(x: Any, min: Any) -> Tensor:

@@ -99,13 +99,8 @@ def _binned(t: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def histogram(
-    x: Any,
-    bins: Any = 10,
-    range: Any = None,
-    density: bool = False,
-    weights: Any = None,
-    *,
-    weight: Any = None,
+    x: Any, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None, *,
+    weight: Any = None
 ) -> Histogram:
     """Return how many elements fall into each bin, or the sums of their weights, and the edges of the bins.
 

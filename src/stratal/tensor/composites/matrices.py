@@ -180,10 +180,17 @@ def cross(x: Any, y: Any, /, axis: int = -1) -> Tensor:
     return roll(a, -1, at) * roll(b, -2, at) - roll(a, -2, at) * roll(b, -1, at)
 
 
-def _beside(name: str, x: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """Return beta * x + alpha * product; with beta 0, `x` is not looked at."""
+def _beside(
+    name: str, multiply: Callable[..., Tensor], x: Any, one: Any, two: Any, beta: Any, alpha: Any
+) -> Tensor:
+    """Return beta * x + alpha * product; with beta 0, `x` is not looked at. 16-bit floats round once."""
+    start, one, two = (as_tensor(t, name) for t in (x, one, two))
+    dtype = common_dtype(name, (start, one, two))
+    if dtype.compute is not dtype:
+        start, one, two = (cast(t, dtype.compute) for t in (start, one, two))
+        return cast(_beside(name, multiply, start, one, two, beta, alpha), dtype)
+    product = multiply(one, two)
     product = product if alpha == 1 else product * alpha
-    start = as_tensor(x, name)
     if beta == 0:
         return broadcast_to(product, broadcast_shapes(name, start.shape, product.shape))
     return _add(start if beta == 1 else start * beta, product)
@@ -191,17 +198,17 @@ def _beside(name: str, x: Any, product: Tensor, beta: Any, alpha: Any) -> Tensor
 
 def addmv(x: Any, mat: Any, vec: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Return beta * x + alpha * (mat @ vec)."""
-    return _beside("addmv", x, mv(mat, vec), beta, alpha)
+    return _beside("addmv", mv, x, mat, vec, beta, alpha)
 
 
 def addr(x: Any, vec1: Any, vec2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Return beta * x + alpha * outer(vec1, vec2)."""
-    return _beside("addr", x, outer(vec1, vec2), beta, alpha)
+    return _beside("addr", outer, x, vec1, vec2, beta, alpha)
 
 
 def baddbmm(x: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Return beta * x + alpha * (batch1 @ batch2), batch by batch."""
-    return _beside("baddbmm", x, bmm(batch1, batch2), beta, alpha)
+    return _beside("baddbmm", bmm, x, batch1, batch2, beta, alpha)
 
 
 def addbmm(x: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -209,7 +216,7 @@ def addbmm(x: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 
     one, two = as_tensor(batch1, "addbmm"), as_tensor(batch2, "addbmm")
     if one.ndim != 3 or two.ndim != 3:
         raise ShapeError("addbmm: takes two batches of matrices", got=f"{one.type} @ {two.type}")
-    return _beside("addbmm", x, tensordot(one, two, ([0, 2], [0, 1])), beta, alpha)
+    return _beside("addbmm", lambda a, b: tensordot(a, b, ([0, 2], [0, 1])), x, one, two, beta, alpha)
 
 
 def polyval(p: Any, x: Any, /) -> Tensor:

@@ -21,25 +21,29 @@ from stratal.tensor.functions.sorting import first, shared, sort, sort_method
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.values.state import MODE
 
-# Where between two neighbours a quantile lies: weight of the upper one, from how far it is from the lower.
-_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda between: between,
-    "lower": lambda between: between * 0.0,
-    "higher": FUNCTIONS["ceil"],
-    "nearest": FUNCTIONS["round"],
-    "midpoint": lambda between: FUNCTIONS["ceil"](between) * 0.5,
+# Where between two neighbours a quantile lies: weight of the upper one, from its place and that of the lower.
+_WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "linear": lambda place, low: place - low,
+    "lower": lambda place, low: (place - low) * 0.0,
+    "higher": lambda place, low: FUNCTIONS["ceil"](place - low),
+    "nearest": lambda place, low: FUNCTIONS["round"](place) - low,  # of two as near the one of even place
+    "midpoint": lambda place, low: FUNCTIONS["ceil"](place - low) * 0.5,
 }
 
 
 def _fractions(name: str, q: Any, scale: float) -> Tensor:
     """Return q as float64 in [0, 1]; outside of it an error where the value is known, else NaN."""
-    given = q if isinstance(q, Tensor) else tensor(np.asarray(q, np.float64))
+    if isinstance(q, Tensor) and q._weak:  # a float of Python's that varies: this function looks at it
+        q = float(q)
+    if isinstance(q, Tensor):
+        given, known = q, q._value(name).array if MODE.trace is None or q._storage is not None else None
+    else:
+        known = np.asarray(q, np.float64)
+        given = tensor(known)
     if given.ndim > 1:
         raise ShapeError(f"{name}: q is a number or a vector", got=str(given.type))
-    if MODE.trace is None or given._storage is not None:
-        values = given._value(name).array
-        if not np.all((values >= 0) & (values <= scale)):
-            raise AttributeValueError(f"{name}: q lies between 0 and {scale:g}", got=str(values))
+    if known is not None and not np.all((known >= 0) & (known <= scale)):
+        raise AttributeValueError(f"{name}: q lies between 0 and {scale:g}", got=str(known))
     t = cast(given, float64) / scale if scale != 1 else cast(given, float64)
     return where((t >= 0) & (t <= 1), t, math.nan)
 
@@ -73,7 +77,7 @@ def _quantile(
         last = cast(FUNCTIONS["maximum"](numbers - 1, 0), float64)
     place = many * last
     low = clip(FUNCTIONS["floor"](place), 0, count - 1)
-    weight = cast(_WEIGHTS[how](place - low), rows.dtype)
+    weight = cast(_WEIGHTS[how](place, low), rows.dtype)
     below = cast(low, int64)
     above = FUNCTIONS["minimum"](below + 1, count - 1)
     one, other = take_along_axis(ordered, below, axis=-1), take_along_axis(ordered, above, axis=-1)

@@ -16,6 +16,7 @@ from stratal.tensor.build import along, as_tensor, call, common_dtype, default_f
 from stratal.tensor.device import check_device
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, clip, where
 from stratal.tensor.functions.indexing import take
+from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.ramps import Array, mirror, write_ramp, write_window, written
 from stratal.tensor.functions.shapes import concat, flip, moveaxis, reshape
 from stratal.tensor.functions.sorting import searchsorted
@@ -193,24 +194,15 @@ def kaiser_window(
 
 
 # -- NumPy's names, symmetric --------------------------------------------------------------------------------
-def hanning(M: int) -> Tensor:
-    """Return `hann_window` of both ends alike."""
-    return hann_window(M, periodic=False)
+def _symmetric(name: str, window: Callable[..., Tensor]) -> Callable[[int], Tensor]:
+    def function(M: int) -> Tensor:
+        return window(M, periodic=False)
+
+    return named(function, name, f"Return `{window.__name__}` of both ends alike.")
 
 
-def hamming(M: int) -> Tensor:
-    """Return `hamming_window` of both ends alike."""
-    return hamming_window(M, periodic=False)
-
-
-def blackman(M: int) -> Tensor:
-    """Return `blackman_window` of both ends alike."""
-    return blackman_window(M, periodic=False)
-
-
-def bartlett(M: int) -> Tensor:
-    """Return `bartlett_window` of both ends alike."""
-    return bartlett_window(M, periodic=False)
+hanning, hamming = _symmetric("hanning", hann_window), _symmetric("hamming", hamming_window)
+blackman, bartlett = _symmetric("blackman", blackman_window), _symmetric("bartlett", bartlett_window)
 
 
 def kaiser(M: int, beta: float) -> Tensor:

@@ -21,7 +21,7 @@ from stratal.tensor.functions.creation import full
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, clip, in_floats, where
 from stratal.tensor.functions.linear import diagonal, matmul
 from stratal.tensor.functions.naming import named
-from stratal.tensor.functions.reductions import amax, amin, mean, norm, std, sum, var
+from stratal.tensor.functions.reductions import amax, amin, mean, norm, signed, std, sum, var
 from stratal.tensor.functions.shapes import broadcast_to, expand_dims, matrix_transpose, ravel, reshape
 from stratal.tensor.tensor import Tensor
 
@@ -205,7 +205,8 @@ def _number(t: Tensor) -> Tensor:
 
 def _summing(name: str, function: Callable[..., Tensor], value: float) -> Callable[..., Tensor]:
     def reduced(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
-        return function(_without(as_tensor(x, name), value), axis, keepdims, dtype=dtype)
+        wanted = signed(x, dtype)
+        return function(_without(as_tensor(x, name), value), axis, keepdims, dtype=wanted)
 
     return named(reduced, name, f"Return the {function.__name__} over axes of what is not NaN.")
 

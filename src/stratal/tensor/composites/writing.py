@@ -20,15 +20,7 @@ from stratal.tensor.composites.matrices import on_diagonal
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast, where
 from stratal.tensor.functions.elementwise import pow as power
-from stratal.tensor.functions.indexing import (
-    getitem,
-    index_add,
-    scatter_kind,
-    scatter_slices,
-    set_at,
-    take,
-    whole_mask,
-)
+from stratal.tensor.functions.indexing import getitem, scatter_kind, scatter_slices, set_at, take, whole_mask
 from stratal.tensor.functions.reductions import cumsum
 from stratal.tensor.functions.shapes import broadcast_to, moveaxis, ravel, reshape
 from stratal.tensor.tensor import Tensor, wrap
@@ -66,7 +58,7 @@ def index_copy(x: Any, dim: int, index: Any, source: Any) -> Tensor:
     if i.ndim != 1:
         return set_at(t, _along(t, a, i), values)
     shape = [*t.shape[:a], i.shape[0], *t.shape[a + 1 :]]
-    return scatter_slices("set", t, a, i, broadcast_to(values, shape))
+    return scatter_slices("index_copy", "set", t, a, i, broadcast_to(values, shape))
 
 
 def index_put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Tensor:
@@ -81,7 +73,7 @@ def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Tensor:
     t, i = as_tensor(x, "put"), as_tensor(index, "put")
     values = broadcast_to(as_written("put", source, t.dtype), i.shape)
     if accumulate:
-        return reshape(index_add(ravel(t), 0, ravel(i), ravel(values)), t.shape)
+        return reshape(At(ravel(t))[ravel(i)].add(ravel(values)), t.shape)
     return reshape(set_at(ravel(t), (ravel(i),), ravel(values)), t.shape)
 
 

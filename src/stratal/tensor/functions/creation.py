@@ -122,7 +122,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 
 
 def from_numpy(array: Any) -> Tensor:
-    """Return a tensor with a copy of a NumPy array."""
+    """Return a tensor with a copy of a NumPy array; `from_dlpack` shares its memory."""
     return tensor(array)
 
 
@@ -159,14 +159,8 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
 
 
 def arange(
-    start: Any,
-    /,
-    stop: Any = None,
-    step: Any = 1,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
+    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False
 ) -> Tensor:
     """Return start, start + step, ... below stop."""
     check_device(device)
@@ -195,21 +189,26 @@ def _ramp(count: Dim, start: Any, step: Any, dtype: DType) -> Tensor:
 
 
 def eye(
-    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
-) -> Tensor:
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Return a matrix with ones on its k-th diagonal."""
     check_device(device)
     shape = matrix_sizes(n_rows, n_rows if n_cols is None else n_cols)
     k = max(-shape[0], min(k, shape[1]))  # all diagonals outside of the matrix are alike
     if MODE.trace is not None:
-        return cast(diagonal_order(shape, k, "equal"), dtype or float)
+        return _leaf(cast(diagonal_order(shape, k, "equal"), dtype or float), requires_grad)
 
     def write(out: Array) -> None:
         _fill(out, 0)
         rows = out[max(-k, 0) : shape[1] - k]  # those the diagonal passes through
         rows.reshape(-1)[max(k, 0) :: shape[1] + 1] = 1
 
-    return written(as_dtype(dtype or float), shape, write)
+    return _leaf(written(as_dtype(dtype or float), shape, write), requires_grad)
+
+
+def _leaf(made: Tensor, requires_grad: bool) -> Tensor:
+    return made.requires_grad_() if requires_grad else made
 
 
 def matrix_sizes(*shape: Any) -> tuple[Any, ...]:
@@ -302,7 +301,7 @@ def _spaced(name: str, rule: Callable[..., Array], ends: tuple[Array, Array], nu
 
 def linspace(
     start: Any, stop: Any, /, num: int | None = None, *, steps: int | None = None, dtype: Any = None,
-    device: Any = None, endpoint: bool = True,
+    device: Any = None, requires_grad: bool = False, endpoint: bool = True,
 ) -> Tensor:  # fmt: skip
     """Return `num` values from start to stop at equal distance.
 
@@ -313,8 +312,10 @@ def linspace(
     count = num if num is not None else steps
     if all(end.ndim == 0 and end.dtype.kind == "f" for end in ends):
         first, last = map(float, ends)
-        return _line(first, last, _count("linspace", count), endpoint, as_dtype(dtype or float))
-    return _spaced("linspace", lambda a, b, n: np.linspace(a, b, n, endpoint=endpoint), ends, count, dtype)
+        made = _line(first, last, _count("linspace", count), endpoint, as_dtype(dtype or float))
+        return _leaf(made, requires_grad)
+    made = _spaced("linspace", lambda a, b, n: np.linspace(a, b, n, endpoint=endpoint), ends, count, dtype)
+    return _leaf(made, requires_grad)
 
 
 def _line(first: float, last: float, count: int, endpoint: bool, dtype: DType) -> Tensor:
@@ -335,7 +336,7 @@ def _line(first: float, last: float, count: int, endpoint: bool, dtype: DType) -
 
 def logspace(
     start: Any, stop: Any, /, num: int | None = None, base: float = 10.0, *, steps: int | None = None,
-    endpoint: bool = True, dtype: Any = None, device: Any = None,
+    endpoint: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return `num` values from base**start to base**stop whose logarithms are at equal distance.
 
@@ -344,9 +345,10 @@ def logspace(
     check_device(device)
     ends = _end("logspace", start), _end("logspace", stop)
     count, of = num if num is not None else steps, float(base)
-    return _spaced(
+    made = _spaced(
         "logspace", lambda a, b, n: np.logspace(a, b, n, endpoint=endpoint, base=of), ends, count, dtype
     )
+    return _leaf(made, requires_grad)
 
 
 def geomspace(start: Any, stop: Any, /, num: int = 50, *, endpoint: bool = True, dtype: Any = None) -> Tensor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import ml_dtypes
 import numpy as np
 
 from stratal.base.dims import Sym
-from stratal.base.dtypes import DType, as_dtype, bool_, int64
+from stratal.base.dtypes import DType, as_dtype, as_element, bool_, float32, int64
 from stratal.base.errors import AttributeValueError, DivisionByZeroError, DTypeError
 from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
@@ -99,6 +100,29 @@ _ALIASES = {
 _ON_BOOL = {"add": "or", "mul": "and", "max": "or", "min": "and"}  # what arithmetic means on truth values
 
 _QUOTIENTS = {"floordiv", "rem", "fmod"}
+# Beside 16-bit floats a number is a factor or divisor in float32, as in PyTorch: 1e-9 * x * 1e9 is x. A term,
+# a power or a bound is rounded to their dtype first, there as here.
+_BY_FACTORS = {"mul", "div", "floordiv"}
+
+
+@lru_cache(maxsize=1024)
+def _holds(dtype: DType, number: float) -> bool:
+    """Return whether a dtype has a number as it is."""
+    return float(as_element("number", number, dtype)) == number or number != number
+
+
+def _widens(dtype: DType, x: Any, y: Any) -> bool:
+    """Return whether operands that promote to a dtype are a 16-bit float and a number it does not hold."""
+    if dtype.compute is dtype or isinstance(x, Tensor) is isinstance(y, Tensor):
+        return False
+    number = y if isinstance(x, Tensor) else x
+    return isinstance(number, Sym) or not _holds(dtype, number)
+
+
+def _in_float32(function: Callable[..., Tensor], x: Any, y: Any, dtype: DType) -> Tensor:
+    """Return the result in a 16-bit dtype of what a function computes in float32."""
+    wide = (cast(v, float32) if isinstance(v, Tensor) else v for v in (x, y))
+    return cast(function(*wide), dtype)
 
 
 def operand_dtype(name: str, dtype: DType, wanted: str) -> DType:
@@ -136,9 +160,13 @@ def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
     wanted, op_name = entry.operands, entry.op
     truth = getattr(REGISTRY[op_name], "result", None) is bool_
     floats_as_they_are = wanted in ("same", "number", "float")
+    by_factors = op_name in _BY_FACTORS
 
     def function(x: Any, y: Any, /) -> Tensor:
         if type(x) is RuntimeScalar or type(y) is RuntimeScalar:
+            other = y if type(x) is RuntimeScalar else x
+            if by_factors and isinstance(other, Tensor) and other.dtype.compute is not other.dtype:
+                return _in_float32(function, x, y, other.dtype)
             found = met(name, op_name, x, y)
             if isinstance(found, Tensor):
                 return found
@@ -150,6 +178,8 @@ def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
                     (a, b), track = nodes_and_track((x, y))
                     return wrap(make(plain(op_name), a, b, where=where_now()), CONSTANT if truth else track)
             elif type(y) in (float, int):
+                if by_factors and x.type.dtype.itemsize == 2 and _widens(x.type.dtype, x, y):
+                    return _in_float32(function, x, y, x.type.dtype)
                 (a,), track = nodes_and_track((x,))
                 line = where_now()
                 b = scalar(name, y, x.type.dtype, x.type.shape, line)
@@ -158,6 +188,8 @@ def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
         dtype = common_dtype(name, (x, y))
         on_bool = dtype.is_bool and op_name in _ON_BOOL
         target = dtype if on_bool else operand_dtype(name, dtype, wanted)
+        if by_factors and target.itemsize == 2 and _widens(target, x, y):
+            return _in_float32(function, x, y, target)
         if op_name in _QUOTIENTS and target.is_integer and not isinstance(y, Tensor) and y == 0:
             raise DivisionByZeroError(f"{name}: integers are not divided by 0", got=f"{x} and {y}"[:200])
         nodes, track, where = unify(name, x, y, dtype=target)
@@ -375,6 +407,9 @@ def sinc(x: Any, /) -> Tensor:
 def lerp(x: Any, end: Any, weight: Any) -> Tensor:
     """Return x + weight * (end - x) of each element, from the end that is nearer: both ends are exact."""
     start = as_tensor(x, "lerp")
+    if start.dtype.compute is not start.dtype:
+        wide = [cast(v, v.dtype.compute) if isinstance(v, Tensor) else v for v in (start, end, weight)]
+        return cast(lerp(*wide), common_dtype("lerp", (start, end, weight)))
     way = end - start
     if isinstance(weight, (int, float)):
         result: Tensor = start + weight * way if -0.5 < weight < 0.5 else end - (1 - weight) * way

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratal.base.dims import Dim, Sym, as_int, known_equal, same_shape, upper_bound
-from stratal.base.dtypes import bool_, int64
+from stratal.base.dtypes import bool_, int64, uint8
 from stratal.base.errors import AttributeValueError, DTypeError, IndexOutOfRangeError, ShapeError
+from stratal.base.source import scope
 from stratal.graph.op import Op
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import (
@@ -30,14 +31,8 @@ from stratal.tensor.build import (
 )
 from stratal.tensor.functions.elementwise import as_written, cast, where
 from stratal.tensor.functions.selection import is_plain_mask, nonzero, selected
-from stratal.tensor.functions.shapes import (
-    broadcast_to,
-    moveaxis,
-    permute_dims,
-    reshape,
-    slice_op,
-    view_of,
-)
+from stratal.tensor.functions.shapes import broadcast_to, moveaxis, permute_dims, reshape, slice_op, view_of
+from stratal.tensor.lazy.parts import write_part
 from stratal.tensor.tensor import Tensor, tensor, wrap
 from stratal.tensor.values.handles import held_of, rebind
 from stratal.tensor.values.state import MODE
@@ -98,6 +93,11 @@ def _axes_of(entry: Any) -> int:
 
 
 def _as_entry(entry: Any) -> Any:
+    if isinstance(entry, Tensor) and entry.dtype is uint8:
+        raise DTypeError(
+            "index: a tensor of uint8 is a mask in PyTorch and positions in NumPy", got=str(entry.type),
+            hint="x[index.bool()] is a mask, x[index.long()] positions",
+        )  # fmt: skip
     if entry is None or entry is Ellipsis or isinstance(entry, slice):
         return entry
     if isinstance(entry, (bool, np.bool_)):
@@ -172,7 +172,7 @@ def _plan(x: Tensor, index: Any) -> _Plan:
 
 def _from_end(index: Tensor, size: Any) -> Tensor:
     """Return indices counted from the start; bounds are checked where the elements are read."""
-    if index.dtype.kind == "u":
+    if index.dtype.kind != "i":  # none to count, or an error of the op that reads there
         return index
     known = index._storage
     if known is not None and MODE.trace is None and (not known.array.size or known.array.min() >= 0):
@@ -305,6 +305,10 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if isinstance(value, Tensor) and shares_memory(value, x) and _is_at(value, x, index):
         return  # x[i] += v has written to x already
     given = value if isinstance(value, Scalar) else as_written("x[i] = v", value, x.dtype)
+    if MODE.trace is None and _is_basic(index):
+        part = tensor(given, dtype=x.dtype) if isinstance(given, Scalar) else given
+        if write_part(x, _basic(x, _plan(x, index)), part):
+            return
     mask = whole_mask(x, index, given)
     updated = set_at(x, index, given) if mask is None else masked_fill(x, mask, given)
     if updated.type != x.type:
@@ -317,10 +321,13 @@ def _is_at(value: Tensor, x: Tensor, index: Any) -> bool:
     view, base = value._view, x._view
     if view is None or base is None or not base.covers(view) or len(view.ops) == len(base.ops):
         return False
+    return _is_basic(index) and tuple(_basic(x, _plan(x, index))) == view.ops[len(base.ops) :]
+
+
+def _is_basic(index: Any) -> bool:
+    """Return whether an index has ints, slices and new axes alone."""
     kinds = {type(part) for part in (index if isinstance(index, tuple) else (index,))}
-    if not kinds <= {int, slice, type(None), type(Ellipsis)}:
-        return False
-    return tuple(_basic(x, _plan(x, index))) == view.ops[len(base.ops) :]
+    return kinds <= {int, slice, type(None), type(Ellipsis)}
 
 
 def whole_mask(x: Tensor, index: Any, update: Any) -> Tensor | None:
@@ -404,8 +411,10 @@ def take(x: Any, indices: Any, /, axis: int | None = None) -> Tensor:
 
 def index_select(x: Any, dim: int, index: Any) -> Tensor:
     """Return whole slices along an axis at the indices of a vector."""
-    i = as_tensor(index, "index_select")
-    return take(x, reshape(i, (1,)) if i.ndim == 0 else i, axis=dim)
+    t, i = as_tensor(x, "index_select"), as_tensor(index, "index_select")
+    a = check_axis("index_select", dim, t.ndim)
+    with scope("index_select"):
+        return apply(OPS["gather"](a), t, reshape(i, (1,)) if i.ndim == 0 else i)
 
 
 def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Tensor:
@@ -417,11 +426,17 @@ def take_along_axis(x: Any, indices: Any, /, axis: int = -1) -> Tensor:
     rest = broadcast_shapes("take_along_axis", *[(*s[:a], 1, *s[a + 1 :]) for s in (t.shape, i.shape)])
     t = broadcast_to(t, [t.shape[a] if k == a else n for k, n in enumerate(rest)])
     i = broadcast_to(i, [i.shape[a] if k == a else n for k, n in enumerate(rest)])
-    return apply(OPS["gather_along"](a), t, _from_end(i, t.shape[a]))
+    with scope("take_along_axis"):
+        return apply(OPS["gather_along"](a), t, _from_end(i, t.shape[a]))
 
 
 def _cut_to(t: Tensor, shape: Sequence[Any], axis: int) -> Tensor:
     """Return the leading part of the other axes, as PyTorch's gather and scatter read them."""
+    if any(k != axis and n < m for k, (n, m) in enumerate(zip(t.shape, shape, strict=True))):
+        raise ShapeError(
+            "gather: the index is larger on another axis",
+            got=f"index {list(shape)} into {t.type} on axis {axis}",
+        )
     stop = [n if k == axis else m for k, (n, m) in enumerate(zip(t.shape, shape, strict=True))]
     return t if tuple(stop) == t.shape else slice_op(t, [0] * t.ndim, stop, [1] * t.ndim)
 
@@ -432,25 +447,30 @@ def gather(x: Any, dim: int, index: Any) -> Tensor:
     if t.ndim != i.ndim:
         raise ShapeError("gather: needs as many axes of both", got=f"{t.type} and {i.type}")
     a = check_axis("gather", dim, t.ndim)
-    return take_along_axis(_cut_to(t, i.shape, a), i, axis=a)
+    with scope("gather"):
+        return apply(OPS["gather_along"](a), _cut_to(t, i.shape, a), i)
 
 
 def scatter_kind(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
     """Return `x` with src written at indices along an axis, combined by a kind of `scatter_along`."""
     t, i = as_tensor(x, "scatter"), as_tensor(index, "scatter")
     a = check_axis("scatter", dim, t.ndim)
-    if t.ndim != i.ndim or any(
-        k != a and n != m for k, (n, m) in enumerate(zip(t.shape, i.shape, strict=True))
-    ):
+    agree = t.ndim == i.ndim
+    pairs = [(t.shape[k], i.shape[k]) for k in range(t.ndim) if k != a] if agree else []
+    if not agree or any(not known_equal(n, m) and m > n for n, m in pairs):
         raise ShapeError(
-            "scatter: index and tensor must agree on the other axes", got=f"{i.type} into {t.type}"
+            "scatter: the index is no longer than the tensor on the other axes", got=f"{i.type} into {t.type}"
         )
+    if not all(known_equal(n, m) for n, m in pairs):  # of the others the first elements take part
+        part = tuple(slice(None) if k == a else slice(m) for k, m in enumerate(i.shape))
+        return set_at(t, part, scatter_kind(kind, t[part], a, i, src))
     update = as_written("scatter", src, t.dtype)
     number = isinstance(src, (*Scalar, np.generic))
     update = broadcast_to(update, i.shape) if number else _cut_to(update, i.shape, -1)
     if update.shape != i.shape:
         update = slice_op(update, [0] * t.ndim, i.shape, [1] * t.ndim)
-    return apply(OPS["scatter_along"](kind, a), t, _from_end(i, t.shape[a]), update)
+    with scope("scatter"):
+        return apply(OPS["scatter_along"](kind, a), t, i, update)
 
 
 def scatter(x: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Tensor:
@@ -474,12 +494,14 @@ def index_add(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> T
     t, i = as_tensor(x, "index_add"), as_tensor(index, "index_add")
     a = check_axis("index_add", dim, t.ndim)
     added = as_tensor(source, "index_add")
-    return scatter_slices("add", t, a, i, cast(added if alpha == 1 else added * alpha, t.dtype))
+    added = cast(added if alpha == 1 else added * alpha, t.dtype)
+    return scatter_slices("index_add", "add", t, a, i, added)
 
 
-def scatter_slices(kind: str, x: Tensor, axis: int, index: Tensor, slices: Tensor) -> Tensor:
+def scatter_slices(name: str, kind: str, x: Tensor, axis: int, index: Tensor, slices: Tensor) -> Tensor:
     """Return `x` with whole slices along an axis set or combined at the indices of a vector."""
-    return apply(OPS["scatter"](kind, axis), x, _from_end(index, x.shape[axis]), slices)
+    with scope(name):
+        return apply(OPS["scatter"](kind, axis), x, index, slices)
 
 
 def masked_fill(x: Any, mask: Any, value: Any) -> Tensor:

@@ -12,10 +12,10 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import OPS, apply, as_tensor, common_dtype, iota, plain
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
-from stratal.tensor.functions.reductions import sum
+from stratal.tensor.functions.reductions import signed, sum
 from stratal.tensor.functions.shapes import as_axes, is_contiguous, permute_dims, reshape, view_of
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.view_ops import Layout
+from stratal.tensor.values.view_ops import Layout, row_major
 
 
 def _pair(name: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -157,12 +157,15 @@ def einsum(spec: str, *operands: Any) -> Tensor:
 
     Several operands are contracted from left to right.
     """
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])  # PyTorch takes a list of them, too
     given = [as_tensor(t, "einsum") for t in operands]
     if not given:
         raise AttributeValueError("einsum: needs at least one operand", got=repr(spec))
     terms, out = _parse(spec, given)
     dtype = common_dtype("einsum", given)
     given = [cast(t, int64 if dtype is bool_ else dtype) for t in given]
+    given, terms = _without_ones(given, terms)
     current, letters = given[0], terms[0]
     current, letters = _single(current, letters, set(out).union(*terms[1:]))
     for k in range(1, len(given)):
@@ -184,7 +187,7 @@ def _parse(spec: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
             "einsum: needs one term per operand", got=f"{spec!r} with {len(operands)} operands"
         )
     unused = [c for c in reversed(ascii_letters) if c not in text]
-    dots = ""
+    dots = ""  # the letters of `...`, the same from the right
     expanded = []
     for term, t in zip(terms, operands, strict=True):
         extra = t.ndim - len(term.replace("...", ""))
@@ -205,6 +208,20 @@ def _parse(spec: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
                 "einsum: a letter of the result is repeated or stands in no term", got=f"{c!r} in {spec!r}"
             )
     return expanded, out
+
+
+def _without_ones(given: list[Tensor], terms: list[str]) -> tuple[list[Tensor], list[str]]:
+    """Drop axes of size 1 whose letter has another size elsewhere: they broadcast."""
+    long = {
+        c for t, term in zip(given, terms, strict=True) for c, n in zip(term, t.shape, strict=True)
+        if not known_equal(n, 1)
+    }  # fmt: skip
+    tensors, kept = [], []
+    for t, term in zip(given, terms, strict=True):
+        stays = [k for k, c in enumerate(term) if c not in long or not known_equal(t.shape[k], 1)]
+        tensors.append(t if len(stays) == len(term) else reshape(t, [t.shape[k] for k in stays]))
+        kept.append("".join(term[k] for k in stays))
+    return tensors, kept
 
 
 def _single(t: Tensor, letters: str, needed: set[str]) -> tuple[Tensor, str]:
@@ -251,21 +268,25 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
         OPS["reshape"]((*lead, rows * columns)),
         OPS["slice"]((*zeros, start), (*lead, stop), (*(1 for _ in lead), columns + 1)),
     )
-    layout = None
-    if not is_contiguous(t):
-        before, strides = t._view.layout  # type: ignore[union-attr]
-        first = before + (offset * strides[b] if offset > 0 else -offset * strides[a])
+    layout, in_order = None, [*rest, a, b] == list(range(t.ndim))
+    if not is_contiguous(t) or not in_order:
+        strides = row_major(t.shape).strides if t._view is None else t._view.layout.strides
+        first = offset * strides[b] if offset > 0 else -offset * strides[a]
         layout = Layout(first, (*(strides[k] for k in rest), strides[a] + strides[b]))
-    return view_of(t, *ops[[*rest, a, b] == list(range(t.ndim)) :], layout=layout)
+    return view_of(t, *ops[in_order:], layout=layout)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
     """Return the sum along the diagonal of the first two axes; `linalg.trace` takes the last two."""
-    return sum(diagonal(x, offset), axis=-1, dtype=dtype)
+    return sum(diagonal(x, offset), axis=-1, dtype=signed(x, dtype))
 
 
 def addmm(x: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Return beta * x + alpha * (mat1 @ mat2)."""
+    dtype = common_dtype("addmm", (x, mat1, mat2))
+    if dtype.compute is not dtype:
+        wide = (cast(as_tensor(t, "addmm"), dtype.compute) for t in (x, mat1, mat2))
+        return cast(addmm(*wide, beta=beta, alpha=alpha), dtype)
     product = mm(mat1, mat2)
     product = product if alpha == 1 else product * alpha
     start = as_tensor(x, "addmm")

@@ -15,7 +15,7 @@ from stratal.base import settings
 from stratal.base.dtypes import as_dtype, int64, uint64
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.graph.builder import Builder
-from stratal.tensor.build import as_tensor, call, full, looked_at, where_now
+from stratal.tensor.build import as_tensor, call, full, looked_at, required, where_now
 from stratal.tensor.device import check_device
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.functions.naming import named
@@ -211,6 +211,7 @@ def bernoulli(
     """
     source = _source(key, generator)
     if isinstance(p, Tensor):
+        p = required(p, (p < 0) | (p > 1), 1, "bernoulli: a probability lies in [0, 1]")
         drawn = uniform(p.shape if shape is None else shape, dtype=p.dtype, key=source) < p
         return cast(drawn, dtype or p.dtype)
     sizes = as_shape("bernoulli", (() if shape is None else shape,))
@@ -272,30 +273,34 @@ rand = _of_sizes("rand", uniform, "Return floats uniform in [0, 1).")
 randn = _of_sizes("randn", standard_normal, "Return floats of the standard normal distribution.")
 
 
-def rand_like(x: Any, *, dtype: Any = None, key: Any = None) -> Tensor:
-    """Return floats uniform in [0, 1), in the shape and dtype of `x`."""
-    t = as_tensor(x, "rand_like")
-    return uniform(t.shape, dtype=dtype or t.dtype, key=key)
+def _of_shape(name: str, draw: Callable[..., Tensor], doc: str) -> Callable[..., Tensor]:
+    def drawn(
+        x: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, key: Any = None
+    ) -> Tensor:
+        t = as_tensor(x, name)
+        return _finish(draw(t.shape, dtype=dtype or t.dtype, key=key), device, requires_grad)
+
+    return named(drawn, name, f"{doc}, in the shape and dtype of `x`.")
 
 
-def randn_like(x: Any, *, dtype: Any = None, key: Any = None) -> Tensor:
-    """Return floats of the standard normal distribution, in the shape and dtype of `x`."""
-    t = as_tensor(x, "randn_like")
-    return standard_normal(t.shape, dtype=dtype or t.dtype, key=key)
+rand_like = _of_shape("rand_like", uniform, "Return floats uniform in [0, 1)")
+randn_like = _of_shape("randn_like", standard_normal, "Return floats of the standard normal distribution")
 
 
 def randint(
     low: int, high: Any = None, size: Any = None, *, dtype: Any = None, generator: Any = None,
-    device: Any = None,
-    key: Any = None,
+    device: Any = None, requires_grad: bool = False, key: Any = None,
 ) -> Tensor:  # fmt: skip
     """Return integers uniform in [low, high), or, called with one bound, in [0, low)."""
     if size is None and not hasattr(high, "__index__") and high is not None:
         low, high, size = 0, low, high
     elif high is None:
         low, high = 0, low
-    made = integers(low, high, () if size is None else size, dtype=dtype, key=_source(key, generator))
-    return _finish(made, device)
+    floats = dtype is not None and as_dtype(dtype).is_float  # whole numbers as floats, as in PyTorch
+    drawn = None if floats else dtype
+    made = integers(low, high, () if size is None else size, dtype=drawn, key=_source(key, generator))
+    made = cast(made, dtype) if floats else made
+    return _finish(made, device, requires_grad)
 
 
 def randperm(n: int, *, generator: Any = None, device: Any = None, key: Any = None) -> Tensor:
@@ -303,17 +308,24 @@ def randperm(n: int, *, generator: Any = None, device: Any = None, key: Any = No
     return _finish(permutation(int(n), key=_source(key, generator)), device)
 
 
+_SPREAD = "normal: a standard deviation is not negative"
+
+
 def normal(
     mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, generator: Any = None,
-    key: Any = None,
+    device: Any = None, requires_grad: bool = False, key: Any = None,
 ) -> Tensor:  # fmt: skip
     """Return floats of normal distributions with means and standard deviations, numbers or tensors."""
+    if isinstance(std, Tensor) and std.dtype.is_float:
+        std = required(std, std < 0, 1, _SPREAD)
+    elif isinstance(std, (int, float)) and std < 0:
+        raise AttributeValueError(_SPREAD, got=str(std))
     if size is None:
         spread = as_tensor(mean, "normal") * 0.0 + std
         size, dtype = spread.shape, spread.dtype
     made = standard_normal(size, dtype=dtype, key=_source(key, generator))
     result: Tensor = made * std + mean
-    return result
+    return _finish(result.detach() if requires_grad else result, device, requires_grad)
 
 
 def multinomial(

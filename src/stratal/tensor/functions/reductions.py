@@ -15,19 +15,12 @@ from stratal.base.dims import product
 from stratal.base.dtypes import as_dtype, bool_, int64, uint64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.build import OPS, apply, as_tensor, call, default_float, iota
+from stratal.tensor.build import OPS, apply, as_tensor, call, default_float, full, iota
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, composite, in_floats, where
 from stratal.tensor.functions.indexing import take_along_axis
-from stratal.tensor.functions.shapes import (
-    as_axes,
-    concat,
-    expand_dims,
-    narrow,
-    pad_constant,
-    ravel,
-    reshape,
-)
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.functions.shapes import as_axes, concat, expand_dims, narrow, pad_constant, ravel, reshape
+from stratal.tensor.tensor import Tensor, wrap
+from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.state import MODE
 
 Axis = Any
@@ -109,7 +102,7 @@ def mean(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = N
     count = _count(t, axes)
     total = _reduce("sum", t, axes, keepdims)
     if isinstance(count, int):
-        return total * (1.0 / count) if count and not count & (count - 1) else total / float(count)
+        return total / wrap(full("mean", float(count), total.dtype, ()), CONSTANT)
     return total / cast(count, total.dtype)
 
 
@@ -123,13 +116,8 @@ def _squared(t: Tensor) -> Tensor:
 
 @rounded_once
 def var(
-    x: Any,
-    /,
-    axis: Axis = None,
-    keepdims: bool = False,
-    *,
-    correction: float | None = None,
-    unbiased: bool | None = None,
+    x: Any, /, axis: Axis = None, keepdims: bool = False, *, correction: float | None = None,
+    unbiased: bool | None = None
 ) -> Tensor:
     """Return the variance over axes: squared distances over (n - correction); the array API's default
     correction is 0.
@@ -147,13 +135,8 @@ def var(
 
 @rounded_once
 def std(
-    x: Any,
-    /,
-    axis: Axis = None,
-    keepdims: bool = False,
-    *,
-    correction: float | None = None,
-    unbiased: bool | None = None,
+    x: Any, /, axis: Axis = None, keepdims: bool = False, *, correction: float | None = None,
+    unbiased: bool | None = None
 ) -> Tensor:
     """Return the square root of `var`, whose gradient at 0 is 0."""
     return root(var(x, axis, keepdims, correction=correction, unbiased=unbiased))
@@ -335,6 +318,12 @@ def _along(name: str, x: Any, axis: int, dtype: Any) -> Tensor:
 
 
 # -- running -------------------------------------------------------------------------------------------------
+def signed(x: Any, dtype: Any) -> Any:
+    """Return the dtype PyTorch adds up in where none is named: of unsigned integers int64, as of others."""
+    unsigned = dtype is None and as_tensor(x).dtype.kind == "u"
+    return int64 if unsigned else dtype
+
+
 def _running(op: str, x: Any, axis: int | None, dtype: Any) -> Tensor:
     t = _summable(as_tensor(x, op), dtype)
     if axis is None:
@@ -347,12 +336,12 @@ def _running(op: str, x: Any, axis: int | None, dtype: Any) -> Tensor:
 
 def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """Return the sums of all elements up to each along an axis."""
-    return _running("cumsum", x, axis, dtype)
+    return _running("cumsum", x, axis, signed(x, dtype))
 
 
 def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """Return the products of all elements up to each along an axis."""
-    return _running("cumprod", x, axis, dtype)
+    return _running("cumprod", x, axis, signed(x, dtype))
 
 
 def cumulative_sum(
@@ -361,7 +350,7 @@ def cumulative_sum(
     """Return the sums of all elements up to each along an axis; `include_initial` puts the empty sum in
     front.
     """
-    return _with_initial(cumsum(x, axis, dtype=dtype), axis, 0, include_initial)
+    return _with_initial(_running("cumsum", x, axis, dtype), axis, 0, include_initial)
 
 
 def cumulative_prod(
@@ -370,7 +359,7 @@ def cumulative_prod(
     """Return the products of all elements up to each along an axis; `include_initial` puts the empty product
     in front.
     """
-    return _with_initial(cumprod(x, axis, dtype=dtype), axis, 1, include_initial)
+    return _with_initial(_running("cumprod", x, axis, dtype), axis, 1, include_initial)
 
 
 def _with_initial(result: Tensor, axis: int | None, value: int, include_initial: bool) -> Tensor:

@@ -122,9 +122,9 @@ def _resolve(t: Tensor, target: tuple[Any, ...]) -> tuple[Any, ...]:
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Tensor:
     """Return `x` with its axes in another order."""
     t = as_tensor(x, "permute_dims")
-    perm = as_axes("permute_dims", tuple(axes), t.ndim)
+    perm = as_axes("permute", tuple(axes), t.ndim)
     if len(perm) != t.ndim:
-        raise AttributeValueError("permute_dims: needs every axis once", got=f"{tuple(axes)} for {t.type}")
+        raise AttributeValueError("permute: needs every axis once", got=f"{tuple(axes)} for {t.type}")
     return alias(t) if perm == tuple(range(t.ndim)) else _op("permute", t, perm=perm)
 
 
@@ -288,11 +288,12 @@ def stack(arrays: Sequence[Any], /, *args: int, axis: int = 0) -> Tensor:
 
 
 def _gathered(join: Callable[..., Any], given: Sequence[Tensor], axis: Any) -> Storage | None:
-    """Return many stored tensors of one dtype joined on the host, in one copy: a program for as many operands
-    takes seconds to compile.
+    """Return many stored tensors of one dtype, or some of which one comes twice, joined on the host, in one
+    copy: a program for as many operands takes seconds to compile, and each pattern of repetition another one.
     """
     mode = MODE.__dict__
-    if len(given) < _MANY or mode["trace"] or mode["eager"] or mode["autocast"]:
+    few = len(given) < _MANY and len(set(map(id, given))) == len(given)
+    if few or mode["trace"] or mode["eager"] or mode["autocast"]:
         return None
     with LOCK:
         storages = [t._storage for t in given if t._storage is not None and t.dtype is given[0].dtype]
@@ -300,7 +301,7 @@ def _gathered(join: Callable[..., Any], given: Sequence[Tensor], axis: Any) -> S
             return None
         try:
             array = join([s.array for s in storages], axis=axis)
-        except (ValueError, TypeError):  # of shapes or axes: the op says which
+        except (ValueError, TypeError, IndexError):  # of shapes or axes: the op says which
             return None
         return Storage.copy_of(array, TensorType(given[0].dtype, array.shape))
 

@@ -21,12 +21,15 @@ from stratal.tensor.lazy import programs
 from stratal.tensor.lazy.companions import Run, goal_of, is_leaf, trivial
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import FAILED, LIVE, enlist, share, shared
-from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle, become, spend
+from stratal.tensor.values.handle import CONSTANT, TRACKED, AnyHandle, Handle, become, spend
 from stratal.tensor.values.handles import track_of_value
 from stratal.tensor.values.promises import PromisedLeaf
-from stratal.tensor.values.state import MODE
+from stratal.tensor.values.state import LOCK, MODE
+from stratal.tensor.values.view_ops import is_view
 
 _ROOM: Final = 200  # frames: what compiling takes
+_AT_ONCE_BYTES: Final = 1 << 24
+_MOST_VIEWS: Final = 4  # of each other
 
 
 @dataclass(slots=True)
@@ -210,6 +213,27 @@ def take_slices(work: programs.Work) -> bool:
     return True
 
 
+def read_now(tensor: AnyHandle) -> AnyHandle:
+    """Give a view of a tensor that has a value, if it is small and takes no gradient, its own at once; return
+    it. So what waits does not depend on where in the data a batch lies.
+    """
+    node = tensor._node
+    if node is None or tensor._storage is not None or tensor._track or tensor.type.nbytes > _AT_ONCE_BYTES:
+        return tensor
+    ops: list[Any] = []
+    while values.finished(node) is None:
+        if not is_view(node.op) or len(ops) == _MOST_VIEWS:
+            return tensor
+        ops.append(node.op)
+        node = node.inputs[0]
+    with LOCK:
+        array = _stored(node).array
+        for op in reversed(ops):
+            array = np.asarray(op.ref(array))
+        settle_in(tensor, Storage.copy_of(array, tensor.type), {})
+    return tensor
+
+
 def _stored(node: Node) -> Storage:
     storage = values.finished(node)
     assert storage is not None
@@ -263,9 +287,8 @@ def end_histories(written: set[Node]) -> None:
     """Cut the history of finished tensors that goes through overwritten leaves: no gradient can follow it any
     more.
     """
-    tracked = [
-        t for h in list(LIVE.values()) if (t := h()) is not None and t._storage is not None and not t._leaf
-    ]
+    alive = [t for h in list(LIVE.values()) if (t := h()) is not None]
+    tracked = [t for t in alive if t._storage is not None and t._track == TRACKED and not t._leaf]
     reached: set[Node] = set()
     for node in topological([t._node for t in tracked if t._node is not None]):
         if node in written or any(i in reached for i in node.inputs):

@@ -2,18 +2,36 @@
 
 A node stands for one value for good, so no node has its value in such memory. What was built before it is
 handed out keeps a copy; what is built later reads a copy of what stands there then, the same one as long as
-nobody writes. A tensor and what was detached from it are one memory to those outside.
+nobody writes. A tensor, its views and what was detached from it are one memory to those outside: while NumPy
+sees it, all of them hold views of one array (`Memory.outside`), until one is changed in place.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
+from contextlib import suppress
 
+import numpy as np
+
+from stratal.base.errors import StratalError
 from stratal.runtime.storage import Array, Storage
 from stratal.tensor.lazy.lazy import value_of
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import LIVE, holders, share
-from stratal.tensor.values.handle import CONSTANT, Handle, become, forget_node, relocate, stand_for
+from stratal.tensor.values.handle import (
+    CONSTANT,
+    Handle,
+    become,
+    expose,
+    forget_node,
+    hold_part,
+    is_seen,
+    note_outside,
+    relocate,
+    stand_for,
+)
+from stratal.tensor.values.memory import Memory, Outside
 from stratal.tensor.values.state import LOCK
 
 
@@ -26,11 +44,70 @@ def hand_out(tensor: Handle, asked: str) -> Array:
         become(tensor, shared, None, CONSTANT)
         LIVE.pop(id(tensor), None)
     with LOCK:
-        storage = value_of(tensor, asked)
-        with values.NAMING:  # nobody gives the value a node in between
-            if not storage.exported:
-                _set_free(tensor, storage)
-            return storage.export()
+        value_of(tensor, asked)
+        if tensor._view is not None:
+            _expose_members(tensor, tensor._view.memory)
+        array = _export(tensor)
+        if tensor._view is None or not is_seen(tensor._view.memory):
+            note_outside(tensor)
+        return array
+
+
+def _export(tensor: Handle) -> Array:
+    """Return a view of the storage a tensor holds."""
+    storage = tensor._storage
+    assert storage is not None
+    with values.NAMING:  # nobody gives the value a node in between
+        if not storage.exported:
+            _set_free(tensor, storage)
+        return storage.export()
+
+
+def _expose_members(tensor: Handle, memory: Memory) -> None:
+    """Let all members of a memory hold views of one array, unless they hold one storage anyway."""
+    members = [t for t in memory.alive() if t._trace is None]
+    if all(t._storage is tensor._storage for t in members):
+        return
+    if not is_seen(memory):
+        for t in members:
+            with suppress(StratalError):  # it is the error of whoever asks for that one
+                value_of(t, "numpy()")
+        members = [t for t in members if t._storage is not None]
+        base = next((t for t in members if all(t._view.covers(m._view) for m in members)), None)
+        array = _joined(memory, members) if base is None else _whole(base)
+        for t in members:
+            hold_part(t)
+        del array
+    else:
+        for t in members:
+            expose(t)
+
+
+def _whole(base: Handle) -> Array:
+    """Return an array of what all members are views of."""
+    storage = base._storage
+    assert storage is not None
+    if not storage.exported and not storage.array.flags.c_contiguous:
+        relocate(base, storage, Storage.copy_of(storage.array, storage.type))
+    array = _export(base)
+    note_outside(base)
+    return array
+
+
+def _joined(memory: Memory, members: Sequence[Handle]) -> Array:
+    """Return an array of a memory whose origin is gone, with the elements that members show."""
+    whole = Storage.copy_of(np.zeros((), memory.type.dtype.np), memory.type)
+    array = whole.export()
+    assert whole.owner is not None
+    memory.outside = Outside(weakref.ref(whole.owner), ())
+    for t in members:
+        view, storage = t._view, t._storage
+        assert view is not None
+        assert storage is not None
+        part = memory.outside.part(view)
+        if part is not None:
+            part.array[...] = storage.array
+    return array
 
 
 def _set_free(tensor: Handle, storage: Storage) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from stratal.base.errors import CaptureError, DonatedBufferError, StratalError
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import ExceptionsHeld, InterruptsHeld
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node
@@ -25,7 +25,7 @@ from stratal.tensor.values.alive import SEVERAL, adopt, enlist, set_apart
 from stratal.tensor.values.backlog import FOR_GRADIENTS, HERE, Backlog, Origin
 from stratal.tensor.values.handle import TRACKED, Handle
 from stratal.tensor.values.handles import refuse_traced
-from stratal.tensor.values.state import LOCK, MODE, NOW, ModeBlock, tracing
+from stratal.tensor.values.state import LOCK, MODE, ModeBlock, tracing
 
 
 def flush(tensors: Iterable[Handle]) -> None:
@@ -38,12 +38,16 @@ def flush(tensors: Iterable[Handle]) -> None:
         if MODE.trace is None:
             _flush(wanted)
         else:
-            _flush_apart(wanted)
+            with tracing(None):
+                _flush(wanted)
 
 
 def compute(tensor: Handle) -> None:
     """Give one tensor its value."""
-    flush([tensor])
+    refuse_at_exit()
+    with LOCK:
+        if MODE.trace is not None or not recognized.run_alone(tensor):
+            flush([tensor])
 
 
 def value_of(handle: Handle, asked: str) -> Storage:
@@ -60,16 +64,6 @@ def flush_all() -> None:
     """Compute every live tensor that has no value yet."""
     with LOCK:
         flush(waiting())
-
-
-def _flush_apart(wanted: Sequence[Handle]) -> None:
-    """Flush outside the trace of this thread."""
-    mode = MODE.__dict__  # no `with`: Ctrl-C can prevent the call of its exit
-    try:
-        MODE.trace = None
-        _flush(wanted)
-    finally:
-        NOW.set(mode)
 
 
 def _relieve(newest: Handle, made: Origin) -> None:
@@ -97,14 +91,22 @@ def _relieve(newest: Handle, made: Origin) -> None:
         backlog.begin_piece(made)
         compiled = programs.COMPILED[0]
         compute(newest)
-        for tensor in tensors:
-            if tensor._storage is None and tensor._home is None:
-                with suppress(StratalError):
-                    compute(tensor)
+        _compute_all(tensors)
         backlog.note_program(programs.COMPILED[0] != compiled)
 
 
+def _compute_all(tensors: Iterable[Handle] = ()) -> None:
+    """Compute tensors that wait, or all of them; what fails does so again when somebody asks for it."""
+    with LOCK:
+        for tensor in tensors or waiting():
+            if tensor._storage is None and tensor._home is None:
+                with ExceptionsHeld(), suppress(Exception):  # of a host call it is the user's
+                    compute(tensor)
+        HERE.backlog.clear()
+
+
 Backlog.relieve = staticmethod(_relieve)
+Backlog.compute_all = staticmethod(_compute_all)
 
 
 def end_step() -> None:
@@ -127,13 +129,19 @@ def undo_step() -> None:
         restore((MODE.step or {}).values())
 
 
-def settle(nodes: Iterable[Node]) -> None:
-    """Compute what depends on leaves that are about to be overwritten from outside, and end histories through
-    them. Leaves that are still needed, by what cannot be computed, keep their value: use other memory.
-    """
+def compute_dependents(nodes: Iterable[Node]) -> None:
+    """Compute what depends on leaves that are about to be overwritten from outside."""
     gone = {n for n in nodes if values.finished(n) is not None}
     if gone:
         _attempt(depending(gone, readers()))
+
+
+def overwrite(nodes: Iterable[Node]) -> None:
+    """End histories through leaves whose dependents are computed. Leaves that are still needed, by what
+    cannot be computed, keep their value: use other memory.
+    """
+    gone = {n for n in nodes if values.finished(n) is not None}
+    if gone:
         end_histories(gone)
         for node in gone.difference(still_read(readers())):
             values.give_away(node, "a compiled function overwrote it")
@@ -234,12 +242,13 @@ def _run(work: Run, goal: Sequence[Node | Handle], at_once: bool) -> Exception |
     error = execute(work)
     asked = set(map(id, goal))
     companions = [t for t in work.tensors if id(t) not in asked]
-    if error is None or not companions or any(n.op.effects for n in work.needed()):
+    if error is None or not companions:
         return error
+    once = at_once or any(n.op.effects for n in work.needed())
     work.plan = None
     for tensor in companions:
         set_apart(tensor)
-    return error if at_once else execute(Run(goal, alone=True))
+    return error if once else execute(Run(goal, alone=True))
 
 
 def _give_up(tensors: Iterable[Handle]) -> None:

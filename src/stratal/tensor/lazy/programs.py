@@ -6,29 +6,34 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from stratal.base import settings
 from stratal.base.errors import CallOrderError
-from stratal.base.interrupts import ExceptionsHeld
+from stratal.base.interrupts import ExceptionsHeld, block
+from stratal.base.lru import LRU
 from stratal.base.session import SESSION
 from stratal.base.weak import WeakTable
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input, topological
 from stratal.runtime.storage import Storage
+from stratal.tensor.lazy import sizes
 from stratal.tensor.values import values
 
 Key = tuple[Any, ...]
 Program = Any  # what compile_graph returns
 _CAPACITY = 256
-_SHAPING = (settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective)
 
-_PROGRAMS = SESSION.cache(OrderedDict[tuple[Key, object], Program]())  # of lazy work, those used last
-_MOVED = SESSION.cache(OrderedDict[tuple[Key, object], None]())  # work but for where its slices begin
+# The settings that shape code: programs made under others are others.
+choices = settings.together(
+    settings.target, settings.threads, settings.winograd, settings.tuning, settings.objective
+)
+
+_PROGRAMS = SESSION.cache(LRU[tuple[Key, object], Program](_CAPACITY))  # of lazy work, those used last
+_MOVED = SESSION.cache(LRU[tuple[Key, object], None](_CAPACITY))  # work but for where its slices begin
 _LIVING = SESSION.cache(WeakTable[Program]())  # by digest and settings, while in use
 _RECENT = SESSION.cache(deque[Program](maxlen=32))  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
@@ -107,10 +112,7 @@ def came_before(work: Work, moving: Container[Node]) -> bool:
     """Return whether work was asked about that differs in `moving` nodes alone, and remember this."""
     key = (work.key(moving), choices())
     known = key in _MOVED
-    _MOVED[key] = None
-    _MOVED.move_to_end(key)
-    if len(_MOVED) > _CAPACITY:
-        _MOVED.popitem(last=False)
+    _MOVED.keep(key, None)
     return known
 
 
@@ -118,14 +120,10 @@ def program_for(work: Work, name: str) -> Program:
     """Return the program for some work, compiled at most once per structure."""
     key = (work.key(), choices())
     found = _PROGRAMS.get(key)
-    if found is not None:
-        _PROGRAMS.move_to_end(key)
-        return found
-    program = compiled(work.graph(name))
-    _PROGRAMS[key] = program  # rows hold types, ops and numbers, never nodes
-    if len(_PROGRAMS) > _CAPACITY:
-        _PROGRAMS.popitem(last=False)
-    return program
+    if found is None:
+        graph = work.graph(name)
+        found = sizes.program_for(graph, compiled) or compiled(graph)
+    return _PROGRAMS.keep(key, found)  # rows hold types, ops and numbers, never nodes
 
 
 def refuse_at_exit() -> None:
@@ -153,11 +151,6 @@ def compiled(graph: Graph) -> Program:
     return found
 
 
-def choices() -> tuple[object, ...]:
-    """Return the settings that shape code: programs made under others are others."""
-    return tuple([setting.value for setting in _SHAPING])
-
-
 def remembered() -> list[Program]:
     """Return the programs this process has compiled and still holds."""
     return _LIVING.values()
@@ -165,6 +158,8 @@ def remembered() -> list[Program]:
 
 def run(program: Program, inputs: list[Storage]) -> list[Storage]:
     """Run a program once."""
+    if isinstance(program, sizes.SizedProgram):
+        return program.outputs(run(program.inner, program.inputs(inputs)))
     made: list[Storage] = WATCHERS[-1].run(program, inputs) if WATCHERS else program.run(inputs)
     return made
 
@@ -176,11 +171,11 @@ class Watcher(Protocol):
     def run(self, program: Program, inputs: list[Storage]) -> list[Storage]: ...
 
 
-@contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
+@block
+def watched(watcher: Watcher) -> Generator[None]:
     """Let a watcher run every program of this process, in place of those that watch already."""
-    WATCHERS.append(watcher)
     try:
+        WATCHERS.append(watcher)
         yield
     finally:
         WATCHERS.remove(watcher)

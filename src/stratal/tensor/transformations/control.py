@@ -103,10 +103,7 @@ def _one_of(
     then, otherwise = regions
     _check_like(name, "branches must return like containers", otherwise.extra, then.extra)
     _check_types(
-        name,
-        "branches must return the same types",
-        otherwise.result_tensors,
-        [n.aval for n in then.results],
+        name, "branches must return the same types", otherwise.result_tensors, [n.aval for n in then.results]
     )
     b = Builder(where_now())
     token = bool(then.tokens or otherwise.tokens)
@@ -366,6 +363,7 @@ def _happen_once(part: Node, results: Sequence[Tensor]) -> None:
     if MODE.trace is None:
         lazy.flush(results)
         return
+    MODE.trace.calls_back()
     b = Builder(part.where)
     with tracing(MODE.trace):
         token = part if part.aval == TOKEN else _token_of(b, part)

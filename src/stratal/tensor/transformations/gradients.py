@@ -41,7 +41,7 @@ from stratal.tensor.values.handle import (
     stand_for,
 )
 from stratal.tensor.values.handles import held_of, look, node_of, rebind, track_of, versions_of
-from stratal.tensor.values.state import MODE, enable_grad, tracing
+from stratal.tensor.values.state import MODE, ModeBlock, enable_grad, tracing
 
 _SUM = kept(FUNCTIONS["add"])
 
@@ -120,6 +120,10 @@ def _cotangents(
     for nodes in versions:
         some = [part for _ in nodes if (part := next(parts)) is not None]
         found.append(functools.reduce(Builder(where).add, some) if some else None)
+    missing = [k for k, node in enumerate(found) if node is None]
+    for k in missing:  # as in PyTorch, a derivative that is zero is no missing one
+        if any(autodiff.reached(roots, versions[k])):
+            found[k] = Builder(where).like(versions[k][0], 0)
     return found
 
 
@@ -414,13 +418,8 @@ def jvp(
 
 
 def check_grad(
-    function: Callable[..., Any],
-    inputs: Any,
-    *,
-    order: int = 1,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
-    seed: int = 0,
+    function: Callable[..., Any], inputs: Any, *, order: int = 1, rtol: float = 1e-5, atol: float = 1e-8,
+    seed: int = 0
 ) -> autodiff.GradReport:
     """Compare both derivatives of a function of tensors with finite differences in float64, and return the
     report.
@@ -473,12 +472,9 @@ def watched(name: str, tensors: Sequence[Tensor], watcher: Callable[[Gradients],
     types = [node.aval for node in nodes]
 
     def passed(cotangents: Sequence[Node | None]) -> list[Node | None]:
-        before, MODE.eager = MODE.eager, None
-        try:
+        with ModeBlock("eager", None):
             given = [None if ct is None else wrap(ct, STOPPED) for ct in cotangents]
             found = watcher(given)
-        finally:
-            MODE.eager = before
         return [_fitting(name, new, type_) for new, type_ in zip(found, types, strict=True)]
 
     return [wrap(node, TRACKED) for node in Watched.of(Watch(name, passed), *nodes)]
@@ -490,7 +486,6 @@ def _fitting(name: str, gradient: Tensor | None, type_: TensorType) -> Node | No
         return None
     if gradient.type != type_:
         raise ShapeError(
-            f"{name}: a gradient has the shape and dtype of its tensor",
-            got=f"{gradient.type} for {type_}",
+            f"{name}: a gradient has the shape and dtype of its tensor", got=f"{gradient.type} for {type_}"
         )
     return node_of(gradient)

@@ -180,7 +180,7 @@ def _map(
         inside = [look(t) for t in found]
     trace.closed = True
     places = _axes_of("out_axes", out_axes, result)
-    wanted = [n for n, _ in inside] + [n for _, _, n, _ in changed] + trace.tokens
+    wanted = trace.resolved([n for n, _ in inside] + [n for _, _, n, _ in changed] + trace.tokens)
     made = iter(zip(batch(wanted, given, size), wanted, strict=True))
     outputs = [
         wrap(_placed(b, *next(made), axis, size), _track_now(track))

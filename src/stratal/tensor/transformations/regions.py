@@ -54,6 +54,12 @@ class RegionTrace(Trace):
     def frozen(self, function: Callable[[], Any]) -> Any:
         return function() if self.parent is None else self.parent.frozen(function)
 
+    def text(self, tensor: Handle, spec: str | None, name: str, gradient: str) -> str | None:
+        if self.parent is None or tensor._trace is self or id(tensor) in self.cells:
+            return None
+        with tracing(self.parent):
+            return self.parent.text(tensor, spec, name, gradient)
+
     def look(self, tensor: Handle) -> tuple[Node, int]:
         if tensor._trace is self:
             assert tensor._node is not None
@@ -146,9 +152,11 @@ class Region:
             self.trace.arguments += fresh
             results, self.extra = body(fresh)
             self.result_tensors = results
-            made = self.trace.resolved([look(t)[0] for t in (*results, *self.threaded)])
-            self.results, self.threaded_results = made[: len(results)], made[len(results) :]
-            self.tokens = list(self.trace.tokens)
+            inside = [look(t)[0] for t in (*results, *self.threaded)]
+            made = self.trace.resolved(inside + self.trace.tokens)
+            ends = len(results), len(inside)
+            self.results, self.threaded_results = made[: ends[0]], made[ends[0] : ends[1]]
+            self.tokens = made[ends[1] :]
         known = {id(t) for t in self.threaded}
         self.changed = [c.tensor for c in self.trace.written() if id(c.tensor) not in known]
         self.trace.closed = True
@@ -197,12 +205,8 @@ def captured(roots: Sequence[Node], inputs: Iterable[Node]) -> list[Node]:
 
 
 def closed(
-    name: str,
-    inputs: Sequence[Node],
-    outer: Sequence[Node],
-    roots: Sequence[Node],
-    *,
-    last: Sequence[Node] = (),
+    name: str, inputs: Sequence[Node], outer: Sequence[Node], roots: Sequence[Node], *,
+    last: Sequence[Node] = ()
 ) -> Graph:
     """Return the graph (inputs..., outer values..., last...) -> roots."""
     fresh = [graph_input(f"{name}.outer{k}", n.aval) for k, n in enumerate(outer)]

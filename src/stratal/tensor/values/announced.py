@@ -27,6 +27,7 @@ class Table(dict[str, Any]):
 
     __setitem__ = _announcing(dict.__setitem__)
     __delitem__ = _announcing(dict.__delitem__)
+    __ior__ = _announcing(dict.__ior__)
     clear = _announcing(dict.clear)
     pop = _announcing(dict.pop)
     popitem = _announcing(dict.popitem)
@@ -39,6 +40,8 @@ class Row(list[Any]):
 
     __setitem__ = _announcing(list.__setitem__)
     __delitem__ = _announcing(list.__delitem__)
+    __iadd__ = _announcing(list.__iadd__)
+    __imul__ = _announcing(list.__imul__)
     append = _announcing(list.append)
     clear = _announcing(list.clear)
     extend = _announcing(list.extend)

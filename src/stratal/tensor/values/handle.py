@@ -14,6 +14,7 @@ for those who wait for a value, `handles` adds.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from itertools import repeat, starmap
 from typing import Any, Final, TypeVar
@@ -22,7 +23,7 @@ from stratal.base.types import TensorType
 from stratal.graph.node import Node
 from stratal.runtime.storage import Storage
 from stratal.tensor.values import values
-from stratal.tensor.values.memory import View
+from stratal.tensor.values.memory import Memory, Outside, View
 from stratal.tensor.values.promises import Promise, PromisedLeaf
 
 Held = Node | Promise | PromisedLeaf
@@ -162,6 +163,8 @@ def leave_trace(handle: Handle, storage: Storage | None = None, node: Node | Non
     handle._trace, handle._held, handle._storage = None, node, storage
     if storage is not None:
         handle._track = TRACKED if handle._leaf else WITHOUT_HISTORY[handle._track]
+        if handle._view is not None and handle._view.memory.outside is not None:
+            expose(handle)
 
 
 def retype(handle: Handle, type_: TensorType) -> None:
@@ -219,6 +222,8 @@ def attach(handle: AnyHandle, view: View) -> AnyHandle:
     """Let a handle show a memory; return it."""
     handle._view = view
     view.memory.add(handle)
+    if view.memory.outside is not None:
+        expose(handle)
     return handle
 
 
@@ -226,8 +231,54 @@ def begin(handle: Handle) -> View:
     """Let a handle that is no view be the origin of some, and return how it shows its own memory."""
     if handle._view is None:
         attach(handle, View(None, None, (), handle.type))
+        note_outside(handle)
     assert handle._view is not None
     return handle._view
+
+
+def note_outside(handle: Handle) -> None:
+    """Note that NumPy sees the memory a handle shows, if it sees what the handle holds."""
+    view, owner = handle._view, None if handle._storage is None else handle._storage.owner
+    if view is not None and owner is not None and handle._trace is None:
+        view.memory.outside = Outside(weakref.ref(owner), view.ops)
+
+
+def is_seen(memory: Memory, besides: Handle | None = None) -> bool:
+    """Return whether NumPy sees a memory: some member, another than that given, holds what NumPy sees."""
+    outside = memory.outside
+    if outside is None:
+        return False
+    found = (known() for known in memory.members) if outside.owner() is not None else ()
+    for t in found:
+        shows = t is not None and t is not besides and t._view is not None and t._view.memory is memory
+        if shows and outside.shown_by(t):
+            return True
+    memory.outside = None
+    return False
+
+
+def expose(handle: Handle) -> None:
+    """Let a handle that shows a memory hold its part of what NumPy sees of that."""
+    if handle._view is not None and handle._trace is None and is_seen(handle._view.memory, handle):
+        hold_part(handle)
+
+
+def hold_part(handle: Handle) -> None:
+    """Let a handle hold a view of the array outside, where NumPy has it. Its value, which may still wait, is
+    what stands there.
+    """
+    view = handle._view
+    assert view is not None
+    outside = view.memory.outside
+    assert outside is not None
+    part = None if outside.shown_by(handle) else outside.part(view)
+    if part is None:
+        return
+    node = handle._node if handle._track == TRACKED else None
+    if node is not None and values.finished(node) is None:
+        values.finish(node, part.copied())
+    disturb(handle)
+    become(handle, part, node, handle._track if handle._track == TRACKED else WITHOUT_HISTORY[handle._track])
 
 
 def leave(handle: Handle) -> None:

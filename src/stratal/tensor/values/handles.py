@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from contextlib import nullcontext
 
 import numpy as np
@@ -33,6 +33,7 @@ from stratal.tensor.values.handle import (
     enter_trace,
     initialize,
     leaf_of,
+    relocate,
     retain_gradient,
     retype,
     set_leaf,
@@ -76,13 +77,15 @@ def held_of(tensor: Handle) -> tuple[Node | Promise, int]:
     return held, tensor._track  # type: ignore[return-value]
 
 
-def _node_now(tensor: Handle) -> Node:
-    """Return the node of what stands now in a stored tensor whose memory is, or was, seen outside."""
+def _node_now(tensor: Handle, known: Set[int] = frozenset()) -> Node:
+    """Return the node of what stands now in a stored tensor whose memory is, or was, seen outside. Of its
+    memory, those whose value is newer are `known`, by id.
+    """
     storage, node = tensor._storage, tensor._node
     before = node
     assert storage is not None
-    known = None if node is None else values.finished(node)
-    written = node is not None and known is not storage and (known is None or not _same(known, storage))
+    value = None if node is None else values.finished(node)
+    written = node is not None and value is not storage and (value is None or not _same(value, storage))
     if node is not None and written:
         _overwritten(tensor, node)
         node = None
@@ -90,17 +93,26 @@ def _node_now(tensor: Handle) -> Node:
         with Undivided() if written else nullcontext():
             node = leaf_of(tensor, before)
             if written:
-                spread([tensor])
-    elif known is not storage and not storage.exported:
+                _spread_from_outside(tensor, known)
+    elif value is not storage and not storage.exported:
         values.finish(node, storage, tensor)
     return node
+
+
+def _spread_from_outside(tensor: Handle, known: Set[int]) -> None:
+    """Give members of a memory that hold no view of the array outside what somebody wrote there."""
+    view = tensor._view
+    if view is not None:
+        outside = view.memory.outside
+        same = [] if outside is None else [t for t in view.memory.alive() if outside.shown_by(t)]
+        spread([tensor], known={id(t) for t in (tensor, *same)} | known)
 
 
 def _overwritten(tensor: Handle, node: Node) -> None:
     """Take note that somebody outside gave a tensor another value."""
     if tensor._leaf:
         supersede(tensor, node)
-    elif tensor._track:
+    elif tensor._track == TRACKED:
         raise NotDifferentiableError(
             "numpy: a tensor with a history was overwritten from outside", got=str(tensor.type),
             hint="write to a copy: x.detach().clone().numpy()",
@@ -184,7 +196,7 @@ def rebind(tensor: Handle, held: Node | Promise, track: int) -> None:
     view = tensor._view
     if view is None or (not view.ops and len(view.memory.alive()) < 2):
         give(tensor, *_with_history(tensor, held, track))
-    else:
+    elif not view.ops or MODE.trace is not None or not HERE.backlog.write_view(tensor, held, track):
         rebind_all([(tensor, held, track)])
 
 
@@ -194,7 +206,7 @@ def rebind_all(changes: Sequence[tuple[Handle, Node | Promise, int]]) -> None:
     for tensor, _, _ in changes:
         if tensor._view is not None:
             _check(tensor, tensor._view)
-            if MODE.trace is None:  # each replay hears by itself
+            if MODE.trace is None:
                 _hear(tensor._view.memory.alive())
     for tensor, held, track in changes:
         new.add(tensor, *_with_history(tensor, held, track))
@@ -258,20 +270,22 @@ class Changes:
             raise
 
 
-def _hear(tensors: Iterable[Handle]) -> None:
-    """Take note of what somebody outside wrote to the memory of these tensors."""
+def _hear(tensors: Iterable[Handle], known: Set[int] = frozenset()) -> None:
+    """Take note of what somebody outside wrote to the memory of these tensors; the values of those that are
+    `known`, by id, are newer.
+    """
     for t in tensors:
         if t._trace is None and t._storage is not None and t._storage._exports is not None:
-            look(t)
+            _node_now(t, known)
 
 
-def spread(written: Sequence[Handle], new: Changes | None = None) -> None:
+def spread(written: Sequence[Handle], new: Changes | None = None, known: Set[int] | None = None) -> None:
     """Give the other views of what was written, with values that agree, the values they have now; those that
-    are `new` together with what is written.
+    are `new` together with what is written. Those that are `known`, by id, have theirs.
     """
     trace = MODE.trace
     new = new or Changes()
-    known: set[int] | None = None
+    outside = known is not None
     for tensor in written:
         view = tensor._view
         if view is None or view.is_stretched or known_equal(tensor.type.size, 0):
@@ -280,6 +294,7 @@ def spread(written: Sequence[Handle], new: Changes | None = None) -> None:
         others = [t for t in view.memory.alive() if id(t) not in known]
         if trace is None:
             others = [t for t in others if t._trace is None]
+            _hear(others, known)
         else:
             others = trace.seen(Write(view, *look(tensor), MODE.grad), others) if others else []
         if others:
@@ -288,6 +303,21 @@ def spread(written: Sequence[Handle], new: Changes | None = None) -> None:
             for t in sorted(others, key=lambda t: len(t._view.ops)):
                 _rewrite(t, t._view, done, () if line is None else (line,), new)
     new.make()
+    if trace is None and not outside:
+        for tensor in written:
+            _leave_outside(tensor)
+
+
+def _leave_outside(tensor: Handle) -> None:
+    """Part from the array outside, which a write here does not reach: all members of the memory together."""
+    view = tensor._view
+    if view is None or view.memory.outside is None:
+        return
+    outside, view.memory.outside = view.memory.outside, None
+    for t in view.memory.alive():
+        if outside.shown_by(t):
+            disturb(t)
+            relocate(t, t._storage, t._storage.copied())
 
 
 def _rewrite(

@@ -9,26 +9,55 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from stratal.base.dims import known_equal
+import numpy as np
+
+from stratal.base.dims import Dim, known_equal
 from stratal.base.types import TensorType
 from stratal.graph.op import Op
+from stratal.runtime.storage import Export, Storage
 from stratal.tensor.values.view_ops import RETYPING, Layout, layout_after, row_major
 
 _FEW: Final = 8
 _EVERYWHERE: Final = (0, 1 << 62)
 
 
-class Memory:
-    """What an origin and its views have in common; `guarded` where a compiled function writes it."""
+class Outside(NamedTuple):
+    """An array that NumPy sees, and the ops that take it of the origin."""
 
-    __slots__ = ("_room", "guarded", "members", "type")
+    owner: weakref.ref[Export]
+    ops: tuple[Op, ...]
+
+    def shown_by(self, handle: Any) -> bool:
+        """Return whether the value of a handle stands in the array."""
+        storage, owner = handle._storage, self.owner()
+        return storage is not None and owner is not None and storage.owner is owner
+
+    def part(self, view: View) -> Storage | None:
+        """Return what a view shows, as a view of the array; None where NumPy needs a copy."""
+        owner = self.owner()
+        if owner is None or view.ops[: len(self.ops)] != self.ops:
+            return None
+        array = owner.view()
+        for op in view.ops[len(self.ops) :]:
+            array = np.asarray(op.ref(array))
+        return Storage.part(owner, array, view.type) if np.may_share_memory(array, owner.array) else None
+
+
+class Memory:
+    """What an origin and its views have in common; `guarded` where a compiled function writes it.
+
+    Where somebody `outside` sees it, through NumPy, its members hold views of one array as their values.
+    """
+
+    __slots__ = ("_room", "guarded", "members", "outside", "type")
 
     def __init__(self, type_: TensorType) -> None:
         self.type: Final = type_
         self.members: list[weakref.ref[Any]] = []
         self.guarded = False
+        self.outside: Outside | None = None
         self._room = _FEW
 
     def add(self, handle: Any) -> None:
@@ -53,7 +82,9 @@ class View:
         self, memory: Memory | None, parent: View | None, ops: tuple[Op, ...], type_: TensorType,
         group: object = None, layout: Layout | None = None,
     ) -> None:  # fmt: skip
-        """Of a parent, or of a memory itself; without a group of its own it is in that of the parent."""
+        """Of a parent, or of a memory itself; without a group of its own it is in that of the parent. A
+        layout is that in the parent, which lies anywhere itself.
+        """
         self.parent, self.type = parent, type_
         if parent is None:
             self.memory: Memory = memory or Memory(type_)
@@ -61,6 +92,8 @@ class View:
         else:
             self.memory = parent.memory
             self.ops, self.group = parent.ops + ops, group or parent.group
+            if layout is not None:
+                layout = Layout(layout.offset + _offset_in(type_, parent), layout.strides)
         self._layout = layout
         self._span: tuple[int, int] | None = None
 
@@ -111,9 +144,21 @@ class View:
             self._span = (self.layout.span(self.type.shape) if known else None) or _EVERYWHERE
         return self._span
 
+    def layout_in(self, base: View) -> Layout | None:
+        """Return the layout in what it is a view of, where ops alone do not say it."""
+        if self.repeats:
+            return None
+        return Layout(self.layout.offset - _offset_in(self.type, base), self.layout.strides)
+
     def covers(self, other: View) -> bool:
         """Return whether the other is this one, or a view of it."""
         return other.ops[: len(self.ops)] == self.ops
+
+
+def _offset_in(type_: TensorType, base: View) -> Dim:
+    """Return where a view begins, in elements of another type."""
+    offset, size, of = base.layout.offset, base.type.dtype.itemsize, type_.dtype.itemsize
+    return offset if size == of else offset * size // of
 
 
 def layout_of(view: View, ops: Sequence[Op]) -> Layout | None:

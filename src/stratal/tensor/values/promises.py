@@ -51,7 +51,8 @@ class Template:
     """The graph of one call. Values are numbered: first the operands, then the constants, then a row each."""
 
     __slots__ = (
-        "constants", "container", "draws", "layouts", "operands", "results", "rows", "shown", "used", "views",
+        "alone", "constants", "container", "draws", "layouts", "numbers", "operands", "results", "rows",
+        "shown", "used", "views",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +68,15 @@ class Template:
         self.draws: Final = draws
         self.views: list[Relation | None] = []  # of results, if there are any
         self.layouts: list[Any] | None = None  # of operands, where they decide what is a view and what a copy
+        self.numbers = 0  # floats that are operands, after the tensors
+        self.alone: tuple[Any, Any, list[int]] | None = None  # how a call that waits alone is computed
         self.used = True  # since room was made for others
+
+    def gives_like(self, other: Template) -> bool:
+        """Return whether both give results of the same kinds."""
+        mine, theirs = ([(r.node.type, r.track) for r in t.results] for t in (self, other))
+        same = (self.container, self.draws, self.views) == (other.container, other.draws, other.views)
+        return same and mine == theirs
 
     def nodes(self, operands: Sequence[Node], line: SourceLine | None) -> list[Node]:
         """Return the results over some operands, as if the call had built them at a line."""

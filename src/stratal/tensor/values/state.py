@@ -4,19 +4,17 @@ the trace being captured.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from contextlib import ContextDecorator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from stratal.base.dtypes import DType
+from stratal.base.interrupts import Block
 from stratal.runtime.pool import LOCK as LOCK  # one flush, capture or run at a time
 from stratal.tensor.values.handle import Handle
 from stratal.tensor.values.trace import Trace
 
-# Never changed, only replaced. `MODE.__dict__` before a `try` and `NOW.set` of it in its `finally` keep what
-# was in force: that is one call of the interpreter's own kind, which no signal handler comes before.
+# Never changed, only replaced: `NOW.set` of what was in force puts it back in one call.
 NOW: Final[ContextVar[dict[str, Any]]] = ContextVar("stratal_mode")
 
 
@@ -56,35 +54,20 @@ def note_mutation() -> None:
     EPOCH[0] = object()
 
 
-class ModeBlock(ContextDecorator):
-    """Puts one field of the mode to a value, until a `with` block or a function it decorates ends.
-
-    A signal handler that raises in the middle of that leaves the mode of outside in force.
-    """
+class ModeBlock(Block):
+    """Puts one field of the mode to a value, until a `with` block or a function it decorates ends."""
 
     def __init__(self, field: str, value: Any) -> None:
+        super().__init__()
         self._field, self._value = field, value
-        self._stack: list[Any] = []
 
-    def __enter__(self) -> Any:
-        self._stack.append(getattr(MODE, self._field))
+    def during(self) -> Generator[Self]:
+        before = MODE.__dict__[self._field]
         try:
-            setattr(MODE, self._field, self._value)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        try:
-            setattr(MODE, self._field, self._stack[-1])
+            NOW.set({**MODE.__dict__, self._field: self._value})
+            yield self
         finally:
-            setattr(MODE, self._field, self._stack.pop())
-
-    def _recreate_cm(self) -> ModeBlock:
-        made = copy.copy(self)  # of a decorated function there may be several calls at once
-        made._stack = []
-        return made
+            NOW.set({**MODE.__dict__, self._field: before})
 
 
 class no_grad(ModeBlock):
@@ -116,9 +99,12 @@ class set_grad_enabled(ModeBlock):
         self._outer = MODE.grad
         MODE.grad = bool(mode)
 
-    def __exit__(self, *exc: object) -> None:
-        super().__exit__(*exc)
-        MODE.grad = self._outer
+    def during(self) -> Generator[Self]:
+        try:
+            MODE.grad = self._value
+            yield self
+        finally:
+            NOW.set({**MODE.__dict__, "grad": self._outer})
 
 
 inference_mode = no_grad

@@ -7,7 +7,7 @@ trace stands in cells here. A region (a branch or a loop body) is a trace within
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stratal.base.errors import CaptureError
@@ -108,6 +108,11 @@ class Trace(Scope):
         if self.parent is not None:
             self.parent.draws_once()
 
+    def calls_back(self) -> None:
+        """Hear that a Python function is called by each run."""
+        if self.parent is not None:
+            self.parent.calls_back()
+
     def array(self, array: Array) -> Node | None:
         """Return the input that stands for an array of NumPy's; None where its data are a constant."""
         return None
@@ -115,6 +120,9 @@ class Trace(Scope):
     def carry(self, owner: Any, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a method that changes Python's state; each replay of a capture calls it, too."""
         return method(owner, *args, **kwargs)
+
+    def reads_items(self, holder: Any, keys: Iterable[Any]) -> None:
+        """Take note that Stratal's own code reads items as what they are now, numbers for instance."""
 
     def frozen(self, function: Callable[[], Any]) -> Any:
         """Return what a function returns: when the capture is audited, what it returned then."""
@@ -173,8 +181,10 @@ class Trace(Scope):
             memory = (made._view or begin(made)).memory
             self.regrouped[id(memory)] = memory
 
-    def text(self, tensor: Handle, spec: str, name: str, gradient: str) -> str | None:
-        """Return what stands for the text of a tensor until it has a value, or None."""
+    def text(self, tensor: Handle, spec: str | None, name: str, gradient: str) -> str | None:
+        """Return what stands for the text of a tensor until it has a value, or None; without a `spec`, as
+        `repr` shows it.
+        """
         return None
 
     def look(self, tensor: Handle) -> tuple[Node, int]:
@@ -286,6 +296,7 @@ def refuse(trace: Trace | None, tensor: Handle, asked: str) -> None:
     hints = {
         "bool": "if: st.where or st.cond; while: st.while_loop",
         "index": "indexing by a tensor: x[i] gathers without a Python int; a loop over it: st.fori_loop",
+        "load_state_dict": "load it outside; inside, with st.no_grad(): parameter.copy_(value)",
         "int": "keep it a tensor, or compute it from shapes",
     }
     raise CaptureError(

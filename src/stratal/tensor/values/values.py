@@ -61,7 +61,7 @@ def holder(node: Node) -> Any:
 def leaf(storage: Storage, label: str = "", holder: object = None) -> Node:
     """Return a new input node that stands for what a finished storage holds now."""
     if storage.exported:
-        storage = Storage.in_layout(storage.array, storage.layout)
+        storage = storage.copied()
     node = graph_input(label, storage.type)
     finish(node, storage, holder)
     return node

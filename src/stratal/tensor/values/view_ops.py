@@ -78,6 +78,12 @@ _PUT: dict[str, Put] = {
     "view_as_complex": lambda b, op, whole, part: b.view_as_real(part),
 }
 
+
+def is_view(op: Op) -> bool:
+    """Return whether an op's result lies in the memory of its operand."""
+    return op.name in _PUT
+
+
 def sized(op: Op, sizes: Mapping[str, int]) -> Op:
     """Return an op with numbers for symbolic sizes."""
     values = {name: tuple(evaluate(n, sizes) for n in getattr(op, name)) for name in op.dim_attributes}
