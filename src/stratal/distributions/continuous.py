@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError
 from stratal.distributions import draws
+from stratal.distributions.derived import derived
 from stratal.distributions.distribution import NONNEGATIVE, POSITIVE, REAL, Distribution, Located, Rule
 from stratal.special import erfinv, i0e, i1e, ndtr
 from stratal.tensor.functions import random
@@ -51,9 +52,7 @@ class Normal(_LocationScale):
     def entropy(self) -> Tensor:
         return 0.5 + 0.5 * math.log(2 * math.pi) + log(self.scale)
 
-    @property
-    def variance(self) -> Tensor:
-        return self.scale * self.scale
+    variance = derived(lambda d: d.scale * d.scale)
 
 
 class Laplace(_LocationScale):
@@ -73,9 +72,7 @@ class Laplace(_LocationScale):
     def entropy(self) -> Tensor:
         return 1 + log(2 * self.scale)
 
-    @property
-    def variance(self) -> Tensor:
-        return 2 * self.scale * self.scale
+    variance = derived(lambda d: 2 * d.scale * d.scale)
 
 
 class Cauchy(_LocationScale):
@@ -94,13 +91,8 @@ class Cauchy(_LocationScale):
     def entropy(self) -> Tensor:
         return math.log(4 * math.pi) + log(self.scale)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc * math.nan
-
-    @property
-    def variance(self) -> Tensor:
-        return self.scale * math.inf
+    mean = derived(lambda d: d.loc * math.nan)
+    variance = derived(lambda d: d.scale * math.inf)
 
 
 class Gumbel(_LocationScale):
@@ -119,13 +111,8 @@ class Gumbel(_LocationScale):
     def entropy(self) -> Tensor:
         return log(self.scale) + (1 + _EULER)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc + self.scale * _EULER
-
-    @property
-    def variance(self) -> Tensor:
-        return math.pi**2 / 6 * self.scale * self.scale
+    mean = derived(lambda d: d.loc + d.scale * _EULER)
+    variance = derived(lambda d: math.pi**2 / 6 * d.scale * d.scale)
 
 
 class _Half(Distribution):
@@ -139,9 +126,7 @@ class _Half(Distribution):
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(validate_args, scale=scale)
 
-    @property
-    def mode(self) -> Tensor:
-        return self.scale * 0.0
+    mode = derived(lambda d: d.scale * 0.0)
 
 
 class HalfNormal(_Half):
@@ -164,13 +149,8 @@ class HalfNormal(_Half):
     def entropy(self) -> Tensor:
         return 0.5 * math.log(math.pi / 2) + 0.5 + log(self.scale)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.scale * math.sqrt(2 / math.pi)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.scale * self.scale * (1 - 2 / math.pi)
+    mean = derived(lambda d: d.scale * math.sqrt(2 / math.pi))
+    variance = derived(lambda d: d.scale * d.scale * (1 - 2 / math.pi))
 
 
 class HalfCauchy(_Half):
@@ -189,13 +169,8 @@ class HalfCauchy(_Half):
     def entropy(self) -> Tensor:
         return math.log(2 * math.pi) + log(self.scale)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.scale * math.inf
-
-    @property
-    def variance(self) -> Tensor:
-        return self.scale * math.inf
+    mean = derived(lambda d: d.scale * math.inf)
+    variance = derived(lambda d: d.scale * math.inf)
 
 
 class Exponential(Distribution):
@@ -221,17 +196,9 @@ class Exponential(Distribution):
     def entropy(self) -> Tensor:
         return 1.0 - log(self.rate)
 
-    @property
-    def mean(self) -> Tensor:
-        return 1.0 / self.rate
-
-    @property
-    def mode(self) -> Tensor:
-        return self.rate * 0.0
-
-    @property
-    def variance(self) -> Tensor:
-        return 1.0 / (self.rate * self.rate)
+    mean = derived(lambda d: 1.0 / d.rate)
+    mode = derived(lambda d: d.rate * 0.0)
+    variance = derived(lambda d: 1.0 / (d.rate * d.rate))
 
 
 class Uniform(Distribution):
@@ -260,17 +227,9 @@ class Uniform(Distribution):
     def entropy(self) -> Tensor:
         return log(self.high - self.low)
 
-    @property
-    def mean(self) -> Tensor:
-        return (self.low + self.high) / 2
-
-    @property
-    def mode(self) -> Tensor:
-        return self.low * math.nan
-
-    @property
-    def variance(self) -> Tensor:
-        return (self.high - self.low) ** 2 / 12
+    mean = derived(lambda d: (d.low + d.high) / 2)
+    mode = derived(lambda d: d.low * math.nan)
+    variance = derived(lambda d: (d.high - d.low) ** 2 / 12)
 
 
 class VonMises(Located):
@@ -295,7 +254,7 @@ class VonMises(Located):
         ratio = i1e(self.concentration) / i0e(self.concentration)
         return math.log(2 * math.pi) + log(i0e(self.concentration)) + self.concentration * (1 - ratio)
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         """The circular variance."""
         return 1 - i1e(self.concentration) / i0e(self.concentration)

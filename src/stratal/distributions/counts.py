@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError
 from stratal.distributions import draws
+from stratal.distributions.derived import derived
 from stratal.distributions.discrete import Categorical, Odds
 from stratal.distributions.distribution import (
     COUNT,
@@ -42,17 +43,9 @@ class Poisson(Distribution):
         k = self._asked(value)
         return xlogy(k, self.rate) - self.rate - lgamma(k + 1)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.rate
-
-    @property
-    def mode(self) -> Tensor:
-        return floor(self.rate)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.rate
+    mean = derived(lambda d: d.rate)
+    mode = derived(lambda d: floor(d.rate))
+    variance = derived(lambda d: d.rate)
 
 
 class Binomial(Odds):
@@ -92,17 +85,9 @@ class Binomial(Odds):
             )
         return self._enumerated(arange(most + 1, dtype=self.dtype), expand)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.total_count * self.probs
-
-    @property
-    def mode(self) -> Tensor:
-        return minimum(floor((self.total_count + 1) * self.probs), self.total_count)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.total_count * self.probs * (1 - self.probs)
+    mean = derived(lambda d: d.total_count * d.probs)
+    mode = derived(lambda d: minimum(floor((d.total_count + 1) * d.probs), d.total_count))
+    variance = derived(lambda d: d.total_count * d.probs * (1 - d.probs))
 
 
 class NegativeBinomial(Odds):
@@ -131,17 +116,9 @@ class NegativeBinomial(Odds):
         ways = lgamma(n + k) - lgamma(k + 1) - lgamma(n)
         return ways + n * log_expit(-self.logits) + k * log_expit(self.logits)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.total_count * exp(self.logits)
-
-    @property
-    def mode(self) -> Tensor:
-        return maximum(floor((self.total_count - 1) * exp(self.logits)), 0.0)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.mean / exp(log_expit(-self.logits))
+    mean = derived(lambda d: d.total_count * exp(d.logits))
+    mode = derived(lambda d: maximum(floor((d.total_count - 1) * exp(d.logits)), 0.0))
+    variance = derived(lambda d: d.mean / exp(log_expit(-d.logits)))
 
 
 class Multinomial(Categorical):
@@ -175,17 +152,9 @@ class Multinomial(Categorical):
         repeats = (exp(one.log_prob(count)) * lgamma(count + 1)).sum(axis=(-1, -2))
         return n * super().entropy() - lgamma(Tensor(n + 1.0, dtype=self.dtype)) + repeats
 
-    @property
-    def mean(self) -> Tensor:
-        return self.total_count * self.probs
-
-    @property
-    def variance(self) -> Tensor:
-        return self.total_count * self.probs * (1 - self.probs)
-
-    @property
-    def mode(self) -> Tensor:
-        return self._missing("mode")
+    mean = derived(lambda d: d.total_count * d.probs)
+    variance = derived(lambda d: d.total_count * d.probs * (1 - d.probs))
+    mode = derived(lambda d: d._missing("mode"))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         return self._missing("list of its values")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError
+from stratal.distributions.derived import derived
 from stratal.distributions.distribution import BIT, COUNT, NONNEGATIVE, REAL, UNIT, Distribution, Rule
 from stratal.special import logsumexp, xlogy
 from stratal.tensor.build import broadcast_shapes
@@ -64,18 +65,14 @@ class Bernoulli(Odds):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         return self._enumerated(arange(2, dtype=self.dtype), expand)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.probs
+    mean = derived(lambda d: d.probs)
 
-    @property
+    @derived
     def mode(self) -> Tensor:
         one = (self.probs > 0.5).astype(self.dtype)
         return where(self.probs == 0.5, float("nan"), one)
 
-    @property
-    def variance(self) -> Tensor:
-        return self.probs * (1 - self.probs)
+    variance = derived(lambda d: d.probs * (1 - d.probs))
 
 
 class Geometric(Odds):
@@ -100,17 +97,9 @@ class Geometric(Odds):
         fails = 1 - self.probs
         return -(xlogy(fails, fails) + xlogy(self.probs, self.probs)) / self.probs
 
-    @property
-    def mean(self) -> Tensor:
-        return 1.0 / self.probs - 1.0
-
-    @property
-    def mode(self) -> Tensor:
-        return self.probs * 0.0
-
-    @property
-    def variance(self) -> Tensor:
-        return (1.0 / self.probs - 1.0) / self.probs
+    mean = derived(lambda d: 1.0 / d.probs - 1.0)
+    mode = derived(lambda d: d.probs * 0.0)
+    variance = derived(lambda d: (1.0 / d.probs - 1.0) / d.probs)
 
 
 class Categorical(Distribution):
@@ -150,17 +139,9 @@ class Categorical(Distribution):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         return self._enumerated(arange(self.num_events), expand)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.probs[..., 0] * float("nan")
-
-    @property
-    def variance(self) -> Tensor:
-        return self.probs[..., 0] * float("nan")
-
-    @property
-    def mode(self) -> Tensor:
-        return self.probs.argmax(axis=-1)
+    mean = derived(lambda d: d.probs[..., 0] * float("nan"))
+    variance = derived(lambda d: d.probs[..., 0] * float("nan"))
+    mode = derived(lambda d: d.probs.argmax(axis=-1))
 
 
 class OneHotCategorical(Categorical):
@@ -188,15 +169,10 @@ class OneHotCategorical(Categorical):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         return self._marked(super().enumerate_support(expand))
 
-    @property
-    def mean(self) -> Tensor:
-        return self.probs
+    mean = derived(lambda d: d.probs)
+    variance = derived(lambda d: d.probs * (1 - d.probs))
 
-    @property
-    def variance(self) -> Tensor:
-        return self.probs * (1 - self.probs)
-
-    @property
+    @derived
     def mode(self) -> Tensor:
         return self._marked(super().mode)
 

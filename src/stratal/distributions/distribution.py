@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError, NotGivenError
+from stratal.distributions.derived import derived
 from stratal.tensor.api.explained import explain_methods
 from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, default_float, normalise
 from stratal.tensor.functions import random
@@ -163,21 +164,10 @@ class Distribution:
         return broadcast_to(values, (values.shape[0], *self.batch_shape)) if expand else values
 
     # -- moments -------------------------------------------------------------------------------------------
-    @property
-    def mean(self) -> Tensor:
-        return self._missing("mean")
-
-    @property
-    def variance(self) -> Tensor:
-        return self._missing("variance")
-
-    @property
-    def mode(self) -> Tensor:
-        return self._missing("mode")
-
-    @property
-    def stddev(self) -> Tensor:
-        return sqrt(self.variance)
+    mean = derived(lambda d: d._missing("mean"))
+    variance = derived(lambda d: d._missing("variance"))
+    mode = derived(lambda d: d._missing("mode"))
+    stddev = derived(lambda d: sqrt(d.variance))
 
     def expand(self, batch_shape: Any) -> Any:
         """Return the same distribution for a larger batch, to which the present one broadcasts."""
@@ -194,13 +184,8 @@ class Located(Distribution):
 
     loc: Tensor
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
+    mean = derived(lambda d: d.loc)
+    mode = derived(lambda d: d.loc)
 
 
 class Independent(Distribution):
@@ -247,17 +232,9 @@ class Independent(Distribution):
     def entropy(self) -> Tensor:
         return self.sum_events(self.base_dist.entropy())
 
-    @property
-    def mean(self) -> Tensor:
-        return self.base_dist.mean
-
-    @property
-    def mode(self) -> Tensor:
-        return self.base_dist.mode
-
-    @property
-    def variance(self) -> Tensor:
-        return self.base_dist.variance
+    mean = derived(lambda d: d.base_dist.mean)
+    mode = derived(lambda d: d.base_dist.mode)
+    variance = derived(lambda d: d.base_dist.variance)
 
     def expand(self, batch_shape: Any) -> Any:
         count = self.reinterpreted_batch_ndims

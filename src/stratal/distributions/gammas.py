@@ -6,6 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from stratal.distributions import draws
+from stratal.distributions.derived import derived
 from stratal.distributions.distribution import NONNEGATIVE, POSITIVE, REAL, SIMPLEX, UNIT, Distribution, Rule
 from stratal.special import betainc, betaln, digamma, gammainc, gammaincc, lgamma, xlog1py, xlogy
 from stratal.tensor.api.info import finfo
@@ -53,17 +54,9 @@ class Gamma(_ShapeAndRate):
         a = self.concentration
         return a - log(self.rate) + lgamma(a) + (1 - a) * digamma(a)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.concentration / self.rate
-
-    @property
-    def mode(self) -> Tensor:
-        return maximum((self.concentration - 1) / self.rate, 0.0)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.concentration / (self.rate * self.rate)
+    mean = derived(lambda d: d.concentration / d.rate)
+    mode = derived(lambda d: maximum((d.concentration - 1) / d.rate, 0.0))
+    variance = derived(lambda d: d.concentration / (d.rate * d.rate))
 
 
 class Chi2(Gamma):
@@ -97,16 +90,14 @@ class InverseGamma(_ShapeAndRate):
         a = self.concentration
         return a + log(self.rate) + lgamma(a) - (1 + a) * digamma(a)
 
-    @property
+    @derived
     def mean(self) -> Tensor:
         a = self.concentration
         return where(a > 1, self.rate / where(a > 1, a - 1, 1.0), math.inf)
 
-    @property
-    def mode(self) -> Tensor:
-        return self.rate / (self.concentration + 1)
+    mode = derived(lambda d: d.rate / (d.concentration + 1))
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         a = self.concentration
         safe = where(a > 2, a, 3.0)
@@ -142,18 +133,16 @@ class Beta(Distribution):
         a, b = self.concentration1, self.concentration0
         return betaln(a, b) - (a - 1) * digamma(a) - (b - 1) * digamma(b) + (a + b - 2) * digamma(a + b)
 
-    @property
-    def mean(self) -> Tensor:
-        return self.concentration1 / (self.concentration1 + self.concentration0)
+    mean = derived(lambda d: d.concentration1 / (d.concentration1 + d.concentration0))
 
-    @property
+    @derived
     def mode(self) -> Tensor:
         a, b = maximum(self.concentration1 - 1, 0.0), maximum(self.concentration0 - 1, 0.0)
         corner = (self.concentration1 >= self.concentration0).astype(self.dtype)
         corners = (self.concentration1 < 1) & (self.concentration0 < 1)
         return where(corners, corner, a / where(corners, 1.0, a + b))
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         total = self.concentration1 + self.concentration0
         return self.concentration1 * self.concentration0 / (total * total * (total + 1))
@@ -189,11 +178,9 @@ class Dirichlet(Distribution):
         apart = (total - a.shape[-1]) * digamma(total) - ((a - 1) * digamma(a)).sum(axis=-1)
         return self.log_normalizer() + apart
 
-    @property
-    def mean(self) -> Tensor:
-        return self.concentration / self.concentration.sum(axis=-1, keepdims=True)
+    mean = derived(lambda d: d.concentration / d.concentration.sum(axis=-1, keepdims=True))
 
-    @property
+    @derived
     def mode(self) -> Tensor:
         above = maximum(self.concentration - 1, 0.0)
         total = above.sum(axis=-1, keepdims=True)
@@ -201,7 +188,7 @@ class Dirichlet(Distribution):
         nowhere = (self.concentration < 1).all(axis=-1, keepdims=True)
         return where(nowhere, corner.astype(self.dtype), above / where(nowhere, 1.0, total))
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         total = self.concentration.sum(axis=-1, keepdims=True)
         return self.concentration * (total - self.concentration) / (total * total * (total + 1))
@@ -244,15 +231,10 @@ class StudentT(Distribution):
         spread = log(self.scale) + 0.5 * log(self.df) + betaln(half, 0.5)
         return spread + above * (digamma(above) - digamma(half))
 
-    @property
-    def mean(self) -> Tensor:
-        return where(self.df > 1, self.loc, math.nan)
+    mean = derived(lambda d: where(d.df > 1, d.loc, math.nan))
+    mode = derived(lambda d: d.loc)
 
-    @property
-    def mode(self) -> Tensor:
-        return self.loc
-
-    @property
+    @derived
     def variance(self) -> Tensor:
         safe = where(self.df > 2, self.df, 3.0)
         beyond = where(self.df > 1, math.inf, math.nan)
@@ -290,16 +272,14 @@ class FisherSnedecor(Distribution):
         z = self.df1 * self._asked(value)
         return betainc(0.5 * self.df1, 0.5 * self.df2, z / (z + self.df2))
 
-    @property
-    def mean(self) -> Tensor:
-        return where(self.df2 > 2, self.df2 / where(self.df2 > 2, self.df2 - 2, 1.0), math.nan)
+    mean = derived(lambda d: where(d.df2 > 2, d.df2 / where(d.df2 > 2, d.df2 - 2, 1.0), math.nan))
 
-    @property
+    @derived
     def mode(self) -> Tensor:
         inside = (self.df1 - 2) / self.df1 * self.df2 / (self.df2 + 2)
         return where(self.df1 > 2, inside, math.nan)
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         safe = where(self.df2 > 4, self.df2, 5.0)
         found = 2 * safe * safe * (self.df1 + safe - 2) / (self.df1 * (safe - 2) ** 2 * (safe - 4))

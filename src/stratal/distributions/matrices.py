@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.distributions import draws
+from stratal.distributions.derived import derived
 from stratal.distributions.distribution import POSITIVE, Distribution, Rule
 from stratal.distributions.gammas import Beta, positive
 from stratal.distributions.multivariate import LOWER, SYMMETRIC, ByCovariance, factor_of, one_form
@@ -50,12 +51,8 @@ class Wishart(ByCovariance):
     df: Tensor
 
     def __init__(
-        self,
-        df: Any,
-        covariance_matrix: Any = None,
-        precision_matrix: Any = None,
-        scale_tril: Any = None,
-        validate_args: bool | None = None,
+        self, df: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
+        validate_args: bool | None = None
     ) -> None:
         name, value = one_form("Wishart", covariance_matrix, precision_matrix, scale_tril)
         matrix = as_tensor(value, "Wishart")
@@ -94,16 +91,14 @@ class Wishart(ByCovariance):
         volume = (n + 1) * self._half_log_det() + mvlgamma(self.df / 2, n)
         return volume - (self.df - n - 1) / 2 * slopes + self.df * n / 2
 
-    @property
-    def mean(self) -> Tensor:
-        return self.df[..., None, None] * self.covariance_matrix
+    mean = derived(lambda d: d.df[..., None, None] * d.covariance_matrix)
 
-    @property
+    @derived
     def mode(self) -> Tensor:
         excess = self.df - self._size - 1
         return where(excess > 0, excess, math.nan)[..., None, None] * self.covariance_matrix
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         covariance, sizes = self.covariance_matrix, diagonal(self.covariance_matrix)
         outer = sizes[..., :, None] * sizes[..., None, :]

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.distributions.derived import derived
 from stratal.distributions.discrete import Categorical
 from stratal.distributions.distribution import POSITIVE, REAL, Distribution, Located, Rule
 from stratal.linalg import cholesky, diagonal, solve_triangular
@@ -85,12 +86,8 @@ class MultivariateNormal(Located, ByCovariance):
     has_rsample = True
 
     def __init__(
-        self,
-        loc: Any,
-        covariance_matrix: Any = None,
-        precision_matrix: Any = None,
-        scale_tril: Any = None,
-        validate_args: bool | None = None,
+        self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
+        validate_args: bool | None = None
     ) -> None:
         name, value = one_form("MultivariateNormal", covariance_matrix, precision_matrix, scale_tril)
         matrix, mean = as_tensor(value, "MultivariateNormal"), as_tensor(loc, "MultivariateNormal")
@@ -123,9 +120,7 @@ class MultivariateNormal(Located, ByCovariance):
     def entropy(self) -> Tensor:
         return 0.5 * self.event_shape[0] * (1 + math.log(2 * math.pi)) + self.half_log_det()
 
-    @property
-    def variance(self) -> Tensor:
-        return (self.scale_tril * self.scale_tril).sum(axis=-1)
+    variance = derived(lambda d: (d.scale_tril * d.scale_tril).sum(axis=-1))
 
     def expand(self, batch_shape: Any) -> Any:
         shape, size = tuple(batch_shape), self.event_shape[0]
@@ -204,9 +199,7 @@ class LowRankMultivariateNormal(Located):
     def entropy(self) -> Tensor:
         return 0.5 * (self.event_shape[0] * (1 + math.log(2 * math.pi)) + self._log_det())
 
-    @property
-    def variance(self) -> Tensor:
-        return (self.cov_factor * self.cov_factor).sum(axis=-1) + self.cov_diag
+    variance = derived(lambda d: (d.cov_factor * d.cov_factor).sum(axis=-1) + d.cov_diag)
 
 
 class MixtureSameFamily(Distribution):
@@ -263,11 +256,9 @@ class MixtureSameFamily(Distribution):
             axis=-1
         )
 
-    @property
-    def mean(self) -> Tensor:
-        return self._weighted(self.component_distribution.mean)
+    mean = derived(lambda d: d._weighted(d.component_distribution.mean))
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         parts = self.component_distribution
         centre = self._weighted(parts.mean)

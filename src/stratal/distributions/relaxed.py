@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from stratal.distributions.derived import derived
 from stratal.distributions.discrete import Categorical, Odds
 from stratal.distributions.distribution import REAL, SIMPLEX, UNIT, Distribution
 from stratal.distributions.transformed import TransformedDistribution
@@ -88,17 +89,9 @@ class _Relaxed(TransformedDistribution):
     ) -> None:
         super().__init__(self.raw(temperature, probs, logits, validate_args), self.map(), validate_args)
 
-    @property
-    def temperature(self) -> Tensor:
-        return self.base_dist.temperature
-
-    @property
-    def logits(self) -> Tensor:
-        return self.base_dist.logits
-
-    @property
-    def probs(self) -> Tensor:
-        return self.base_dist.probs
+    temperature = derived(lambda d: d.base_dist.temperature)
+    logits = derived(lambda d: d.base_dist.logits)
+    probs = derived(lambda d: d.base_dist.probs)
 
     def expand(self, batch_shape: Any) -> Any:
         wide: Any = self.base_dist.expand(batch_shape)

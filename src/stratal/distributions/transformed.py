@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from stratal.base.errors import AttributeValueError
 from stratal.distributions.continuous import Exponential, Normal, Uniform
+from stratal.distributions.derived import derived
 from stratal.distributions.distribution import POSITIVE, REAL, SIMPLEX, UNIT, Distribution, Independent, Rule
 from stratal.distributions.transforms import (
     AffineTransform,
@@ -142,15 +143,10 @@ class LogNormal(_OfNormal):
     def entropy(self) -> Tensor:
         return self.base_dist.entropy() + self.loc
 
-    @property
-    def mean(self) -> Tensor:
-        return exp(self.loc + self.scale * self.scale / 2)
+    mean = derived(lambda d: exp(d.loc + d.scale * d.scale / 2))
+    mode = derived(lambda d: exp(d.loc - d.scale * d.scale))
 
-    @property
-    def mode(self) -> Tensor:
-        return exp(self.loc - self.scale * self.scale)
-
-    @property
+    @derived
     def variance(self) -> Tensor:
         square = self.scale * self.scale
         return expm1(square) * exp(2 * self.loc + square)
@@ -191,16 +187,14 @@ class Pareto(_Named):
     def entropy(self) -> Tensor:
         return log(self.scale / self.alpha) + 1 + 1 / self.alpha
 
-    @property
+    @derived
     def mean(self) -> Tensor:
         safe = where(self.alpha > 1, self.alpha, 2.0)
         return where(self.alpha > 1, safe * self.scale / (safe - 1), math.inf)
 
-    @property
-    def mode(self) -> Tensor:
-        return self.scale
+    mode = derived(lambda d: d.scale)
 
-    @property
+    @derived
     def variance(self) -> Tensor:
         safe = where(self.alpha > 2, self.alpha, 3.0)
         return where(self.alpha > 2, self.scale**2 * safe / ((safe - 1) ** 2 * (safe - 2)), math.inf)
@@ -227,18 +221,14 @@ class Weibull(_Named):
     def _moment(self, order: int) -> Tensor:
         return self.scale**order * exp(lgamma(1 + order / self.concentration))
 
-    @property
-    def mean(self) -> Tensor:
-        return self._moment(1)
+    mean = derived(lambda d: d._moment(1))
 
-    @property
+    @derived
     def mode(self) -> Tensor:
         k = where(self.concentration > 1, self.concentration, 2.0)
         return where(self.concentration > 1, self.scale * ((k - 1) / k) ** (1 / k), 0.0)
 
-    @property
-    def variance(self) -> Tensor:
-        return self._moment(2) - self._moment(1) ** 2
+    variance = derived(lambda d: d._moment(2) - d._moment(1) ** 2)
 
 
 class Kumaraswamy(_Named):
@@ -266,15 +256,10 @@ class Kumaraswamy(_Named):
     def _moment(self, order: int) -> Tensor:
         return self.concentration0 * exp(betaln(1 + order / self.concentration1, self.concentration0))
 
-    @property
-    def mean(self) -> Tensor:
-        return self._moment(1)
+    mean = derived(lambda d: d._moment(1))
+    variance = derived(lambda d: d._moment(2) - d._moment(1) ** 2)
 
-    @property
-    def variance(self) -> Tensor:
-        return self._moment(2) - self._moment(1) ** 2
-
-    @property
+    @derived
     def mode(self) -> Tensor:
         a, b = self.concentration1, self.concentration0
         inside = (a >= 1) & (b >= 1) & (a * b > 1)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.optim.group import ParamGroup, Scalars, decay_scalars, decayed
+from stratal.optim.group import ParamGroup, Scalars, decay_scalars, decayed, hyperparameters
 from stratal.optim.optimizer import Optimizer, Shape, State, Step
 from stratal.tensor.api.info import finfo
 from stratal.tensor.functions.elementwise import maximum, minimum, rsqrt, sqrt
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor, tensor
 
 
 class Adagrad(Optimizer):
@@ -22,22 +22,10 @@ class Adagrad(Optimizer):
     state_from_start = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
-        eps: float = 1e-10,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0, eps: float = 1e-10, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value, "eps": eps, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}
@@ -64,18 +52,10 @@ class Adadelta(Optimizer):
     zero_slots = ("square_avg", "acc_delta")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
+        weight_decay: float = 0.0, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def check(self, group: ParamGroup) -> None:
         super().check(group)
@@ -101,23 +81,11 @@ class RMSprop(Optimizer):
     runtime = ("lr", "weight_decay", "momentum")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+        weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False,
+        **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
-            "centered": centered, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         names = ["square_avg"]
@@ -160,21 +128,11 @@ class Adafactor(Optimizer):
     nonnegative = ("lr", "weight_decay")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        beta2_decay: float = -0.8,
-        eps: tuple[float | None, float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-2, beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0, *,
+        maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "beta2_decay": beta2_decay, "eps": tuple(eps), "d": d, "weight_decay": weight_decay,
-            "decoupled_weight_decay": True, "maximize": maximize,
-        }  # fmt: skip
+        defaults = hyperparameters(locals(), eps=tuple(eps), decoupled_weight_decay=True)
         super().__init__(params, defaults, **options)
 
     def check(self, group: ParamGroup) -> None:
@@ -201,9 +159,13 @@ class Adafactor(Optimizer):
             **decay_scalars(group),
         }
 
+    def _step_parameter(self, group: ParamGroup, p: Tensor, scalars: Scalars) -> None:
+        own = tensor(float(finfo(self._work_dtype(p)).eps))
+        super()._step_parameter(group, p, {**scalars, "own_eps": own})
+
     def update(self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars) -> Step:
         eps1, eps2 = group["eps"]
-        eps1 = float(finfo(param.dtype).eps) if eps1 is None else eps1
+        eps1 = scalars["own_eps"] if eps1 is None else eps1
         rate = maximum(_root_mean_square(param), eps2) * scalars["rate"]
         param, _ = decayed(group, param, grad, scalars)
         square = grad * grad

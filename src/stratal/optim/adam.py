@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stratal.optim.group import ParamGroup, Scalars, betas, decay_scalars, decayed
+from stratal.optim.group import ParamGroup, Scalars, betas, decay_scalars, decayed, hyperparameters
 from stratal.optim.optimizer import Optimizer, Shape, State, Step
 from stratal.tensor.functions.elementwise import maximum, sqrt, where
 from stratal.tensor.tensor import Tensor
@@ -23,23 +23,11 @@ class Adam(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-        decoupled_weight_decay: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
+        decoupled_weight_decay: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
-            "maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if group["amsgrad"] else [])
@@ -71,16 +59,9 @@ class AdamW(Adam):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+        **options: Any
     ) -> None:
         super().__init__(
             params, lr, betas, eps, weight_decay, amsgrad,
@@ -98,20 +79,10 @@ class Adamax(Optimizer):
     zero_slots = ("exp_avg", "exp_inf")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 2e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0.0, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def prelude(self, group: ParamGroup, count: Any) -> Scalars:
         return {"rate": group.scalar("lr") / (1.0 - group.betas()[0] ** count), **decay_scalars(group)}
@@ -135,24 +106,11 @@ class NAdam(Optimizer):
     scalar_slots = ("mu_product",)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum_decay: float = 4e-3,
-        decoupled_weight_decay: bool = False,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 2e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0.0, momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         return {"exp_avg": 0.0, "exp_avg_sq": 0.0, "mu_product": 1.0}
@@ -190,22 +148,11 @@ class RAdam(Optimizer):
     zero_slots = ("exp_avg", "exp_avg_sq")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        decoupled_weight_decay: bool = False,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 0.0, decoupled_weight_decay: bool = False, *,
+        maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def prelude(self, group: ParamGroup, count: Any) -> Scalars:
         beta1, beta2 = group.betas()

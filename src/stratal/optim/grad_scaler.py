@@ -75,8 +75,8 @@ class GradScaler:
         params = [p for group in optimizer.param_groups for p in group["params"]]
         for p in (p for p in params if p.grad is not None):
             grad: Any = p.grad  # it has one
-            p.grad = (grad * factor).astype(grad.dtype)
-            whole = isfinite(p.grad).all()
+            grad.copy_((grad * factor).astype(grad.dtype))
+            whole = isfinite(grad).all()
             finite = whole if finite is None else finite & whole
         if finite is None:
             raise CallOrderError(

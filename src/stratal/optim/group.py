@@ -11,7 +11,9 @@ from typing import Any
 from stratal.base.dtypes import float64
 from stratal.base.errors import AttributeValueError
 from stratal.tensor.capture import note_mutation
+from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor, set_number, tensor
+from stratal.tensor.values.state import MODE
 
 
 class ParamGroup(dict[str, Any]):
@@ -57,8 +59,15 @@ class ParamGroup(dict[str, Any]):
         if old is None or isinstance(old, Tensor) or (old == 0) != (number == 0):
             note_mutation()
 
+    def as_numbers(self) -> dict[str, Any]:
+        """Return what the group holds but its parameters, numbers as numbers: a capture freezes those."""
+        if MODE.trace is not None:
+            MODE.trace.reads_items(self, [name for name in self if name in self._runtime or name == "betas"])
+        items = {name: value for name, value in self.items() if name != "params"}
+        return {k: float(v) if isinstance(v, RuntimeScalar) else v for k, v in items.items()}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (dict(self), sorted(self._runtime), bool(self._betas))
+        return _restored, ({**self, **self.as_numbers()}, sorted(self._runtime), bool(self._betas))
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
@@ -130,6 +139,15 @@ class ParamGroup(dict[str, Any]):
 
 
 _PLAIN = frozenset({bool, int, float, str, tuple, type(None)})
+
+
+_TUPLES = ("betas", "etas", "step_sizes", "ns_coefficients")  # hyper-parameters that are several numbers
+
+
+def hyperparameters(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """Return the defaults of groups, from the locals of an optimizer's constructor, and others."""
+    own = {k: v for k, v in given.items() if k not in ("self", "params", "options", "__class__")}
+    return {k: tuple(v) if k in _TUPLES else v for k, v in own.items()} | others
 
 
 def parameters_of(given: Any, known: Collection[Tensor], owner: str) -> tuple[list[Tensor], list[str]]:

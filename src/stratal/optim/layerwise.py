@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stratal.optim.group import ParamGroup, Scalars, betas, decay_scalars
+from stratal.optim.group import ParamGroup, Scalars, betas, decay_scalars, hyperparameters
 from stratal.optim.optimizer import Optimizer, Shape, State, Step
 from stratal.tensor.functions.elementwise import sqrt, where
 from stratal.tensor.tensor import Tensor
@@ -34,23 +34,11 @@ class LARS(Optimizer):
     counts_steps = False
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1.0,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust_coefficient: float = 1e-3,
-        eps: float = 1e-8,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1.0, momentum: float = 0.9, weight_decay: float = 0.0,
+        trust_coefficient: float = 1e-3, eps: float = 1e-8, nesterov: bool = False, *, maximize: bool = False,
+        **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov,
-            "trust_coefficient": trust_coefficient, "eps": eps, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         return {"momentum_buffer": 0.0} if group["momentum"] else {}
@@ -78,20 +66,10 @@ class LAMB(Optimizer):
     zero_slots = ("exp_avg", "exp_avg_sq")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6, weight_decay: float = 0.0, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def prelude(self, group: ParamGroup, count: Any) -> Scalars:
         beta1, beta2 = group.betas()

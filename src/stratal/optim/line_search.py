@@ -67,12 +67,8 @@ def _bracket(
 
 
 def _zoom(
-    at: Callable[[float], Point],
-    start: Point,
-    ends: list[Point],
-    close: Callable[[Point, Point], bool],
-    evals: int,
-    max_evals: int,
+    at: Callable[[float], Point], start: Point, ends: list[Point], close: Callable[[Point, Point], bool],
+    evals: int, max_evals: int
 ) -> tuple[Point, int]:
     """Shrink a bracket until its lower end fulfils the conditions, or its ends are close."""
     low = 0 if ends[0].loss <= ends[1].loss else 1  # which end has the lower loss

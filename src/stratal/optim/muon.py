@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
-from stratal.optim.group import ParamGroup, Scalars, decay_scalars, decayed
+from stratal.optim.group import ParamGroup, Scalars, decay_scalars, decayed, hyperparameters
 from stratal.optim.optimizer import Optimizer, State, Step
 from stratal.tensor.functions.elementwise import maximum, sqrt
 from stratal.tensor.tensor import Tensor
@@ -26,26 +26,12 @@ class Muon(Optimizer):
     zero_slots = ("momentum_buffer",)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        weight_decay: float = 0.1,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
-        eps: float = 1e-7,
-        ns_steps: int = 5,
-        adjust_lr_fn: str | None = None,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
+        nesterov: bool = True, ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7, ns_steps: int = 5, adjust_lr_fn: str | None = None, *, maximize: bool = False,
+        **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
-            "ns_coefficients": tuple(ns_coefficients), "eps": eps, "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn, "decoupled_weight_decay": True, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals(), decoupled_weight_decay=True), **options)
 
     def check(self, group: ParamGroup) -> None:
         super().check(group)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,10 +17,11 @@ import numpy as np
 
 from stratal.base.dtypes import as_dtype, float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, not_given
+from stratal.base.interrupts import Undivided
 from stratal.nn.state import as_array
 from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_of
 from stratal.optim.hooked import Hooked
-from stratal.optim.optimizer_state import Count, ParamState, StateTable, cell_of, filled, saved
+from stratal.optim.optimizer_state import Count, ParamState, StateTable, saved
 from stratal.tensor.api.explained import explain_methods, shown
 from stratal.tensor.calls.recorded import update
 from stratal.tensor.capture import note_mutation
@@ -34,10 +36,20 @@ Step = tuple[Tensor, State]  # the new parameter and the state that changed
 Shape = tuple[int, ...]
 Counted = Sequence[tuple[Count | None, list[Tensor]]]
 
+_ALSO_CALLED = {"learning_rate": "lr", "l2": "weight_decay", "beta1": "betas", "epsilon": "eps"}
 _NO_EFFECT = {"foreach", "fused", "capturable"}  # how PyTorch runs a step; here each is one sweep, compiled
 
 
 _FIELDS = 5  # of an optimizer that nobody gave others
+
+
+def _instead_of(unknown: Sequence[str], names: Sequence[str]) -> str:
+    """Return a hint for the first of some options that there are not."""
+    if not unknown:
+        return "to differentiate through updates, write them as expressions and use st.grad"
+    near = [_ALSO_CALLED.get(unknown[0], ""), *get_close_matches(unknown[0], names, 1)]
+    found = next((name for name in near if name in names), None)
+    return f"did you mean {found}?" if found else f"there are {', '.join(dict.fromkeys(names))}"
 
 
 class Optimizer(Hooked):
@@ -78,7 +90,7 @@ class Optimizer(Hooked):
             raise AttributeValueError(
                 f"{type(self).__name__}: an option it does not have",
                 got=", ".join(unknown) or "differentiable=True",
-                hint="to differentiate through updates, write them as expressions and use st.grad",
+                hint=_instead_of(unknown, (*defaults, "lr")),
             )
         super().__init__()
         self.defaults = dict(defaults)
@@ -112,7 +124,7 @@ class Optimizer(Hooked):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "state" and self._managed and not isinstance(value, StateTable):
-            value = StateTable(value)
+            value = StateTable(value, like=self.__dict__.get("state"))
         super().__setattr__(name, value)
         note_mutation()
 
@@ -128,7 +140,7 @@ class Optimizer(Hooked):
         lines = [f"{type(self).__name__} ("]
         for k, group in enumerate(self.param_groups):
             lines.append(f"Parameter Group {k}")
-            lines += [f"    {name}: {group[name]}" for name in sorted(group) if name != "params"]
+            lines += [f"    {name}: {value}" for name, value in sorted(group.as_numbers().items())]
         return "\n".join([*lines, ")"])
 
     # -- what a subclass defines -----------------------------------------------------------------------------
@@ -185,28 +197,42 @@ class Optimizer(Hooked):
         note_mutation()
 
     def _make_state(self, group: ParamGroup, params: list[Tensor], tentative: bool = True) -> None:
-        """Make the state that parameters of a group lack, and bring what they have to their dtype."""
-        starts: dict[float, Count] = {}  # counts that begin now are shared
-        for p in params:
-            state = self.state[p]
-            state.tentative |= tentative and not state
-            work, had_slots = self._work_dtype(p), False
-            for name, fill in self.slots(group, p.shape).items():
-                dtype = self._slot_dtype(p, name)
-                held = state.entries.get(name)
-                had_slots |= held is not None
-                if held is None:
-                    held = filled(self.slot_shape(name, p.shape), fill, dtype)
-                if held.dtype is not dtype:
-                    held = cell_of(held, dtype)
-                if state.entries.get(name) is not held:
-                    state.entries[name] = held
-                    self.state.changed()
-            if work is not p.dtype and "master_param" not in state.entries:
-                state.entries["master_param"] = cell_of(p, work)
-                self.state.changed()
-            if self.counts(group) and state.count is None:
-                self.state.begin_count(state, starts, self.shows_steps, had_slots)
+        """Make the state that parameters lack, and bring what they have to their dtype, all of it or none."""
+        lacking = [p for p in params if not self._has_state(group, p)]
+        if lacking:
+            starts: dict[float, Count] = {}  # counts that begin now are shared
+            with Undivided():
+                for p in lacking:
+                    self._complete_state(group, p, starts, tentative)
+
+    def _has_state(self, group: ParamGroup, p: Tensor) -> bool:
+        state = self.state[p]
+        for name in self.slots(group, p.shape):
+            held = state.entries.get(name)
+            if held is None or held.dtype is not self._slot_dtype(p, name):
+                return False
+        stored = self._work_dtype(p) is p.dtype or "master_param" in state.entries
+        return stored and (state.count is not None or not self.counts(group))
+
+    def _complete_state(
+        self, group: ParamGroup, p: Tensor, starts: dict[float, Count], tentative: bool
+    ) -> None:
+        state, work, slots = self.state[p], self._work_dtype(p), self.slots(group, p.shape)
+        entries = dict(state.entries)
+        for name, fill in slots.items():
+            held, dtype = entries.get(name), self._slot_dtype(p, name)
+            if held is None:
+                entries[name] = self.state.filled(self.slot_shape(name, p.shape), fill, dtype)
+            elif held.dtype is not dtype:
+                entries[name] = self.state.copied(held, dtype)
+        if work is not p.dtype and "master_param" not in entries:
+            entries["master_param"] = self.state.copied(p, work)
+        state.tentative |= tentative and not state
+        if self.counts(group) and state.count is None:
+            had_slots = not slots.keys().isdisjoint(state.entries)
+            self.state.begin_count(state, entries.pop("step", None), starts, self.shows_steps, had_slots)
+        state.entries = entries
+        self.state.changed()
 
     def _work_dtype(self, p: Tensor) -> Any:
         return float32 if self.master_weights and p.dtype.itemsize == 2 else p.dtype
@@ -253,7 +279,7 @@ class Optimizer(Hooked):
             hint = "define update(self, group, param, grad, state, scalars), or step(self) as in PyTorch"
             raise not_given(self, "update", hint)
         loss = closure() if closure is not None else None
-        before = MODE.__dict__  # no `with`: Ctrl-C can prevent the call of its exit
+        before = MODE.__dict__  # no `with`: two of them take 5 us
         try:
             MODE.grad, MODE.step = False, {}
             for group in self.param_groups:
@@ -341,20 +367,22 @@ class Optimizer(Hooked):
             self._step_parameter(group, p, preludes[p])
 
     def _step_parameter(self, group: ParamGroup, p: Tensor, scalars: Scalars) -> None:
+        """Update a parameter and its state: of 16-bit floats in float32, rounded once, when stored."""
         state: Any = self.state[p].entries
-        dtype = self._work_dtype(p)
-        work = state.get("master_param", p)
-        grad: Any = p.grad  # only those with a gradient are stepped
-        grad = grad if grad.dtype is dtype else grad.astype(dtype)
+        dtype = self._work_dtype(p).compute
+        stored = state.get("master_param", p)
+        work = stored.astype(dtype)
+        grad: Any = p.grad.astype(dtype)  # type: ignore[union-attr]  # only those with a gradient are stepped
         if group.get("maximize"):
             grad = -grad
         cast = {name: value.astype(dtype) for name, value in scalars.items()}
-        result = self.update(group, work, grad, state, cast)
-        new, changed = self._checked(result, work, {name: state[name] for name in self.slots(group, p.shape)})
+        slots = {name: state[name].astype(state[name].dtype.compute) for name in self.slots(group, p.shape)}
+        result = self.update(group, work, grad, {**state, **slots}, cast)
+        new, changed = self._checked(result, work, slots)
         for name, value in changed.items():
-            state[name].copy_(value)
-        work.copy_(new)
-        if work is not p:
+            state[name].copy_(value.astype(state[name].dtype))
+        stored.copy_(new.astype(stored.dtype))
+        if stored is not p:
             p.copy_(new.astype(p.dtype))
 
     def _checked(self, result: Any, param: Tensor, slots: State) -> tuple[Tensor, State]:
@@ -391,7 +419,7 @@ class Optimizer(Hooked):
         number = {p: k for k, p in enumerate(self._all_params())}
         state = {number.get(p, p): self._saved(s) for p, s in self.state.items() if s}
         groups = [
-            {**_without_params(g), "params": [number[p] for p in g["params"]]} for g in self.param_groups
+            {**g.as_numbers(), "params": [number[p] for p in g["params"]]} for g in self.param_groups
         ]
         return self._passed("after state", {"state": state, "param_groups": groups})
 
@@ -448,7 +476,7 @@ class Optimizer(Hooked):
             for p, entries in given.items():
                 self.state[p] = {k: self._loaded(p, k, v) for k, v in entries.items()}
             return
-        table = StateTable()
+        table = StateTable(like=self.state)
         for group in self.param_groups:
             counts: dict[float, Count] = {}
             for p in group["params"]:
@@ -457,8 +485,12 @@ class Optimizer(Hooked):
                 entries = {k: self._loaded(p, k, v) for k, v in given[p].items()}
                 state = table.states[p] = ParamState(table, entries, self.shows_steps)
                 if self.counts(group) and entries.get("step") is not None:
-                    number = float(state.entries.pop("step"))
-                    state.count = counts.setdefault(number, Count(filled((), number, float64)))
+                    step = state.entries.pop("step")
+                    if table.home is not None and isinstance(step, Tensor):  # its value is not known here
+                        state.count = Count(step.astype(float64), 1)
+                        continue
+                    number = float(step)
+                    state.count = counts.setdefault(number, Count(table.filled((), number, float64)))
                     state.count.sharers += 1
         self.state = table
 

@@ -5,50 +5,23 @@ once, not once for each parameter. Nobody can tell: a step of only some of them 
 whoever reads a count gets one that is the parameter's own.
 
 What a compiled step relies on, which state there is and who shares a count, is made outside of the capture,
-as if it had been there before; `StateTable.revision` changes with it, so that older captures are invalid.
+as if it had been there before; `StateTable.revision` changes with it, so that older captures are invalid. The
+state of an optimizer that a function makes itself is made inside, by every call anew.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from stratal.base.dtypes import DType, float64
 from stratal.base.types import TensorType
 from stratal.runtime.storage import Storage
+from stratal.tensor.functions.creation import full
 from stratal.tensor.tensor import Tensor, hold
 from stratal.tensor.values.state import MODE, note_mutation, tracing
-
-
-def filled(shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
-    """Return a tensor full of one value, in a capture too."""
-    storage = Storage.empty(TensorType(dtype, shape))
-    storage.array[...] = value
-    return hold(storage)
-
-
-def cell_of(source: Tensor, dtype: DType) -> Tensor:
-    """Return a new tensor with the present value of another, in a dtype, that outlives a capture.
-
-    Where the capture has written the source before, it writes the new tensor, too; the next call, which finds
-    that tensor, needs a capture of its own.
-    """
-
-    def value() -> Tensor:
-        return source.detach().clone() if source.dtype is dtype else source.detach().astype(dtype)
-
-    with tracing(None):
-        made = value()
-    trace = MODE.trace
-    while trace is not None:
-        cell = trace.cells.get(id(source))
-        if cell is not None and cell.written:
-            made.copy_(value())
-            while trace.parent is not None:
-                trace = trace.parent
-            trace.recapture = True
-        trace = trace.parent
-    return made
+from stratal.tensor.values.trace import Trace
 
 
 class Count:
@@ -72,6 +45,11 @@ class ParamState(MutableMapping[str, Any]):
         self.count: Count | None = None
         self.shows_count = shows_count
         self.tentative = False  # made for a step which an overflow, or an error, may have prevented
+
+    @property
+    def made_with(self) -> StateTable:
+        """What a compiled function makes of it outlives the call as far as the table does."""
+        return self.table
 
     def _names_count(self, name: str) -> bool:
         return name == "step" and self.count is not None and self.shows_count
@@ -131,16 +109,39 @@ class StateTable(MutableMapping[Any, Any]):
     """The state of every parameter that has one; asked for another's, it makes an empty one. What a step that
     was prevented has made is there for the next one, and not shown.
 
-    Guards see `revision`, which stands for all the rest.
+    Guards see `revision`, which stands for all the rest. `home` is the capture in which the optimizer was
+    made, if one was: its state is made there, too.
     """
 
-    __slots__ = ("__dict__", "states")
+    __slots__ = ("__dict__", "_home", "states")
 
-    def __init__(self, states: Mapping[Any, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self, states: Mapping[Any, Mapping[str, Any]] | None = None, like: StateTable | None = None
+    ) -> None:
+        self.home = MODE.trace if like is None else like.home
         self.revision = 0
         self.states: dict[Any, ParamState] = {}
         for p, entries in (states or {}).items():
             self.states[p] = ParamState(self, entries)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"revision": self.revision, "states": self.states}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.home = MODE.trace
+        self.revision, self.states = state["revision"], state["states"]
+
+    @property
+    def home(self) -> Trace | None:
+        """The innermost open capture around the making of the optimizer."""
+        trace = self._home() if self._home is not None else None
+        while trace is not None and trace.closed:
+            trace = trace.parent
+        return trace
+
+    @home.setter
+    def home(self, trace: Trace | None) -> None:
+        self._home = None if trace is None else weakref.ref(trace)
 
     def changed(self) -> None:
         """Invalidate what was captured with the state there was."""
@@ -178,27 +179,63 @@ class StateTable(MutableMapping[Any, Any]):
     def __repr__(self) -> str:
         return repr(dict(self))
 
+    # -- the making of state ---------------------------------------------------------------------------------
+    def filled(self, shape: tuple[int, ...], value: float, dtype: DType) -> Tensor:
+        """Return a tensor full of one value, which belongs to the optimizer."""
+        home = self.home
+        if home is not None:
+            with tracing(home):
+                return full(shape, value, dtype=dtype)
+        storage = Storage.empty(TensorType(dtype, shape))
+        storage.array[...] = value
+        return hold(storage)
+
+    def copied(self, source: Tensor, dtype: DType) -> Tensor:
+        """Return a new tensor with the present value of another, in a dtype, which belongs to the optimizer.
+
+        Where a capture that the optimizer outlives has written the source before, it writes the new tensor,
+        too; the next call, which finds that tensor, needs a capture of its own.
+        """
+
+        def value() -> Tensor:
+            return source.detach().clone() if source.dtype is dtype else source.detach().astype(dtype)
+
+        home = self.home
+        with tracing(home):
+            made = value()
+        trace = MODE.trace
+        while trace is not home and trace is not None:
+            cell = trace.cells.get(id(source))
+            if cell is not None and cell.written:
+                made.copy_(value())
+                while trace.parent is not None:
+                    trace = trace.parent
+                trace.recapture |= home is None
+                break
+            trace = trace.parent
+        return made
+
     # -- step counts -----------------------------------------------------------------------------------------
     def begin_count(
-        self, state: ParamState, starts: dict[float, Count], shown: bool, had_slots: bool
+        self, state: ParamState, given: Any, starts: dict[float, Count], shown: bool, had_slots: bool
     ) -> None:
-        """Give a state its count: the entry that somebody set, or one of `starts`, which begin now.
+        """Give a state its count: the one that somebody gave, or one of `starts`, which begin now.
 
         A count that is not shown tells the first step only; state that had slots before is past it.
         """
         state.shows_count = shown
-        given = state.entries.pop("step", None)
         if given is not None:
-            state.count = Count(given if isinstance(given, Tensor) else filled((), float(given), float64), 1)
+            given = given if isinstance(given, Tensor) else self.filled((), float(given), float64)
+            state.count = Count(given, 1)
         else:
             start = float(had_slots and not shown)
-            state.count = starts.setdefault(start, Count(filled((), start, float64)))
+            state.count = starts.setdefault(start, Count(self.filled((), start, float64)))
             state.count.sharers += 1
         self.changed()
 
     def split(self, count: Count, states: list[ParamState]) -> Count:
         """Give some sharers of a count one of their own; an interrupt leaves `sharers` too large at most."""
-        own = Count(cell_of(count.cell, count.cell.dtype), len(states))
+        own = Count(self.copied(count.cell, count.cell.dtype), len(states))
         for state in states:
             state.count = own
         count.sharers -= len(states)

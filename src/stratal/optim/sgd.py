@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.optim.group import ParamGroup, Scalars, decay_scalars, decayed
+from stratal.optim.group import ParamGroup, Scalars, decay_scalars, decayed, hyperparameters
 from stratal.optim.optimizer import Optimizer, Shape, State, Step
 from stratal.tensor.functions.elementwise import maximum, where
 from stratal.tensor.tensor import Tensor
@@ -23,22 +23,10 @@ class SGD(Optimizer):
     shows_steps = False  # PyTorch's state tells the first step by the missing buffer
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+        weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-            "nesterov": nesterov, "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def check(self, group: ParamGroup) -> None:
         super().check(group)
@@ -78,22 +66,10 @@ class ASGD(Optimizer):
     scalar_slots = ("eta", "mu")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        lambd: float = 1e-4,
-        alpha: float = 0.75,
-        t0: float = 1e6,
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-2, lambd: float = 1e-4, alpha: float = 0.75,
+        t0: float = 1e6, weight_decay: float = 0.0, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay,
-            "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def slots(self, group: ParamGroup, shape: Shape) -> dict[str, float]:
         return {"eta": 0.0, "mu": 1.0, "ax": 0.0}  # eta of the first step is lr

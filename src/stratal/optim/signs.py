@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.optim.group import ParamGroup, Scalars, betas, decayed
+from stratal.optim.group import ParamGroup, Scalars, betas, decayed, hyperparameters
 from stratal.optim.optimizer import Optimizer, State, Step
 from stratal.tensor.functions.elementwise import clip, sign, where
 from stratal.tensor.tensor import Tensor
@@ -22,20 +22,10 @@ class Lion(Optimizer):
     zero_slots = ("exp_avg",)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0, *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {
-            "lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "decoupled_weight_decay": True,
-            "maximize": maximize,
-        }  # fmt: skip
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals(), decoupled_weight_decay=True), **options)
 
     def update(self, group: ParamGroup, param: Tensor, grad: Tensor, state: State, scalars: Scalars) -> Step:
         beta1, beta2, rest1, rest2 = betas(group, scalars)
@@ -59,17 +49,10 @@ class Rprop(Optimizer):
     zero_slots = ("prev", "step_size")  # that of the first step is lr
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50.0),
-        *,
-        maximize: bool = False,
-        **options: Any,
+        self, params: Iterable[Any], lr: float = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50.0), *, maximize: bool = False, **options: Any
     ) -> None:
-        defaults = {"lr": lr, "etas": tuple(etas), "step_sizes": tuple(step_sizes), "maximize": maximize}
-        super().__init__(params, defaults, **options)
+        super().__init__(params, hyperparameters(locals()), **options)
 
     def check(self, group: ParamGroup) -> None:
         super().check(group)

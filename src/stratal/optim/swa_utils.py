@@ -65,12 +65,8 @@ class AveragedModel(Module):
     """
 
     def __init__(
-        self,
-        model: Module,
-        device: Any = None,
-        avg_fn: AvgFn | None = None,
-        multi_avg_fn: MultiAvgFn | None = None,
-        use_buffers: bool = False,
+        self, model: Module, device: Any = None, avg_fn: AvgFn | None = None,
+        multi_avg_fn: MultiAvgFn | None = None, use_buffers: bool = False
     ) -> None:
         super().__init__()
         if avg_fn is not None and multi_avg_fn is not None:

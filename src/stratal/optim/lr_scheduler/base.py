@@ -67,7 +67,7 @@ class LRScheduler:
                     hint=f"give {type(optimizer).__name__} lr among its defaults",
                 )
             if last_epoch == -1:
-                group.setdefault("initial_lr", float(group["lr"]))
+                group.setdefault("initial_lr", float(group.as_numbers()["lr"]))
             elif "initial_lr" not in group:
                 raise AttributeValueError(
                     f"{type(self).__name__}: a schedule that resumes needs initial_lr in every group",
@@ -98,7 +98,7 @@ class LRScheduler:
         return self.get_lr()
 
     def _current(self) -> list[float]:
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
+        return [float(group.as_numbers()["lr"]) for group in self.optimizer.param_groups]
 
     def _scaled(self, factor: float) -> list[float]:
         return [lr * factor for lr in self._current()]

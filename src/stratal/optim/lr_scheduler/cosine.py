@@ -89,12 +89,8 @@ class WarmupCosineLR(LRScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        warmup_steps: int,
-        total_steps: int,
-        min_lr: float = 0.0,
-        last_epoch: int = -1,
+        self, optimizer: Optimizer, warmup_steps: int, total_steps: int, min_lr: float = 0.0,
+        last_epoch: int = -1
     ) -> None:
         if not 0 <= warmup_steps < total_steps:
             raise AttributeValueError(
@@ -115,12 +111,8 @@ class SWALR(LRScheduler):
     """Move every group's rate to `swa_lr` in `anneal_epochs`, along a cosine or a line, and keep it there."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        swa_lr: float | Sequence[float],
-        anneal_epochs: int = 10,
-        anneal_strategy: str = "cos",
-        last_epoch: int = -1,
+        self, optimizer: Optimizer, swa_lr: float | Sequence[float], anneal_epochs: int = 10,
+        anneal_strategy: str = "cos", last_epoch: int = -1
     ) -> None:
         if anneal_strategy not in ("cos", "linear"):
             raise AttributeValueError(
@@ -153,7 +145,7 @@ class SWALR(LRScheduler):
         before, now = self._share(step - 1), self._share(step)
         rates = []
         for group in self.optimizer.param_groups:
-            rate, target = group["lr"], group["swa_lr"]
+            rate, target = group.as_numbers()["lr"], group["swa_lr"]
             start = target if before == 1 else (rate - before * target) / (1 - before)
             rates.append(target * now + start * (1 - now))
         return rates

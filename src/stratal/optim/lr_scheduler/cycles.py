@@ -55,20 +55,11 @@ class CyclicLR(_Cycling):
     _not_saved = ("optimizer", "_scale_fn")
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        base_lr: Numbers,
-        max_lr: Numbers,
-        step_size_up: int = 2000,
-        step_size_down: int | None = None,
-        mode: str = "triangular",
-        gamma: float = 1.0,
-        scale_fn: Callable[[float], float] | None = None,
-        scale_mode: str = "cycle",
-        cycle_momentum: bool = True,
-        base_momentum: Numbers = 0.8,
-        max_momentum: Numbers = 0.9,
-        last_epoch: int = -1,
+        self, optimizer: Optimizer, base_lr: Numbers, max_lr: Numbers, step_size_up: int = 2000,
+        step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle",
+        cycle_momentum: bool = True, base_momentum: Numbers = 0.8, max_momentum: Numbers = 0.9,
+        last_epoch: int = -1
     ) -> None:
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
             raise AttributeValueError(
@@ -132,21 +123,11 @@ class OneCycleLR(_Cycling):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        max_lr: Numbers,
-        total_steps: int | None = None,
-        epochs: int | None = None,
-        steps_per_epoch: int | None = None,
-        pct_start: float = 0.3,
-        anneal_strategy: str = "cos",
-        cycle_momentum: bool = True,
-        base_momentum: Numbers = 0.85,
-        max_momentum: Numbers = 0.95,
-        div_factor: float = 25.0,
-        final_div_factor: float = 1e4,
-        three_phase: bool = False,
-        last_epoch: int = -1,
+        self, optimizer: Optimizer, max_lr: Numbers, total_steps: int | None = None,
+        epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
+        anneal_strategy: str = "cos", cycle_momentum: bool = True, base_momentum: Numbers = 0.85,
+        max_momentum: Numbers = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4,
+        three_phase: bool = False, last_epoch: int = -1
     ) -> None:
         if total_steps is None and epochs is not None and steps_per_epoch is not None:
             total_steps = epochs * steps_per_epoch
@@ -162,7 +143,7 @@ class OneCycleLR(_Cycling):
             )
         self.optimizer, self.total_steps = optimizer, total_steps
         self.anneal_strategy, self.cycle_momentum = anneal_strategy, cycle_momentum
-        self._phases = _phases(float(pct_start * total_steps), total_steps, three_phase)
+        self.pct_start, self.three_phase = pct_start, three_phase
         if last_epoch == -1:
             for group, lr in zip(
                 optimizer.param_groups, per_group("OneCycleLR: max_lr", optimizer, max_lr), strict=True
@@ -185,9 +166,10 @@ class OneCycleLR(_Cycling):
                 "OneCycleLR: more steps than the cycle has",
                 got=f"step {self.last_epoch} of {self.total_steps}",
             )
-        begin, phase = 0.0, self._phases[-1]
-        for phase in self._phases:
-            if self.last_epoch <= phase.end_step or phase is self._phases[-1]:
+        phases = _phases(float(self.pct_start * self.total_steps), self.total_steps, self.three_phase)
+        begin, phase = 0.0, phases[-1]
+        for phase in phases:
+            if self.last_epoch <= phase.end_step or phase is phases[-1]:
                 break
             begin = phase.end_step
         share = (self.last_epoch - begin) / (phase.end_step - begin)

@@ -17,16 +17,9 @@ class ReduceLROnPlateau:
     """Multiply the rate by `factor` once a metric has not improved for more than `patience` epochs."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        mode: str = "min",
-        factor: float = 0.1,
-        patience: int = 10,
-        threshold: float = 1e-4,
-        threshold_mode: str = "rel",
-        cooldown: int = 0,
-        min_lr: float | Sequence[float] = 0.0,
-        eps: float = 1e-8,
+        self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
+        threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0.0, eps: float = 1e-8
     ) -> None:
         if factor >= 1.0:
             raise AttributeValueError("ReduceLROnPlateau: factor must be below 1", got=str(factor))
