@@ -13,26 +13,9 @@ __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
 _MODULES = (
-    "amp",
-    "autodiff",
-    "compat",
-    "cuda",
-    "data",
-    "deferred",
-    "distributions",
-    "fft",
-    "formats",
-    "func",
-    "inspect",
-    "linalg",
-    "metrics",
-    "models",
-    "nn",
-    "optim",
-    "random",
-    "special",
-    "te",
-)
+    "amp", "autodiff", "compat", "cuda", "data", "deferred", "distributions", "fft", "formats", "func",
+    "inspect", "linalg", "metrics", "models", "nn", "optim", "random", "special", "te",
+)  # fmt: skip
 _PLACES = {"cuda": "stratal.tensor.api.cuda", "random": "stratal.tensor.functions.random"}
 _NAMES: dict[str, str] = {
     "stratal.base.dtypes": "bfloat16 bool_ complex128 complex64 float16 float32 float64 "
@@ -80,6 +63,8 @@ _RENAMED = {
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name not in _HOMES:
         raise AttributeError(name)
+    if sys.is_finalizing():
+        raise AttributeError(f"stratal.{name}: Python is shutting down, and imports nothing any more")
     from stratal.base.interrupts import InterruptsHeld
 
     with InterruptsHeld():  # no import stops halfway

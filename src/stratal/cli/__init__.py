@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import IO, Final
 
 from stratal.base.errors import StratalError
 from stratal.base.version import VERSION
@@ -23,9 +23,16 @@ COMMANDS: Final = {
 INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose help is written, or fails to be: argparse drops the error."""
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        print(message, end="", file=file or sys.stderr)
+
+
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser. Only the module of the command that is asked for is imported."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="stratal",
         description="Deep learning, the whole stack in Python.",
         epilog="`stratal COMMAND --help` says what a command takes. Start with `stratal demo`.",
@@ -47,14 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         importlib.import_module("stratal.base.settings")  # a bad variable is then told without a trace
-        args = build_parser(given).parse_args(given)
-        return int(args.run(args))
+        try:
+            args = build_parser(given).parse_args(given)
+            return int(args.run(args))
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # at exit, it is too late to say what is wrong
     except StratalError as error:
         print(f"stratal: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstratal: interrupted; nothing was left half-written", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left to be written
+        if not isinstance(error, BrokenPipeError):  # else the reader, `head` say, has seen enough
+            what = error.filename or "cannot write the output"
+            print(f"stratal: {what}: {error.strerror}", file=sys.stderr)
+        return 1

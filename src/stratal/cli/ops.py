@@ -1,9 +1,8 @@
-"""`stratal ops`: the primitives, read off their records; with `--surface` every public name."""
+"""`stratal ops`: the primitives, read off their records."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any, Final
@@ -41,14 +40,10 @@ def describe(cls: type[Op]) -> dict[str, Any]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser, "the list")
-    what = "list every public name instead: what a call is made of, and the test that covers it"
-    parser.add_argument("--surface", action="store_true", help=what)
     parser.add_argument("names", nargs="*", metavar="NAME", help="show only ops whose name contains NAME")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.surface:
-        return importlib.import_module("stratal.cli.surface").run(args)  # type: ignore[no-any-return]
     rows = [describe(cls) for cls in primitives()]
     asked = named([row["name"] for row in rows], args.names, "op")
     rows = [row for row in rows if row["name"] in asked]

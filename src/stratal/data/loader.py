@@ -14,7 +14,7 @@ from stratal.base import tree
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.data.shuffle import permutation
 from stratal.tensor.functions.random import Generator, default_generator
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import tensor
 
 Array = np.ndarray[Any, Any]
 _SPLIT: Final = -1  # the stream of splits: the epochs of a loader with the same seed have those from 0 on
@@ -64,6 +64,11 @@ class Subset:
     def __init__(self, dataset: Dataset, positions: Sequence[int]) -> None:
         self.dataset = dataset
         self.positions = np.asarray(positions)
+
+    @property
+    def indices(self) -> list[int]:
+        """PyTorch's name for the positions."""
+        return self.positions.tolist()  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -142,21 +147,11 @@ class DataLoader:
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        batch_size: int = 1,
-        shuffle: bool | None = False,
-        sampler: Iterable[int] | None = None,
-        batch_sampler: Iterable[Sequence[int]] | None = None,
-        num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        *,
-        worker_init_fn: Callable[[int], None] | None = None,
-        generator: Generator | None = None,
-        seed: int | None = None,
-        **of_workers: Any,
+        self, dataset: Dataset, batch_size: int = 1, shuffle: bool | None = False,
+        sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
+        num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None, pin_memory: bool = False,
+        drop_last: bool = False, *, worker_init_fn: Callable[[int], None] | None = None,
+        generator: Generator | None = None, seed: int | None = None, **of_workers: Any
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise AttributeValueError("DataLoader: a batch has at least one element", got=repr(batch_size))
@@ -267,9 +262,13 @@ def _indices(positions: Iterable[Any]) -> Array:
     return np.array([index(p) for p in positions], np.int64)
 
 
-def _stacked(*rows: Any) -> Tensor:
-    """Return one tensor of a batch's elements; Python floats make it float32, as everywhere."""
+def _stacked(*rows: Any) -> Any:
+    """Return one tensor of a batch's elements; Python floats make it float32, as everywhere. Text stays as it
+    is, in a list.
+    """
     first = rows[0]
+    if isinstance(first, (str, bytes)):
+        return list(rows)
     if isinstance(first, (bool, int, float)) and not isinstance(first, np.generic):
         return tensor(list(rows))
     arrays = [np.asarray(r) for r in rows]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from stratal.base.dtypes import uint64
 from stratal.base.errors import (
@@ -19,6 +19,7 @@ from stratal.base.errors import (
     StratalError,
     UndecidedError,
 )
+from stratal.base.interrupts import Block
 from stratal.graph.node import Input, Node
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import MODE, tracing
@@ -88,31 +89,32 @@ class GraphTrace(Trace):
         )  # fmt: skip
 
 
-class Graph:
+class Graph(Block):
     """Nodes to be run by a session. As a context manager it is the default graph, and open: every function of
     Stratal builds nodes of it.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.trace = GraphTrace(self)
         self.variables: list[Variable] = []
-        self._before: list[Trace | None] = []
 
     def as_default(self) -> Graph:
         """Return this graph, for `with graph.as_default():`."""
         return self
 
-    def __enter__(self) -> Graph:
-        _DEFAULT.stack.append(self)
-        self._before.append(MODE.trace)
-        MODE.trace = self.trace
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
-        if isinstance(error, UndecidedError):
-            error.hint = _OPEN
-        MODE.trace = self._before.pop()
-        _DEFAULT.stack.remove(self)
+    def during(self) -> Generator[Self]:
+        stack = _DEFAULT.stack
+        try:
+            stack.append(self)
+            with tracing(self.trace):
+                yield self
+        except GeneratorExit as left:
+            if isinstance(left.__context__, UndecidedError):
+                left.__context__.hint = _OPEN
+            raise
+        finally:
+            stack.remove(self)
 
 
 class _Default(threading.local):

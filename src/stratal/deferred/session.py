@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Generator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
 from stratal.base import tree
 from stratal.base.dims import Sym
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError, StratalError
+from stratal.base.interrupts import Block
 from stratal.base.types import TensorType
 from stratal.deferred.graph import Deferred, Graph, default_sessions, get_default_graph
 from stratal.deferred.run import Run
@@ -21,7 +22,7 @@ from stratal.tensor.tensor import Tensor, hold, tensor
 from stratal.tensor.values.state import MODE, no_grad, tracing
 
 
-class Session:
+class Session(Block):
     """Runs parts of one graph. Each session has values of its own for the graph's variables.
 
     A combination of fetches and fed tensors is compiled when it runs first, as `st.compile` would: once per
@@ -30,6 +31,7 @@ class Session:
     """
 
     def __init__(self, graph: Graph | None = None) -> None:
+        super().__init__()
         self.graph = graph if graph is not None else get_default_graph()
         self.last: Run | None = None
         self._runs: dict[Any, Run] = {}
@@ -37,13 +39,14 @@ class Session:
         self._initialized: set[Variable] = set()
         self._closed = False
 
-    def __enter__(self) -> Session:
-        default_sessions().append(self)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        default_sessions().remove(self)
-        self.close()
+    def during(self) -> Generator[Self]:
+        sessions = default_sessions()
+        try:
+            sessions.append(self)
+            yield self
+        finally:
+            sessions.remove(self)
+            self.close()
 
     def close(self) -> None:
         """Forget the values of variables; nothing can be run any more."""

@@ -7,31 +7,9 @@ transform to complex64, float64 to complex128; 16-bit floats are refused. They a
 to any order.
 """
 
-from stratal.fft.transforms import (
-    fft,
-    fft2,
-    fftfreq,
-    fftn,
-    fftshift,
-    hfft,
-    ifft,
-    ifft2,
-    ifftn,
-    ifftshift,
-    ihfft,
-    irfft,
-    irfft2,
-    irfftn,
-    rfft,
-    rfft2,
-    rfftfreq,
-    rfftn,
-)
+from stratal.fft import transforms
+from stratal.fft.transforms import *  # noqa: F403  listed in `__all__` there
 from stratal.tensor.api.explained import explain_all
 
-__all__ = [
-    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft",
-    "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
-]  # fmt: skip
-
+__all__ = transforms.__all__
 explain_all(globals())

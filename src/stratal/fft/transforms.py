@@ -12,9 +12,15 @@ from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import apply, as_tensor, default_float
 from stratal.tensor.device import check_device
 from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.ramps import Array, write_ramp, written
 from stratal.tensor.functions.shapes import as_axes, narrow, pad_constant, roll
 from stratal.tensor.tensor import Tensor
+
+__all__ = [
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft",
+    "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
+]  # fmt: skip
 
 _OTHER_WAY = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
@@ -170,24 +176,15 @@ def ihfft(x: Any, /, n: int | None = None, axis: int = -1, norm: str | None = No
     return _conjugate(_half("ihfft", x, n, axis, _OTHER_WAY[_norm("ihfft", norm)]))
 
 
-def fft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """Return `fftn` along two axes."""
-    return fftn(x, s, axes, norm)
+def _plane(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    def transform(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
+        return function(x, s, axes, norm)
+
+    return named(transform, name, f"Return `{function.__name__}` along two axes.")
 
 
-def ifft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """Return `ifftn` along two axes."""
-    return ifftn(x, s, axes, norm)
-
-
-def rfft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """Return `rfftn` along two axes."""
-    return rfftn(x, s, axes, norm)
-
-
-def irfft2(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    """Return `irfftn` along two axes."""
-    return irfftn(x, s, axes, norm)
+fft2, ifft2 = _plane(fftn, "fft2"), _plane(ifftn, "ifft2")
+rfft2, irfft2 = _plane(rfftn, "rfft2"), _plane(irfftn, "irfft2")
 
 
 # -- frequencies: what transforms have terms for, and where the zero frequency stands ------------------------

@@ -25,6 +25,7 @@ from stratal.base.files import abandoned, create_locked, exists, ignoring_os_err
 from stratal.base.interrupts import InterruptsHeld
 from stratal.formats.files import (
     Bytes,
+    MissingFileError,
     cannot_open,
     destination,
     open_file,
@@ -94,10 +95,6 @@ def read_container(path: str | Path) -> dict[str, memoryview]:
         data = _read_zip(place)
         with InterruptsHeld():  # as in writing
             members = _unzipped(data)
-    except FileNotFoundError:
-        raise FormatError(
-            f"load: there is no {place.name}", got=str(path), hint="st.save(net, path) writes one"
-        ) from None
     except (OSError, ValueError) as error:  # a name too long, or not to be looked at
         if isinstance(error, FormatError) or getattr(error, "errno", 0) is None:
             raise
@@ -115,12 +112,12 @@ def read_container(path: str | Path) -> dict[str, memoryview]:
 def _read_zip(path: Path) -> memoryview:
     """Return the bytes of a zip file whose first member is a manifest of what it holds, and of no more.
 
-    Raises: FormatError, before anything large is read; FileNotFoundError.
+    Raises: FormatError, before anything large is read.
     """
     file, size = open_file(path)
     with file:
         start = bytes(read_aligned(file, min(size, _FIRST.size + len(MANIFEST) + MANIFEST_LIMIT), path))
-        rows = checked_manifest(_first_member(start))
+        rows = checked_manifest(_first_member(start, path))
         held = sum(row["bytes"] for row in rows.values())
         if not 0 <= size - held <= _OVERHEAD:
             refuse("the file is not as long as its manifest says", f"{size} bytes for {held}")
@@ -131,14 +128,39 @@ def _read_zip(path: Path) -> memoryview:
 _FIRST: Final = struct.Struct("<4s14xI4xHH")  # of a local header: signature, bytes, lengths
 
 
-def _first_member(start: bytes) -> bytes:
+def _first_member(start: bytes, path: Path) -> bytes:
     """Return the content of a zip file's first member, which must be a stored manifest."""
     if len(start) >= _FIRST.size:
         signature, nbytes, name, extra = _FIRST.unpack_from(start)
         begin = _FIRST.size + name + extra
         if signature == b"PK\3\4" and start[_FIRST.size :][:name] == MANIFEST.encode():
             return start[begin : begin + nbytes]
+    what, hint = _written_by(start)
+    if what:
+        raise FormatError(f"model file: not written by st.save but {what}", got=path.name, hint=hint)
     refuse("not a model, or damaged")
+
+
+def _written_by(start: bytes) -> tuple[str, str]:
+    """Return what else a file may be by its first bytes, and what reads it; nothing where nobody knows."""
+    zipped = start[:4] == b"PK\3\4" and len(start) >= _FIRST.size
+    member = start[_FIRST.size :][: _FIRST.unpack_from(start)[2]] if zipped else b""
+    torch = "torch.load reads it where PyTorch is; st.from_dlpack takes each tensor"
+    if member.endswith((b"/data.pkl", b"/.format_version")):
+        return "by torch.save", torch
+    if member.endswith(b".npy"):
+        return "NumPy's .npz", "np.load reads it; st.tensor takes each array"
+    if start[:6] == b"\x93NUMPY":
+        return "NumPy's .npy", "st.tensor(np.load(path))"
+    if start[:4] == b"\x89HDF":
+        return "HDF5", "h5py reads it; st.tensor takes each array"
+    if start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        return "a pickle, as torch.save wrote once", torch
+    if start[8:9] == b"{" and len(start) > 8 and not any(start[5:8]):
+        return "safetensors", "st.formats.load_tensors(path)"
+    if start and not member and all(32 <= c < 127 or c in b"\t\n\r" for c in start[:256]):
+        return "text", "st.save(value, path) writes what st.load reads"
+    return "", ""
 
 
 def _unzipped(data: memoryview) -> dict[str, memoryview]:
@@ -229,10 +251,10 @@ def read_folder(folder: Path) -> dict[str, memoryview]:
         with ExitStack() as files:
             try:
                 opened = _opened(folder, rows, files)
-            except FileNotFoundError as error:
+            except MissingFileError as error:
                 if manifest != before:
                     continue  # a save may have replaced it since
-                raise cannot_open(Path(str(error.filename)), error) from None
+                raise FormatError("load: a file of the manifest is missing", got=error.got) from None
             return {
                 name: verified(name, rows[name], read_aligned(file, size, folder / rows[name]["file"]))
                 for name, (file, size) in opened.items()

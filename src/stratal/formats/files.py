@@ -33,6 +33,18 @@ class FileWriteError(StratalError, OSError):
     advice = "what stood there before is still there: make room or choose another place, then save again"
 
 
+class FileReadError(FormatError, OSError):
+    """A file that cannot be opened."""
+
+    advice = "look at the path and at who may read it"
+
+
+class MissingFileError(FileReadError, FileNotFoundError):
+    """A file that is not there."""
+
+    advice = "look at the path; st.save(value, path) writes one"
+
+
 @contextmanager
 def writing(name: str, rule: str = "save: cannot write {}", hint: str = UNTOUCHED) -> Iterator[None]:
     """Turn what the system refuses in a block into a FileWriteError about the file `name`."""
@@ -42,6 +54,9 @@ def writing(name: str, rule: str = "save: cannot write {}", hint: str = UNTOUCHE
         if isinstance(error, StratalError) or not refused_by_system(error):
             raise
         got = error.strerror or str(error)
+        folder = os.path.dirname(os.path.abspath(error.filename)) if isinstance(error.filename, str) else ""
+        if folder and not os.path.isdir(folder):
+            got, hint = f"there is no folder {folder}", f"os.makedirs({folder!r}) makes it"
         raise FileWriteError(rule.format(name), got=got, hint=hint) from error
 
 
@@ -100,12 +115,10 @@ def open_file(path: Path, limit: int | None = None, *, follow: bool = True) -> t
     """Open a regular file; return it with its size.
 
     Raises: FormatError for what is no regular file, is larger than `limit`, cannot be opened, or is a link
-    where `follow` is False; FileNotFoundError where there is none.
+    where `follow` is False; MissingFileError where there is none.
     """
     try:
         file, status = open_plain(path, follow=follow)
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and not refused_by_system(error):
             raise
@@ -118,16 +131,15 @@ def open_file(path: Path, limit: int | None = None, *, follow: bool = True) -> t
 
 def cannot_open(path: Path, error: Exception) -> FormatError:
     """Return the error for a file that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        return MissingFileError(f"load: there is no {path.name}", got=str(path))
     got = getattr(error, "strerror", None) or str(error)
-    return FormatError(f"load: cannot open {path.name}", got=got)
+    return FileReadError(f"load: cannot open {path.name}", got=got)
 
 
 def read_whole(path: Path, limit: int | None = None, *, follow: bool = True) -> memoryview:
     """Return the bytes of a regular file, 64-byte aligned and writable. Raises: FormatError."""
-    try:
-        file, size = open_file(path, limit, follow=follow)
-    except FileNotFoundError as error:
-        raise cannot_open(path, error) from None
+    file, size = open_file(path, limit, follow=follow)
     with file:
         return read_aligned(file, size, path)
 

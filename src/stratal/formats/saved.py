@@ -4,8 +4,7 @@ class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.errors import AttributeValueError, CaptureError, FormatError, ShapeError
+from stratal.base.interrupts import block
 from stratal.formats.container import read_container
 from stratal.formats.document import NAME as CHECKPOINT
 from stratal.formats.document import checkpoint_of, write_checkpoint
@@ -24,16 +24,12 @@ from stratal.tensor.lazy import programs
 from stratal.tensor.tensor import Tensor, hold, tensor
 from stratal.tensor.values import values
 from stratal.tensor.values.handles import node_of
-from stratal.tensor.values.state import MODE, no_grad
+from stratal.tensor.values.state import ModeBlock, no_grad
 
 
 def save(
-    model: Any,
-    path: str | Path,
-    *,
-    inputs: Any = None,
-    optimizer: Any = None,
-    options: Mapping[str, Any] | None = None,
+    model: Any, path: str | Path, *, inputs: Any = None, optimizer: Any = None,
+    options: Mapping[str, Any] | None = None
 ) -> None:
     """Write a module or a checkpoint to a folder, or to one file where `path` ends in `.stratal`.
 
@@ -165,8 +161,8 @@ def _detached(value: Any) -> Any:
     return detach() if callable(detach) else value
 
 
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+@block
+def evaluating(model: Any) -> Generator[None]:
     """Put a module into evaluation mode for a block; every part then goes back to the mode it was in."""
     parts = [(m, m.training) for m in model.modules()] if hasattr(model, "modules") else []
     try:
@@ -186,7 +182,7 @@ def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mappi
     """
     for value in named.values():
         np.asarray(_detached(value))  # give every weight its value: it then is an input, not a computation
-    with no_grad(), _lazily():
+    with no_grad(), ModeBlock("eager", None):
         examples = [tensor(x) for x in inputs]
         before = {name: node_of(value) for name, value in named.items()}
         results = tree.leaves(function(*examples))
@@ -225,14 +221,3 @@ def _closed(roots: list[Node], labels: Mapping[Node, str], name: str) -> Graph:
     outputs = substitute(roots, replaced)
     used = set(leaves) | {node for node, label in labels.items() if label.startswith("input ")}
     return Graph([fresh[node] for node in labels if node in used], outputs, name=name)
-
-
-@contextmanager
-def _lazily() -> Iterator[None]:
-    """Build nodes without computing them, whatever the mode was."""
-    before = MODE.eager
-    MODE.eager = None
-    try:
-        yield
-    finally:
-        MODE.eager = before

@@ -18,17 +18,13 @@ COLOURS = {
 def kernels_to_dot(program: Explained) -> str:
     """Return the commands of a program in DOT: a box per kernel, an arrow per value that passes on."""
     plan = program.plan
-    return _digraph(plan.name, _kernels(plan))
-
-
-def _digraph(name: str, lines: Iterator[str]) -> str:
     head = [
-        f"digraph {_quoted(name)} {{",
+        f"digraph {_quoted(plan.name)} {{",
         '  node [shape=box, style="filled,rounded", fillcolor="#eef2f7", color="#9999aa"];',
         '  node [fontname="Helvetica", fontsize=10];',
         '  edge [color="#777788", fontname="Helvetica", fontsize=8];',
     ]
-    return "\n".join([*head, *(f"  {line}" for line in lines), "}"]) + "\n"
+    return "\n".join([*head, *(f"  {line}" for line in _kernels(plan)), "}"]) + "\n"
 
 
 def _quoted(text: str) -> str:

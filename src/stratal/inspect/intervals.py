@@ -15,11 +15,6 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    @property
-    def relative_width(self) -> float:
-        """The interval's width as a share of the median."""
-        return (self.high - self.low) / self.median if self.median else 0.0
-
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Interval:
     """Return the median of independent samples between two of them, by the sign test.

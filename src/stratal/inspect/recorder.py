@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from contextlib import ExitStack
+from collections.abc import Generator
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
 
+from stratal.base.interrupts import Block
 from stratal.base.source import SourceLine, user_line
 from stratal.runtime.storage import Storage
 from stratal.runtime.timing import TimedProgram
@@ -82,27 +82,24 @@ class ProgramTimes:
         return np.stack(rows) if rows else np.zeros((0, len(self.total_ns)), np.int64)
 
 
-class Recorder:
+class Recorder(Block):
     """Times every program that runs in its block, in order of first run; `trace` keeps events, too."""
 
     def __init__(self, *, trace: bool = False) -> None:
+        super().__init__()
         self._events_per_log: Final = EVENTS_PER_LOG if trace else 0
         self._of: Final[dict[int, ProgramTimes]] = {}
-        self._stack: Final = ExitStack()
         self.compiled_spans: Final[list[tuple[str, int, int]]] = []  # name, start and end
         self.started_ns = 0
         self.ended_ns = 0
 
-    def __enter__(self) -> Self:
-        self._stack.enter_context(programs.watched(self))
-        self.started_ns = time.perf_counter_ns()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.ended_ns = time.perf_counter_ns()
-        self._stack.close()
+    def during(self) -> Generator[Self]:
+        with programs.watched(self):
+            self.started_ns = time.perf_counter_ns()
+            try:
+                yield self
+            finally:
+                self.ended_ns = time.perf_counter_ns()
 
     @property
     def programs(self) -> list[ProgramTimes]:

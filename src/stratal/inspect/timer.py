@@ -9,7 +9,6 @@ Computing Systems" (SC 2015) on medians, intervals and the order of runs.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import random
 import statistics
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stratal.base import tree
+from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, MeasurementError
 from stratal.base.log import duration
 from stratal.base.source import SourceLine, user_line
@@ -85,12 +85,8 @@ class Timer:
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        label: str = "",
-        synchronize: bool | Callable[[Any], object] = False,
-        **kwargs: Any,
+        self, function: Callable[..., Any], *args: Any, label: str = "",
+        synchronize: bool | Callable[[Any], object] = False, **kwargs: Any
     ) -> None:
         self.label: Final = label or getattr(function, "__name__", type(function).__name__)
         self._function: Final = function
@@ -150,13 +146,9 @@ class Timer:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Collect no garbage inside. Raises: MeasurementError where something was compiled inside."""
-        before, collecting = self._state(), gc.isenabled()
-        gc.disable()
-        try:
+        before = self._state()
+        with collector_paused():
             yield
-        finally:
-            if collecting:
-                gc.enable()
         if self._state() != before:
             raise MeasurementError(
                 f"{self.label}: something was compiled while it was timed",

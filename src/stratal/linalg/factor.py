@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
-from stratal.linalg.operands import adjoint, hermitian_part, matrix, run, square
+from stratal.linalg.operands import adjoint, matrix, of_triangle, run, square
 from stratal.linalg.results import EighResult, EigResult, LUFactorResult, LUResult, QRResult, SVDResult
 from stratal.tensor.functions.creation import arange, eye, tril, triu, zeros
 from stratal.tensor.functions.elementwise import cast
@@ -17,11 +17,10 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Tensor:
     """Return the lower triangular L with L L^H = A, or the upper triangular L^H, of positive definite
     matrices.
 
-    Shapes: [..., n, n] -> [..., n, n]. A is taken to be Hermitian: of another one, the factor is that of (A +
-    A^H) / 2. Gradients are Hermitian, as PyTorch's. Raises: LinAlgError, when computed, where a matrix is not
-    positive definite.
+    Shapes: [..., n, n] -> [..., n, n]. Only the triangle of A is read that the factor has. Gradients are
+    Hermitian, as PyTorch's. Raises: LinAlgError, when computed, where a matrix is not positive definite.
     """
-    low: Tensor = run("cholesky", hermitian_part(square("cholesky", x)))
+    low: Tensor = run("cholesky", of_triangle(square("cholesky", x), upper))
     return adjoint(low) if upper else low
 
 
@@ -61,28 +60,25 @@ def lu(x: Any, /) -> LUResult:
 
 
 # -- eigenvalues ---------------------------------------------------------------------------------------------
-def _triangle(name: str, x: Any, UPLO: str | None) -> Tensor:
+def _triangle(name: str, x: Any, UPLO: str) -> Tensor:
     """Return matrices whose lower triangles say all."""
-    if UPLO not in (None, "L", "U", "l", "u"):
+    if UPLO not in ("L", "U", "l", "u"):
         raise AttributeValueError(f"{name}: UPLO is L or U", got=repr(UPLO))
-    t = square(name, x)
-    if UPLO is None:
-        return hermitian_part(t)
-    return t if UPLO in "Ll" else adjoint(t)
+    return of_triangle(square(name, x), UPLO in "Uu")
 
 
-def eigh(x: Any, /, UPLO: str | None = None) -> EighResult:
+def eigh(x: Any, /, UPLO: str = "L") -> EighResult:
     """Return the real eigenvalues of Hermitian matrices, ascending, and orthonormal eigenvectors as columns.
 
-    Shapes: [..., n, n] -> w [..., n], V [..., n, n]: A V = V diag(w). A is taken as (A + A^H) / 2, with
-    Hermitian gradients; UPLO names one triangle to be read instead, the lower "L" or the upper "U". The
-    gradient through V is not finite where eigenvalues are equal, and means something only if the phases of
-    vectors do not matter. Raises: LinAlgError, when computed, for NaN and infinite elements.
+    Shapes: [..., n, n] -> w [..., n], V [..., n, n]: A V = V diag(w). UPLO names the triangle of A that is
+    read, the lower "L" or the upper "U"; gradients are Hermitian, as PyTorch's. The gradient through V is not
+    finite where eigenvalues are equal, and means something only if the phases of vectors do not matter.
+    Raises: LinAlgError, when computed, for NaN and infinite elements.
     """
     return EighResult(*run("eigh", _triangle("eigh", x, UPLO)))
 
 
-def eigvalsh(x: Any, /, UPLO: str | None = None) -> Tensor:
+def eigvalsh(x: Any, /, UPLO: str = "L") -> Tensor:
     """Return the real eigenvalues of Hermitian matrices, ascending: [..., n, n] -> [..., n]. See `eigh`."""
     return run("eigh", _triangle("eigvalsh", x, UPLO), vectors=False)
 

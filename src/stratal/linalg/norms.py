@@ -96,7 +96,11 @@ def cond(x: Any, /, p: Any = None) -> Tensor:
     the least over the greatest, of matrices of any shape; others are for square ones.
     """
     if p not in (None, 2, -2):
-        return _cond_by_inverse(square("cond", x), p)
+        t = square("cond", x)
+        packed, _ = run("lu", t.detach())
+        singular = any(diagonal(packed, 0, -2, -1) == 0, axis=-1)
+        regular = where(reshape(singular, (*singular.shape, 1, 1)), identity(t), t)
+        return where(singular, math.inf, matrix_norm(t, p) * matrix_norm(inv(regular), p))
     t = matrix("cond", x)
     if not min(t.shape[-2:]):
         raise ShapeError("cond: an empty matrix has no condition number", got=str(t.type))
@@ -105,10 +109,3 @@ def cond(x: Any, /, p: Any = None) -> Tensor:
     if p == -2:
         return low / where(high == 0, 1.0, high)
     return where(low == 0, math.inf, high / where(low == 0, 1.0, low))
-
-
-def _cond_by_inverse(t: Tensor, p: Any) -> Tensor:
-    packed, _ = run("lu", t.detach())
-    singular = any(diagonal(packed, 0, -2, -1) == 0, axis=-1)
-    regular = where(reshape(singular, (*singular.shape, 1, 1)), identity(t), t)
-    return where(singular, math.inf, matrix_norm(t, p) * matrix_norm(inv(regular), p))

@@ -55,9 +55,13 @@ def adjoint(t: Tensor) -> Tensor:
     return conjugate(matrix_transpose(t))
 
 
-def hermitian_part(t: Tensor) -> Tensor:
-    """Return (A + A^H) / 2."""
-    return t * 0.5 + adjoint(t) * 0.5
+def of_triangle(t: Tensor, upper: bool = False) -> Tensor:
+    """Return Hermitian matrices by one triangle of theirs, as a record that reads lower triangles takes them.
+
+    Gradients are Hermitian, those of (A + A^H) / 2, whichever triangle is read: as PyTorch's.
+    """
+    over = adjoint(t)
+    return run("straight_through", over if upper else t, t * 0.5 + over * 0.5)  # type: ignore[no-any-return]
 
 
 def identity(t: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ from stratal.base.dims import known_equal
 from stratal.base.dtypes import int64
 from stratal.base.errors import ShapeError
 from stratal.linalg.factor import eigvalsh, svdvals
-from stratal.linalg.operands import hermitian_part, matrices, matrix, run
+from stratal.linalg.operands import adjoint, matrices, matrix, run
 from stratal.linalg.results import LstsqResult
 from stratal.tensor.api.info import finfo
 from stratal.tensor.build import as_tensor
-from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.creation import tril, zeros
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.functions.reductions import amax, sum
 from stratal.tensor.functions.shapes import broadcast_to, expand_dims, squeeze
@@ -46,7 +46,7 @@ def matrix_rank(
     """Return how many singular values exceed max(atol, rtol * the largest), as int64.
 
     Shapes: [..., m, n] -> [...]; cutoffs are numbers or [...], `tol` is another name of `atol`. `rtol` is
-    max(m, n) * eps unless one of them is given. `hermitian` takes eigenvalues, of (A + A^H) / 2.
+    max(m, n) * eps unless one of them is given. `hermitian` takes eigenvalues, by the lower triangle.
     """
     t = matrix("matrix_rank", x)
     s = FUNCTIONS["abs"](eigvalsh(t)) if hermitian else svdvals(t)
@@ -59,11 +59,13 @@ def pinv(
     """Return the pseudo-inverse: singular values up to max(atol, rtol * the largest) count as 0.
 
     Shapes: [..., m, n] -> [..., n, m]; cutoffs are numbers or [...], `rcond` is another name of `rtol`.
-    `rtol` is max(m, n) * eps unless one of them is given. `hermitian` takes (A + A^H) / 2. The gradient takes
-    the rank to stay as it is.
+    `rtol` is max(m, n) * eps unless one of them is given. `hermitian` takes the lower triangle to say
+    all. The gradient takes the rank to stay as it is.
     """
     t = matrix("pinv", x)
-    t = hermitian_part(t) if hermitian else t
+    if hermitian:
+        low = tril(t)
+        t = run("straight_through", low + adjoint(tril(low, -1)), t)
     relative, absolute = _cutoffs("pinv", t, rcond if rtol is None else rtol, atol)
     if absolute is not None:
         largest = _largest(svdvals(t.detach()))

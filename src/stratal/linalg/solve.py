@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stratal.base.dims import known_equal, product
+from stratal.base.dims import known_equal, product, same_shape
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.linalg.operands import adjoint, identity, matrices, run, square
 from stratal.linalg.results import SlogdetResult
@@ -47,10 +47,13 @@ def _solved(op: str, name: str, x1: Any, x2: Any, **attributes: Any) -> Tensor:
 def solve(x1: Any, x2: Any, /, *, left: bool = True) -> Tensor:
     """Return X with A X = B, or X A = B unless `left`.
 
-    Shapes: A [..., n, n], B [n] or [..., n, k] ([..., k, n] on the right) -> as B; leading axes broadcast.
+    Shapes: A [..., n, n], B [n] or [..., n, k] ([..., k, n] on the right) -> as B; leading axes broadcast. As
+    in PyTorch, B is a vector for each matrix where it has the shape of A without its last axis.
     Raises: LinAlgError, when computed, where a matrix is singular.
     """
-    b = as_tensor(x2, "solve")
+    a, b = as_tensor(x1, "solve"), as_tensor(x2, "solve")
+    if left and b.ndim > 1 and same_shape(b.shape, a.shape[:-1]):
+        return squeeze(solve(a, expand_dims(b, axis=-1)), axis=-1)
     if b.ndim == 1:
         b = expand_dims(b, axis=-1 if left else 0)
         return squeeze(solve(x1, b, left=left), axis=-1 if left else -2)

@@ -92,12 +92,8 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Sour
 
 
 def trunc_normal_(
-    tensor: Tensor,
-    mean: float = 0.0,
-    std: float = 1.0,
-    a: float = -2.0,
-    b: float = 2.0,
-    generator: Source = None,
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+    generator: Source = None
 ) -> Tensor:
     """Fill with draws from N(mean, std^2) kept within [a, b]: draws outside are drawn again."""
     rng = numbers(generator)

@@ -225,12 +225,8 @@ class TripletMarginLoss(_Margin):
     """max(0, margin + d(anchor, positive) - d(anchor, negative)), d the p-norm distance."""
 
     def __init__(
-        self,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        reduction: str = "mean",
+        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False,
+        reduction: str = "mean"
     ) -> None:
         super().__init__(margin, reduction)
         if margin <= 0:
@@ -247,12 +243,8 @@ class TripletMarginWithDistanceLoss(_Margin):
     """The triplet loss of any distance, a function of two tensors; without one, of the 2-norm."""
 
     def __init__(
-        self,
-        *,
-        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-        margin: float = 1.0,
-        swap: bool = False,
-        reduction: str = "mean",
+        self, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
+        swap: bool = False, reduction: str = "mean"
     ) -> None:
         super().__init__(margin, reduction)
         if margin <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar
 
 from stratal.base.elsewhere import instead_of
@@ -23,8 +24,18 @@ Self = TypeVar("Self", bound="Module")
 EXTRA_STATE = "_extra_state"  # the key of what get_extra_state returns, as in PyTorch
 
 
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+
 class ModuleAttributeError(StratalError, AttributeError):
-    """An attribute a module does not have."""
+    """An attribute a module does not have. What is like it is looked for when the error is shown."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        tables = getattr(self.obj, "__dict__", {})
+        own = [*dir(type(self.obj)), *tables, *(n for t in _TABLES for n in tables.get(t, ()))]
+        near = get_close_matches(str(self.name), [n for n in own if not n.startswith("_")], 1)
+        return text.replace(self.advice, f"did you mean {near[0]}?") if near else text
 
 
 class Computed(Protocol):
@@ -134,12 +145,15 @@ class Module(Hooked):
     def __getattr__(self, name: str) -> Any:
         # Called only where the ordinary lookup failed.
         tables = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in _TABLES:
             if table in tables and name in tables[table]:
                 return tables[table][name]
         if name in tables.get("_computed", ()):
             return tables["_computed"][name](self)
-        raise ModuleAttributeError(f"{type(self).__name__}: has no attribute {name!r}", hint=instead_of(name))
+        rule = f"{type(self).__name__}: has no attribute {name!r}"
+        error = ModuleAttributeError(rule, hint=instead_of(name))
+        error.name, error.obj = name, self
+        raise error
 
     def __delattr__(self, name: str) -> None:
         if any(name in table for table in self._tables()):

@@ -25,9 +25,6 @@ class Parameter(Tensor):
         """Return a parameter with the same value, and without a gradient."""
         return self._twin(memo)  # type: ignore[return-value]
 
-    def __repr__(self) -> str:
-        return "Parameter containing:\n" + super().__repr__()
-
 
 def empty_parameter(shape: tuple[int, ...], dtype: Any = None) -> Parameter:
     """Return a parameter of zeros for an initialiser to fill, of the default dtype unless told."""

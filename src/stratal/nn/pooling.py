@@ -27,13 +27,8 @@ class _MaxPool(_Pool, function=F.max_pool):
     _options = (*_shown, "return_indices")
 
     def __init__(
-        self,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
+        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, dilation: Sizes = 1,
+        return_indices: bool = False, ceil_mode: bool = False
     ) -> None:
         super().__init__()
         self.kernel_size, self.padding, self.dilation = kernel_size, padding, dilation
@@ -72,12 +67,8 @@ class _FractionalMaxPool(_Pool, function=F.fractional_max_pool):
     _options, _shown = ("kernel_size", "output_size", "output_ratio", "return_indices", "_random_samples"), ()
 
     def __init__(
-        self,
-        kernel_size: Sizes,
-        output_size: Any = None,
-        output_ratio: Any = None,
-        return_indices: bool = False,
-        _random_samples: Any = None,
+        self, kernel_size: Sizes, output_size: Any = None, output_ratio: Any = None,
+        return_indices: bool = False, _random_samples: Any = None
     ) -> None:
         super().__init__()
         self.kernel_size = per_axis(f"{type(self).__name__}: kernel_size", kernel_size, self.dims)
@@ -118,13 +109,8 @@ class _AvgPool(_Pool, function=F.avg_pool):
     _options = (*_shown, "ceil_mode", "count_include_pad", "divisor_override")
 
     def __init__(
-        self,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
+        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, divisor_override: int | None = None
     ) -> None:
         super().__init__()
         self.kernel_size, self.padding = kernel_size, padding
@@ -139,12 +125,8 @@ class AvgPool1d(_AvgPool):
     dims = 1
 
     def __init__(
-        self,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
+        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True
     ) -> None:
         stride = kernel_size if stride is None else stride
         sizes = (per_axis("AvgPool1d", v, 1, 0) for v in (kernel_size, stride, padding))

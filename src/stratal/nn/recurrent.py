@@ -35,17 +35,8 @@ class _Recurrent(Module):
     """What the layers share: parameters per layer and direction, and the run over layers and time."""
 
     def __init__(
-        self,
-        kind: str,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        bidirectional: bool,
-        dtype: Any,
-        proj_size: int = 0,
+        self, kind: str, input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool,
+        dropout: float, bidirectional: bool, dtype: Any, proj_size: int = 0
     ) -> None:
         super().__init__()
         self._check(hidden_size, num_layers, dropout, proj_size)
@@ -197,17 +188,9 @@ class LSTM(_Recurrent):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        proj_size: int = 0,
-        device: Any = None,
-        dtype: Any = None,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
+        device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__(
             "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype,
@@ -233,16 +216,9 @@ class GRU(_OneState):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
+        dtype: Any = None
     ) -> None:
         super().__init__(
             "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype
@@ -256,17 +232,9 @@ class RNN(_OneState):
     """
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: str = "tanh",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+        bias: bool = True, batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__(
             checked_nonlinearity("RNN", nonlinearity), input_size, hidden_size, num_layers, bias, batch_first,

@@ -88,14 +88,8 @@ STEPS: Final[dict[str, Step]] = {
 
 
 def register_weights(
-    module: Module,
-    suffix: str,
-    step: Step,
-    width: int,
-    hidden_size: int,
-    bias: bool,
-    dtype: Any,
-    proj_size: int = 0,
+    module: Module, suffix: str, step: Step, width: int, hidden_size: int, bias: bool, dtype: Any,
+    proj_size: int = 0
 ) -> None:
     """Give a module the parameters of one layer and direction, named with `suffix`."""
     rows = step.num_gates * hidden_size
@@ -191,13 +185,8 @@ class RNNCell(_Cell):
     """One step of an RNN. Shapes: input [N, input_size], h [N, hidden_size]; both without N, too."""
 
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = None,
+        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh",
+        device: Any = None, dtype: Any = None
     ) -> None:
         super().__init__(checked_nonlinearity("RNNCell", nonlinearity), input_size, hidden_size, bias, dtype)
         self.nonlinearity = nonlinearity

@@ -48,12 +48,8 @@ class Fold(Applied, function=F.fold):
     _options = ("output_size", "kernel_size", "dilation", "padding", "stride")
 
     def __init__(
-        self,
-        output_size: Sizes,
-        kernel_size: Sizes,
-        dilation: Sizes = 1,
-        padding: Sizes = 0,
-        stride: Sizes = 1,
+        self, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
+        stride: Sizes = 1
     ) -> None:
         super().__init__()
         self.output_size, self.kernel_size, self.dilation = output_size, kernel_size, dilation
@@ -96,12 +92,8 @@ class Upsample(Applied, function=F.interpolate):
     _options = ("size", "scale_factor", "mode", "align_corners", "recompute_scale_factor")
 
     def __init__(
-        self,
-        size: Any = None,
-        scale_factor: Any = None,
-        mode: str = "nearest",
-        align_corners: bool | None = None,
-        recompute_scale_factor: bool | None = None,
+        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+        align_corners: bool | None = None, recompute_scale_factor: bool | None = None
     ) -> None:
         super().__init__()
         self.size = size

@@ -36,7 +36,9 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     no tensor at all as an array of objects.
     """
     if isinstance(value, Tensor):
-        return np.asarray(value.detach())
+        value = value.detach()
+        value._value("load_state_dict")  # names what asks, where a compiled function does
+        return np.asarray(value)
     detach = getattr(value, "detach", None)
     value = detach() if callable(detach) else value
     try:

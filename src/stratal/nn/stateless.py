@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
+from stratal.base.interrupts import block
 from stratal.nn.module import Module
 from stratal.nn.state import StateDictError
 from stratal.tensor.build import as_tensor
@@ -18,13 +18,8 @@ Tables = dict[str, list[tuple[dict[str, Any], str]]]
 
 
 def functional_call(
-    module: Module,
-    parameter_and_buffer_dicts: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    args: Any = None,
-    kwargs: dict[str, Any] | None = None,
-    *,
-    tie_weights: bool = True,
-    strict: bool = False,
+    module: Module, parameter_and_buffer_dicts: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    args: Any = None, kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True, strict: bool = False
 ) -> Any:
     """Return module(*args, **kwargs) with other tensors in place of parameters and buffers, by name.
 
@@ -72,8 +67,8 @@ def _tied(places: Tables, name: str) -> list[str]:
     return [other for other, where in places.items() if where is places[name]]
 
 
-@contextmanager
-def _replaced(module: Module, places: Tables, given: Mapping[str, Any]) -> Iterator[None]:
+@block
+def _replaced(module: Module, places: Tables, given: Mapping[str, Any]) -> Generator[None]:
     before = [(table, key, table[key]) for name in given for table, key in places[name]]
     try:
         for name, value in given.items():

@@ -112,13 +112,8 @@ class Explorer:
         self.seed: Final = seed
 
     def tune(
-        self,
-        problem: Problem,
-        default: Candidate,
-        *,
-        trials: int,
-        deadline: float = float("inf"),
-        seen: Callable[[Attempt], None] = lambda _: None,
+        self, problem: Problem, default: Candidate, *, trials: int, deadline: float = float("inf"),
+        seen: Callable[[Attempt], None] = lambda _: None
     ) -> Verdict:
         """Measure up to `trials` candidates, until `deadline` on the monotonic clock, and confirm the best.
 

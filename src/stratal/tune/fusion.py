@@ -68,13 +68,11 @@ def fused_kernels(programs: Iterable[Program]) -> list[FusedKernel]:
     return list(found.values())
 
 
-def compare_fusion(
-    kernels: Iterable[FusedKernel], measurer: Measurer, seed: int = 0
-) -> Iterator[FusionVerdict]:
+def compare_fusion(kernels: Iterable[FusedKernel], measurer: Measurer) -> Iterator[FusionVerdict]:
     """Time each fused kernel and its parts in turns. Raises: MeasurementError."""
     for kernel in kernels:
         fused, parts = (_trial(kernel.graph, measurer.target, fused=way) for way in (True, False))
-        found = measurer.compare(fused, parts, seed=seed, seconds=FINAL_SECONDS, rounds=FINAL_ROUNDS)
+        found = measurer.compare(fused, parts, seconds=FINAL_SECONDS, rounds=FINAL_ROUNDS)
         if isinstance(found, Dropped):
             yield FusionVerdict(kernel, None, found.reason)
         else:

@@ -61,7 +61,6 @@ class Measurer:
     def __init__(self, target: Target, *, limit_seconds: float = 20.0) -> None:
         self.target: Final = target
         self.limit_seconds: Final = limit_seconds
-        self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -105,7 +104,6 @@ class Measurer:
         if process is None or process.poll() is not None:
             self._stop()
             process = self._process = _start()
-            self.restarts += 1
             try:
                 self._answer(process, START_S)
             except (EOFError, TimeoutError):

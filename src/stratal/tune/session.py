@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from stratal.base import settings, tuning
 from stratal.base.artifact import Command, Launch, Loop, bodies
 from stratal.base.errors import FormatError
+from stratal.base.interrupts import Block
 from stratal.codegen.assemble import toolchain_digest
 from stratal.compiler import Program, decided
 from stratal.runtime.storage import Storage
@@ -27,20 +27,17 @@ from stratal.tensor.lazy import programs
 from stratal.tune.explore import Attempt, Explorer, Verdict
 
 
-class Watch:
+class Watch(Block):
     """Counts the runs of every program in its block."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.runs: Final[Counter[int]] = Counter()
         self._programs: Final[dict[int, Program]] = {}
-        self._stack: Final = ExitStack()
 
-    def __enter__(self) -> Self:
-        self._stack.enter_context(programs.watched(self))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def during(self) -> Generator[Self]:
+        with programs.watched(self):
+            yield self
 
     def compiled(self, program: Any, started_ns: int) -> None:
         """What is compiled counts once it runs."""
@@ -127,14 +124,8 @@ def known_records(path: Path, objective: str) -> dict[str, tuning.Record]:
 
 
 def tune(
-    tasks: Sequence[Task],
-    explorer: Explorer,
-    path: Path,
-    *,
-    trials: int,
-    seconds: float = float("inf"),
-    started: Callable[[Task], None] = lambda _: None,
-    seen: Callable[[Attempt], None] = lambda _: None,
+    tasks: Sequence[Task], explorer: Explorer, path: Path, *, trials: int, seconds: float = float("inf"),
+    started: Callable[[Task], None] = lambda _: None, seen: Callable[[Attempt], None] = lambda _: None
 ) -> Iterator[tuple[Task, Verdict]]:
     """Tune kernels one by one; write each verdict to the file as soon as it is there.
 

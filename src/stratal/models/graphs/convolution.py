@@ -93,13 +93,8 @@ class GCNConv(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        improved: bool = False,
-        add_self_loops: bool = True,
-        normalize: bool = True,
-        bias: bool = True,
+        self, in_channels: int, out_channels: int, improved: bool = False, add_self_loops: bool = True,
+        normalize: bool = True, bias: bool = True
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.improved = in_channels, out_channels, improved
@@ -139,13 +134,8 @@ class SAGEConv(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        aggr: str = "mean",
-        normalize: bool = False,
-        root_weight: bool = True,
-        bias: bool = True,
+        self, in_channels: int, out_channels: int, aggr: str = "mean", normalize: bool = False,
+        root_weight: bool = True, bias: bool = True
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.normalize = in_channels, out_channels, normalize
@@ -173,15 +163,8 @@ class GATConv(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        heads: int = 1,
-        concat: bool = True,
-        negative_slope: float = 0.2,
-        dropout: float = 0.0,
-        add_self_loops: bool = True,
-        bias: bool = True,
+        self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True,
+        negative_slope: float = 0.2, dropout: float = 0.0, add_self_loops: bool = True, bias: bool = True
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads

@@ -28,14 +28,8 @@ class _Stack(nn.Module):
     layer: ClassVar[type[nn.Module]]
 
     def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        num_layers: int,
-        out_channels: int | None = None,
-        dropout: float = 0.0,
-        act: str | None = "relu",
-        **options: Any,
+        self, in_channels: int, hidden_channels: int, num_layers: int, out_channels: int | None = None,
+        dropout: float = 0.0, act: str | None = "relu", **options: Any
     ) -> None:
         super().__init__()
         name = type(self).__name__

@@ -90,7 +90,8 @@ class ChildSumTreeLSTM(nn.Module):
         """
         nodes = iou.shape[0]
         nothing = zeros((nodes + 1, self.mem_dim), dtype=iou.dtype)  # the last row takes what belongs to none
-        i, o, u = _thirds(iou + self.iouh(index_add(nothing, 0, owner, child_h)[:nodes]))
+        gates = iou + self.iouh(index_add(nothing, 0, owner, child_h)[:nodes])
+        i, o, u = (gates[:, k * self.mem_dim : (k + 1) * self.mem_dim] for k in range(3))
         of_owner = take(concat([f, nothing[:1]]), owner, axis=0)
         kept = index_add(nothing, 0, owner, F.sigmoid(of_owner + self.fh(child_h)) * child_c)[:nodes]
         c = F.sigmoid(i) * F.tanh(u) + kept
@@ -99,11 +100,6 @@ class ChildSumTreeLSTM(nn.Module):
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what inputs [..., in_dim] give to the gates of a node, and to those of its children."""
         return self.ioux(x), self.fx(x)
-
-
-def _thirds(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    width = int(x.shape[1]) // 3
-    return x[:, :width], x[:, width : 2 * width], x[:, 2 * width :]
 
 
 class TreeLSTM(nn.Module):

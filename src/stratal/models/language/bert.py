@@ -237,12 +237,8 @@ class _WithHead(Pretrained):
         raise NotImplementedError
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None, labels: Tensor | None = None
     ) -> HeadOutput:
         logits = self._logits(self.bert(input_ids, attention_mask, token_type_ids, position_ids))
         if labels is None:

@@ -87,12 +87,8 @@ def run_layers(
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    past: Tensor | None,
-    visible: Tensor | None,
-    dropout: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, past: Tensor | None, visible: Tensor | None,
+    dropout: float = 0.0
 ) -> Tensor:
     """Return attention of new tokens to earlier ones (`past` [2, N, heads, P, D]) and to themselves.
 

@@ -73,14 +73,9 @@ class Generates(Pretrained):
             nn.init.normal_(self.lm_head.weight, std=config.initializer_range)
 
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool = False,
-        logits_to_keep: int = 0,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None,
+        past: Tensor | None = None, labels: Tensor | None = None, use_cache: bool = False,
+        logits_to_keep: int = 0
     ) -> CausalOutput:
         decoder = getattr(self, self.decoder_name)
         hidden, keys_values = decoder(input_ids, attention_mask, position_ids, past)
@@ -103,15 +98,9 @@ class Generates(Pretrained):
         return logits[:, 0], keys_values
 
     def generate(
-        self,
-        input_ids: Any,
-        attention_mask: Any = None,
-        max_new_tokens: int = 20,
-        do_sample: bool = False,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        eos_token_id: int | None = None,
-        pad_token_id: int | None = None,
+        self, input_ids: Any, attention_mask: Any = None, max_new_tokens: int = 20, do_sample: bool = False,
+        temperature: float = 1.0, top_k: int | None = None, eos_token_id: int | None = None,
+        pad_token_id: int | None = None
     ) -> Tensor:
         """Return the prompts [N, L] with up to `max_new_tokens` tokens behind each.
 

@@ -86,12 +86,8 @@ class AttnDecoderRNN(nn.Module):
         self.dropout = nn.Dropout(dropout_p)
 
     def forward(
-        self,
-        encoder_outputs: Tensor,
-        encoder_hidden: Tensor,
-        target: Tensor | None = None,
-        length: int | None = None,
-        mask: Tensor | None = None,
+        self, encoder_outputs: Tensor, encoder_hidden: Tensor, target: Tensor | None = None,
+        length: int | None = None, mask: Tensor | None = None
     ) -> Decoded:
         if (target is None) == (length is None):
             raise ShapeError("AttnDecoderRNN: takes either a target or a length", got=f"{target}, {length}")

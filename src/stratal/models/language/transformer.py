@@ -39,15 +39,8 @@ class Seq2SeqTransformer(nn.Module):
     """
 
     def __init__(
-        self,
-        num_encoder_layers: int,
-        num_decoder_layers: int,
-        emb_size: int,
-        nhead: int,
-        src_vocab_size: int,
-        tgt_vocab_size: int,
-        dim_feedforward: int = 512,
-        dropout: float = 0.1,
+        self, num_encoder_layers: int, num_decoder_layers: int, emb_size: int, nhead: int,
+        src_vocab_size: int, tgt_vocab_size: int, dim_feedforward: int = 512, dropout: float = 0.1
     ) -> None:
         super().__init__()
         self.transformer = nn.Transformer(
@@ -60,14 +53,9 @@ class Seq2SeqTransformer(nn.Module):
         self.register_load_state_dict_pre_hook(_without_positions)
 
     def forward(
-        self,
-        src: Tensor,
-        trg: Tensor,
-        src_mask: Tensor | None = None,
-        tgt_mask: Tensor | None = None,
-        src_padding_mask: Tensor | None = None,
-        tgt_padding_mask: Tensor | None = None,
-        memory_key_padding_mask: Tensor | None = None,
+        self, src: Tensor, trg: Tensor, src_mask: Tensor | None = None, tgt_mask: Tensor | None = None,
+        src_padding_mask: Tensor | None = None, tgt_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None
     ) -> Tensor:
         source, target = self._embedded(self.src_tok_emb, src), self._embedded(self.tgt_tok_emb, trg)
         padding = (src_padding_mask, tgt_padding_mask, memory_key_padding_mask)
@@ -105,12 +93,8 @@ class Seq2SeqTransformer(nn.Module):
         return self.transformer.generate_square_subsequent_mask(length, dtype=self.generator.weight.dtype)
 
     def greedy_decode(
-        self,
-        src: Any,
-        max_len: int,
-        start_symbol: int,
-        end_symbol: int | None = None,
-        src_padding_mask: Tensor | None = None,
+        self, src: Any, max_len: int, start_symbol: int, end_symbol: int | None = None,
+        src_padding_mask: Tensor | None = None
     ) -> Tensor:
         """Return the likeliest targets [up to max_len, N], which start with `start_symbol`.
 

@@ -27,14 +27,8 @@ class RNNModel(nn.Module):
     """
 
     def __init__(
-        self,
-        rnn_type: str,
-        ntoken: int,
-        ninp: int,
-        nhid: int,
-        nlayers: int,
-        dropout: float = 0.5,
-        tie_weights: bool = False,
+        self, rnn_type: str, ntoken: int, ninp: int, nhid: int, nlayers: int, dropout: float = 0.5,
+        tie_weights: bool = False
     ) -> None:
         super().__init__()
         if rnn_type not in _KINDS:

@@ -21,13 +21,8 @@ class CNNLSTM(nn.Module):
     """
 
     def __init__(
-        self,
-        num_classes: int,
-        in_channels: int = 3,
-        channels: Sequence[int] = (32, 64, 128),
-        hidden_size: int = 128,
-        num_layers: int = 1,
-        dropout: float = 0.0,
+        self, num_classes: int, in_channels: int = 3, channels: Sequence[int] = (32, 64, 128),
+        hidden_size: int = 128, num_layers: int = 1, dropout: float = 0.0
     ) -> None:
         super().__init__()
         if not channels:

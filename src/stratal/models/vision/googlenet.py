@@ -58,15 +58,8 @@ class Inception(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        ch1x1: int,
-        ch3x3red: int,
-        ch3x3: int,
-        ch5x5red: int,
-        ch5x5: int,
-        pool_proj: int,
-        conv_block: Layer | None = None,
+        self, in_channels: int, ch1x1: int, ch3x3red: int, ch3x3: int, ch5x5red: int, ch5x5: int,
+        pool_proj: int, conv_block: Layer | None = None
     ) -> None:
         super().__init__()
         conv = conv_block or BasicConv2d
@@ -92,13 +85,8 @@ class InceptionAux(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        num_classes: int,
-        conv_block: Layer | None = None,
-        dropout: float = 0.7,
-        *,
-        width_mult: float = 1.0,
+        self, in_channels: int, num_classes: int, conv_block: Layer | None = None, dropout: float = 0.7, *,
+        width_mult: float = 1.0
     ) -> None:
         super().__init__()
         channels, hidden = scaled(128, width_mult), scaled(1024, width_mult)
@@ -123,16 +111,9 @@ class GoogLeNet(nn.Module):
     """
 
     def __init__(
-        self,
-        num_classes: int = 1000,
-        aux_logits: bool = True,
-        transform_input: bool = False,
-        init_weights: bool | None = None,
-        blocks: Sequence[Layer] | None = None,
-        dropout: float = 0.2,
-        dropout_aux: float = 0.7,
-        *,
-        width_mult: float = 1.0,
+        self, num_classes: int = 1000, aux_logits: bool = True, transform_input: bool = False,
+        init_weights: bool | None = None, blocks: Sequence[Layer] | None = None, dropout: float = 0.2,
+        dropout_aux: float = 0.7, *, width_mult: float = 1.0
     ) -> None:
         super().__init__()
         conv, inception, head = _three(blocks or (BasicConv2d, Inception, InceptionAux))

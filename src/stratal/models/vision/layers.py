@@ -34,13 +34,8 @@ def scaled(channels: int, width_mult: float) -> int:
 
 
 def conv_norm_act(
-    n_in: int,
-    n_out: int,
-    kernel_size: int = 3,
-    stride: int = 1,
-    groups: int = 1,
-    norm_layer: Layer = nn.BatchNorm2d,
-    activation_layer: Layer = nn.ReLU,
+    n_in: int, n_out: int, kernel_size: int = 3, stride: int = 1, groups: int = 1,
+    norm_layer: Layer = nn.BatchNorm2d, activation_layer: Layer = nn.ReLU
 ) -> nn.Sequential:
     """Return a convolution without bias that keeps H / stride and W / stride, normalised and activated."""
     padding = (kernel_size - 1) // 2

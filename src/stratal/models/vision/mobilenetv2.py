@@ -68,14 +68,9 @@ class MobileNetV2(nn.Module):
     """
 
     def __init__(
-        self,
-        num_classes: int = 1000,
-        width_mult: float = 1.0,
-        inverted_residual_setting: Sequence[Sequence[int]] | None = None,
-        round_nearest: int = 8,
-        block: Layer | None = None,
-        norm_layer: Layer | None = None,
-        dropout: float = 0.2,
+        self, num_classes: int = 1000, width_mult: float = 1.0,
+        inverted_residual_setting: Sequence[Sequence[int]] | None = None, round_nearest: int = 8,
+        block: Layer | None = None, norm_layer: Layer | None = None, dropout: float = 0.2
     ) -> None:
         super().__init__()
         setting = SETTING if inverted_residual_setting is None else inverted_residual_setting

@@ -33,15 +33,8 @@ class BasicBlock(nn.Module):
     expansion = 1
 
     def __init__(
-        self,
-        inplanes: int,
-        planes: int,
-        stride: int = 1,
-        downsample: nn.Module | None = None,
-        groups: int = 1,
-        base_width: int = 64,
-        dilation: int = 1,
-        norm_layer: Layer | None = None,
+        self, inplanes: int, planes: int, stride: int = 1, downsample: nn.Module | None = None,
+        groups: int = 1, base_width: int = 64, dilation: int = 1, norm_layer: Layer | None = None
     ) -> None:
         super().__init__()
         if (groups, base_width, dilation) != (1, 64, 1):
@@ -74,15 +67,8 @@ class Bottleneck(nn.Module):
     expansion = 4
 
     def __init__(
-        self,
-        inplanes: int,
-        planes: int,
-        stride: int = 1,
-        downsample: nn.Module | None = None,
-        groups: int = 1,
-        base_width: int = 64,
-        dilation: int = 1,
-        norm_layer: Layer | None = None,
+        self, inplanes: int, planes: int, stride: int = 1, downsample: nn.Module | None = None,
+        groups: int = 1, base_width: int = 64, dilation: int = 1, norm_layer: Layer | None = None
     ) -> None:
         super().__init__()
         norm = norm_layer or nn.BatchNorm2d
@@ -112,17 +98,10 @@ class ResNet(nn.Module):
     """
 
     def __init__(
-        self,
-        block: type[BasicBlock] | type[Bottleneck],
-        layers: Sequence[int],
-        num_classes: int = 1000,
-        zero_init_residual: bool = False,
-        groups: int = 1,
-        width_per_group: int = 64,
-        replace_stride_with_dilation: Sequence[bool] | None = None,
-        norm_layer: Layer | None = None,
-        *,
-        width_mult: float = 1.0,
+        self, block: type[BasicBlock] | type[Bottleneck], layers: Sequence[int], num_classes: int = 1000,
+        zero_init_residual: bool = False, groups: int = 1, width_per_group: int = 64,
+        replace_stride_with_dilation: Sequence[bool] | None = None, norm_layer: Layer | None = None, *,
+        width_mult: float = 1.0
     ) -> None:
         super().__init__()
         dilate = (False, *(replace_stride_with_dilation or (False, False, False)))

@@ -45,13 +45,8 @@ class VGG(nn.Module):
     """
 
     def __init__(
-        self,
-        features: nn.Module,
-        num_classes: int = 1000,
-        init_weights: bool = True,
-        dropout: float = 0.5,
-        *,
-        width_mult: float = 1.0,
+        self, features: nn.Module, num_classes: int = 1000, init_weights: bool = True, dropout: float = 0.5,
+        *, width_mult: float = 1.0
     ) -> None:
         super().__init__()
         channels, hidden = scaled(512, width_mult), scaled(4096, width_mult)

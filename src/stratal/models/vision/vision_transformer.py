@@ -35,13 +35,8 @@ class EncoderBlock(nn.Module):
     """Self-attention and a perceptron, each normalised before and added to its input. Shapes: [N, S, E]."""
 
     def __init__(
-        self,
-        num_heads: int,
-        hidden_dim: int,
-        mlp_dim: int,
-        dropout: float,
-        attention_dropout: float,
-        norm_layer: Layer = _NORM,
+        self, num_heads: int, hidden_dim: int, mlp_dim: int, dropout: float, attention_dropout: float,
+        norm_layer: Layer = _NORM
     ) -> None:
         super().__init__()
         self.ln_1 = norm_layer(hidden_dim)
@@ -69,15 +64,8 @@ class Encoder(nn.Module):
     """Learned positions are added, then blocks follow, then a normalisation. Shapes: [N, seq_length, E]."""
 
     def __init__(
-        self,
-        seq_length: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        mlp_dim: int,
-        dropout: float,
-        attention_dropout: float,
-        norm_layer: Layer = _NORM,
+        self, seq_length: int, num_layers: int, num_heads: int, hidden_dim: int, mlp_dim: int, dropout: float,
+        attention_dropout: float, norm_layer: Layer = _NORM
     ) -> None:
         super().__init__()
         self.pos_embedding = nn.Parameter(zeros((1, seq_length, hidden_dim)))
@@ -102,19 +90,10 @@ class VisionTransformer(nn.Module):
     """
 
     def __init__(
-        self,
-        image_size: int,
-        patch_size: int,
-        num_layers: int,
-        num_heads: int,
-        hidden_dim: int,
-        mlp_dim: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        num_classes: int = 1000,
-        representation_size: int | None = None,
-        norm_layer: Layer = _NORM,
-        conv_stem_configs: Sequence[ConvStemConfig] | None = None,
+        self, image_size: int, patch_size: int, num_layers: int, num_heads: int, hidden_dim: int,
+        mlp_dim: int, dropout: float = 0.0, attention_dropout: float = 0.0, num_classes: int = 1000,
+        representation_size: int | None = None, norm_layer: Layer = _NORM,
+        conv_stem_configs: Sequence[ConvStemConfig] | None = None
     ) -> None:
         super().__init__()
         if patch_size < 1 or image_size < 1 or image_size % patch_size:

@@ -153,13 +153,8 @@ adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = functions(
 
 # -- randomly placed windows ---------------------------------------------------------------------------------
 def fractional_max_pool(
-    dims: int,
-    input: Tensor,
-    kernel_size: Sizes,
-    output_size: Any = None,
-    output_ratio: Any = None,
-    return_indices: bool = False,
-    _random_samples: Any = None,
+    dims: int, input: Tensor, kernel_size: Sizes, output_size: Any = None, output_ratio: Any = None,
+    return_indices: bool = False, _random_samples: Any = None
 ) -> Any:
     """Return maxima of windows whose distances are random, but add up to the size. See: Graham 2014.
 

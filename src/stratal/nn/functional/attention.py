@@ -8,23 +8,22 @@ from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.functional.noise import dropout
 from stratal.tensor.build import call
 from stratal.tensor.functions.elementwise import cast, where
+from stratal.tensor.functions.shapes import repeat_interleave
 from stratal.tensor.tensor import Tensor
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False
 ) -> Tensor:
     """Return softmax(q k^T * scale + mask) v; scale is 1 / sqrt(E) unless given.
 
-    A boolean mask says True where attention is allowed; a float mask is added.
+    A boolean mask says True where attention is allowed; a float mask is added. With `enable_gqa`, each head
+    of key and value serves as many heads of the query, axis -3, as there are more of these.
     Shapes: query [..., L, E], key [..., S, E], value [..., S, V] -> [..., L, V].
     """
+    if enable_gqa:
+        key, value = (_for_heads(query, t) for t in (key, value))
     if attn_mask is not None and is_causal:
         raise AttributeValueError("attention: give a mask or is_causal, not both")
     if dropout_p:
@@ -34,14 +33,19 @@ def scaled_dot_product_attention(
     return call("scaled_dot_product_attention", query, key, value, *masks, causal=is_causal, scale=scale)
 
 
+def _for_heads(query: Tensor, t: Tensor) -> Tensor:
+    """Return keys or values, each head as often as heads of the query share it."""
+    if query.ndim < 3 or t.ndim < 3 or query.shape[-3] % t.shape[-3]:
+        raise ShapeError(
+            "attention: with enable_gqa the query's heads, axis -3, are a multiple of those of key and value",
+            got=f"{query.type} and {t.type}",
+        )
+    return repeat_interleave(t, query.shape[-3] // t.shape[-3], axis=-3)
+
+
 def attention_with_weights(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return attention and its weights [..., L, S], dropout included."""
     _check_width(query)

@@ -54,6 +54,13 @@ def _apply(
     dims: int, name: str, input: Tensor, weight: Tensor, bias: Tensor | None, **geometry: Any
 ) -> Tensor:
     """Apply a composite; an input without a batch axis gets one and loses it again."""
+    transposed = name == "transposed_convolution"
+    channels = int(weight.shape[1]) * geometry["groups"] if transposed else int(weight.shape[0])
+    if bias is not None and bias.shape != (channels,):
+        raise ShapeError(
+            f"conv{'_transpose' * transposed}{dims}d: the bias has one number per channel of the result",
+            got=f"bias {list(bias.shape)} for {channels} channels",
+        )
     single = input.ndim == dims + 1
     x = input.reshape((1, *input.shape)) if single else input
     out: Tensor = call(name, x, weight, *(() if bias is None else (bias,)), **geometry)

@@ -11,7 +11,7 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.nn.functional.reductions import reduced
-from stratal.tensor.build import call
+from stratal.tensor.build import call, required
 from stratal.tensor.functions.creation import arange, full
 from stratal.tensor.functions.elementwise import cast, exp, log, maximum, where
 from stratal.tensor.functions.indexing import take, take_along_axis
@@ -24,13 +24,8 @@ _IMPOSSIBLE = -1e29
 
 
 def ctc_loss(
-    log_probs: Tensor,
-    targets: Any,
-    input_lengths: Any,
-    target_lengths: Any,
-    blank: int = 0,
-    reduction: str = "mean",
-    zero_infinity: bool = False,
+    log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0,
+    reduction: str = "mean", zero_infinity: bool = False
 ) -> Tensor:
     """Return minus the logarithm of the probability of label sequences, of all their alignments together.
 
@@ -48,7 +43,9 @@ def ctc_loss(
     x = log_probs if batched else log_probs.reshape((log_probs.shape[0], 1, classes))
     steps, batch = int(x.shape[0]), x.shape[1]
     lengths = _lengths("input_lengths", input_lengths, batch, most=steps)
-    sizes = _lengths("target_lengths", target_lengths, batch)
+    shape = targets.shape if isinstance(targets, Tensor) else np.shape(targets)
+    longest = int(shape[1]) if len(shape) == 2 else None
+    sizes = _lengths("target_lengths", target_lengths, batch, most=longest)
     labels = _labels(targets, sizes, batch, batched)
     inside = arange(int(labels.shape[1])) < sizes.reshape((batch, 1))
     labels = where(inside, labels, blank)  # what pads a row may be anything
@@ -74,8 +71,11 @@ def _lengths(name: str, given: Any, batch: Any, most: int | None = None) -> Tens
         raise ShapeError(f"ctc_loss: {name} is one integer per sample", got=f"{found.type} for {batch}")
     known = given if isinstance(given, (int, list, tuple, np.ndarray)) else None
     if known is not None and most is not None and np.max(known) > most:
-        raise AttributeValueError(f"ctc_loss: {name} is at most {most}", got=str(list(np.ravel(known))))
-    return cast(found, "int64")
+        raise AttributeValueError(f"ctc_loss: {name} is at most {most}", got=str(np.ravel(known).tolist()))
+    found = cast(found, "int64")
+    if known is not None or most is None:
+        return found
+    return required(found, (found < 0) | (found > most), 1, f"ctc_loss: {name} lies in [0, {most}]")
 
 
 def _labels(targets: Any, sizes: Tensor, batch: Any, batched: bool) -> Tensor:

@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.source import scope
 from stratal.nn.functional.activations import log_softmax
-from stratal.nn.functional.reductions import like_input, reduced, same_shape
-from stratal.tensor.build import call
+from stratal.nn.functional.reductions import class_weights, like_input, reduced, same_shape
+from stratal.tensor.build import call, required
 from stratal.tensor.composites.arithmetic import xlogy
 from stratal.tensor.functions.elementwise import exp, log, maximum, sigmoid, where
+from stratal.tensor.functions.indexing import take
 from stratal.tensor.functions.shapes import broadcast_to
 from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.handles import look
 
 
 # -- regression ------------------------------------------------------------------------------------
@@ -76,12 +79,19 @@ def binary_cross_entropy(input: Tensor, target: Any, weight: Any = None, reducti
 
     The derivative by p is (p - t) / max(p (1 - p), 1e-12), finite at 0 and 1 too, as in PyTorch.
     """
-    t = same_shape("binary_cross_entropy", input, target)
+    input, t = _probability(input), _probability(same_shape("binary_cross_entropy", input, target))
     p = input.detach()
     loss = -(t * maximum(log(p), -100.0) + (1.0 - t) * maximum(log(1.0 - p), -100.0))
     slope = (p - t.detach()) / maximum(p * (1.0 - p), 1e-12)
     loss = loss + slope * (input - p)  # adds zero to the value, and the slope to the derivative
     return reduced(loss if weight is None else loss * like_input(weight, loss), reduction)
+
+
+def _probability(x: Tensor) -> Tensor:
+    """Return `x`, looked at unless it lies in [0, 1] by what it was made with."""
+    if look(x)[0].op.name == "logistic":
+        return x
+    return required(x, (x < 0) | (x > 1), 1, "binary_cross_entropy: input and target lie in [0, 1]")
 
 
 def binary_cross_entropy_with_logits(
@@ -104,18 +114,14 @@ def nll_loss(
     """
     if input.ndim < 1:
         raise ShapeError("nll_loss: takes [N, C, ...] or [C]", got=f"shape {list(input.shape)}")
-    classes = target if isinstance(target, Tensor) else tensor(np.asarray(target))
+    classes = _signed(target if isinstance(target, Tensor) else tensor(np.asarray(target)))
     loss, weights = _chosen("nll_loss", input, classes, weight, ignore_index)
     return reduced(loss, reduction, weights.sum())
 
 
 def cross_entropy(
-    input: Tensor,
-    target: Any,
-    weight: Any = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
+    input: Tensor, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0
 ) -> Tensor:
     """Return the cross-entropy of softmax(input) with class indices, or with probabilities of the input's
     shape.
@@ -128,7 +134,7 @@ def cross_entropy(
         )
     if input.ndim < 1:
         raise ShapeError("cross_entropy: takes [N, C, ...] or [C]", got=f"shape {list(input.shape)}")
-    found = target if isinstance(target, Tensor) else tensor(np.asarray(target))
+    found = _signed(target if isinstance(target, Tensor) else tensor(np.asarray(target)))
     axis = 0 if input.ndim == 1 else 1
     if found.shape == input.shape and found.dtype.is_inexact:
         return _of_probabilities(input, found, weight, reduction, label_smoothing, axis)
@@ -141,6 +147,11 @@ def cross_entropy(
     terms = log_p if weight is None else log_p * _along(weight, log_p, axis)
     smooth = reduced(where(found != ignore_index, -terms.sum(axis=axis), 0.0), reduction, total)
     return (1.0 - label_smoothing) * hard + label_smoothing / int(input.shape[axis]) * smooth
+
+
+def _signed(classes: Tensor) -> Tensor:
+    """Return classes in a dtype that holds a negative number to be ignored."""
+    return classes.astype("int64") if classes.dtype.kind == "u" else classes
 
 
 def _of_probabilities(
@@ -157,12 +168,9 @@ def _of_probabilities(
 
 def _along(weight: Any, like: Tensor, axis: int) -> Tensor:
     """Return class weights shaped to multiply along the class axis."""
-    found = like_input(weight, like)
-    if found.shape != (like.shape[axis],):
-        raise ShapeError(
-            "loss: weight has one number per class", got=f"{list(found.shape)} for {like.shape[axis]}"
-        )
-    return found.reshape((1,) * axis + (-1,) + (1,) * (like.ndim - axis - 1))
+    return class_weights("cross_entropy", weight, like, axis).reshape(
+        (1,) * axis + (-1,) + (1,) * (like.ndim - axis - 1)
+    )
 
 
 def _chosen(
@@ -185,9 +193,10 @@ def _chosen(
     # An ignored position reads class 0 and weighs nothing; any other place outside the classes is the
     # gather's error.
     safe = where(kept, classes, 0)
-    loss, weights = call("nll", log_p, safe, axis=axis), kept.astype(log_p.dtype)
+    with scope(name):
+        loss, weights = call("nll", log_p, safe, axis=axis), kept.astype(log_p.dtype)
     if weight is not None:
-        weights = where(kept, like_input(weight, log_p)[safe], 0.0)
+        weights = where(kept, take(class_weights(name, weight, log_p, axis), safe, axis=0), 0.0)
         loss = loss * weights
     return where(kept, loss, 0.0), weights
 
@@ -209,12 +218,8 @@ def kl_div(input: Tensor, target: Any, reduction: str = "mean", log_target: bool
 
 
 def poisson_nll_loss(
-    input: Tensor,
-    target: Any,
-    log_input: bool = True,
-    full: bool = False,
-    eps: float = 1e-8,
-    reduction: str = "mean",
+    input: Tensor, target: Any, log_input: bool = True, full: bool = False, eps: float = 1e-8,
+    reduction: str = "mean"
 ) -> Tensor:
     """Return the negative log-likelihood of counts t with expectations exp(x), or x without `log_input`.
 
@@ -252,6 +257,7 @@ def gaussian_nll_loss(
             "gaussian_nll_loss: variances have the input's shape, or that without its last axis",
             got=f"{list(v.shape)} for {list(input.shape)}",
         )
+    v = required(v, v < 0, 1, "gaussian_nll_loss: a variance is not negative")
     v = v + (maximum(v, eps) - v).detach()  # the gradient goes to what was given, as in PyTorch
     distance = input - t
     loss = 0.5 * (log(v) + distance * distance / v)

@@ -10,6 +10,7 @@ from stratal.nn.functional.activations import logsigmoid
 from stratal.nn.functional.distance import pairwise_distance
 from stratal.nn.functional.reductions import (
     class_indices,
+    class_weights,
     like_input,
     one_float_dtype,
     positive_part,
@@ -97,7 +98,8 @@ def multi_margin_loss(
     gap = where((gap > 0) & (arange(classes) != at), gap, 0.0)
     loss = gap if p == 1 else gap * gap
     if weight is not None:
-        loss = loss * call("gather", like_input(weight, input), t, axis=0).reshape(at.shape)
+        found = class_weights("multi_margin_loss", weight, input, input.ndim - 1)
+        loss = loss * call("gather", found, t, axis=0).reshape(at.shape)
     return reduced(loss.sum(axis=-1) / classes, reduction)
 
 
@@ -134,14 +136,8 @@ def multilabel_soft_margin_loss(
 
 # -- triplets ------------------------------------------------------------------------------------------------
 def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2,
-    eps: float = 1e-6,
-    swap: bool = False,
-    reduction: str = "mean",
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, reduction: str = "mean"
 ) -> Tensor:
     """Return max(0, margin + d(anchor, positive) - d(anchor, negative)), d the p-norm distance, reduced.
 
@@ -158,14 +154,9 @@ def triplet_margin_loss(
 
 
 def triplet_margin_with_distance_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-    margin: float = 1.0,
-    swap: bool = False,
-    reduction: str = "mean",
+    anchor: Tensor, positive: Tensor, negative: Tensor, *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
+    swap: bool = False, reduction: str = "mean"
 ) -> Tensor:
     """Return the triplet loss of any distance; without one, of the 2-norm."""
     if margin <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.nn.functional.pooling import avg_pool
@@ -13,6 +14,16 @@ from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.functions.shapes import pad_constant
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
+
+
+def _check(name: str, shape: Sequence[Any], **vectors: Tensor | None) -> None:
+    """Refuse weights, biases and running statistics of another shape. Raises: ShapeError."""
+    for word, given in vectors.items():
+        if given is not None and tuple(given.shape) != tuple(shape):
+            raise ShapeError(
+                f"{name}: {word} does not fit the input", got=f"shape {list(given.shape)}",
+                hint=f"for this input its shape is {list(shape)}",
+            )  # fmt: skip
 
 
 def _given(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
@@ -28,14 +39,8 @@ def _per_channel(x: Tensor, like: Tensor) -> Tensor:
 
 
 def batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float | Tensor = 0.1,
-    eps: float = 1e-5,
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+    bias: Tensor | None = None, training: bool = False, momentum: float | Tensor = 0.1, eps: float = 1e-5
 ) -> Tensor:
     """Normalise axis 1 by the batch's statistics in training, moving the running ones; by the running ones
     otherwise.
@@ -44,6 +49,10 @@ def batch_norm(
     """
     if input.ndim < 2:
         raise ShapeError("batch_norm: takes at least 2 axes", got=f"shape {list(input.shape)}")
+    _check(
+        "batch_norm", input.shape[1:2],
+        running_mean=running_mean, running_var=running_var, weight=weight, bias=bias,
+    )  # fmt: skip
     if not training:
         if running_mean is None or running_var is None:
             raise AttributeValueError("batch_norm: evaluation needs running statistics")
@@ -88,6 +97,7 @@ def layer_norm(
 ) -> Tensor:
     """Normalise over the last axes, whose sizes are `normalized_shape`, then scale and shift each element."""
     sizes = _last_axes("layer_norm", input, normalized_shape)
+    _check("layer_norm", sizes, weight=weight, bias=bias)
     operands, rest = _given(input, weight, bias)
     result: Tensor = call("layer_norm", *operands, ndim=len(sizes), eps=eps)
     return result if rest is None else result + rest
@@ -104,6 +114,7 @@ def rms_norm(
     Without `eps` it is the dtype's machine epsilon. See: Zhang and Sennrich 2019.
     """
     sizes = _last_axes("rms_norm", input, normalized_shape)
+    _check("rms_norm", sizes, weight=weight)
     least = float(finfo(input.dtype.compute).eps) if eps is None else eps
     operands = [input] if weight is None else [input, weight]
     return call("rms_norm", *operands, ndim=len(sizes), eps=least)
@@ -126,20 +137,16 @@ def group_norm(
         raise AttributeValueError(
             "group_norm: num_groups must divide the channels", got=f"{num_groups}, {channels}"
         )
+    _check("group_norm", input.shape[1:2], weight=weight, bias=bias)
     operands, rest = _given(input, weight, bias)
     result: Tensor = call("group_norm", *operands, groups=num_groups, eps=eps)
     return result if rest is None else result + _per_channel(rest, input)
 
 
 def instance_norm(
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float | Tensor = 0.1,
-    eps: float = 1e-5,
+    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+    weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+    momentum: float | Tensor = 0.1, eps: float = 1e-5
 ) -> Tensor:
     """Normalise every channel of every sample by itself, moving the running statistics, which are means over
     the samples; without `use_input_stats` by the running ones. See: Ulyanov et al. 2016.
@@ -148,6 +155,10 @@ def instance_norm(
     """
     if input.ndim < 3:
         raise ShapeError("instance_norm: takes at least 3 axes", got=f"shape {list(input.shape)}")
+    _check(
+        "instance_norm", input.shape[1:2],
+        running_mean=running_mean, running_var=running_var, weight=weight, bias=bias,
+    )  # fmt: skip
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, 0.0, eps)
     batch, channels, *rest = input.shape

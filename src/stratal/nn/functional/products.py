@@ -36,7 +36,7 @@ def _one_dtype(name: str, *tensors: Tensor | None) -> list[Tensor]:
     found = [t for t in tensors if t is not None]
     if MODE.autocast is None and len({t.dtype for t in found}) > 1:
         raise DTypeError(f"{name}: operands differ in dtype", got=", ".join(str(t.type) for t in found),
-                         hint="convert the input, or the module with .to(dtype)")  # fmt: skip
+                         hint="x.float() converts the input; net.to(dtype) the module")  # fmt: skip
     return found
 
 

@@ -44,6 +44,17 @@ def like_input(value: Any, like: Tensor) -> Tensor:
     return found if found.dtype is like.dtype else found.astype(like.dtype)
 
 
+def class_weights(name: str, weight: Any, like: Tensor, axis: int) -> Tensor:
+    """Return class weights, one for each class. Raises: ShapeError."""
+    found = like_input(weight, like)
+    if found.shape != (like.shape[axis],):
+        raise ShapeError(
+            f"{name}: weight has one number per class",
+            got=f"weights {list(found.shape)} for {like.shape[axis]} classes",
+        )
+    return found
+
+
 def positive_part(x: Tensor) -> Tensor:
     """Return max(x, 0), whose gradient at 0 is 1, as in PyTorch's losses with a margin; NaN stays."""
     return clip(x, 0.0)

@@ -47,13 +47,8 @@ Taps = tuple[Array, Array]  # places and weights of the elements each result is 
 
 
 def interpolate(
-    input: Tensor,
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-    recompute_scale_factor: bool | None = None,
-    antialias: bool = False,
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False
 ) -> Tensor:
     """Resize the axes after the first two to `size`, or by `scale_factor`.
 

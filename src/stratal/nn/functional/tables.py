@@ -9,7 +9,7 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.source import scope
-from stratal.tensor.build import call
+from stratal.tensor.build import call, required
 from stratal.tensor.functions.creation import arange, full, zeros
 from stratal.tensor.functions.elementwise import cast, maximum, where
 from stratal.tensor.functions.indexing import index_add, take, take_along_axis
@@ -23,18 +23,17 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     """Return int64 rows with a one at each index. The number of classes is given, or read from the data."""
     if not input.dtype.is_integer:
         raise DTypeError("one_hot: classes are integers", got=str(input.dtype))
-    count = int(input.max()) + 1 if num_classes == -1 else num_classes
-    return cast(input.reshape((*input.shape, 1)) == arange(count), "int64")
+    count = num_classes
+    if num_classes == -1:
+        highest = int(input.max())
+        count = highest + 1 if highest >= 0 else 0
+    given = required(input, input, count, f"one_hot: class out of range for {count} classes")
+    return cast(given.reshape((*input.shape, 1)) == arange(count), "int64")
 
 
 def embedding(
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
     """Return rows of `weight` by index; the row `padding_idx` receives no gradient.
 
@@ -98,17 +97,10 @@ def _shorten(input: Tensor, weight: Tensor, max_norm: float, norm_type: float) -
 
 # -- bags ----------------------------------------------------------------------------------------------------
 def embedding_bag(
-    input: Tensor,
-    weight: Tensor,
-    offsets: Any = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
+    input: Tensor, weight: Tensor, offsets: Any = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
+    per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+    padding_idx: int | None = None
 ) -> Tensor:
     """Return the sum, mean or maximum of the rows of each bag; of an empty bag 0.
 

@@ -87,12 +87,8 @@ def unfold(
 
 
 def fold(
-    input: Tensor,
-    output_size: Sizes,
-    kernel_size: Sizes,
-    dilation: Sizes = 1,
-    padding: Sizes = 0,
-    stride: Sizes = 1,
+    input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0,
+    stride: Sizes = 1
 ) -> Tensor:
     """Add up columns as windows of an image: the transpose of `unfold`.
 

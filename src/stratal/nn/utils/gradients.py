@@ -52,7 +52,7 @@ def clip_grads_with_norm_(
     params = _with_grad(parameters)
     with no_grad():
         for p, scaled in zip(params, _scaled([p.grad for p in params], max_norm, total_norm), strict=True):
-            p.grad = scaled
+            p.grad.copy_(scaled)
 
 
 def clip_grad_norm_(
@@ -77,7 +77,7 @@ def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = 
     """Clamp every element of every gradient to [-clip_value, clip_value]."""
     with no_grad():
         for p in _with_grad(parameters):
-            p.grad = clip(p.grad, -float(clip_value), float(clip_value))
+            p.grad.copy_(clip(p.grad, -float(clip_value), float(clip_value)))
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:

@@ -29,13 +29,10 @@ class PackedSequence(NamedTuple):
     unsorted_indices: Tensor | None = None
 
 
-def _put_together(sizes: Any, children: Sequence[Any]) -> PackedSequence:
-    return PackedSequence(children[0], sizes, *children[1:])
-
-
 tree.register(
-    PackedSequence, lambda p: ([p.data, p.sorted_indices, p.unsorted_indices], p.batch_sizes), _put_together
-)
+    PackedSequence, lambda p: ([p.data, p.sorted_indices, p.unsorted_indices], p.batch_sizes),
+    lambda sizes, children: PackedSequence(children[0], sizes, *children[1:]),
+)  # fmt: skip
 
 
 def _known(name: str, lengths: Any) -> np.ndarray[Any, Any]:
