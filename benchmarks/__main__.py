@@ -10,6 +10,7 @@ examples:
     python -m benchmarks explorer                        the tuner's cost model against random draws
     python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
     python -m benchmarks surface                         every public function beside NumPy and PyTorch
+    python -m benchmarks names linalg.                   public names: what a call is made of, and its test
     python -m benchmarks vendor                          generated products beside those of NumPy's OpenBLAS
     python -m benchmarks list                            the tasks, with their work and their gates
     python -m benchmarks report rows.json                docs/performance.md with its plot
@@ -41,9 +42,11 @@ from benchmarks.cases import draw_cases
 from benchmarks.compare import OWN, measure, table_rows
 from benchmarks.process import Settings, version
 from benchmarks.report import PAGE, write
+from benchmarks.surface import manifest
 from benchmarks.systems import BEFORE, SYSTEMS
 from benchmarks.task import Task
 from benchmarks.tasks import SUITES, TASKS, of_suites
+from stratal.base.errors import StratalError
 from stratal.tune.model import MODELS
 
 PEERS = [name for name in SYSTEMS if name != OWN]
@@ -56,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run | sizes | random | explorer | tuned | surface | vendor | list | report"
+    kinds = "run | sizes | random | explorer | tuned | surface | names | vendor | list | report"
     commands = parser.add_subparsers(dest="command", metavar=kinds, required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
@@ -66,6 +69,9 @@ def main(argv: list[str] | None = None) -> int:
     explorer.add_argument("--seed", type=int, default=0, metavar="N")
     _configure_tuned(commands.add_parser("tuned", help="schedules chosen by estimate beside tuned ones"))
     _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
+    names = commands.add_parser("names", help="every public name: what a call is made of, and its test")
+    names.add_argument("names", nargs="*", metavar="NAME", help="only names that contain NAME")
+    names.add_argument("--json", type=Path, metavar="FILE", help="write the list to FILE")
     commands.add_parser("vendor", help="generated products beside those of the vendor's library")
     commands.add_parser("list", help="list the tasks with their work, gate and aim")
     report = commands.add_parser("report", help=f"write docs/{PAGE} and its plot from the rows of a run")
@@ -74,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
-        "tuned": run_tuned, "surface": run_surface,
+        "tuned": run_tuned, "surface": run_surface, "names": run_names,
         "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
@@ -269,6 +275,14 @@ def run_surface(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
     print(compare_surface.text(rows))
     _write(arguments.json, rows)
     return 0 if compare_surface.met(rows) else 1
+
+
+def run_names(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """List every public name; return 0 if every family has as many as it owes."""
+    try:
+        return manifest.show(arguments.names, arguments.json)
+    except StratalError as error:
+        parser.error(str(error))
 
 
 def run_vendor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:

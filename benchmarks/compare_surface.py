@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 import stratal as st
+from benchmarks.surface.draws import Call, Draws
+from benchmarks.surface.entries import Entry, entries
+from benchmarks.surface.facts import facts_of
+from benchmarks.surface.layers import call_of
+from benchmarks.surface.twins import SPACES, arrays, difference, twins
 from stratal.base import settings, tree
 from stratal.base.errors import StratalError
-from stratal.inspect.surface.draws import Call, Draws
-from stratal.inspect.surface.entries import Entry, entries
-from stratal.inspect.surface.facts import facts_of
-from stratal.inspect.surface.layers import call_of
-from stratal.inspect.surface.twins import SPACES, arrays, difference, twins
 from stratal.tensor.lazy import lazy
 
 SIZES = (1_000, 1_000_000)
