@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
 sys.path.insert(0, str(Path(__file__).parent))  # tests share plain modules that stand beside them
 from rows import ROWS
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+CALLERS = ("odd_calls", "odd_models", "fuzz_calls", "draws")  # the files whose lines make the calls
 MEMORY_BYTES = 8 << 30
 TWINS = (
     "numpy",
@@ -64,10 +65,10 @@ _ENTRIES: list[Any] = []
 def public() -> list[Any]:
     """Return what is called."""
     if not _ENTRIES:
+        from benchmarks.surface.entries import Entry, entries
         from odd_models import UNCALLED, WIDE
 
         import stratal as st
-        from stratal.inspect.surface.entries import Entry, entries
 
         _ENTRIES.extend(e for e in entries() if e.name not in WIDE | UNCALLED)
         _ENTRIES.append(Entry("transforms", "host_call", st.host_call))
@@ -115,7 +116,7 @@ def four_lines(error: Exception) -> list[str]:
     heads = [line.strip().split(":")[0] for line in lines[1:]]
     if heads != ["got", "where", "hint"]:
         return [f"not four lines: {' | '.join(lines)[:300]}"]
-    if not any(f"{name}.py" in lines[2] for name in ("odd_calls", "odd_models", "fuzz_calls")):
+    if not any(f"{name}.py" in lines[2] for name in CALLERS):
         return [f"not the user's line: {' | '.join(lines)[:300]}"]
     return []
 
@@ -297,7 +298,7 @@ def repeat(seed: int, k: int) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     if arguments[:1] == ["--worker"]:
         worker(*map(int, arguments[1:5]))
         return 0

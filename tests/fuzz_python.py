@@ -38,10 +38,7 @@ def programs(count: int, seed: int) -> Iterator[tuple[str, Program]]:
 
 def sample() -> list[Program]:
     """Return the programs that the suite runs: a part of the cells, every report, some mixtures."""
-    whole = ("issue", "library")
-    cells = [p for group, p in cell_programs() if group not in whole]
-    reports = [p for group, p in cell_programs() if group in whole]
-    return [*cells[::12], *reports, *(mixed(0, k) for k in range(24))]
+    return [*(p for _, p in cell_programs(every=12)), *(mixed(0, k) for k in range(24))]
 
 
 def note_expected(processes: int) -> None:

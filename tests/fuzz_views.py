@@ -2,7 +2,8 @@
 
 A program is text that PyTorch and Stratal run as it stands, with a twin for NumPy, whose arrays have views,
 too. It sets up tensors, some of them views of each other, calls a function on them, writes through what came
-back and reads everything; three rounds of the same text with other numbers.
+back and reads everything; three rounds of the same text with other numbers. Without gradients, NumPy looks at
+some of the tensors and writes there, too, until a tensor of that memory is changed in place.
 
     python tests/fuzz_views.py 1000 --seed 7
 """
@@ -84,6 +85,8 @@ class Writer:
         self.count = 0
         self.inside = False
         self.stretched: set[str] = set()
+        self.arrays: dict[str, Any] = {}  # what NumPy sees of tensors
+        self.wrote, self.certain = False, True  # whether names have the same memory in even and odd rounds
 
     def pick(self, *choices: Any) -> Any:
         return self.random.choice(choices)
@@ -94,7 +97,7 @@ class Writer:
 
     def emit(self, text: str, numpy: str | None = None) -> None:
         line = Line(text, text if numpy is None else numpy)
-        exec(line.numpy, {"np": np, "C": _copy, "contiguous": _contiguous}, self.env)
+        exec(line.numpy, {"np": np, "C": _copy, "contiguous": _contiguous, **self.arrays}, self.env)
         self.block.append(line)
 
     def names(self) -> list[str]:
@@ -108,7 +111,9 @@ class Writer:
     # -- statements ------------------------------------------------------------------------------------------
     def statement(self) -> None:
         kind = self.random.random()
-        if kind < 0.45:
+        if not self.gradients and not self.inside and self.random.random() < 0.4:
+            self.outside()
+        elif kind < 0.45:
             self.view()
         elif kind < 0.8:
             self.write()
@@ -121,6 +126,26 @@ class Writer:
         self.emit(f"{name} = None", f"{name} = None")
         del self.env[name]
         self.stretched.discard(name)
+
+    def outside(self) -> None:
+        """Let NumPy look at a tensor, or write where it looks."""
+        if self.arrays and self.random.random() < 0.6:
+            name = self.random.choice(list(self.arrays))
+            index = self.index(self.arrays[name])[1] if self.arrays[name].ndim else "[...]"
+            self.emit(f"{name}{index} {self.pick('=', '+=', '*=')} {self.random.randint(2, 5)}.0")
+            return
+        fine = [n for n in self.env if n not in self.stretched]
+        if fine:
+            name, of = self.name(), self.random.choice(fine)
+            text = self.pick(f"{of}.numpy()", f"{of}.detach().numpy()", f"np.asarray({of})")
+            self.emit(f"{name} = {text}", f"{name} = {of}[...]")
+            self.arrays[name] = self.env.pop(name)
+
+    def leave(self, *changed: Any) -> None:
+        """Look no more at memory that was changed in place."""
+        for name, array in list(self.arrays.items()):
+            if any(np.shares_memory(array, a) for a in changed):
+                del self.arrays[name]
 
     def index(self, a: np.ndarray[Any, Any]) -> tuple[str, str]:
         """Return an index for PyTorch, and for NumPy, whose result stays an array."""
@@ -259,6 +284,8 @@ class Writer:
         if of_leaf or self.random.random() < (0.2 if self.gradients else 0.05):
             text = f"with t.no_grad():\n    {text}"
         self.emit(text, theirs)
+        self.wrote = True
+        self.leave(*[a] if self.certain else self.env.values())
 
     # -- the program -----------------------------------------------------------------------------------------
     def take_block(self) -> list[Line]:
@@ -282,7 +309,7 @@ class Writer:
         for _ in range(self.random.randint(0, 3)):
             self.statement() if self.gradients else self.view()
         setup = self.take_block()
-        outside = dict(self.env)
+        outside, arrays, self.arrays = dict(self.env), self.arrays, {}
         arguments = []
         for _ in range(self.random.randint(1, 2)):
             even = self.pick(*[n for n in outside if n != "w"])
@@ -295,11 +322,13 @@ class Writer:
                 self.stretched.add(f"p{k}")
         self.env = {f"p{k}": outside[even] for k, (even, _) in enumerate(arguments)} | shared
         self.env |= {"w": w} if self.gradients else {}
-        self.inside = True
+        self.inside, self.wrote = True, False
         for _ in range(self.random.randint(1, length)):
             self.statement()
         self.inside = False
         body = self.take_block()
+        self.certain = all(even == odd for even, odd in arguments)
+        self.arrays = {} if self.wrote else arrays
         inside = self.env
         new = [n for n in inside if n not in outside and not n.startswith("p")]
         returned = self.random.sample(new, min(len(new), self.random.randint(0, 3)))
@@ -307,7 +336,7 @@ class Writer:
         for _ in range(self.random.randint(0, 3)):
             self.statement()
         after = self.take_block()
-        final = [n for n in self.env if n != "w"]
+        final = [n for n in self.env if n != "w"] + list(self.arrays)
         self.random.shuffle(final)
         return Program(self.shape, made, setup, body, after, arguments, returned, final, self.gradients)
 
@@ -344,7 +373,7 @@ def by_numpy(program: Program, rounds: int = 3) -> list[list[Any]]:
 
 def by_library(program: Program, t: Any, compiled: bool = False, rounds: int = 3) -> list[list[Any]]:
     """Return what every round leaves in every name, and in the gradient of `w`."""
-    env: dict[str, Any] = {"t": t}
+    env: dict[str, Any] = {"t": t, "np": np}
     exec(compile(program.source(), "<program>", "exec"), env)
     f = t.compile(env["body"]) if compiled else env["body"]
     warnings.filterwarnings("error", category=getattr(t, "AuditWarning", UserWarning))

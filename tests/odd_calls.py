@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from benchmarks.surface.draws import Call, Draws
+from benchmarks.surface.entries import Entry
+from benchmarks.surface.layers import call_of, made_and_called
 
 import stratal as st
 from stratal import nn, optim
-from stratal.inspect.surface.draws import Call, Draws
-from stratal.inspect.surface.entries import Entry
-from stratal.inspect.surface.layers import call_of, made_and_called
 
 HUGE = 1 << 40
 

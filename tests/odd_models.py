@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.surface.entries import Entry
 from odd_calls import OTHERS, Attempt, Call, made_up, odd, shown, spoiled, tensor, written
 
 import stratal as st
 from stratal import models
-from stratal.inspect.surface.entries import Entry
 
 
 class Tiny(NamedTuple):

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.surface.draws import Call, Draws
+from benchmarks.surface.entries import Entry, entries
+from benchmarks.surface.layers import LAYERS, call_of
 
 import stratal as st
 from stratal.base import tree
 from stratal.base.errors import CaptureError
-from stratal.inspect.surface.draws import Call, Draws
-from stratal.inspect.surface.entries import Entry, entries
-from stratal.inspect.surface.layers import LAYERS, call_of
 
 SIZES = (3, 4, 7, 2, 5)
 OTHERS = (5, 2, 4, 6, 3)  # of a second axis

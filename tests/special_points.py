@@ -1,6 +1,6 @@
 """Calls at ties, bounds, zeros, infinities, NaN and of nothing, and their results beside PyTorch's.
 
-A draw of the surface tables (`inspect/surface`) takes its elements from a pool of special points here, so
+A draw of the surface tables (`benchmarks/surface`) takes its elements from a pool of special points here, so
 every call those tables know is one at special points, too.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from benchmarks.surface.draws import Array, Call, Draws
+from benchmarks.surface.entries import Entry, entries
+from benchmarks.surface.layers import LAYERS, call_of, made_and_called
+from benchmarks.surface.twins import OTHERS, SPACES, _function
 
 import stratal as st
-from stratal.inspect.surface.draws import Array, Call, Draws
-from stratal.inspect.surface.entries import Entry, entries
-from stratal.inspect.surface.layers import LAYERS, call_of, made_and_called
-from stratal.inspect.surface.twins import OTHERS, SPACES, _function
 
 INF, NAN = math.inf, math.nan
 # Every constant at which a public function has a bound, a kink or a tie, and what lies around them.
@@ -397,6 +397,20 @@ def _leaves(result: Any) -> list[Any]:
     if not isinstance(result, (list, tuple)):
         return [result]
     return [leaf for part in result for leaf in _leaves(part)]
+
+
+def unlike_in_none(case: Case, pool: str) -> str:
+    """Return which operands have a gradient in one of the libraries only; "" where they agree."""
+    made = case.on(pool)
+    theirs = None if made is None else _if_it_can(of_torch, case.theirs, made)
+    if made is None or theirs is None or theirs[1] is None:
+        return ""
+    try:
+        ours = of_ours(case.ours, made, eager=True)
+    except Exception:  # `difference` tells of it
+        return ""
+    absent, wanted = ([g is None for g in found[1]] for found in (ours, theirs))
+    return "" if absent == wanted else f"without a gradient: {absent} for {wanted}"
 
 
 def difference(case: Case, pool: str, eager: bool = True) -> str | None:

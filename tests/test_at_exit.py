@@ -29,12 +29,18 @@ class Last:
         self.attempt("write", lambda: self.stored.add_(1).tolist())
         self.attempt("compiled", lambda: self.compile(lambda x: x + 1)(self.stored))
         self.attempt("array", lambda: self.pending.numpy())
+        self.attempt("made", lambda: len(self.stratal.ones(2).numpy().tobytes()))
+        for name in ("softmax", "linalg", "no_grad", "save"):  # used for the first time
+            self.attempt(name, lambda: getattr(self.stratal, name))
+        self.attempt("ReLU", lambda: self.stratal.nn.ReLU)
 
 step = st.compile(lambda x: (x @ x) * 2)
 for around in (True, False):
     made = Last()
     made.stored, made.pending, made.compile, made.attempt = st.ones(2), st.ones(3) * 4, st.compile, attempt
     made.stored.numpy()
+    made.stratal = st
+    st.ones, st.nn
     if around:
         made.around = made
     globals()[f"kept{around}"] = made
@@ -47,5 +53,9 @@ def test_values_at_exit_are_computed_or_refused_in_one_way() -> None:
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
     refused = "CallOrderError flush: Python is shutting down"
+    missing = "AttributeError stratal.{}: Python is shutting down"
     each = ["stored [1.0, 1.0]", *(f"{n} {refused}" for n in ("pending", "op", "write", "compiled", "array"))]
+    each.append("made 8")
+    each += [f"{n} {missing.format(n)}" for n in ("softmax", "linalg", "no_grad", "save", "nn.ReLU")]
+    each[-1] = each[-1].removeprefix("nn.")
     assert done.stdout.splitlines() == ["at exit 27000000.0 [6.0, 6.0, 6.0]", *each, *each]

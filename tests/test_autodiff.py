@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import count_nodes
 from record_samples import NAMES, inputs, samples
 
 import stratal.ops
@@ -32,7 +33,7 @@ from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import REGISTRY, Array, Op, record
-from stratal.optimize.simplify import count_nodes, simplify
+from stratal.optimize.simplify import simplify
 
 V = TensorType(float64, (3,))
 M = TensorType(float64, (2, 3))

@@ -11,12 +11,17 @@ import pytest
 from record_samples import NAMES, Array, called, inputs, samples
 from tolerance import disagreement
 
+import stratal as st
 from stratal.base.dims import Sym
+from stratal.base.dtypes import float32
+from stratal.base.types import TensorType
 from stratal.batching import batch_graph
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
 from stratal.graph.node import graph_input, items, make
-from stratal.graph.op import REGISTRY, Op, Sample
+from stratal.graph.op import REGISTRY, Op, Sample, record
+from stratal.ops.families import Linear, Movement
+from stratal.tensor.build import apply
 
 RECORDS = [n for n in NAMES if n not in ("input", "const", "item") and REGISTRY[n].arity != 0]
 ROWS = 3
@@ -122,3 +127,31 @@ def test_no_rows_give_no_rows() -> None:
         given = [np.zeros((0, *t.ints), t.dtype.np) for t in sample.types]
         for got, out in zip(interpret(batched, given)[0], graph.outputs, strict=True):
             assert got.shape == (0, *out.shape)
+
+
+def test_a_record_that_says_nothing_of_rows_runs_row_by_row() -> None:
+    """What a record means by its first axis is another one where rows lie in front: no rule is inherited."""
+    assert Linear.batch is Movement.batch is Op.batch
+    try:
+
+        @record
+        class TurnFirst(Movement):
+            """Reverse the first axis."""
+
+            name = "turn_first"
+            arity = 1
+            not_lowered = "a test's"
+
+            def infer(self, *types: TensorType) -> TensorType:
+                return types[0]
+
+            def ref(self, *arrays: Array) -> Array:
+                return np.ascontiguousarray(arrays[0][::-1])
+
+        sample = Sample(TurnFirst(), (TensorType(float32, (3, 2)),))
+        assert fault(sample, (True,)) is None
+        x = st.arange(18.0).reshape(3, 3, 2)
+        turned = st.vmap(lambda row: apply(TurnFirst(), row))(x)
+        np.testing.assert_array_equal(turned.numpy(), x.flip(1).numpy())
+    finally:
+        REGISTRY.pop("turn_first", None)

@@ -4,8 +4,10 @@ import collections
 import contextlib
 import dataclasses
 import decimal
+import functools
 import io
 import itertools
+import operator
 import random
 import time
 
@@ -539,3 +541,61 @@ def test_a_refusal_that_the_function_catches_is_raised(asked, caught):
     for _ in range(3):
         with pytest.raises(CaptureError):
             f(one(3))
+
+
+# -- functions in C that call others -------------------------------------------------------------------------
+NAMING = "{.k}"
+CALLED_UNSEEN = {
+    "map a dict's get": lambda c, d, items: sum(map(d.get, ["k"])),
+    "map a list's item": lambda c, d, items: sum(map(items.__getitem__, [0])),
+    "map an attribute": lambda c, d, items: sum(map(operator.attrgetter("k"), [c])),
+    "map a partial": lambda c, d, items: sum(functools.partial(map, operator.attrgetter("k"))([c])),
+    "map getattr": lambda c, d, items: sum(map(getattr, [c], ["k"])),
+    "starmap getattr": lambda c, d, items: sum(itertools.starmap(getattr, [(c, "k")])),
+    "filter by an attribute": lambda c, d, items: len([*filter(operator.attrgetter("is_three"), [c])]),
+    "any item in": lambda c, d, items: float(any(map(d.keys().__contains__, ["is_three"]))),
+    "reduce": lambda c, d, items: functools.reduce(dict.get, ["k"], d),
+    "format an attribute": lambda c, d, items: float(NAMING.format(c)),
+}
+
+
+@pytest.mark.parametrize("name", CALLED_UNSEEN)
+def test_what_functions_read_that_are_called_by_others_in_c_is_guarded(name):
+    c, d, items, read = Config(2.0), {"k": 2.0}, [2.0], CALLED_UNSEEN[name]
+    c.is_three = False
+
+    def f(x):
+        return x * read(c, d, items)
+
+    compiled = st.compile(f, audit=False)
+    for k in (2.0, 2.0, 3.0, 3.0):
+        c.k, d["k"], items[0], c.is_three = k, k, k, k == 3
+        if k == 3:
+            d["is_three"] = True
+        assert compiled(one(1)).item() == f(one(1)).item()
+
+
+WRITTEN_UNSEEN = {
+    "append": lambda c, d, items, x: any(map(items.append, [1, x])),
+    "extend": lambda c, d, items, x: [*map(items.extend, [[x]])],
+    "assign an item": lambda c, d, items, x: [*map(d.__setitem__, ["k"], [x])],
+    "assign an attribute": lambda c, d, items, x: [*map(setattr, [c], ["k"], [x])],
+    "take an attribute away": lambda c, d, items, x: hasattr(c, "k") and [*map(delattr, [c], ["k"])],
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_UNSEEN)
+def test_what_functions_write_that_are_called_by_others_in_c_is_written_by_each_call(name):
+    def held(way):
+        c, d, items, write = Config(2.0), {}, [], WRITTEN_UNSEEN[name]
+
+        @way
+        def f(x):
+            write(c, d, items, x)
+            return x
+
+        for k in range(4):
+            f(one(k))
+        return [float(v) for part in (vars(c).values(), d.values(), items) for v in part]
+
+    assert held(lambda f: st.compile(f, audit=False)) == held(lambda f: f)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import stratal as st
 from stratal import nn
+from stratal.base.errors import CaptureError
 from stratal.nn import functional as F
 
 
@@ -62,3 +65,43 @@ def test_what_a_differentiated_function_writes(way: str, name: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
         for one, other in zip(seen, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+HELD: list[Any] = []
+KEPT: dict[str, Callable[[Any], Any]] = {
+    "returned": lambda pull: pull, "in a list": lambda pull: [pull], "stored": HELD.append,
+    "called by another": lambda pull: lambda cotangent: pull(cotangent * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("derivative", [st.vjp, st.linearize])
+def test_functions_that_hold_the_graph_of_a_call_are_refused_by_their_line(
+    derivative: Callable[..., Any], kept: str
+) -> None:
+    @st.compile
+    def f(x: Any) -> Any:
+        y, pull = derivative(lambda a: (a * a).sum(), x)
+        return y, KEPT[kept](pull)
+
+    with pytest.raises(CaptureError, match="holds a graph") as refused:
+        f(st.ones(2))
+    assert f"where: {Path(__file__).name}:" in str(refused.value) and not HELD
+
+
+MAKING: dict[str, Callable[[Any], Any]] = {
+    "grad": lambda s: st.grad(lambda z: (z * z * s).sum()), "vmap": lambda s: st.vmap(lambda z: z * s[0]),
+    "jvp": lambda s: lambda z: st.jvp(lambda a: a * s, (s,), (z,))[1],
+    "compile": lambda s: st.compile(lambda z: z * s),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MAKING)
+def test_functions_of_derivatives_that_are_returned_hold_their_own_calls_values(kind: str) -> None:
+    f = st.compile(lambda x: MAKING[kind](x * 2))
+    plain = [MAKING[kind](st.ones(2) * call * 2) for call in range(6)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = [f(st.ones(2) * call) for call in range(6)]
+    z = st.tensor([1.0, 3.0])
+    assert [g(z).tolist() for g in made] == [g(z).tolist() for g in plain]

@@ -309,6 +309,12 @@ def test_captures_keep_no_object_alive_that_they_were_asked_of_weakly(held: Any)
         strong(one(1))
 
 
+def test_a_weakly_held_object_that_is_gone_is_not_every_none_that_is_read() -> None:
+    weak, nothing = weakref.ref(Thing(2.0)), None
+    f = compiled(lambda x: x * (7.0 if weak() is None and nothing is None else 1.0))
+    assert [f(one(1)).item(), f(one(1)).item()] == [7, 7]
+
+
 # -- containers that are one ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("order", list(itertools.product([True, False], repeat=4)))
 @pytest.mark.parametrize("kind", [list, dict])
@@ -382,3 +388,41 @@ def test_arrays_are_handed_on_in_containers_to_functions_of_stratal(way: str) ->
     for k in range(4):
         a, b = np.array([k % 3, 1]), np.array([2, k % 2])
         assert f(x, a, b).item() == pytest.approx(function(x, a, b).item())
+
+
+class Valued:
+    v: Any = 2.0
+
+    def doubled(self) -> Any:
+        return self.v * 2
+
+    @property
+    def halved(self) -> Any:
+        return self.v / 2
+
+
+READ_WEAKLY = {
+    "of the class": lambda o: o.v, "method": lambda o: o.doubled(), "property": lambda o: o.halved,
+    "class": lambda o: type(o).v, "isinstance": lambda o: 2.0 * isinstance(o, Valued),
+    "vars": lambda o: vars(o).get("v", 5.0), "attribute": lambda o: o.own, "nothing": lambda o: 1.0,
+    "getattr": lambda o: getattr(o, "missing", 4.0), "written": lambda o: (setattr(o, "n", 1.0), o.n)[1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READ_WEAKLY)
+def test_objects_that_are_asked_of_weakly_die_when_nobody_else_holds_them(read: str) -> None:
+    for way in (compiled, st.compile):
+        held = Valued()
+        held.own = 3.0
+        weak = weakref.ref(held)
+
+        def f(x: st.Tensor, weak: Any = weak) -> st.Tensor:
+            o = weak()
+            return x * (100.0 if o is None else READ_WEAKLY[read](o))
+
+        g = way(f)
+        for k in range(8):
+            assert g(one(1)).item() == f(one(1)).item()
+            if k == 3:
+                del held  # and no collector has to find it
+                assert weak() is None

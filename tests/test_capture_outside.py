@@ -159,6 +159,93 @@ def _read_later() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
     }  # fmt: skip
 
 
+class Counting:
+    """An iterator written in Python."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items, self.k, self.itself = items, -1, self
+
+    def __iter__(self) -> Counting:
+        return self
+
+    def __next__(self) -> Any:
+        self.k += 1
+        if self.k == len(self.items):
+            raise StopIteration
+        return self.items[self.k]
+
+
+HANDING: dict[str, Callable[[list[Any]], Any]] = {
+    "list": lambda items: items, "iterator": iter, "generator": lambda items: (x for x in items),
+    "generator of another": lambda items: (x for x in (y for y in items)), "written in Python": Counting,
+    "chain": lambda items: itertools.chain(iter(items[:1]), (x for x in items[1:])),
+    "zip": lambda items: map(operator.itemgetter(0), zip((x for x in items), iter(items), strict=True)),
+    "partial": lambda items: map(functools.partial(max, key=bool), iter(items), iter(items)),
+}  # fmt: skip
+LOOKING: dict[str, Callable[[Any], float]] = {
+    "attrgetter": lambda it: sum(map(operator.attrgetter("v"), it)),
+    "getattr": lambda it: sum(map(getattr, it, ("v",) * 3)),
+    "getattr of one": lambda it: sum(map(functools.partial(getattr, next(it := iter(it))), ["v"])),
+    "key": lambda it: max(it, key=operator.attrgetter("v")).v,
+    "len": lambda it: sum(map(len, (b.held for b in it))),
+    "sum": lambda it: sum(map(sum, map(operator.attrgetter("held"), it))),
+    "max": lambda it: max(b.held for b in it)[0],
+    "starmap": lambda it: sum(itertools.starmap(getattr, ((b, "v") for b in it))),
+    "methodcaller": lambda it: sum(map(operator.methodcaller("get", "v"), map(vars, it))),
+    "reduce": lambda it: functools.reduce(operator.add, (b.held for b in it))[-1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("handing", HANDING)
+@pytest.mark.parametrize("looking", LOOKING)
+def test_what_functions_in_c_look_at_in_what_they_are_handed_is_guarded(looking: str, handing: str) -> None:
+    boxes = [Box(), Box(), Box()]
+    for k, box in enumerate(boxes):
+        box.v, box.held = k + 1.0, [k + 1.0]  # type: ignore[attr-defined]
+
+    def read() -> float:
+        return LOOKING[looking](HANDING[handing](boxes))
+
+    f = st.compile(lambda x: x * read(), audit=False)
+    for call in range(5):
+        assert f(st.ones(1)).item() == read()
+        box = boxes[2 - call % 3]
+        box.v, box.held[0] = box.v + 3, box.held[0] + 2  # type: ignore[attr-defined]
+
+
+class WithSlots:
+    __slots__ = ("v", "w")
+
+
+@each_way
+def test_attributes_of_any_kind_that_functions_in_c_get_and_set_are_noted(way: str) -> None:
+    def history(compiled: Callable[..., Any]) -> list[Any]:
+        kind, slotted, found = type("Kind", (), {"v": 1.0}), WithSlots(), []
+        slotted.v, items = 1.0, [slotted, kind()]  # type: ignore[attr-defined]
+
+        def f(x: Any) -> Any:
+            list(map(setattr, iter(items), itertools.repeat("w"), (x, x * 2)))
+            return x * sum(map(getattr, (b for b in items), ("v" for _ in items)))
+
+        f = compiled(f)
+        for call in range(5):
+            found.append([f(st.full((1,), call)).item(), *(b.w.item() for b in items)])
+            slotted.v, kind.v = call * 2.0, call % 3.0  # type: ignore[attr-defined]
+        return found
+
+    assert history(WAYS[way]) == history(lambda f: f)
+
+
+def test_what_functions_in_c_look_at_in_parts_of_a_module_is_guarded() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    for part in net:
+        part.scale = 1.0
+    f = st.compile(lambda x: x * sum(map(operator.attrgetter("scale"), net.children())), audit=False)
+    for call in range(4):
+        assert f(st.ones(1)).item() == 2 + call
+        net[call % 2].scale += 1
+
+
 @pytest.mark.parametrize("name", _read_later())
 def test_what_is_read_is_guarded(name: str) -> None:
     read, change = _read_later()[name]
@@ -562,6 +649,8 @@ def test_a_refused_call_leaves_output_groups_and_generators_as_they_were() -> No
 def _plainly() -> dict[str, Callable[[Any], Any]]:
     data, box = np.ones((4, 3), np.float32), Box()
     dq, od = collections.deque([1.0, 2.0]), collections.OrderedDict(a=1.0)
+    path, found = pathlib.PurePath("a/b"), set(range(20))
+    found.difference_update({*range(20)} - {1, 8})  # a copy has another order
     box.b, box.d = 2.0, {}  # type: ignore[attr-defined]
 
     def through_vars(x: Any) -> Any:
@@ -598,6 +687,8 @@ def _plainly() -> dict[str, Callable[[Any], Any]]:
         "copied deque": lambda x: x * copy.deepcopy(dq)[0],
         "copied ordered dict": lambda x: x * copy.deepcopy(od)["a"],
         "lerp": lambda x: st.lerp(x, x * 2, 0.05),
+        "parts of a path": lambda x: x * len(path.parts) * len(path.with_name("c").name),
+        "set": lambda x: x * sum(found),
     }  # fmt: skip
 
 
@@ -610,11 +701,33 @@ def test_nothing_is_said_where_nothing_changed(name: str) -> None:
     assert compiled.captures <= 2
 
 
+def test_a_set_that_is_read_keeps_its_order() -> None:
+    found = set(range(20))
+    found.difference_update({*range(20)} - {1, 8})
+    before = list(found)
+    st.compile(lambda x: x * sum(found))(st.ones(1))
+    assert list(found) == before != list(set(before))
+
+
+class Tagged(type(pathlib.PurePath())):  # type: ignore[misc]
+    """A path with an attribute of a user's."""
+
+
+def test_attributes_of_paths_of_a_users_class_are_noticed() -> None:
+    path = Tagged("a")
+    path.scale = 2.0
+    f = st.compile(lambda x: x * path.scale, audit=False)
+    assert f(st.ones(1)).item() == 2
+    path.scale = 3.0
+    assert f(st.ones(1)).item() == 3
+
+
 BY_HAND: dict[str, Callable[[Any], Any]] = {
     "parameter": lambda net: net._parameters.__setitem__("weight", nn.Parameter(st.zeros(2, 2))),
     "parameter taken away": lambda net: net._parameters.update(bias=None),
     "buffer": lambda net: net._buffers.__setitem__("scale", st.zeros(2)),
     "updated buffers": lambda net: net._buffers.update({"scale": st.zeros(2)}),
+    "joined buffers": lambda net: operator.ior(net._buffers, {"scale": st.zeros(2)}),
 }  # fmt: skip
 
 
@@ -704,6 +817,9 @@ BY_HAND_OF_OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "slice": lambda o: o.param_groups[0]["params"].__setitem__(slice(None), o.param_groups[0]["params"][:1]),
     "delete": lambda o: _without_first(o.param_groups[0]["params"]),
     "groups cleared": lambda o: o.param_groups.clear(),
+    "no groups": lambda o: operator.imul(o.param_groups, 0),
+    "another group": lambda o: operator.iadd(o.param_groups, optim.SGD([st.ones(1)], lr=0.5).param_groups),
+    "repeated": lambda o: operator.iadd(o.param_groups[0]["params"], o.param_groups[0]["params"][:1]),
     "reverse": lambda o: o.param_groups[0]["params"].reverse(),
     "step": lambda o: setattr(o, "step", lambda *a: None),
     "zero_grad": lambda o: setattr(o, "zero_grad", lambda *a: None),
@@ -834,6 +950,53 @@ def test_numbers_that_vary_are_floats_to_whoever_asks() -> None:
     compiled = [st.compile(f) for f in asks]
     for box.k in (1.5, 2.5, 3.5, 4.5):
         assert [f(st.ones(1)).item() for f in compiled] == [2 * box.k, 2, 2, 2]
+
+
+RAISING: dict[str, Callable[[float], Any]] = {
+    "inverse": lambda n: 1 / n, "rest": lambda n: 7.0 % n, "quotient": lambda n: 7.0 // n,
+    "negative power": lambda n: n**-1, "root": lambda n: (n**0.5).real, "power of it": lambda n: 2.0**n,
+    "of a difference": lambda n: 1 / (2 - n), "of a product": lambda n: 1 / (n * 2), "both": lambda n: n / n,
+}  # fmt: skip
+
+
+@each_way
+@pytest.mark.parametrize("argument", [True, False])
+@pytest.mark.parametrize("kind", RAISING)
+def test_numbers_that_vary_raise_where_floats_do(kind: str, argument: bool, way: str) -> None:
+    def history(compiled: Callable[..., Any]) -> list[Any]:
+        box, found = Box(), []
+        f = compiled(lambda x, n: x * RAISING[kind](n if argument else box.n))  # type: ignore[attr-defined]
+        for n in (1.0, 2.0, 3.0, 0.5, 0.0, -0.0, -2.0, 4.0, 5.0, 2.0):
+            box.n = n  # type: ignore[attr-defined]
+            try:
+                found.append(f(st.ones(1), n if argument else 0).item())
+            except ZeroDivisionError:
+                found.append("division by zero")
+        return found
+
+    np.testing.assert_equal(history(WAYS[way]), history(lambda f: f))
+
+
+QUOTIENTS_OF_SIZES = ("1 / (n - 1)", "n / (n - 1)", "1 / (n - 3.0)", "1 / n", "n**-0.5", "1 / (n / 2)")
+
+
+@pytest.mark.parametrize("kind", QUOTIENTS_OF_SIZES)
+def test_sizes_are_not_divided_by_where_they_make_zero(kind: str) -> None:
+    of_size = eval(f"lambda n: {kind}")  # noqa: S307
+    f = st.compile(lambda x: x * of_size(x.shape[0]))
+    for n in (4, 5, 6, 3, 1, 7):
+        try:
+            expected = of_size(n)
+        except ZeroDivisionError:
+            with pytest.raises(ZeroDivisionError):
+                f(st.ones(n))
+        else:
+            np.testing.assert_allclose(f(st.ones(n)).numpy(), np.float32(expected), rtol=1e-6)
+
+
+def test_complex_constants_differ_by_the_signs_of_their_zeros() -> None:
+    found = [(st.ones(1) * complex(zero, 1)).real.item() for zero in (-0.0, 0.0)]
+    assert [*map(str, found)] == [str((1 * complex(zero, 1)).real) for zero in (-0.0, 0.0)]
 
 
 def test_names_put_into_builtins_and_properties_that_come_later_are_noticed(
@@ -1261,3 +1424,76 @@ def test_metrics_are_given_what_tensors_hold_when_they_are_called() -> None:
             seen[-1] += [first.compute(), second.compute()]
     np.testing.assert_allclose(*seen)
     assert compiled.captures == 1
+
+
+# -- false alarms --------------------------------------------------------------------------------------------
+MADE: list[str] = []
+
+
+def _made_number() -> float:
+    MADE.append("q")
+    return 5.0
+
+
+class _Filling(dict[str, float]):
+    def __missing__(self, key: str) -> float:
+        self[key] = _made_number()
+        return self[key]
+
+
+class _Missing(dict[str, float]):
+    def __missing__(self, key: str) -> float:
+        return _made_number()
+
+
+class _Ordered(collections.OrderedDict[str, float]):
+    def __missing__(self, key: str) -> float:
+        return _made_number()
+
+
+DEFAULTS: dict[str, Callable[[], dict[str, float]]] = {
+    "defaultdict": lambda: collections.defaultdict(_made_number), "Counter": collections.Counter,
+    "filling": _Filling, "missing": _Missing, "ordered": _Ordered,
+}  # fmt: skip
+
+
+def _looks_up(kind: str, way: Callable[..., Any]) -> list[Any]:
+    table, found = DEFAULTS[kind](), []
+    MADE.clear()
+    f = way(lambda x: x + table["q"])
+    for call in range(13):
+        found.append((f(st.ones(1)).item(), dict(table), len(MADE)))
+        if call in (3, 6):
+            table["q"] = float(call)
+        elif call % 2 == 0:
+            table.pop("q", None)
+    return found
+
+
+@each_way
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_guards_do_not_make_the_entries_that_they_look_for(kind: str, way: str) -> None:
+    assert _looks_up(kind, WAYS[way]) == _looks_up(kind, lambda f: f)
+
+
+def test_a_state_dict_of_values_that_a_function_computes_is_refused_by_its_name() -> None:
+    net = nn.Linear(2, 2)
+    before = net.weight.tolist()
+
+    @st.compile
+    def f(x: Any) -> Any:
+        net.load_state_dict({"weight": net.weight * x, "bias": net.bias * x})
+        return net(x)
+
+    with pytest.raises(CaptureError, match="load_state_dict") as refused:
+        f(st.full((2,), 3.0))
+    assert "copy_" in refused.value.hint and net.weight.tolist() == before
+
+    @st.compile
+    def g(x: Any) -> Any:
+        with st.no_grad():
+            net.weight.copy_(net.weight * x)
+        return net(x).detach()
+
+    g(st.full((2,), 3.0))
+    np.testing.assert_array_equal(np.asarray(net.weight), np.float32(3) * np.asarray(before, np.float32))

@@ -295,3 +295,34 @@ def test_results_with_a_history_that_begins_inside_are_refused(of):
     f = st.compile(lambda x: ((x if of == "an argument" else w).requires_grad_(), (w * x).sum())[1])
     with pytest.raises(CaptureError, match="requires_grad"):
         f(st.ones(1))
+
+
+REGIONS = {
+    "cond": lambda t, x: st.cond(x.sum() > 0, t, lambda a: a, x),
+    "nested": lambda t, x: st.cond(x.sum() > 0, lambda b: st.cond(b.sum() > 0, t, lambda a: a, b), lambda a: a, x),
+    "loop": lambda t, x: st.fori_loop(0, 2, lambda i, a: t(a), x),
+    "scan": lambda t, x: st.scan(lambda c, r: (t(c), c), x, st.ones(3, 2))[0],
+}
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_text_made_in_a_region_of_a_tensor_around_it_has_the_value_of_its_call(region):
+    outer = st.ones(2, requires_grad=True)
+
+    def history(way):
+        said = []
+
+        @way
+        def f(x):
+            computed = x * 2
+
+            def inside(a):
+                said.append(str(x) + repr(computed))
+                said.append(f"{outer} {[outer]}")
+                return a * 2
+
+            return REGIONS[region](inside, x).detach()
+
+        return [(f(st.full((2,), k)).tolist(), [*said]) for k in (1.0, 2.0, 3.0)]
+
+    assert history(st.compile) == history(lambda f: f)

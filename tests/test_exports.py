@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 
 import numpy as np
@@ -159,3 +160,214 @@ def _random_program(rng):
         np.testing.assert_allclose(x.tolist(), mx.memory)
     for view, memory in seen:
         np.testing.assert_allclose(view, memory)
+
+
+PARTS = {
+    "row": lambda x: x[1],
+    "column": lambda x: x[:, 1],
+    "part": lambda x: x[1:, :2],
+    "rest": lambda x: x[:1],
+    "steps": lambda x: x[::2, ::2],
+    "back": lambda x: x[::-1, ::-2],
+    "transpose": lambda x: x.T,
+    "element": lambda x: x[1, 2, ...],
+    "flat": lambda x: x.reshape(-1),
+    "groups": lambda x: x.reshape(3, 2, 2)[:, 1],
+    "all": lambda x: x[:],
+}
+READS = {
+    "value": lambda x: x.tolist(),
+    "op": lambda x: (x * 1.0).tolist(),
+    "compiled": lambda x: st.compile(lambda y: y + 0.0)(x),
+    "clone": lambda x: x.clone().tolist(),
+    "shape": lambda x: x[None].tolist()[0],
+}
+each_part = pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+
+
+def plain(value):
+    return value.tolist() if isinstance(value, st.Tensor) else value
+
+
+@each_part
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bfloat16", "complex64"])
+def test_a_tensor_and_its_views_are_one_memory_to_those_outside(part, read, dtype):
+    model = np.arange(12.0).reshape(3, 4)
+    x = st.tensor(model).to(getattr(st, dtype))
+    early = part(x)
+    whole = x.numpy()
+    late = part(x)
+    whole[:] = model[:] = 20 - model
+    for t in (early, late, part(x)):
+        assert plain(read(t)) == part(model).tolist()
+    for t in (early, late, part(x)):
+        seen = t.numpy()
+        part(model)[...] = part(whole)[...] = 7
+        assert seen.tolist() == part(model).tolist()
+        seen[...] = 3
+        part(model)[...] = 3
+        assert plain(read(x)) == model.tolist()
+        assert plain(read(early)) == plain(read(late)) == part(model).tolist()
+    del whole, seen
+    early += 1
+    part(model)[...] += 1
+    assert plain(read(x)) == model.tolist()
+    assert plain(read(late)) == part(model).tolist()
+
+
+@each_part
+@pytest.mark.parametrize("other", PARTS.values(), ids=PARTS)
+def test_views_whose_origin_is_gone_are_one_memory_to_those_outside(part, other):
+    model = np.arange(12.0).reshape(3, 4)
+    x = st.tensor(model)
+    a, b = part(x), other(x)
+    del x
+    seen = a.numpy()
+    seen[...] = 50
+    part(model)[...] = 50
+    assert b.tolist() == other(model).tolist()
+    also = b.numpy()
+    also[...] = 60
+    other(model)[...] = 60
+    assert a.tolist() == seen.tolist() == part(model).tolist()
+
+
+def test_a_parameter_seen_through_its_views():
+    w = st.zeros(2, 3).requires_grad_()
+    v = w.detach()[0]
+    v.numpy()[:] = 2
+    assert w.tolist() == [[2.0] * 3, [0.0] * 3]
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [[4.0] * 3, [0.0] * 3]
+    seen = w.detach().numpy()
+    with st.no_grad():
+        w -= 1
+    assert v.tolist() == [1.0] * 3
+    assert seen.tolist() == [[2.0] * 3, [0.0] * 3]  # as it was when the tensor was changed
+
+
+class Shown:
+    """A memory as NumPy has it; tensors show parts of it, and part with it when one is changed in place."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+class Added(dict):
+    """Compiled functions that add in place, one for each shape."""
+
+    def __missing__(self, shape):
+        self[shape] = st.compile(lambda x, k: x.add_(k))
+        return self[shape]
+
+
+_ADD = Added()
+
+
+def test_random_programs_of_views_written_from_outside_mean_what_they_say():
+    for seed in range(400):
+        rng = random.Random(seed)
+        with interpreted():
+            _program_of_views(rng)
+
+
+def _program_of_views(rng):
+    def start():
+        array = np.array([[rng.randrange(9) for _ in range(4)] for _ in range(3)], np.float64)
+        return st.tensor(array), Shown(array), lambda a: a
+
+    known, seen = [start(), start()], []
+    for _ in range(rng.randrange(5, 40)):
+        x, memory, where = rng.choice(known)
+        number = rng.randrange(1, 9)
+        match rng.randrange(9):
+            case 0 | 1:
+                part = rng.choice(list(PARTS.values()))
+                if where(memory.array).shape == (3, 4):
+                    known.append((part(x), memory, lambda a, part=part: part(a)))
+            case 2 | 3:
+                seen.append((x.numpy(), where(memory.array)))
+            case 4 | 5 if seen:
+                array, same = rng.choice(seen)
+                array[...] += number
+                same[...] += number
+            case 6:
+                memory.array = memory.array.copy()
+                where(memory.array)[...] += number
+                x.add_(number) if rng.random() < 0.7 else _ADD[where(memory.array).shape](
+                    x, st.tensor(number)
+                )
+            case 7 if rng.random() < 0.5:
+                known.pop(rng.randrange(len(known)))
+                known.append(start())
+            case 8 if seen:
+                seen.pop(rng.randrange(len(seen)))
+        for t, m, w in known if rng.random() < 0.2 else ():
+            assert t.tolist() == w(m.array).tolist()
+    for t, m, w in known:
+        np.testing.assert_array_equal((t + 0.0).tolist(), w(m.array))
+        assert t.tolist() == w(m.array).tolist()
+    for array, same in seen:
+        assert array.tolist() == same.tolist()
+
+
+# -- every export of every view, written by whom it may be, as in PyTorch ----------------------------------
+SHARED = PARTS | {
+    "view": lambda x: x.view(2, 6),
+    "detach": lambda x: x.detach(),
+    "data": lambda x: x.data,
+    "view of a view": lambda x: x[1:][:, 1:][0],
+    "part of a transpose": lambda x: x.T[1:].T,
+    "diagonal": lambda x: x.diagonal(),
+    "split": lambda x: x.split(2, 1)[1],
+    "unbind": lambda x: x.unbind(1)[2],
+    "unsqueeze": lambda x: x.unsqueeze(1),
+}  # fmt: skip
+del SHARED["back"]  # PyTorch steps forwards only
+EXPORTS = {
+    "numpy": lambda t: t.numpy(),
+    "detach": lambda t: t.detach().numpy(),
+    "data": lambda t: t.data.numpy(),
+    "asarray": lambda t: np.asarray(t.detach()),
+    "memoryview": lambda t: np.asarray(memoryview(t.numpy())),
+    "dlpack": lambda t: pytest.importorskip("torch").from_dlpack(t.detach()).numpy(),
+}
+MADE = {
+    "tensor": lambda lib, a: lib.tensor(a),
+    "computed": lambda lib, a: lib.tensor(a) * 1.0,
+    "parameter": lambda lib, a: lib.nn.Parameter(lib.tensor(a)),
+    "dlpack": lambda lib, a: lib.from_dlpack(a),
+    "part": lambda lib, a: lib.tensor(np.concatenate([a, a]))[3:],
+}
+_PLUS_0, _ADD_3 = st.compile(lambda t: t + 0.0), st.compile(lambda t: t.add_(3.0))
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("part", SHARED)
+def test_what_numpy_writes_shows_wherever_it_does_in_pytorch(made, part):
+    torch = pytest.importorskip("torch")
+    if (made, part) == ("parameter", "all"):
+        pytest.skip("a write to what has the history of a leaf is refused")
+    ways = list(itertools.product(EXPORTS, *[(False, True)] * 3))
+    for how in random.Random(made + part).sample(ways, 16):
+        assert _seen(st, made, part, *how) == _seen(torch, made, part, *how), how
+
+
+def _seen(lib, made, part, export, of_view, late, compiled):
+    """Return what a tensor, a view of it and an array show while NumPy, and then the library, writes."""
+    a = np.arange(12.0).reshape(3, 4)
+    x = MADE[made](lib, a)
+    read = _PLUS_0 if compiled and lib is st else lambda t: t + 0.0
+    with lib.no_grad():
+        early = SHARED[part](x)
+        array = EXPORTS[export](SHARED[part](x) if of_view else x)
+        view = SHARED[part](x) if late else early
+        found = [read(t).tolist() for t in (x, early, view)]
+        for k in (1.0, 2.0):
+            array[...] = array * 2 + k
+            found += [t.tolist() for t in (x, early, view)] + [read(t).tolist() for t in (view, early, x)]
+        a[...] += 1  # of `from_dlpack` alone
+        found += [array.tolist(), view.tolist(), x.tolist()]
+        (_ADD_3 if compiled and lib is st else lambda t: t.add_(3.0))(view)
+        return found + [t.tolist() for t in (x, early, view)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from stratal.base.types import TensorType
 from stratal.compiler import compile_graph
 from stratal.graph.graph import Graph
 from stratal.graph.node import Node
+from stratal.graph.text import parse_graph
 from stratal.loops.interpret import run_kernel
 
 WIDE = TensorType(float32, (6, 80))
@@ -75,6 +77,7 @@ def test_a_row_kernel_finds_the_values_of_its_row_whatever_the_number_of_rows(ro
     assert len(kernels(trace(norm, [TensorType(float32, (*rows, 80)), TensorType(float32, (80,))]))) == 1
 
 
+@pytest.mark.slow  # its kernel is interpreted
 def test_the_first_columns_of_a_product_are_stored_within_their_rows() -> None:
     def gate(b: Any, x: Node, w: Node) -> list[Node]:
         y = b.contract(x, w, spec="ak,kn->an")
@@ -102,3 +105,65 @@ def test_a_maximum_of_windows_and_its_place_share_a_kernel(perm: tuple[int, ...]
     assert kernels(graph) == ["window_reduce+window_argmax"]
     x = np.random.default_rng(0).choice([1, 2, np.nan, -np.inf], (36, 36, 36), p=(0.3, 0.1, 0.1, 0.5))
     check_graph(graph, [x.astype(np.float32)])
+
+
+def test_a_scalar_is_computed_in_the_kernel_of_one_row_that_reads_it() -> None:
+    def scaled(b: Any, x: Node, t: Node) -> list[Node]:
+        count = b.add(t, b.like(t, 1.0))
+        decay = b.op("pow", count, b.like(t, -0.8))
+        total = b.op("sum", b.mul(x, x), axes=(1, 2))
+        return [b.mul(total, b.op("broadcast", decay, shape=(1,), axes=())), b.op("sqrt", count), count]
+
+    kernels(trace(scaled, [TensorType(float32, (1, 10, 12)), TensorType(float32, ())]))
+
+
+# relu of a softsign, in front of a product, and its gradient: the mask is read by one kernel of the gradient,
+# and where that computes it again, it reads the quotient that another one would have computed again
+GATED = """
+graph "gated"(%0: T[4,33] = "x", %1: T[R,3,11] = "x", %2: T[R,33] = "x", %3: T[R,33] = "x",
+  %4: bool[R,33] = "x", %5: T[R,4] = "x", %6: T[R,4] = "x", %7: T[R,33] = "x", %8: T[R,3,11] = "x",
+  %9: bool[R,33] = "x", %10: T[R,33] = "x", %11: bool[R,33] = "x", %12: T[R,4] = "x",
+  %13: T[R,3,11] = "x", %14: T[R,3,11] = "x", %15: T[R,4] = "x") {
+  %16 = const() value=T[]{0.0} : T[]
+  %17 = broadcast(%16) shape=(R, 33) axes=() : T[R,33]
+  %18 = sub(%13, %14) : T[R,3,11]
+  %19 = reshape(%18) shape=(R, 33) : T[R,33]
+  %20 = abs(%19) : T[R,33]
+  %21 = add(%2, %20) : T[R,33]
+  %22 = div(%19, %21) : T[R,33]
+  %23 = le(%22, %17) : bool[R,33]
+  %24 = select(%23, %17, %22) : T[R,33]
+  %25 = contract(%24, %0) spec="ak,nk->an" dtype=none : T[R,4]
+  %26 = add(%25, %5) : T[R,4]
+  %27 = sub(%6, %26) : T[R,4]
+  %28 = mul(%12, %27) : T[R,4]
+  %29 = add(%28, %28) : T[R,4]
+  %30 = contract(%29, %0) spec="an,nk->ak" dtype=none : T[R,33]
+  %31 = select(%4, %17, %30) : T[R,33]
+  %32 = div(%31, %3) : T[R,33]
+  %33 = sub(%1, %8) : T[R,3,11]
+  %34 = reshape(%33) shape=(R, 33) : T[R,33]
+  %35 = lt(%34, %17) : bool[R,33]
+  %36 = select(%35, %10, %17) : T[R,33]
+  %37 = select(%9, %2, %36) : T[R,33]
+  %38 = mul(%7, %37) : T[R,33]
+  %39 = add(%32, %38) : T[R,33]
+  %40 = contract(%15, %0) spec="an,nk->ak" dtype=none : T[R,33]
+  %41 = select(%23, %17, %40) : T[R,33]
+  %42 = div(%41, %21) : T[R,33]
+  %43 = mul(%42, %22) : T[R,33]
+  %44 = neg(%43) : T[R,33]
+  %45 = lt(%19, %17) : bool[R,33]
+  %46 = select(%45, %10, %17) : T[R,33]
+  %47 = select(%11, %2, %46) : T[R,33]
+  %48 = mul(%44, %47) : T[R,33]
+  return %39, %42, %48
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_what_a_kernel_reads_to_compute_a_result_again_keeps_its_buffer(dtype: str, rows: int) -> None:
+    text = re.sub(r"\bT\b", dtype, re.sub(r"\bR\b", str(rows), GATED))
+    assert kernels(parse_graph(text))

@@ -99,7 +99,10 @@ def test_a_process_that_dies_or_does_not_end_is_a_finding(
     worker.close()
 
 
-@pytest.mark.parametrize("fault", ["guards are not compared", "signature without values", "effects are lost"])
+@pytest.mark.parametrize("fault", [
+    pytest.param("guards are not compared", marks=pytest.mark.slow),
+    "signature without values", "effects are lost",
+])  # fmt: skip
 def test_a_fault_planted_in_capture_is_found(fault: str, some_sound_ones: list[Program]) -> None:
     _, program, verdict = finds(fault, some_sound_ones, processes=1)
     assert program is not None and verdict is not None

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.surface.draws import Call, Draws
+from benchmarks.surface.entries import Entry, entries
+from benchmarks.surface.layers import call_of
+from benchmarks.surface.twins import _function
 from fuzz_views import judged, written
 
 import stratal as st
 from stratal.base import tree
-from stratal.inspect.surface.draws import Call, Draws
-from stratal.inspect.surface.entries import Entry, entries
-from stratal.inspect.surface.layers import call_of
-from stratal.inspect.surface.twins import _function
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SPACES = ("torch", "torch.special", "torch.linalg", "torch.nn.functional", "torch.fft")

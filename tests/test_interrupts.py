@@ -9,6 +9,8 @@ import time
 
 import numpy as np
 import pytest
+import signal_points
+from signal_points import Alarm, SignalAt
 
 import stratal as st
 from stratal import nn, optim
@@ -20,10 +22,6 @@ pytestmark = [
     ),
     pytest.mark.usefixtures("no_callbacks_of_the_collector"),
 ]
-
-
-class Alarm(Exception):
-    """What a handler of the user's raises: an Exception as any other."""
 
 
 class Storm:
@@ -71,8 +69,7 @@ class Storm:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-STORMS = [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Alarm)]
-each_storm = pytest.mark.parametrize("number, raised", STORMS, ids=["SIGINT", "SIGALRM"])
+each_storm = pytest.mark.parametrize("number, raised", signal_points.KINDS, ids=["SIGINT", "SIGALRM"])
 
 
 def seconds_of(work):
@@ -117,7 +114,7 @@ def in_place_update_storm(number, raised, count):
             assert now[0] == now[1] == now[2]
             assert now[0] - low[k] in ((1.0,) if finished else (0.0, 1.0))
             low[k] = now[0]
-        st.set_grad_enabled(True)
+        assert st.is_grad_enabled()
 
     low = [x + 6 for x in low]
     storm_over(work, check, number, raised, count)
@@ -157,7 +154,7 @@ def training_storm(number, raised, count, compiled):
         now = state()
         after = follow(known[0])
         assert same(now, after) or (not finished and same(now, known[0]))
-        st.set_grad_enabled(True)
+        assert st.is_grad_enabled()
         assert [c.requires_grad for c in cells] == [True, True, False, False]
         if now[0].max() < -1e4:  # far from where float32 counts well
             for cell in cells:
@@ -243,3 +240,99 @@ def test_two_signals_held_at_once_are_both_delivered():
         assert seen == [signal.SIGALRM]
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+# -- every moment, one after the other -----------------------------------------------------------------------
+OPTIMIZERS = {
+    "SGD": lambda ps: optim.SGD(ps, lr=0.5, momentum=0.5, dampening=0.25),
+    "Adam": lambda ps: optim.Adam(ps, lr=0.1),
+}
+each_optimizer = pytest.mark.parametrize("made", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+class Training:
+    """A small training, and what it is after each of its steps."""
+
+    def __init__(self, made, compiled):
+        self.net = nn.Linear(3, 2)
+        for k, p in enumerate(self.net.parameters()):
+            p.data = st.full(p.shape, 0.1 * (k + 1))
+        self.opt = made(self.net.parameters())
+        self.x = st.tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3))
+        self.step = st.compile(self._step) if compiled else self._step
+
+    def _step(self):
+        self.opt.zero_grad()
+        (self.net(self.x) ** 2).sum().backward()
+        self.opt.step()
+
+    def facts(self):
+        """Return the parameters and the state, which can always be read."""
+        state = self.opt.state_dict()["state"]
+        found = [p.detach() for p in self.net.parameters()]
+        return [np.array(x.numpy()) for x in found + [v for s in state.values() for v in s.values()]]
+
+
+def same(a, b):
+    close = (np.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(a, b, strict=False))
+    return len(a) == len(b) and all(close)
+
+
+@each_storm
+@each_optimizer
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("at_most", [30, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_lazy_step_is_all_or_nothing_at_every_moment(made, number, raised, steps, at_most):
+    """Also the first, which makes state: where it did not happen, the next one is the first."""
+    training = Training(made, False)
+    known = [training.facts()]
+    for _ in range(steps + 2):
+        training.step()
+        known.append(training.facts())
+
+    def started():
+        training = Training(made, False)
+        for _ in range(steps):
+            training.step()
+        return training
+
+    with signal_points.alarms_raise():
+        for moment in signal_points.moments(started().step, at_most):
+            training, at = started(), SignalAt(moment, number)
+            assert at.during(training.step) or not at.fired, f"swallowed at {at.where}"
+            done = steps + same(training.facts(), known[steps + 1])
+            assert same(training.facts(), known[done]), at.where
+            training.step()
+            assert same(training.facts(), known[done + 1]), at.where
+
+
+@each_storm
+@each_optimizer
+@pytest.mark.parametrize("at_most", [60, pytest.param(3000, marks=pytest.mark.slow)])
+def test_all_can_be_read_after_a_signal_at_any_moment_of_a_compiled_step(made, number, raised, at_most):
+    """Also what was built on the old values, and waits."""
+    training = Training(made, True)
+    for _ in range(3):
+        training.step()
+
+    def waiting():
+        copies = [(p * 3.0).detach() for p in training.net.parameters()]
+        return training.opt.state_dict(), copies, training.net(training.x).sum()
+
+    def step():
+        kept.append(waiting())
+        training.step()
+
+    kept = []
+    with signal_points.alarms_raise():
+        for moment in signal_points.moments(step, at_most):
+            before, at = training.facts(), SignalAt(moment, number)
+            kept[:] = [waiting()]
+            assert at.during(training.step) or not at.fired, f"swallowed at {at.where}"
+            states, copies, loss = kept[0]
+            for copy, old in zip(copies, before, strict=False):
+                assert np.allclose(copy.numpy(), 3.0 * old), at.where
+            found = [x.numpy() for s in states["state"].values() for x in s.values()]
+            assert same(found, before[2:]), at.where
+            assert np.isfinite(loss.item())
+            training.facts()

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import stratal as st
+from stratal import nn
 from stratal.base.session import SESSION
 from stratal.nn import functional as F
 from stratal.tensor.calls import kept
+from stratal.tensor.lazy import programs
 from stratal.tensor.values.promises import Promise
 
 ROW = np.array([0.5, -1.0, 2.0, -0.25], np.float32)
@@ -228,3 +230,126 @@ def test_chains_of_kept_calls_compute_what_eager_ones_do(steps: list[tuple[str, 
     for _ in range(3):
         for got, right in zip(run(), want, strict=True):
             np.testing.assert_allclose(got, right, rtol=2e-5, atol=2e-5)
+
+
+# -- numbers that change -------------------------------------------------------------------------------------
+NUMBERS = [2.0, 0.5, -1.5, 0.0, -0.0, 1.0, 3.0, 1e-40, 0.1, float("inf"), float("nan")]
+WITH_NUMBERS: dict[str, Callable[[Any, float], Any]] = {
+    "mul": lambda x, v: x * v, "rmul": lambda x, v: v * x, "add": lambda x, v: x + v,
+    "sub": lambda x, v: x - v, "rsub": lambda x, v: v - x, "div": lambda x, v: x / v,
+    "rdiv": lambda x, v: v / x, "pow": lambda x, v: x**v, "rpow": lambda x, v: v**x,
+    "floordiv": lambda x, v: x // v, "mod": lambda x, v: x % v, "greater": lambda x, v: x > v,
+    "equal": lambda x, v: x == v, "where": lambda x, v: st.where(x > 0, x, v),
+    "clamp": lambda x, v: x.clamp(v, 2.5), "clip": lambda x, v: st.clip(x, max=v),
+    "maximum": lambda x, v: st.maximum(x, v), "copysign": lambda x, v: st.copysign(x, v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 0, v), "full_like": lambda x, v: st.full_like(x, v),
+    "nan_to_num": lambda x, v: st.nan_to_num(x, nan=v), "lerp": lambda x, v: st.lerp(x * 1.0, x + 1.0, v),
+    "addcmul": lambda x, v: st.addcmul(x * 1.0, x * 1.0, x * 1.0, value=v),
+    "isclose": lambda x, v: st.isclose(x, x, atol=v), "leaky_relu": lambda x, v: F.leaky_relu(x * 1.0, v),
+    "elu": lambda x, v: F.elu(x * 1.0, v), "softplus": lambda x, v: F.softplus(x * 1.0, v),
+    "threshold": lambda x, v: F.threshold(x, 0.5, v),
+    "huber": lambda x, v: F.huber_loss(x * 1.0, x * 0.0, delta=v),
+    "layer_norm": lambda x, v: F.layer_norm(x * 1.0, (4,), eps=v),
+    "normalize": lambda x, v: F.normalize(x * 1.0, p=v), "quantile": lambda x, v: st.quantile(x * 1.0, v),
+    "norm": lambda x, v: st.norm(x * 1.0, v), "sum": lambda x, v: st.sum(x * v, 0),
+    "pad": lambda x, v: F.pad(x, (1, 2), value=v), "list": lambda x, v: x * st.tensor([v, v, v, v]),
+}  # fmt: skip
+
+
+ROUNDED = ("pow", "rpow", "norm", "normalize", "softplus", "elu", "layer_norm")  # not to the bit
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        result = call()
+        return result.dtype, result.numpy()
+    except st.StratalError as error:
+        return type(error), str(error).splitlines()[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "bool"])
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_numbers_that_change_give_what_the_interpreter_gives(name: str, dtype: str) -> None:
+    x = st.tensor(ROW.astype(dtype))
+    call = WITH_NUMBERS[name]
+    with np.errstate(all="ignore"):
+        for number in [*NUMBERS, *NUMBERS, *reversed(NUMBERS)]:
+            got = outcome(lambda: call(x, number))  # noqa: B023
+            with st.eager():
+                kind, wanted = outcome(lambda: call(x, number))  # noqa: B023
+            assert got[0] is kind, (number, got, wanted)
+            if isinstance(wanted, str):
+                assert got[1] == wanted
+            else:
+                ulp = 4 if name in ROUNDED else 1
+                tolerance = {"rtol": ulp * np.finfo(wanted.dtype).eps} if wanted.dtype.kind == "f" else {}
+                np.testing.assert_allclose(got[1], wanted, **tolerance, err_msg=str(number))
+                signs = [np.where(np.isnan(a), False, np.signbit(a)) for a in (got[1], wanted)]
+                np.testing.assert_array_equal(*signs, err_msg=str(number))
+
+
+def test_a_number_that_changes_is_an_operand_and_is_compiled_once() -> None:
+    SESSION.reset()
+    x = st.tensor(ROW).requires_grad_(True)
+    programs.COMPILED[0] = 0
+    for k in range(40):
+        rate = 0.1 / (1 + k)
+        loss = ((x - rate) ** 2 * rate).sum()
+        loss.backward()
+        np.testing.assert_allclose(x.grad.numpy(), 2 * (ROW - np.float32(rate)) * np.float32(rate), rtol=1e-5)
+        x.grad = None
+    assert programs.COMPILED[0] <= 4
+
+
+def test_layers_with_different_numbers_at_one_line_are_kept() -> None:
+    SESSION.reset()
+    drops = [nn.Dropout(p) for p in (0.1, 0.2, 0.3, 0.4, 0.5)]
+    for _ in range(4):
+        y = st.ones(50)
+        for drop in drops:
+            y = drop(y)
+    assert promised(y)
+
+
+def test_batches_cut_from_data_are_found_again() -> None:
+    SESSION.reset()
+    data, weight = st.arange(4000).reshape(1000, 4) * 1.0, st.ones(4)
+    order = st.tensor(np.random.default_rng(0).permutation(1000))
+    data.numpy(), weight.numpy()
+    programs.COMPILED[0] = 0
+    for begin in range(0, 1000, 10):
+        end = begin + 10
+        picked = order[begin:end]
+        got = (data[begin:end] * weight).sum() + data[picked].sum() + data[begin, 2]
+        wanted = data.numpy()[begin:end].sum() + data.numpy()[picked.numpy()].sum() + data.numpy()[begin, 2]
+        assert got.item() == wanted
+    assert programs.COMPILED[0] <= 8
+
+
+def test_what_is_copied_at_once_is_still_a_view() -> None:
+    SESSION.reset()
+    data = st.zeros(100, 2)
+    data.numpy()
+    views = []
+    for k in range(20):
+        row = data[k]
+        row += k
+        views.append(data[2 * k : 2 * k + 3, 1])
+    assert data[:20, 0].tolist() == [float(k) for k in range(20)]
+    data.mul_(2.0)
+    data[5, 1] = -1.0
+    array = data.numpy()
+    for k, view in enumerate(views):
+        np.testing.assert_array_equal(view.numpy(), array[2 * k : 2 * k + 3, 1])
+    views[1][0] = 7.0
+    assert data[2, 1].item() == 7.0
+
+
+def test_whole_numbers_beside_floats_that_change_are_told_apart() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    calls = [(1, 0, 0.0), (2, 1, 0.5), (3, -1, 0.25), (1, 1, 1.0), (2, 0, 0.0), (2, 1, 2.0)]
+    for n, axis, value in calls * 2:
+        got = st.diff(st.tensor(x), n=n, axis=axis, prepend=value)
+        np.testing.assert_allclose(got.numpy(), np.diff(x, n, axis, prepend=value))
+        got = st.quantile(st.tensor(x), value / 2, dim=axis, keepdim=n == 1)
+        np.testing.assert_allclose(got.numpy(), np.quantile(x, value / 2, axis=axis, keepdims=n == 1))

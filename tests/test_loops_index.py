@@ -191,3 +191,12 @@ def test_the_place_of_an_access_through_a_loop_split_into_odd_chunks_needs_no_di
     at = substitute(at, {vector: index.add(index.mul(chunk, 3907), step)})
     place = index.place(Buffer("x", float32, (2, 8, 62_500)), tuple(at))
     assert [index.stride_of(place, v) for v in (chunk, step, lane)] == [62_512, 16, 1]
+
+
+def test_factors_and_constants_wrap_around_as_int64_does() -> None:
+    """Squared again and again, they would double their digits each time."""
+    i, form = Var("i", 4), index_const(3)
+    for _ in range(6):
+        form = index.rebuild("mul", (form, form))
+    assert form == index_const((3**64 + (1 << 63)) % (1 << 64) - (1 << 63))
+    assert index.mul(index.mul(i, 1 << 40), 1 << 40) == index_const(0)

@@ -297,8 +297,8 @@ def sizes(values: list[Value], commands: tuple[Command, ...]) -> dict[str, int]:
     placed = deepcopy(values)
     choose_aliases(placed, commands, every)
     return {
-        "naive": plan_arena(deepcopy(values), commands, sharing="none"),
-        "in place": plan_arena(deepcopy(placed), commands, sharing="none"),
+        "naive": naive_bytes(values, commands),
+        "in place": naive_bytes(placed, commands),
         "shared": plan_arena(deepcopy(values), commands),
         "both": plan_arena(deepcopy(placed), commands),
     }
@@ -306,7 +306,7 @@ def sizes(values: list[Value], commands: tuple[Command, ...]) -> dict[str, int]:
 
 @pytest.mark.row("E1")
 def test_the_naive_plan_grows_linearly_with_the_ops() -> None:
-    small, large = (plan_arena(*chain(n), sharing="none") for n in (50, 100))
+    small, large = (naive_bytes(*chain(n)) for n in (50, 100))
     assert (small, large) == (50 * 64, 100 * 64)
     assert plan_arena(*chain(100)) == 2 * 64
 
@@ -414,5 +414,5 @@ def test_a_dynamic_pool_allocates_in_its_first_step_only_and_holds_more_than_the
 @pytest.mark.row("E1")
 def test_the_naive_executor_is_the_yardstick() -> None:
     values, commands = chain(100)
-    assert naive_bytes(values, commands) == plan_arena(values, commands, sharing="none") == 6400
+    assert naive_bytes(values, commands) == 6400
     assert dynamic_pool(values, commands).held_bytes == 128

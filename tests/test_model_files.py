@@ -217,7 +217,7 @@ def test_weights_that_do_not_fit_the_graph_are_refused(tmp_path: Path) -> None:
 def test_a_missing_model_and_one_that_is_none_are_errors_in_words(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="there is no nothing"):
         read_model(tmp_path / "nothing")
-    with pytest.raises(FormatError, match=r"cannot open manifest\.json"):
+    with pytest.raises(FormatError, match=r"there is no manifest\.json"):
         read_model(tmp_path)
     with pytest.raises(FileWriteError, match="cannot write"):
         write_model("/proc/model", small_model())

@@ -313,7 +313,7 @@ REFUSED = {
         lambda: models.BertModel(models.BertConfig(**BERT))(st.tensor(texts(1, 65))), "positions for 64",
     ),
     "earlier keys of another shape": (lambda: gpt2()(st.tensor(ids), past=st.zeros(3)), "past: takes keys"),
-    "half a token": (lambda: gpt2().generate(ids, max_new_tokens=2.5), "is an int"),
+    "half a token": (lambda: gpt2().generate(ids, max_new_tokens=2.5), "max_new_tokens is an int"),
     "half a token to end with": (lambda: gpt2().generate(ids, eos_token_id=2.5), "a token is an int"),
     "no token wanted": (lambda: gpt2().generate(ids, max_new_tokens=0), "at least 1"),
     "no temperature": (lambda: gpt2().generate(ids, do_sample=True, temperature=0.0), "positive"),

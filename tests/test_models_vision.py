@@ -94,7 +94,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Any, tuple[Any, ...]]] = {
         cross_entropy, (images(3, 16, 16), LABELS),
     ),
 }  # fmt: skip
-SLOW = dict.fromkeys(("googlenet", "bn-inception"), pytest.mark.slow)  # half a minute each
+SLOW = dict.fromkeys(("googlenet", "bn-inception", "unet", "mobilenetv2"), pytest.mark.slow)  # 10 to 30 s
 STEPS = {"vgg11_bn": 90, "alexnet": 250, "googlenet": 100, "unet": 150, "vae": 300}  # others: 40
 
 

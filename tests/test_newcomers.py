@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.surface.draws import Draws
+from benchmarks.surface.entries import entries
+from benchmarks.surface.layers import call_of, made_and_called
 
 import stratal as st
 from stratal import nn, optim
 from stratal.base.elsewhere import _BY_NAME
 from stratal.base.errors import AttributeValueError, StratalError
-from stratal.inspect.surface.draws import Draws
-from stratal.inspect.surface.entries import entries
-from stratal.inspect.surface.layers import call_of, made_and_called
 
 
 @pytest.mark.parametrize(

@@ -57,16 +57,16 @@ def test_a_call_with_anything_gives_a_result_or_a_four_line_error(name):
 
 
 def test_an_argument_of_another_kind_is_named():
-    with pytest.raises(st.StratalError, match="'input' is a tensor") as info:
+    with pytest.raises(st.StratalError, match="'input' must be a tensor") as info:
         F.glu([1.0])
     assert "test_nn_bad_input.py" in str(info.value)
-    with pytest.raises(st.StratalError, match="'p' is a number"):
+    with pytest.raises(st.StratalError, match="'p' must be a number"):
         F.dropout(tensor(3), "half")
     with pytest.raises(TypeError, match="unexpected keyword"):
         F.relu(tensor(3), slope=1)
 
 
 def test_an_array_where_a_tensor_is_asked_for_names_what_makes_one() -> None:
-    with pytest.raises(st.StratalError, match="is a tensor") as caught:
+    with pytest.raises(st.StratalError, match="must be a tensor") as caught:
         nn.Linear(3, 2)(np.ones((2, 3), np.float32))
     assert "st.tensor(x)" in str(caught.value)

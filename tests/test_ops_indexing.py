@@ -90,16 +90,6 @@ def test_the_gradient_of_a_bfloat16_embedding_is_summed_in_float32() -> None:
     assert float(got[0, 0]) == 1000  # one by one in bfloat16 the sum stops at 256
 
 
-def test_dynamic_slices_move_inside_and_update_writes_where_slice_reads() -> None:
-    x = np.arange(10.0)
-    for start, want in ((-3, 0), (2, 2), (9, 6)):
-        at = np.asarray(start)
-        taken = evaluated(lambda b, x, s: b.dynamic_slice(x, s, sizes=(4,)), x, at)
-        np.testing.assert_array_equal(taken, x[want : want + 4])
-        written = evaluated(lambda b, x, u, s: b.dynamic_update(x, u, s), x, np.full(4, -1.0), at)
-        np.testing.assert_array_equal(np.flatnonzero(written == -1), range(want, want + 4))
-
-
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort_is_stable_and_counts_nan_as_the_greatest(descending: bool) -> None:
     x = np.array([2.0, np.nan, 1.0, 2.0, -0.0, 0.0, np.inf])

@@ -548,3 +548,38 @@ def test_a_wrong_optimizer_is_refused_with_the_users_line(make, says):
     with pytest.raises(StratalError, match=says) as info:
         make(nn.Parameter(np.ones(2, np.float32)))
     assert "test_optim.py" in str(info.value)
+
+
+CHANGES_OF_GRADIENTS = {
+    "norm": lambda net, opt, scaler: nn.utils.clip_grad_norm_(net.parameters(), 0.1),
+    "value": lambda net, opt, scaler: nn.utils.clip_grad_value_(net.parameters(), 0.01),
+    "unscaled": lambda net, opt, scaler: scaler.unscale_(opt),
+    "accumulated": lambda net, opt, scaler: net(st.ones(2, 3)).sum().backward(),
+    "zeros": lambda net, opt, scaler: opt.zero_grad(set_to_none=False),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "compiled"])
+@pytest.mark.parametrize("change", CHANGES_OF_GRADIENTS)
+def test_who_holds_a_gradient_sees_what_is_done_to_it_in_place(change, compiled):
+    st.manual_seed(0)
+    net = nn.Linear(3, 2)
+    opt, scaler = optim.SGD(net.parameters(), lr=0.1), st.amp.GradScaler(init_scale=4.0)
+
+    def step(x):
+        opt.zero_grad()
+        scaler.scale(net(x).sum()).backward()
+        held = net.weight.grad
+        part, before = held[0], held.clone()
+        CHANGES_OF_GRADIENTS[change](net, opt, scaler)
+        seen = held * 1, part * 1, net.weight.grad * 1, before
+        scaler.step(opt)
+        scaler.update()
+        return seen
+
+    step = st.compile(step) if compiled else step
+    for k in range(3):
+        held, part, now, before = (r.numpy() for r in step(st.full((4, 3), 1.0 + k)))
+        np.testing.assert_array_equal(held, now)
+        np.testing.assert_array_equal(part, now[0])
+        assert not np.array_equal(before, now)

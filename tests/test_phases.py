@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
-
 from benchmarks.cases import Case, result_shape
 from benchmarks.reference import fault
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import disagreements, random_graph
+from graphs import count_nodes, disagreements, random_graph
 
 from stratal.autodiff import jvp_graph, vjp_graph
 from stratal.base.dtypes import float64
@@ -15,7 +15,7 @@ from stratal.base.errors import NotDifferentiableError
 from stratal.graph.graph import Graph, verify
 from stratal.graph.interpret import interpret
 from stratal.graph.text import parse_graph
-from stratal.optimize.simplify import count_nodes, simplify
+from stratal.optimize.simplify import simplify
 
 SEEDS = range(300)
 

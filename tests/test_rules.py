@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import count_nodes
 from rule_instances import Instance, as_step
 
 import stratal.ops
@@ -25,7 +26,7 @@ from stratal.graph.interpret import interpret
 from stratal.graph.node import Node, graph_input
 from stratal.graph.pattern import Full, P, Rule, Rules, Var
 from stratal.optimize.rewrite import rewrite, rewrite_graph
-from stratal.optimize.simplify import ALL_RULES, EXACT_RULES, count_nodes, cse, simplify
+from stratal.optimize.simplify import RULES, cse, simplify
 
 Array = np.ndarray[Any, Any]
 F = TensorType(float32, (2, 3))
@@ -100,8 +101,8 @@ def test_bits_tell_nan_from_numbers_and_zeros_by_their_sign() -> None:
 
 
 @pytest.mark.row("C1")
-@pytest.mark.parametrize("rule", EXACT_RULES, ids=lambda r: r.name)
-def test_an_exact_rule_gives_the_same_bits_for_special_values_too(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.name)
+def test_a_rule_gives_the_same_bits_for_special_values_too(rule: Rule) -> None:
     rng = np.random.default_rng(0)
     assert rule.examples, "a rule needs an example to prove itself on"
     for inputs, left, right in _variants(rule):
@@ -113,24 +114,6 @@ def test_an_exact_rule_gives_the_same_bits_for_special_values_too(rule: Rule) ->
             (a, b), _ = interpret(Graph(inputs, [left, right]), values)
             types = ", ".join(str(i.type) for i in inputs)
             assert same_bits(a, b), f"{left.op} of {types}: {values} gives {a}, then {b}"
-
-
-@pytest.mark.parametrize("rule", [r for r in ALL_RULES if not r.exact], ids=lambda r: r.name)
-def test_an_inexact_rule_agrees_on_ordinary_values(rule: Rule) -> None:
-    rng = np.random.default_rng(0)
-    tolerance = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-5, "complex64": 1e-5}
-    for inputs, left, right in _variants(rule):
-        values = [_draw(rng, i.aval, special=False) for i in inputs]
-        (a, b), _ = interpret(Graph(inputs, [left, right]), values)
-        wide = np.complex128 if a.dtype.kind == "c" else np.float64
-        rtol = tolerance.get(left.dtype.name, 1e-12)
-        np.testing.assert_allclose(a.astype(wide), b.astype(wide), rtol=rtol, atol=rtol)
-
-
-def test_inexact_rules_apply_only_when_asked() -> None:
-    graph = trace(lambda b, x: b.sub(x, x), [F])
-    assert simplify(graph) is graph
-    assert simplify(graph, fast_math=True).outputs[0].op.name == "broadcast"
 
 
 # -- the driver ----------------------------------------------------------------------------------------------
@@ -172,7 +155,7 @@ def test_what_was_simplified_is_in_the_decision_log() -> None:
     graph = trace(lambda b, x: b.neg(b.neg(x)), [F])
     with collect() as log:
         simplify(graph)
-    assert [d.choice for d in log.about("neg_neg")] == ["applied 1 times"]
+    assert [d.choice for d in log if d.subject == "neg_neg"] == ["applied 1 times"]
 
 
 # -- passes --------------------------------------------------------------------------------------------------
@@ -245,7 +228,6 @@ def test_the_policy_for_marks() -> None:
 
     graph = trace(f, [F])
     assert [n.op.name for n in simplify(graph).nodes] == ["input", "constrain", "barrier"]
-    assert simplify(graph, keep_marks=True) is graph
 
 
 def test_updates_are_simplified_too() -> None:
@@ -295,7 +277,7 @@ def test_rewriting_is_iterative_and_fast() -> None:
         return x
 
     graph, counts = trace(f, [F, F]), Counter[str]()
-    step = as_step(EXACT_RULES)
+    step = as_step(RULES)
     start = time.process_time()
     (found,) = rewrite(graph.outputs, step, counts)
     seconds = time.process_time() - start
@@ -318,5 +300,5 @@ def test_a_step_that_changes_nothing_sees_every_node_once_and_one_that_does_is_t
 
 
 def test_rules_are_counted() -> None:
-    assert len(ALL_RULES) > 150
-    assert len({r.name for r in ALL_RULES}) == len(ALL_RULES)
+    assert len(RULES) > 130
+    assert len({r.name for r in RULES}) == len(RULES)

@@ -123,7 +123,6 @@ def test_an_entry_that_is_no_plain_file_is_one_miss(cache: ObjectCache, odd: str
         assert stored or odd == "a folder with something in it"
         assert cache.put("b", b"other") and cache.get("b") == b"other"
     assert cache.state().usable
-    cache.clear()
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -251,14 +250,6 @@ def test_no_directory_means_no_cache_and_no_warning() -> None:
         warnings.simplefilter("error")
         assert cache.put("a", b"code") is False and cache.get("a") is None
     assert cache.state().reason == "switched off"
-
-
-def test_clear_removes_every_entry(cache: ObjectCache) -> None:
-    for k in range(3):
-        cache.put(str(k), b"code")
-    assert cache.state().entries == 3
-    assert cache.clear() == 3
-    assert cache.state().entries == 0
 
 
 def hammer(directory: str, seed: int) -> None:

@@ -129,7 +129,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     for path, says, options in (
         ("pipe", "not a regular file", {}),
         (".", "not a regular file", {}),
-        ("absent", "cannot open", {}),
+        ("absent", "there is no absent", {}),
         ("link", "cannot open", {"follow": False}),
         ("file", "too large", {"limit": 4}),
     ):

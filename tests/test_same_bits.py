@@ -28,7 +28,7 @@ def trained(
     return dict(line.split(" ", 1) for line in child.stdout.splitlines())
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_a_few_steps_give_the_same_bits_everywhere(model: str, tmp_path: Path) -> None:
     cache, saved = tmp_path / "cache", tmp_path / "model"
     one = trained(cache, model, "--steps", 7, "--save-at", 4, "--file", saved, threads=1, hash_seed=1)

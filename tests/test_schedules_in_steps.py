@@ -1,5 +1,8 @@
 """Schedules that are stepped inside a compiled function move as they do in the function itself."""
 
+import copy
+import json
+
 import numpy as np
 import pytest
 from optimizer_programs import SCHEDULES
@@ -146,3 +149,35 @@ def test_what_the_function_writes_beside_a_step_is_written_or_refused(write, nam
     for a, b in zip(got[0], wanted[0], strict=True):
         assert a == pytest.approx(b, rel=1e-12)
     assert got[1] == wanted[1]
+
+
+@pytest.mark.parametrize("how", ["saved", "copied", "json"])
+@pytest.mark.parametrize("name", [*SCHEDULES, *MORE])
+def test_a_schedule_goes_on_from_its_state(name, how, tmp_path):
+    def make():
+        p = nn.Parameter(np.linspace(0.5, 1.5, 4))
+        optimizer = optim.SGD([p], lr=0.1, momentum=0.5)
+        return optimizer, {**SCHEDULES, **MORE}[name](optim.lr_scheduler, optimizer)
+
+    def rates(optimizer, schedule, steps):
+        found = []
+        for _ in range(steps):
+            optimizer.step()
+            schedule.step()
+            group = optimizer.param_groups[0]
+            found.append((group["lr"], group["momentum"], *schedule.get_last_lr()))
+        return found
+
+    optimizer, schedule = make()
+    rates(optimizer, schedule, 3)
+    state = {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+    if how == "saved":
+        st.save(state, tmp_path / "state.stratal")
+        state = st.load(tmp_path / "state.stratal")
+    else:
+        state = copy.deepcopy(state) if how == "copied" else json.loads(json.dumps(state))
+    wanted = rates(optimizer, schedule, 6)
+    optimizer, schedule = make()
+    optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
+    assert rates(optimizer, schedule, 6) == wanted

@@ -64,7 +64,7 @@ def test_a_context_does_not_leak_into_another_thread() -> None:
         ("STRATAL_THREADS", "65536"),  # took minutes to start, where it did at all
         ("STRATAL_TARGET", "pentium"),
         ("STRATAL_SEED", "-1"),
-        ("STRATAL_DEBUG", "maybe"),
+        ("STRATAL_VERIFY", "maybe"),
         ("STRATAL_CACHE_LIMIT", "3 elephants"),
         ("STRATAL_DUMP", ""),
     ],
@@ -112,3 +112,16 @@ def test_an_unknown_name_stops_the_import_and_names_the_users_line(use: str) -> 
 
 def test_the_targets_a_setting_takes_are_the_targets_there_are() -> None:
     assert set(settings.TARGET_NAMES) == {"host", *target.TARGETS}
+
+
+def test_blocks_that_end_out_of_order_undo_their_own_setting_alone() -> None:
+    together = settings.together(settings.threads, settings.objective)
+    outside = together()
+    first, second = settings.threads(3), settings.objective("memory")
+    first.__enter__()
+    second.__enter__()
+    assert together() == (3, "memory") and together() is together()
+    first.__exit__(None, None, None)
+    assert together() == (outside[0], "memory")
+    second.__exit__(None, None, None)
+    assert together() == outside

@@ -381,7 +381,9 @@ def result_of(function: Callable[..., Any], args: Any, seed: int) -> Any:
     return [np.array(x.numpy()) if isinstance(x, st.Tensor) else x for x in found]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "stacks_of_layers" else []) for n in PROGRAMS]
+)
 def test_a_program_at_each_size_equals_itself_uncompiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = FromPart.storage
     monkeypatch.setattr(FromPart, "storage", lambda self, given: poisoned(self, given, storage))

@@ -12,7 +12,7 @@ from sized_calls import FAMILIES, Variant, case_of, fault_of, poisoned, variants
 
 from stratal.tensor.capture.replay import FromPart
 
-EVERY = 97  # of the variants, in the sample
+EVERY = 194  # of the variants, in the sample
 GROUPED = "Conv1d groups=", "Conv2d groups=", "Conv3d groups=", "ConvTranspose2d groups="
 
 

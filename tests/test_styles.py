@@ -11,7 +11,10 @@ import workloads
 import stratal as st
 from stratal import nn
 
-MODELS = [pytest.param(workloads.SMALL[name], id=name) for name in ("mlp", "lenet", "resnet18", "gpt")]
+MODELS = [
+    pytest.param(workloads.SMALL[name], id=name, marks=[pytest.mark.slow] if name == "resnet18" else [])
+    for name in ("mlp", "lenet", "resnet18", "gpt")
+]
 
 
 def values(workload: Any, style: str) -> dict[str, np.ndarray]:

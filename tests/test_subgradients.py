@@ -220,3 +220,21 @@ def test_only_floats_are_a_default_and_compiled_functions_do_not_change_it() -> 
             st.set_default_dtype(wrong)
     with pytest.raises(RuntimeError, match="cannot change it"):
         st.compile(lambda x: (st.set_default_dtype("float64"), x)[1])(st.ones(2))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["round", "floor", "ceil", "trunc", "sign"])
+def test_a_leaf_reached_by_zeros_has_a_gradient_and_others_have_none(name: str, compiled: bool) -> None:
+    reached, other, detached = (st.tensor([1.25, -2.5]).requires_grad_(True) for _ in range(3))
+
+    def step() -> st.Tensor:
+        loss = (getattr(st, name)(reached) * detached.detach()).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        reached.grad = None
+        (st.compile(step) if compiled else step)()
+        assert reached.grad is not None and reached.grad.tolist() == [0.0, 0.0]
+        assert other.grad is None and detached.grad is None
+    assert st.gradients(getattr(st, name)(reached).sum(), reached)[0].tolist() == [0.0, 0.0]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.__main__ import main
+from benchmarks.surface.coverage import covering
+from benchmarks.surface.draws import Draws
+from benchmarks.surface.entries import FAMILIES, entries
+from benchmarks.surface.facts import facts_of
+from benchmarks.surface.layers import call_of
+from benchmarks.surface.twins import SPACES, arrays, compared, difference, twins
 
 import stratal as st
-from stratal.cli import main
-from stratal.inspect.surface.coverage import covering
-from stratal.inspect.surface.draws import Draws
-from stratal.inspect.surface.entries import FAMILIES, entries
-from stratal.inspect.surface.facts import facts_of
-from stratal.inspect.surface.layers import call_of
-from stratal.inspect.surface.twins import SPACES, arrays, compared, difference, twins
 
 TESTS = Path(__file__).parent
 ENTRIES = {family: list(entries((family,))) for family in FAMILIES}
@@ -88,21 +88,17 @@ def test_facts_are_read_off_the_call_itself(name: str) -> None:
 @pytest.mark.row("A8")
 def test_the_manifest_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "surface.json"
-    assert main(["ops", "--surface", "--json", str(file)]) == 0
+    assert main(["names", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert all(family["met"] for family in found["families"])
     assert len(found["names"]) > 700 and all(row["kind"] for row in found["names"])
     assert "linalg.solve" in capsys.readouterr().out
 
 
-def test_without_the_tests_at_hand_nothing_is_said_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stratal.cli.surface.TESTS", tmp_path / "none")
-    assert main(["ops", "--surface", "--json", str(tmp_path / "surface.json")]) == 0
-    families = json.loads((tmp_path / "surface.json").read_text())["families"]
-    assert all(family["untested"] is None for family in families)
-    assert "no tests here" in capsys.readouterr().out
+def test_a_name_that_is_not_there_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["names", "nosuch"])
+    assert "no public name whose name contains 'nosuch'" in capsys.readouterr().err
 
 
 # -- names no other file calls -------------------------------------------------------------------------------

@@ -480,3 +480,12 @@ def test_vectors_and_stacks_of_matrices_are_multiplied_as_numpy_does(
     got = st.tensor(x) @ st.tensor(y)
     np.testing.assert_array_equal(got.numpy(), x @ y)
     assert got.shape == (x @ y).shape
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_tensor_without_axes_is_formatted_as_its_number(compiled, capsys):
+    def show(x):
+        print(f"{x.sum()} {x.sum():.1f} {x.sum()!r} {x}", f"{(x > 0).all()}")
+
+    (st.compile(show) if compiled else show)(st.tensor([0.5, 0.25]))
+    assert capsys.readouterr().out == "0.75 0.8 tensor(0.75) tensor([0.5 , 0.25]) True\n"

@@ -242,6 +242,12 @@ READERS = {
 def test_an_index_of_any_integer_dtype_reads_an_axis_of_any_length(dtype, read, known):
     last = 100 if dtype.startswith("u") else -1
     index = st.tensor([last, 5], dtype=dtype) if known else st.tensor([last - 1, 4], dtype=dtype) + 1
+    name = next(n for n, reader in READERS.items() if reader is read)
+    as_torch = last < 0 and name in ("index_select", "gather", "index_add", "scatter")
+    if as_torch or (dtype == "uint8" and name in ("[]", "[:]", "two", "at")):  # a mask there
+        with pytest.raises(st.StratalError):
+            read(st.tensor(LONG), index).numpy()
+        return
     np.testing.assert_array_equal(read(st.tensor(LONG), index), LONG[[last, 5]])
     np.testing.assert_array_equal(st.compile(read)(st.tensor(LONG), index), LONG[[last, 5]])
 

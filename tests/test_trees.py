@@ -17,11 +17,13 @@ class Pair(NamedTuple):
     right: Any
 
 
-@tree.register_dataclass
 @dataclass
 class State:
     weight: Any
     bias: Any = None
+
+
+tree.register(State, lambda s: ([s.weight, s.bias], ("weight", "bias")), lambda _, parts: State(*parts))
 
 
 TREES = st.recursive(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.compare_explorers import rank_correlation
 
 import stratal as st
 from stratal.base import settings, tuning
@@ -34,10 +35,6 @@ from stratal.tune.measure import Dropped, Measurer, Timing
 from stratal.tune.model import LearnedStrategy, RandomStrategy, features, strategy
 from stratal.tune.session import Task, Watch, problems_of, tasks_of, toolchain
 from stratal.tune.trial import Trial, trial_of
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
-
-from benchmarks.compare_explorers import rank_correlation
 
 BAD = Tiling(1, 1)
 pytestmark = pytest.mark.filterwarnings("ignore:tuning records .* no such file")  # tests begin without one

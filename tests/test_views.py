@@ -240,3 +240,46 @@ def test_a_tensor_given_data_of_another_type_has_parted_from_its_views() -> None
     x.data = st.zeros(3, 3)
     row += 1.0
     assert row.tolist() == [1] and x.tolist() == [[0] * 3] * 3
+
+
+def test_a_clone_made_under_no_grad_has_no_history():
+    w = st.ones(3).requires_grad_()
+    with st.no_grad():
+        copies = [w.clone(), st.cat([w]), st.compile(lambda x: x.clone())(w)]
+    assert not any(c.requires_grad for c in copies)
+
+
+DIAGONALS = {
+    "transposed": lambda a: a.T.diagonal(),
+    "of swapped axes": lambda a: a.diagonal(0, 1, 0),
+    "above": lambda a: a.diagonal(1, 1, 0),
+    "below": lambda a: a.T.diagonal(-1),
+    "far axes": lambda a: a.reshape(3, 1, 3).diagonal(0, 2, 0),
+    "of a part": lambda a: a[:, 1:].T.diagonal(),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("diagonal", DIAGONALS.values(), ids=DIAGONALS)
+def test_writes_reach_diagonals_wherever_what_they_are_of_begins(diagonal, compiled):
+    x, model = st.zeros(6, 3), np.zeros((6, 3))
+    taken = st.compile(diagonal) if compiled else diagonal
+    for k in (0, 3, 0, 3, 1, 2, 3):
+        early, row = taken(x[k : k + 3]), x[k + 2]
+        early += 1.0
+        _numpy_diagonal(diagonal, model[k : k + 3])[...] += 1.0
+        late = taken(x[k : k + 3])
+        row += 10.0
+        model[k + 2] += 10.0
+        assert x.tolist() == model.tolist()
+        assert early.tolist() == late.tolist() == _numpy_diagonal(diagonal, model[k : k + 3]).tolist()
+
+
+def _numpy_diagonal(diagonal, array):
+    class Writeable(np.ndarray):
+        def diagonal(self, *given):
+            found = super().diagonal(*given)
+            found.flags.writeable = True
+            return found
+
+    return diagonal(array.view(Writeable))
