@@ -14,7 +14,7 @@ setup: ## Install Stratal for development into the current environment
 	$(PYTHON) -m pip install -e '.[dev]'
 
 tiny: ## Run the quick tests only (seconds)
-	$(PYTHON) -m pytest -q -x -m "not slow" tests/test_tiers.py tests/test_settings.py tests/test_trees.py tests/test_digits.py
+	$(PYTHON) -m pytest -q -x -m "not slow" tests/contract/test_tiers.py tests/unit/base/test_settings.py tests/unit/base/test_trees.py tests/unit/data/test_digits.py
 
 test: ## Run every test
 	$(PYTHON) -m pytest $(PYTEST_FLAGS)
@@ -22,7 +22,7 @@ test: ## Run every test
 check: ## Lint, check types (strict for tiers 0-5), check the tier rule
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q tests/test_tiers.py
+	$(PYTHON) -m pytest -q tests/contract/test_tiers.py
 
 format: ## Sort imports and apply the safe fixes of the linter
 	$(PYTHON) -m ruff check --fix .
@@ -31,15 +31,15 @@ bench: ## Measure against every peer that is installed (long); BENCH_FLAGS='--on
 	$(PYTHON) -m benchmarks run --suite train,forward,kernels $(BENCH_FLAGS)
 
 docs: ## Renew what the documentation shows of the code, run its examples and the tour, build the site (build/site)
-	$(PYTHON) tests/doc_examples.py
-	$(PYTHON) tests/doc_pages.py
+	$(PYTHON) tests/support/doc_examples.py
+	$(PYTHON) tests/support/doc_pages.py
 	$(PYTHON) docs/generate/pictures.py
 	$(PYTHON) docs/tour.py > /dev/null
 	$(PYTHON) -m mkdocs build --strict
 
 arrayapi: ## Run data-apis/array-api-tests, a clone of which stands in ARRAY_API_TESTS (ten minutes)
 	cd $(ARRAY_API_TESTS) && ARRAY_API_TESTS_MODULE=stratal ARRAY_API_TESTS_VERSION=2024.12 $(PYTHON) -m pytest -q \
-		--disable-deadline --xfails-file=$(CURDIR)/tests/array_api_expected_failures.txt $(ARRAY_API_FLAGS) array_api_tests
+		--disable-deadline --xfails-file=$(CURDIR)/tests/support/array_api_expected_failures.txt $(ARRAY_API_FLAGS) array_api_tests
 
 rows: ## Run the tests that show a row of the mission and print the table
 	$(PYTHON) -m pytest -q --rows

@@ -14,7 +14,7 @@ says which draw that is, and how far we and PyTorch are from PyTorch on the whol
 bar is missed.
 
 Convolutions are direct sums here, as PyTorch's are: Winograd's algorithm has a larger error, whose bound
-`tests/test_winograd.py` tests. `--winograd` allows it.
+`tests/unit/optimize/test_winograd.py` tests. `--winograd` allows it.
 """
 
 from __future__ import annotations

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the benchmarks stand beside the tests
-sys.path.insert(0, str(Path(__file__).parent))  # tests share plain modules that stand beside them
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+from layout import IMPORTED
 from rows import ROWS
+
+sys.path[:0] = IMPORTED
 
 # Settings are read when stratal is first imported, so this stands before any test module is.
 _OWN_CACHE = None

@@ -22,7 +22,7 @@ from benchmarks.surface.entries import Entry, entries
 from benchmarks.surface.twins import compared
 
 TESTS = Path(__file__).parents[2] / "tests"
-_TWINS = "test_surface.py::test_a_function_equals_its_twins"
+_TWINS = "contract/test_surface.py::test_a_function_equals_its_twins"
 _ANY = ""
 _OWNERS: dict[str, tuple[str, ...]] = {
     "st": ("math", "random", "transforms"), "stratal": ("math", "random", "transforms"), "lib": (_ANY,),
@@ -39,7 +39,7 @@ Mention = tuple[str, str]  # family ("" for any) and name
 
 
 def covering(entry: Entry, folder: Path = TESTS) -> list[str]:
-    """Return the tests that call an entry, `file.py::function`; those of the fewest names come first.
+    """Return the tests that call an entry, `folder/file.py::function`; those of the fewest names come first.
 
     Parts of a model or distribution, and functions that layers apply, are covered by the tests of what they
     are in; a size of a model by those of its class; a metric by those of its function.
@@ -99,11 +99,11 @@ def _source(value: Any) -> str:
 def _mentions(folder: Path) -> dict[Mention, set[tuple[int, str, str]]]:
     """Return for every name the tests that mention it, each behind the number of names it mentions."""
     found: dict[Mention, set[tuple[int, str, str]]] = defaultdict(set)
-    for file in sorted(folder.glob("test_*.py")):
+    for file in sorted(folder.rglob("test_*.py")):
         if file.name not in _ABOUT_ALL:
             for test, mentions in _of_file(ast.parse(file.read_text())).items():
                 for mention in mentions:
-                    found[mention].add((len(mentions), file.name, test))
+                    found[mention].add((len(mentions), str(file.relative_to(folder)), test))
     return found
 
 

@@ -1,7 +1,7 @@
 """Scalar mathematics: functions from expressions to expressions of `loops.expr.FUNCTIONS` alone.
 
 Operands are float32 or float64 unless the name says integer. Everything is branch-free, so it vectorises.
-Accuracy is measured by `tests/test_math_ulp.py`.
+Accuracy is measured by `tests/contract/test_math_ulp.py`.
 """
 
 from stratal.loops.math.arith import sqrt
