@@ -13,8 +13,8 @@ help: ## Show this list
 setup: ## Install Stratal for development into the current environment
 	$(PYTHON) -m pip install -e '.[dev]'
 
-tiny: ## Run the quick tests only (seconds)
-	$(PYTHON) -m pytest -q -x -m "not slow" tests/contract/test_tiers.py tests/unit/base/test_settings.py tests/unit/base/test_trees.py tests/unit/data/test_digits.py
+tiny: ## Run the quick tests only (a minute): every subsystem, and a compiled training step
+	$(PYTHON) -m pytest -q -x -m quick
 
 test: ## Run every test
 	$(PYTHON) -m pytest $(PYTEST_FLAGS)

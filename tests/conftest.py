@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+import samples
 from layout import IMPORTED
 from rows import ROWS
 
@@ -40,6 +41,7 @@ else:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rows", action="store_true", help="run only tests that show a row; print the table")
+    samples.add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,12 +54,34 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(*ids): the test shows that these rows of the mission work")
     config.addinivalue_line("markers", "slow: takes minutes; run with -m slow")
+    config.addinivalue_line("markers", "quick: `-m quick` runs these alone, in a minute")
+    config.addinivalue_line("markers", "sampled(n): one case in n runs by default, the others are slow")
     config.addinivalue_line("markers", "torch: compares with PyTorch; skipped where it is not installed")
+    samples.seed_of(config)  # workers of xdist take it from the environment
     if config.getoption("--rows"):
         config.pluginmanager.register(RowTable(), "stratal-rows")
     alone = threading.current_thread() is threading.main_thread()
     if alone and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"sampled tests: --sample-seed {samples.seed_of(config)}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spare `-m quick` the import of files that have no such test."""
+    if config.getoption("-m") != "quick" or collection_path.suffix != ".py":
+        return None
+    return "mark.quick" not in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    samples.leave_out(config, items)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -39,10 +39,16 @@ def test_every_file_the_readme_points_to_is_there() -> None:
 def test_the_ci_run_and_the_readme_run_the_same_commands() -> None:
     (commands,) = re.findall(r"## Test\n.*?```sh\n(.*?)\n```", README.read_text(), re.DOTALL)
     install, test = commands.split(" && ")
-    ci = (ROOT / ".ci" / "run").read_text().replace(" --quiet", "").splitlines()
+    lines = (ROOT / ".ci" / "run").read_text().replace(" --quiet", "").splitlines()
+    ci = [re.sub(r"^run \d+ ", "", line) for line in lines]
     assert install == "python -m pip install '.[dev]'"
     assert test.startswith("python -m pytest")
     assert ci.index(install) + 1 == ci.index(test)
+
+
+def test_every_command_of_the_ci_run_has_a_limit() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert [line for line in lines if re.match(r"(python|stratal) ", line)] == []
 
 
 def test_the_ci_run_also_takes_pytorch_both_fuzzers_and_processors_without_avx512() -> None:

@@ -2,7 +2,7 @@
 
 Each is a compiled function and its calls, with changes of Python values in between, compared with the same
 program uncompiled. Half of the programs are cells of the tables in tests/fuzz/programs/python, in an order
-that the seed draws; the others mix several. `--cells` runs every cell, `--only N` prints and runs one program,
+that the seed draws; the others mix several. `--cells` runs every cell, `--only N` prints and runs one,
 `--match TEXT` those whose names hold a text.
 """
 
