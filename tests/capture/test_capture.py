@@ -12,6 +12,8 @@ from stratal import nn, optim
 from stratal.base.errors import CaptureError
 from stratal.tensor.lazy import programs
 
+pytestmark = pytest.mark.quick
+
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((8, 4)).astype(np.float32)
 Y = RNG.integers(0, 3, 8)

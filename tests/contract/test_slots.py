@@ -21,6 +21,8 @@ from stratal.tensor.values.promises import Promise
 from stratal.tensor.values.state import tracing
 from stratal.tensor.values.trace import Trace
 
+pytestmark = pytest.mark.quick
+
 PACKAGE = Path(stratal.__file__).parent
 SLOTS = {
     name

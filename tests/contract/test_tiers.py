@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import stratal
 
 PACKAGE = Path(stratal.__file__).parent
@@ -113,6 +115,7 @@ def test_every_folder_of_the_package_has_a_tier() -> None:
     assert {folder(m) for m in modules()} <= set(TIER)
 
 
+@pytest.mark.quick
 def test_a_folder_imports_only_from_tiers_below_it_and_never_from_a_sibling() -> None:
     wrong = [
         f"{module}:{line} imports {target}"

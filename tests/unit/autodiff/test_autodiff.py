@@ -84,6 +84,7 @@ def test_the_backward_graph_passes_through_the_same_rewrites() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.quick
 def test_gradients_of_any_order_work() -> None:
     graph = trace(lambda b, x: b.sin(x), [SCALAR])
     for _ in range(6):
@@ -157,6 +158,7 @@ def test_complex_gradients_follow_the_convention() -> None:
     np.testing.assert_allclose(found, (3 * x**2 + y**2) + 1j * (2 * x * y), rtol=1e-12)  # x (x^2 + y^2)
 
 
+@pytest.mark.quick
 @pytest.mark.row("A9")
 def test_gradient_descent_is_bit_equal_to_a_hand_written_loop() -> None:
     """Three stages: forward, backward, update W <- W - rate * mean of the per-sample gradients."""

@@ -6,6 +6,8 @@ import pytest
 
 from stratal.base.lru import LRU
 
+pytestmark = pytest.mark.quick
+
 
 class Key:
     """A key whose comparison can be made to raise, as a signal handler may."""

@@ -14,6 +14,8 @@ import pytest
 from stratal.base import settings, target
 from stratal.base.errors import SettingError
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(autouse=True)
 def _the_environment_is_read_again_afterwards() -> Iterator[None]:

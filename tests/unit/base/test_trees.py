@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from stratal.base import tree
 
+pytestmark = pytest.mark.quick
+
 
 class Pair(NamedTuple):
     left: Any

@@ -9,6 +9,8 @@ from stratal import nn
 from stratal.base import tree
 from stratal.base.errors import CaptureError
 
+pytestmark = pytest.mark.quick
+
 X = st.linspace(0.5, 1.5, 3)
 TRANSFORMATIONS = {
     "the function": lambda f: f,

@@ -28,6 +28,7 @@ def stratal(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_that_names_its_json_option(
     command: str, capsys: pytest.CaptureFixture[str]
@@ -68,6 +69,7 @@ def test_at_least_nine_in_ten_primitives_are_compiled(tmp_path: Path) -> None:
     assert sum(row["lowered"] for row in own) >= 0.9 * len(own)
 
 
+@pytest.mark.quick
 def test_ops_can_be_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "concat"]) == 0
     out = capsys.readouterr().out
@@ -109,6 +111,7 @@ def test_doctor_says_what_the_cache_holds_or_why_it_cannot_be_used(
         assert json.loads((tmp_path / "d.json").read_text())["cache"]["usable"] is (name == "fresh")
 
 
+@pytest.mark.quick
 def test_an_error_is_four_lines_on_stderr_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--json", "/proc/nowhere/ops.json"]) == 1
     error = capsys.readouterr().err

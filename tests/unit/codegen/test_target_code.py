@@ -17,6 +17,8 @@ from stratal.codegen.kernel import pieces
 from stratal.codegen.module import kernel_module
 from stratal.compiler import decided
 
+pytestmark = pytest.mark.quick
+
 F = nn.functional
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF
 PROGRAMS = {

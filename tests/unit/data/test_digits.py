@@ -25,6 +25,8 @@ from stratal.data import (
 )
 from stratal.data.digits import SPLIT
 
+pytestmark = pytest.mark.quick
+
 
 def test_there_are_1797_digits_in_a_small_file() -> None:
     images, labels = digits()

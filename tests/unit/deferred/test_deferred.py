@@ -42,6 +42,7 @@ def _ops(nodes):
     return sum(not isinstance(n.op, (Input, Const)) for n in nodes)
 
 
+@pytest.mark.quick
 @pytest.mark.row("A3")
 def test_a_run_executes_as_many_ops_as_the_fetch_has_ancestors():
     x = sd.placeholder(sd.float32, (4, 4))
@@ -94,6 +95,7 @@ def test_nothing_is_computed_while_a_graph_is_built():
 
 
 # -- values --------------------------------------------------------------------------------------------------
+@pytest.mark.quick
 def test_operators_methods_functions_and_open_graphs_build_the_same_values():
     x = sd.placeholder(sd.float32, (3, 4))
     graph = x.graph

@@ -6,6 +6,8 @@ import pytest
 import stratal as st
 from stratal import distributions as D
 
+pytestmark = pytest.mark.quick
+
 X = np.array([[-1.2, 0.3, 0.7], [0.1, 2.0, -0.4]])
 SQUARE = np.array([[0.3, 9.0, 9.0], [-0.2, 1.1, 9.0], [0.5, 0.7, -0.8]])
 MAPS = {  # how it is made of a library's maps and its tensors, and points to ask about

@@ -5,6 +5,8 @@ import pytest
 
 import stratal as st
 
+pytestmark = pytest.mark.quick
+
 NORMS = ("backward", "ortho", "forward")
 REAL, WHOLE = (
     np.random.default_rng(0).standard_normal((2, 5, 6)),

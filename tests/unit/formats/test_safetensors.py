@@ -20,6 +20,8 @@ from stratal.base.errors import FormatError
 from stratal.formats.files import FileWriteError, read_whole, write_atomically
 from stratal.formats.safetensors import DTYPES, decode, encode, load_tensors, save_tensors
 
+pytestmark = pytest.mark.quick
+
 TENSORS: dict[str, Any] = {
     name: (np.arange(6) % 2).reshape(2, 3).astype(dtype) for name, dtype in DTYPES.items()
 } | {

@@ -17,6 +17,8 @@ from stratal.graph.interpret import interpret
 from stratal.graph.text import parse_graph
 from stratal.optimize.simplify import simplify
 
+pytestmark = pytest.mark.quick
+
 SEEDS = range(300)
 
 

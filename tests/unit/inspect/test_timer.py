@@ -15,6 +15,8 @@ from stratal.inspect import timer
 from stratal.inspect.intervals import median_interval
 from stratal.inspect.timer import Timer, compare
 
+pytestmark = pytest.mark.quick
+
 X = st.tensor(np.ones((64, 64), np.float32))
 
 

@@ -330,6 +330,7 @@ def test_the_norm_of_everything_and_of_one_vector_or_matrix():
     assert linalg.vector_norm(draw(3, dtype=F32), dtype=st.float64).dtype is st.float64
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("power", [0, 1, 2, 7, -1, -3])
 def test_powers_of_matrices(power):
     x = draw(2, 3, 3)
@@ -348,6 +349,7 @@ def test_the_exponential_squares_as_often_as_each_matrix_needs():
     assert np.asarray(linalg.matrix_exp(np.full((1, 1), 1e308)))[0, 0] == np.inf
 
 
+@pytest.mark.quick
 def test_products():
     chain = [draw(4, 9), draw(9, 2), draw(2, 7), draw(7)]
     close(linalg.multi_dot(chain), np.linalg.multi_dot(chain))

@@ -15,6 +15,8 @@ from stratal.loops.philox import random_bits
 from stratal.loops.stmt import Fail, For, If, Kernel, LoopKind, Prefetch, Seq, Stmt, Store
 from stratal.loops.verify import verify_kernel
 
+pytestmark = pytest.mark.quick
+
 DTYPES = (float32, float64, int64, uint32, bool_)
 ARITHMETIC = {
     "f": ("add", "sub", "mul", "div", "fma", "neg", "abs", "min", "max", "sqrt", "floor", "rint", "select"),

@@ -21,6 +21,8 @@ from stratal.memory.liveness import Interval, analyse, roots
 from stratal.memory.plan import arena_blocks, arrange, live_minimum, plan_arena
 from stratal.memory.render import render, to_json
 
+pytestmark = pytest.mark.quick
+
 SEEDS = range(160)
 
 

@@ -9,6 +9,8 @@ import stratal as st
 from stratal import metrics as M
 from stratal.base.errors import StratalError
 
+pytestmark = pytest.mark.quick
+
 # Classes 0, 1, 2 of a multiclass task; the confusion matrix of these is [[2, 1, 0], [0, 1, 1], [1, 0, 2]].
 TRUE, SEEN = np.array([0, 0, 0, 1, 1, 2, 2, 2]), np.array([0, 0, 1, 1, 2, 2, 2, 0])
 BITS, SCORES = np.array([1, 0, 1, 1, 0, 0]), np.array([0.9, 0.6, 0.6, 0.4, 0.3, 0.1])

@@ -57,6 +57,7 @@ def root_loss(model: Any, tokens: Any, owners: Any, roots: Any, y: Any) -> Any:
     return F.cross_entropy(model(models.Levels(tokens, owners, roots)), y)
 
 
+@pytest.mark.quick
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_of_a_network_are_those_of_its_loss(name: str) -> None:
@@ -154,6 +155,7 @@ def test_graphs_of_different_sizes_run_eagerly_and_captured(name: str) -> None:
     assert captured.captures <= 5
 
 
+@pytest.mark.quick
 def test_a_node_nothing_arrives_at_keeps_to_itself() -> None:
     x, edges = st.tensor(np.ones((3, WIDTH), np.float32)), st.zeros((2, 0), dtype="int64")
     for build in NETWORKS.values():

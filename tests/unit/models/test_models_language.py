@@ -263,6 +263,7 @@ def test_drawn_tokens_follow_the_seed_the_temperature_and_the_likeliest() -> Non
     assert all(token in row for token, row in zip(draw(top_k=3)[:, 2], likeliest, strict=True))
 
 
+@pytest.mark.quick
 def test_a_shared_weight_may_stand_in_a_state_dict_once() -> None:
     model = gpt2()
     state = {k: np.asarray(v) for k, v in model.state_dict().items()}

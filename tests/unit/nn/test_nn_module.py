@@ -52,6 +52,7 @@ def test_the_state_dict_has_persistent_buffers_only():
     assert list(Block().state_dict()) == ["scale", "seen", "fc.weight", "fc.bias"]
 
 
+@pytest.mark.quick
 def test_a_state_dict_survives_a_round_trip_and_is_a_snapshot():
     first, second = Net(), Net()
     state = first.state_dict()
@@ -95,6 +96,7 @@ def test_train_and_eval_reach_every_module():
     assert all(m.training for m in net.train().modules())
 
 
+@pytest.mark.quick
 def test_modules_print_like_pytorch():
     net = nn.Sequential(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.Sequential(nn.Linear(2, 3)))
     assert repr(net) == (
@@ -165,6 +167,7 @@ def test_sequential_slices_and_module_dicts_behave_like_lists_and_dicts():
     assert len(list(params.parameters())) == 2 and params[-1].shape == (3,)
 
 
+@pytest.mark.quick
 def test_initial_weights_follow_the_seed():
     def draw():
         st.manual_seed(3)

@@ -8,6 +8,8 @@ from ops_calls import agrees_with_torch, evaluated, gradients, normal
 
 from stratal.autodiff import check_grad
 
+pytestmark = pytest.mark.quick
+
 
 def test_the_gradient_of_max_is_split_evenly_among_ties() -> None:
     x = np.array([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]])

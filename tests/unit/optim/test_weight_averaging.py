@@ -8,6 +8,8 @@ from stratal import nn, optim
 from stratal.base.errors import StratalError
 from stratal.optim import swa_utils
 
+pytestmark = pytest.mark.quick
+
 AVERAGES = {
     "equal": lambda m: {},
     "exponential": lambda m: {"avg_fn": m.get_ema_avg_fn(0.8)},

@@ -35,6 +35,7 @@ def piece(b: Any, x: Node, start: int, stop: int) -> Node:
     return b.slice(x, start=(0, start), stop=(x.shape[0], stop), step=(1, 1))
 
 
+@pytest.mark.quick
 def test_functions_of_slices_of_one_product_share_a_kernel() -> None:
     def gates(b: Any, x: Node, w: Node) -> list[Node]:
         y = b.contract(x, w, spec="ak,kn->an")
@@ -107,6 +108,7 @@ def test_a_maximum_of_windows_and_its_place_share_a_kernel(perm: tuple[int, ...]
     check_graph(graph, [x.astype(np.float32)])
 
 
+@pytest.mark.quick
 def test_a_scalar_is_computed_in_the_kernel_of_one_row_that_reads_it() -> None:
     def scaled(b: Any, x: Node, t: Node) -> list[Node]:
         count = b.add(t, b.like(t, 1.0))

@@ -17,6 +17,8 @@ from stratal.graph.text import parse_graph
 from stratal.plan.record import Plan
 from stratal.plan.text import nested
 
+pytestmark = pytest.mark.quick
+
 
 def test_a_plan_counts_every_byte_it_needs() -> None:
     program = compiled(dense())

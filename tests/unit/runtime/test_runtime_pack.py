@@ -20,6 +20,8 @@ from stratal.memory.plan import plan_arena
 from stratal.runtime.pack import pack, unpack
 from stratal.runtime.program import LoadedProgram
 
+pytestmark = pytest.mark.quick
+
 
 def example(seed: int) -> Executable:
     program = random_program(seed, host_calls=seed % 2 == 0)

@@ -13,6 +13,8 @@ from stratal.base.artifact import Copy, Launch, flat
 from stratal.base.errors import IndexOutOfRangeError
 from stratal.plan.host import current_target
 
+pytestmark = pytest.mark.quick
+
 BATCH, WIDTH, LAYERS = 256, 32, 10
 
 

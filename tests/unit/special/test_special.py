@@ -88,6 +88,7 @@ def test_derivatives_of_digamma_agree_with_scipy(n):
     np.testing.assert_allclose(special.polygamma(n, st.tensor(x)), scipy_special.polygamma(n, x), rtol=1e-13)
 
 
+@pytest.mark.quick
 def test_derivatives_of_digamma_below_zero_follow_their_recurrence():
     x = np.concatenate([-RNG.uniform(0, 30, 100), [-0.5, -170.5]])
     for n in (1, 2, 3):
@@ -108,6 +109,7 @@ def test_other_names_and_dimensions():
     assert special.gamma(st.tensor([4], dtype="float16")).dtype is st.float16
 
 
+@pytest.mark.quick
 def test_large_parameters_of_the_incomplete_gamma_function():
     a = np.exp(RNG.uniform(7, 14, 100))
     x = a + 4 * RNG.standard_normal(100) * np.sqrt(a)

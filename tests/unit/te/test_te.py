@@ -32,6 +32,7 @@ def operands(m: int, n: int, p: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # -- D1 --------------------------------------------------------------------------------------------------
+@pytest.mark.quick
 @pytest.mark.row("D1")
 def test_the_two_lines_of_the_lectures_are_accepted_as_they_stand_and_equal_numpy() -> None:
     m, n, p = 5, 7, 6
@@ -52,6 +53,7 @@ def test_the_short_form_without_a_lambda_means_the_same() -> None:
     assert str(te.schedule(C)) == str(product(m, n, p))
 
 
+@pytest.mark.quick
 def test_an_algorithm_prints_as_the_python_that_makes_it_and_reads_back() -> None:
     x, w = te.placeholder((6, 4), "float16"), te.placeholder((3, 4))
     u, d = te.reduce_axis(3, "u"), te.reduce_axis(4, "d")

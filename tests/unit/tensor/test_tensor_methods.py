@@ -7,6 +7,8 @@ import pytest
 
 import stratal as st
 
+pytestmark = pytest.mark.quick
+
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((4, 5)), RNG.standard_normal((4, 5))
 N, M = RNG.integers(1, 9, (4, 5)), RNG.integers(1, 9, (4, 5))

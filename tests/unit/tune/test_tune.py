@@ -108,6 +108,7 @@ def results(program: Program, seed: int = 0) -> np.ndarray:
 
 
 # -- records -------------------------------------------------------------------------------------------------
+@pytest.mark.quick
 @pytest.mark.row("B5")
 def test_a_record_decides_the_schedule_and_the_log_says_it_was_measured(path: Path) -> None:
     graph = product_graph()
@@ -125,6 +126,7 @@ def test_a_record_decides_the_schedule_and_the_log_says_it_was_measured(path: Pa
     assert compile_graph(graph).plan.hash == before.plan.hash
 
 
+@pytest.mark.quick
 def test_records_come_back_from_the_file_as_they_were(path: Path) -> None:
     task = only_task(product_graph())
     first = record_of(task.problem, bad_way(task))

@@ -8,6 +8,8 @@ import stratal.compat.tf1 as tf
 from stratal.base.errors import StratalError
 from stratal.compat.tf1.examples.tutorials.mnist import input_data
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(autouse=True)
 def _own_graph():

@@ -1,0 +1,41 @@
+"""The shape of the tests: folders that mirror the package, a quick test in each, few files on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import samples
+from layout import IMPORTED, TESTS
+
+import stratal
+
+PACKAGE = Path(stratal.__file__).parent
+FOLDERS = sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))
+pytestmark = pytest.mark.quick
+
+
+def test_few_files_stand_at_the_top_and_none_that_is_no_test_stands_beside_tests() -> None:
+    assert len([p for p in TESTS.iterdir() if p.is_file()]) <= 12
+    beside = [p for p in TESTS.glob("**/*.py") if not p.name.startswith("test_")]
+    allowed = (TESTS / "support", TESTS / "fuzz", TESTS / "conftest.py")
+    assert [p for p in beside if not any(p.is_relative_to(a) for a in allowed)] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_of_the_package_has_tests_of_its_own_and_a_quick_one(folder: str) -> None:
+    files = list((TESTS / "unit" / folder).glob("test_*.py"))
+    assert any("mark.quick" in p.read_text(encoding="utf-8") for p in files)
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    names = [p.name for folder in map(Path, IMPORTED[1:]) for p in folder.glob("*.py")]
+    assert len(names) == len(set(names))
+
+
+def test_a_sample_follows_from_its_seed_and_misses_no_case_for_long() -> None:
+    names = [f"test_of_a_table[{k}]" for k in range(400)]
+    first = [n for n in names if samples.drawn("one", n, 4)]
+    assert first == [n for n in names if samples.drawn("one", n, 4)] and 70 < len(first) < 130
+    seen = {n for seed in range(40) for n in names if samples.drawn(str(seed), n, 4)}
+    assert seen == set(names)
