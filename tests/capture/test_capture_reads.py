@@ -54,6 +54,7 @@ def outcome(kind, carrier):
 UNWATCHED = list(READ)[list(READ).index("random") :]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", READ)
 def test_what_a_function_reads_is_guarded_or_refused(kind):
     found = outcome(kind, "function")
@@ -71,6 +72,7 @@ def check(kind, carrier):
     assert (found is None) if kind in UNWATCHED else found is None or found == expected(kind, carrier)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind,carrier", PAIRS[::12])
 def test_wherever_it_is_read(kind, carrier):
     check(kind, carrier)

@@ -77,6 +77,7 @@ def on_special_values(op: Op, dtype: DType) -> Sample:
     return Sample(op, (TensorType(dtype, columns[0].shape),) * len(columns), draw=lambda _: columns)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", POINTWISE)
 def test_native_code_equals_the_reference_on_every_pair_of_special_values(name: str) -> None:
     record = REGISTRY[name]

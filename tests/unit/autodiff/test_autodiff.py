@@ -186,6 +186,7 @@ def test_gradient_descent_is_bit_equal_to_a_hand_written_loop() -> None:
 
 
 # -- every record --------------------------------------------------------------------------------------------
+@pytest.mark.sampled(3)
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("name", [n for n in NAMES if not REGISTRY[n].not_differentiable])
 def test_check_grad_holds_for_every_record_that_has_a_derivative(name: str) -> None:

@@ -19,6 +19,7 @@ def close(got, want, rtol=1e-12):
     np.testing.assert_allclose(np.asarray(got), want, rtol=rtol, atol=rtol)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(
     "options", [{}, {"n": 4}, {"n": 9, "axis": 1}, {"axis": 0}, {"n": 1}, {"n": 7}], ids=str

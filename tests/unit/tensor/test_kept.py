@@ -267,6 +267,7 @@ def outcome(call: Callable[[], Any]) -> Any:
         return type(error), str(error).splitlines()[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "bool"])
 @pytest.mark.parametrize("name", WITH_NUMBERS)
 def test_numbers_that_change_give_what_the_interpreter_gives(name: str, dtype: str) -> None:

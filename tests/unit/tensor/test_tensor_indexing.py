@@ -153,6 +153,7 @@ PARTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("parts", itertools.product(PARTS, repeat=3), ids="-".join)
 def test_reads_writes_and_gradients_at_mixed_indices_agree_with_torch(parts):
     torch = pytest.importorskip("torch")
@@ -236,6 +237,7 @@ READERS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("known", [True, False])

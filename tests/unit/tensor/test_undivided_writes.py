@@ -114,6 +114,7 @@ def test_there_are_methods() -> None:
     assert len(METHODS) > 40
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method, view", sorted(set(KINDS) & {(m, v) for m in METHODS for v in VIEWS}))
 @pytest.mark.parametrize("through", ["the view", "the tensor"])
 def test_an_interrupt_leaves_a_tensor_and_its_view_equal(method: str, view: str, through: str) -> None:
