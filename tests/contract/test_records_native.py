@@ -10,15 +10,18 @@ from record_samples import NAMES, called, inputs, results, samples
 from test_record_properties import POINTWISE, special_values
 from tolerance import disagreement, same_zeros
 
+from stratal.base import settings
 from stratal.base.dtypes import ALL, DType
 from stratal.base.errors import StratalError
 from stratal.base.types import TensorType
-from stratal.compiler import compile_graph
+from stratal.compiler import compile_graph, decided
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import apply
 from stratal.graph.node import Node, graph_input, items, make
 from stratal.graph.op import REGISTRY, Op, Sample
 from stratal.ops.families import Elementwise
+from stratal.plan.host import current_target
+from stratal.plan.stages import recording
 from stratal.runtime.storage import Storage
 
 LOWERED = [name for name in NAMES if not REGISTRY[name].not_lowered]
@@ -66,6 +69,21 @@ def test_native_code_equals_the_reference(name: str) -> None:
         broken = faults_one_by_one(calls, name)
     if broken:
         pytest.fail(f"{name}: {len(broken)} of {len(calls)} samples\n" + "\n".join(broken[:8]), pytrace=False)
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_every_sample_passes_the_verifiers(name: str) -> None:
+    """All that happens before LLVM: what `STRATAL_VERIFY=1` checks of graphs, partitions and kernels."""
+    nodes: list[Node] = []
+    outputs: list[Node] = []
+    for sample in samples(name):
+        operands = [graph_input(f"x{len(nodes) + k}", t) for k, t in enumerate(sample.types)]
+        nodes += operands
+        outputs += items(make(sample.op, *operands))
+    graph = Graph(nodes, outputs, name=name)
+    with settings.verify(True), recording(graph) as record:
+        decided(graph, current_target())
+    assert record.last[0] == "commands"
 
 
 def on_special_values(op: Op, dtype: DType) -> Sample:

@@ -333,11 +333,14 @@ def listed(stmt: Stmt) -> tuple[Stmt, ...]:
     return stmt.body if isinstance(stmt, Seq) else (stmt,)
 
 
-def at_once(stores: Sequence[Store]) -> tuple[Stmt, list[Buffer]]:
-    """Return stores that all see the old values, through registers of their own where there are several."""
+def at_once(stores: Sequence[Store], suffix: str = "n") -> tuple[Stmt, list[Buffer]]:
+    """Return stores that all see the old values, through registers of their own where there are several.
+
+    `suffix` is added to the names of their buffers: who calls this again for the same ones gives another.
+    """
     if len(stores) == 1:
         return stores[0], []
-    held = [Buffer(f"{s.buffer.name}n", s.buffer.dtype, s.buffer.shape, space="register") for s in stores]
+    held = [Buffer(s.buffer.name + suffix, s.buffer.dtype, s.buffer.shape, space="register") for s in stores]
     first = [Store(h, s.indices, s.value) for h, s in zip(held, stores, strict=True)]
     return Seq(
         [*first, *(Store(s.buffer, s.indices, load(h, s.indices)) for h, s in zip(held, stores, strict=True))]

@@ -82,7 +82,8 @@ class InLanes:
             lane = Var("l", half)
             other = index.add(lane, half)
             joined = self.combiner.merge([s[lane] for s in states], [s[other] for s in states])
-            stmt, held = at_once([Store(s, (lane,), v) for s, v in zip(states, joined, strict=True)])
+            stores = [Store(s, (lane,), v) for s, v in zip(states, joined, strict=True)]
+            stmt, held = at_once(stores, suffix=f"n{half}")
             self.registers.extend(held)
             parts.append(For(lane, stmt, "vector"))
             half //= 2
