@@ -7,8 +7,10 @@ import functools
 import gc
 import io
 import itertools
+import operator
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -314,6 +316,48 @@ def test_a_weakly_held_object_that_is_gone_is_not_every_none_that_is_read() -> N
     weak, nothing = weakref.ref(Thing(2.0)), None
     f = compiled(lambda x: x * (7.0 if weak() is None and nothing is None else 1.0))
     assert [f(one(1)).item(), f(one(1)).item()] == [7, 7]
+
+
+WAYS_TO_ASK: dict[str, Callable[[Any, Any], object]] = {
+    "call": lambda r, _: r() is None,
+    "method": lambda r, _: r.__call__() is None,
+    "of the class": lambda r, _: type(r).__call__(r) is None,
+    "operator": lambda r, _: operator.call(r) is None,
+    "map": lambda r, _: [*map(operator.call, [r])] == [None],
+    "iter": lambda r, _: next(iter(r, 0)) is None,
+    "starmap": lambda r, _: [*itertools.starmap(r, [()])] == [None],
+    "text": lambda r, _: "dead" in f"{r}",
+    "repr": lambda r, _: "dead" in repr(r),
+    "equal": lambda r, other: r != other,
+    "in": lambda r, other: r not in [other],
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_ASK)
+@pytest.mark.parametrize("kind", [weakref.ref, weakref.WeakMethod])
+def test_that_a_weakly_held_object_has_died_is_seen_at_once(way: str, kind: Any) -> None:
+    held = Doubling()
+    weak, other = (kind(held if kind is weakref.ref else held.double, callback) for callback in (None, print))
+    f = compiled(lambda x: x * (7.0 if WAYS_TO_ASK[way](weak, other) else 2.0))
+    expected = [7 if WAYS_TO_ASK[way](weak, other) else 2] * 2
+    assert [f(one(1)).item(), f(one(1)).item()] == expected
+    del held
+    gc.collect()
+    assert weak() is None
+    assert [f(one(1)).item(), f(one(1)).item()] == [7, 7]
+
+
+class Doubling:
+    def double(self) -> None: ...
+
+
+@pytest.mark.parametrize("held", [lambda: one(3.0), lambda: st.nn.Linear(1, 1)])
+def test_a_program_computes_with_no_tensor_that_it_asks_of_a_weak_reference(held: Any) -> None:
+    thing = held()
+    weak = weakref.ref(thing)
+    f = compiled(lambda x: x * (weak() if isinstance(thing, st.Tensor) else weak().weight))
+    with pytest.raises(CaptureError, match="keep alive"):
+        f(one(1))
 
 
 # -- containers that are one ---------------------------------------------------------------------------------

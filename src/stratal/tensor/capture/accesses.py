@@ -136,14 +136,18 @@ class Accesses:
             raise refusals.LOCK(self.name(value))
 
     def weakly(self, reference: weakref.ref[Any]) -> None:
-        """Note that the run asks a weak reference for its object: guards must not keep that alive."""
+        """Note that the run may ask a weak reference for its object: guards must not keep that alive."""
         self.read(Measured(reference, _dead, "whether a weakly held object is gone"))
-        target = reference()
+        target = _REFERENT(reference)
         if target is not None and target not in self.made:
             self.weak[id(target)] = reference
 
     def guarded(self) -> Iterator[tuple[Place, Any]]:
         """Yield what was read, and what stood there."""
+        for reference in self.weak.values():
+            target = _REFERENT(reference)
+            if id(target) in self.stateful or (isinstance(target, Tensor) and self.trace.reads(target)):
+                raise refusals.WEAK_STATE(type(target).__name__)
         for place, value in self.reads.values():
             if not self.weak.keys().isdisjoint(map(id, value if isinstance(value, tuple) else (value,))):
                 raise refusals.WEAK_AND_STRONG(f"{place.name} and a weakref.ref")
@@ -225,8 +229,10 @@ class Accesses:
             _ask(self._size_shown(value))
 
     def known_within(self, value: Any, depth: int = 4) -> None:
-        """Ask for the symbolic sizes in a value, be it a mutable container."""
+        """Ask for the symbolic sizes and weakly held objects in a value, be it a mutable container."""
         self.known(value)
+        if isinstance(value, weakref.ref):
+            self.weakly(value)
         for part in parts_of(value) if depth else ():
             self.known_within(part, depth - 1)
 
@@ -343,6 +349,8 @@ class Accesses:
         self._outside(holder)
         if type(holder) is decimal.Decimal:
             self.read(Measured(decimal, _precision, "the context of decimal numbers"))
+        if isinstance(holder, weakref.ref) and whole:  # which can be called, compared and printed
+            self.weakly(holder)
         seen.add(id(holder))
         self.use(holder)
         holder = uncovered(holder)
@@ -611,6 +619,7 @@ class Accesses:
 
 RESHAPING: Final = frozenset({"reshape", "ravel", "flatten"})  # of arrays, alike of tensors
 _MRO: Final = attrgetter("__mro__")
+_REFERENT: Final = weakref.ref.__call__  # as subclasses do not
 _LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 _BOUND: Final = (types.BuiltinFunctionType, types.MethodWrapperType)
 
@@ -622,7 +631,7 @@ def _ask(size: Sym | None) -> None:
 
 
 def _dead(reference: weakref.ref[Any]) -> bool:
-    return reference() is None
+    return _REFERENT(reference) is None
 
 
 def _settings_of_numpy(module: Any) -> tuple[Any, ...]:

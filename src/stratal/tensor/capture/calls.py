@@ -309,8 +309,11 @@ def _method(seen: Accesses, kind: type, name: str, args: Sequence[Any], names: S
         seen.read(Measured(owner, _subclasses, f"the subclasses of {owner.__name__}"))
     if isinstance(owner, type) and name == "__call__":
         return _construct(seen, owner, args[1:])
-    if isinstance(owner, weakref.ref) or name in _MAKING:
+    if name in _MAKING:
         return name == "__new__"
+    if isinstance(owner, weakref.ref):
+        seen.weakly(owner)
+        return False
     if name in ("__setattr__", "__delattr__") and len(args) > 1:
         return writes_attribute(seen, owner, args[1])
     if name == "__getattribute__" and len(args) > 1:

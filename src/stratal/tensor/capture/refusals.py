@@ -40,6 +40,8 @@ WEAK_PROXY = Refusal("what a weak proxy stands for may be gone at the next call"
     "use the object itself, or weakref.ref")
 WEAK_AND_STRONG = Refusal("an object is asked of a weak reference, and reached in another way",
     "use one of the ways: whether it is gone may depend on what is captured")
+WEAK_STATE = Refusal("a program would keep alive what it computes with, here asked of a weak reference",
+    "use the object itself")
 FOREIGN_ARRAY = Refusal("what another library's array holds cannot be watched",
     "pass st.tensor(x), or st.from_dlpack(x), as an argument")
 UNWATCHED = Refusal("what an object of a class written in C holds cannot be watched",
