@@ -46,7 +46,7 @@ from stratal.plan.caching import CachedProgram
 from stratal.plan.explain import Text, explain
 from stratal.plan.fallback import report
 from stratal.plan.generation import Generation, blame, driver_object, drop_driver
-from stratal.plan.host import current_target
+from stratal.plan.host import runnable_target
 from stratal.plan.record import Plan
 from stratal.plan.stages import recording, stage, strict
 from stratal.runtime.prefault import ArenaPrefault
@@ -140,11 +140,13 @@ class Program:
 def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     """Compile a graph for the current target and settings.
 
+    Raises: SettingError where its code cannot run here.
+
     `fused=False` gives every op a kernel of its own. What fails is compiled again with less ambition: a pass
     is left out, a kernel goes down the levels of `base.fallback`.
     """
     started = time.perf_counter()
-    target = current_target()
+    target = runnable_target()
     records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
     fallbacks = Fallbacks(allowed=not strict())
     with (

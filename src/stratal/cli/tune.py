@@ -25,7 +25,7 @@ from stratal.cli.report import (
     write_json,
 )
 from stratal.memory.render import format_bytes
-from stratal.plan.host import current_target
+from stratal.plan.host import runnable_target
 from stratal.plan.text import plural
 from stratal.tune.explore import Attempt, Explorer, Verdict
 from stratal.tune.fusion import FusionVerdict, compare_fusion, fused_kernels
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         out.print(Text(f"The script ended with status {status}: what ran until then is tuned.", "yellow"))
     tasks = tasks_of(watch.programs)
     known = {} if args.again else known_records(path, args.objective)
-    target = current_target()
+    target = runnable_target()
     open_tasks = [
         t for t in tasks if t.problem.digest not in known or known[t.problem.digest].target != target.digest
     ]

@@ -45,6 +45,25 @@ def current_target() -> Target:
     return target_named(settings.target.value)
 
 
+def runnable_target() -> Target:
+    """Return the target the settings ask for, whose code is to run here.
+
+    Raises: SettingError where this machine lacks what the target requires: its code would end the process.
+    """
+    target, machine = current_target(), _described()
+    has = machine.features.split(",")
+    lacks = [f for f in target.requires if f"+{f}" not in has] if machine.features else []
+    if target.arch != host_arch():
+        lacks = [f"a processor of {target.arch}"]
+    if lacks:
+        raise SettingError(
+            f"target: code for {target.name} does not run on this machine",
+            got=f"it lacks {', '.join(lacks)}",
+            hint=f"{settings.target.variable}=host",
+        )
+    return target
+
+
 @lru_cache(maxsize=1)
 def host_target() -> Target:
     """Return the target that describes this machine: its class, LLVM's name for it and its cache sizes."""

@@ -16,7 +16,7 @@ from stratal.loops.expr import Buffer
 from stratal.loops.interpret import Array
 from stratal.loops.stmt import Kernel
 from stratal.memory.plan import plan_arena
-from stratal.plan.host import current_target
+from stratal.plan.host import runnable_target
 from stratal.runtime.program import LoadedProgram
 from stratal.runtime.storage import Storage
 from stratal.schedule.draft import Draft
@@ -31,7 +31,7 @@ class NativeSchedule:
     def __init__(self, schedule: LoopSchedule) -> None:
         self.schedule: Final = schedule
         self.kernels: Final[list[Kernel]] = kernels_of(schedule)
-        target = current_target()
+        target = runnable_target()
         draft = _draft(schedule, self.kernels)
         try:
             objects, _ = generate(draft, target)

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import stratal as st
 from stratal.base import settings
 from stratal.base.cost import Cost
+from stratal.base.errors import SettingError
 from stratal.base.target import LAUNCH_SECONDS, TARGETS, Target, class_of, host_arch
 from stratal.codegen.assemble import Machine, host_machine
 from stratal.plan import host
@@ -124,6 +127,21 @@ def test_the_class_follows_from_what_the_machine_can_do() -> None:
     assert class_of("x86_64", "+avx2,-fma").name == "generic"
     assert class_of("aarch64", "").name == "neon"
     assert class_of("other", "").name == "generic"
+
+
+@pytest.mark.parametrize("run", [lambda x: (x * 2).sum().item(), st.compile(lambda x: x * 2)])
+def test_code_for_a_machine_that_this_one_is_not_is_never_loaded(
+    run: Callable[[st.Tensor], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanting = replace(TARGETS["haswell"], arch=host_arch(), requires=("telepathy",))
+    monkeypatch.setitem(TARGETS, "haswell", wanting)
+    with settings.target("haswell"), pytest.raises(SettingError, match="does not run on this") as told:
+        run(st.ones(3))
+    assert told.value.got == "it lacks telepathy"
+    other = "generic" if host_arch() == "aarch64" else "neon"
+    with settings.target(other), pytest.raises(SettingError, match="a processor of"):
+        run(st.ones(3))
+    run(st.ones(3))
 
 
 def test_both_vector_widths_are_stated_so_that_wide_vectors_are_not_split() -> None:
