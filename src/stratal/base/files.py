@@ -25,6 +25,8 @@ if sys.platform != "win32":
 DRAFT: Final = ".stratal-draft"
 DRAFTS: Final = "drafts"  # the folder for them in the cache directory, swept when a process first looks there
 ABANDONED_S: Final = 3600.0  # where there are no locks, a file this old belongs to a process that died
+POLL_S: Final = 0.002  # between two tries to take a lock
+REMOVAL_S: Final = 10.0  # that a process may take to remove one file
 _PLAIN: Final = (
     getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 )  # never wait on a pipe, never take a terminal
@@ -68,15 +70,15 @@ def _not_plain() -> OSError:
     return OSError(errno.EINVAL, "not a regular file")
 
 
-def lock(file: FileIO, *, wait: bool) -> bool | None:
+def lock(file: FileIO) -> bool | None:
     """Take the lock of an open file; return whether that worked, None where there are no locks.
 
-    It lasts until the file is closed.
+    It lasts until the file is closed, also in processes forked meanwhile: nobody waits for it without limit.
     """
     if sys.platform == "win32":
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
@@ -87,13 +89,21 @@ def lock(file: FileIO, *, wait: bool) -> bool | None:
 
 
 def create_locked(path: Path, mode: int = 0o666) -> FileIO:
-    """Create a file, unbuffered, locked until it is closed. Raises: OSError, also where there is one."""
+    """Create a file, unbuffered, locked until it is closed.
+
+    Raises: OSError, also where there is one; TimeoutError where another process holds its lock too long.
+    """
+    deadline = time.monotonic() + REMOVAL_S
     while True:
         file = FileIO(path, "xb", opener=lambda name, how: os.open(name, how | _PLAIN, mode))
-        lock(file, wait=True)
+        while lock(file) is False:  # somebody removes it as abandoned
+            if time.monotonic() > deadline:
+                file.close()
+                raise _held()
+            time.sleep(POLL_S)
         if os.fstat(file.fileno()).st_nlink:
             return file
-        file.close()  # somebody removed it as abandoned before it was locked
+        file.close()
 
 
 def new_draft(folder: Path, name: str = "", mode: int = 0o666) -> FileIO:
@@ -153,7 +163,7 @@ def remove_abandoned(path: Path) -> None:
 def abandoned(path: Path) -> Iterator[bool]:
     """Say for a block whether a file has no living writer; in the block it gets none. Raises: OSError."""
     with FileIO(path, "rb+", opener=lambda name, how: os.open(name, how | _PLAIN | _NOFOLLOW)) as file:
-        free = lock(file, wait=False)
+        free = lock(file)
         if free is None:
             free = os.fstat(file.fileno()).st_mtime < time.time() - ABANDONED_S
         yield free
@@ -172,12 +182,16 @@ def held_alone(path: Path, seconds: float) -> Iterator[None]:
         with FileIO(path, "rb+", opener=lambda name, how: os.open(name, how | flags, 0o600)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise _not_plain()
-            if lock(file, wait=False) is not False and _stands_at(path, file):
+            if lock(file) is not False and _stands_at(path, file):
                 yield
                 return
         if time.monotonic() > deadline:
-            raise TimeoutError(errno.ETIMEDOUT, "another process holds its lock")
-        time.sleep(0.002)
+            raise _held()
+        time.sleep(POLL_S)
+
+
+def _held() -> TimeoutError:
+    return TimeoutError(errno.ETIMEDOUT, "another process holds its lock")
 
 
 def _stands_at(path: Path, file: FileIO) -> bool:

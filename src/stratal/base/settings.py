@@ -185,6 +185,9 @@ cache_limit = Setting("cache_limit", lambda: 1 << 30, parse_bytes, "a size such 
                       "bytes the cache may hold before the entries unused longest go")  # fmt: skip
 compile_workers = Setting("compile_workers", _cores, _count(0), f"a whole number from 0 to {MOST_COUNT}",
                           "processes that compile kernels; 0 compiles in the calling one")  # fmt: skip
+compile_timeout = Setting("compile_timeout", lambda: 60, _count(1), f"a whole number from 1 to {MOST_COUNT}",
+                          "seconds of silence, more for a large kernel, after which a compiling process is "
+                          "replaced")  # fmt: skip
 winograd = Setting("winograd", lambda: True, _flag, _FLAG, "let float32 convolutions use Winograd's "
                    "algorithm: faster, with about three times the rounding error")  # fmt: skip
 tuning = Setting("tuning", lambda: "auto", _records, "auto, off or a file", "tuning records that decide "

@@ -31,6 +31,7 @@ from stratal.cli.report import add_json_option, console, whole, write_json
 from stratal.data.digits import ATTRIBUTION, SPLIT
 
 REFERENCE_SECONDS: Final = 2.0  # how long the reference interpreter is timed
+FRESH_S: Final = 600.0  # that a process may take which compiles nothing
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -219,14 +220,18 @@ def saved_and_loaded(out: Console, training: Any, path: Path) -> dict[str, Any]:
 def _ask_fresh_process(path: Path) -> dict[str, Any]:
     """Return what `fresh_process` prints. Raises: StratalError with its error."""
     environment = {**os.environ, settings.cache_dir.variable: str(settings.cache_dir.value)}
-    child = subprocess.run(
-        [sys.executable, "-m", "stratal.cli.fresh_process", str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    try:
+        child = subprocess.run(
+            [sys.executable, "-m", "stratal.cli.fresh_process", str(path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=FRESH_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise StratalError(f"demo: the fresh process took more than {FRESH_S:g} s") from None
     if child.returncode:
         raise StratalError("demo: the fresh process failed", got=child.stderr.strip()[-500:])
     answer: dict[str, Any] = json.loads(child.stdout)

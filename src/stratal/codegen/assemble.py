@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib import resources
 from importlib.abc import Traversable
@@ -17,7 +18,7 @@ from stratal.base.faults import is_fault
 from stratal.base.interrupts import InterruptsHeld
 from stratal.base.target import Target
 from stratal.codegen.assemble_worker import assembly_of, describe_host, emit_object
-from stratal.codegen.assemble_workers import WORKERS
+from stratal.codegen.assemble_workers import WORKERS, WorkerLostError
 
 _KERNEL_SOURCES: Final = ("base", "loops", "codegen")
 _SCHEDULE_SOURCES: Final = (*_KERNEL_SOURCES, "schedule")
@@ -42,9 +43,8 @@ def host_machine() -> Machine:
     taken = WORKERS.take(1 if settings.compile_workers.value else 0)
     try:
         for worker in taken:
-            while not worker.ready and worker.alive:
-                worker.wait(1.0)
-            if worker.ready:
+            with suppress(WorkerLostError):
+                worker.wait_until_ready(settings.compile_timeout.value)
                 return Machine(*worker.host)
     finally:
         WORKERS.give_back(taken)

@@ -4,8 +4,9 @@
     answer := u8 status (0 object code, 1 message), u64 length, bytes
 
 When it is ready a worker says, in an answer, what LLVM calls this machine: triple, cpu and features, a line
-each. It ends when its input does, or when no job has come for a while: LLVM takes 90 MB. It imports nothing
-of Stratal, so it starts in the time llvmlite takes to load.
+each. It ends when its input does, or when no job has come for a while: LLVM takes 90 MB. Where it waits for
+the rest of a job, or until an answer is read, the end of the process that asked ends the wait. It imports
+nothing of Stratal, so it starts in the time llvmlite takes to load.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
-"""Compile workers: processes that turn LLVM text into object code and live as long as this one."""
+"""Compile workers: processes that turn LLVM text into object code and live as long as this one.
+
+Nothing here waits without a limit: who waits for a worker notices that it ended, and counts how long it has
+been silent, so that one that was stopped can be killed and replaced. Signal handlers run outside the lock:
+one that compiles needs a worker itself.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import select
 import subprocess
@@ -13,17 +19,21 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from stratal.base.interrupts import InterruptsHeld
 from stratal.codegen import assemble_worker
 
 SCRIPT: Final = Path(assemble_worker.__file__)
 START_S: Final = 0.1  # a Python process that imports llvmlite
 READY_S: Final = 0.01  # one that runs already
 REAP_S: Final = 1.0  # from when a worker ends by itself until it is reaped
+KILL_S: Final = 5.0  # from when a worker is killed until it is reaped; longer only where the system hangs
+LOOK_S: Final = 1.0  # of silence between two looks at a worker
+MOST_UNSTARTED: Final = 2  # workers in a row that never greet, before this process compiles alone
 PIPE_BYTES: Final = 1 << 20  # of text or code between two looks at a worker
 
 
 class WorkerLostError(Exception):
-    """The worker process ended, or was killed, before it answered."""
+    """The worker process ended, or was killed for its silence, before it answered."""
 
 
 class Worker:
@@ -53,6 +63,8 @@ class Worker:
         self._going = bytearray()  # what did not fit into the pipe yet
         self._coming = bytearray()  # the part of an answer that is there
         self._ready = self._ended = False
+        self._silent_s = 0.0
+        self.lost = False  # it ended by itself, or was killed for its silence
         self.host: list[str] = []  # once it is ready: LLVM's triple, processor and features of this machine
         self._started = time.monotonic()
 
@@ -77,27 +89,34 @@ class Worker:
         return self._process.poll() is None
 
     def give(self, key: str, triple: str, cpu: str, features: str, text: str) -> None:
-        """Add a job to those before it. Raises: WorkerLostError."""
+        """Add a job to those before it."""
+        if not self.unanswered:
+            self._silent_s = 0.0
         self.unanswered.append(key)
         self._going += assemble_worker.pack_job(triple, cpu, features, text)
         self._send()
 
     def answers(self) -> Iterator[tuple[str, bool, bytes]]:
-        """Yield what has been answered by now: key, and (True, object code) or (False, LLVM's message).
-
-        Raises: WorkerLostError.
-        """
+        """Yield what has been answered by now: key, and (True, object code) or (False, LLVM's message)."""
         self._send()
         self._receive()
         while self.unanswered and (found := assemble_worker.unpack_answer(self._coming)) is not None:
             yield self.unanswered.pop(0), *found
-        if self._ended:
+
+    def check(self, seconds: float) -> None:
+        """Raise WorkerLostError where it has ended, or has been waited for that long since its last word: it
+        is killed then.
+        """
+        if self._ended or self._silent_s >= seconds:
+            self.lost = True
             self.kill()
             raise WorkerLostError
 
-    def wait(self, seconds: float) -> bool:
-        """Return whether the worker said something, or ended, within some time."""
-        return bool(_poll([self]).poll(1000 * seconds))
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until it takes jobs. Raises: WorkerLostError, as `check` does."""
+        while not self.ready:
+            self.check(seconds)
+            wait_for_answers([self])
 
     def _pipes(self) -> tuple[BinaryIO, BinaryIO]:
         jobs, answers = self._process.stdin, self._process.stdout
@@ -112,9 +131,8 @@ class Worker:
                 del self._going[: os.write(self._pipes()[0].fileno(), self._going)]
         except BlockingIOError:
             pass
-        except (OSError, ValueError) as error:
-            self.kill()
-            raise WorkerLostError from error
+        except (OSError, ValueError):  # nobody reads it any more, and `_receive` finds the end
+            self._going.clear()
 
     def _receive(self) -> None:
         """Read what there is."""
@@ -122,6 +140,7 @@ class Worker:
             while not self._ended:
                 part = os.read(self._pipes()[1].fileno(), PIPE_BYTES)
                 self._coming += part
+                self._silent_s = 0.0
                 self._ended = not part
                 if not self._ready and (greeting := assemble_worker.unpack_answer(self._coming)):
                     self.host, self._ready = greeting[1].decode().split("\n"), True
@@ -132,7 +151,8 @@ class Worker:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # `alive` reaps it later
+            self._process.wait(KILL_S)
 
     def close(self) -> None:
         """End the worker and reap it; nobody waits for its answers."""
@@ -151,8 +171,15 @@ class Worker:
 
 
 def wait_for_answers(workers: Iterable[Worker]) -> None:
-    """Wait until one of some workers has said something, ended, or taken more of what it is given."""
-    _poll(workers).poll()
+    """Wait until one of some workers has said something, ended, or taken more of what it is given, for
+    `LOOK_S` at most.
+
+    Silence counts only while this process waits here: a worker that was stopped together with it is not late.
+    """
+    workers = list(workers)
+    if not _poll(workers).poll(1000 * LOOK_S):
+        for worker in workers:
+            worker._silent_s += LOOK_S
 
 
 def _poll(workers: Iterable[Worker]) -> select.poll:
@@ -169,6 +196,9 @@ class Workers:
     """The idle workers of this process. Killed ones are replaced when the next are taken.
 
     Those that end because nobody needs them are reaped soon after, by a thread that sleeps until then.
+
+    The lock's holder starts or ends processes, or changes lists, and runs no signal handler meanwhile: nobody
+    waits long for it.
     """
 
     def __init__(self) -> None:
@@ -176,13 +206,14 @@ class Workers:
         self._idle: list[Worker] = []
         self._taken: set[Worker] = set()
         self._reaper: threading.Timer | None = None
+        self._unstarted = 0  # workers lost before they were ready, since one was
         self._usable = bool(sys.executable) and hasattr(select, "poll") and SCRIPT.is_file()
 
     def take(self, count: int) -> list[Worker]:
         """Return up to `count` workers nobody else uses, started where too few are idle."""
-        if not self._usable:
+        if not self._usable or self._unstarted >= MOST_UNSTARTED:
             return []
-        with self._lock:
+        with InterruptsHeld(), self._lock:
             self._drop_ended()
             idle = sorted(self._idle, key=lambda w: not w.ready)
             taken, self._idle = idle[:count], idle[count:]  # the one used last, so that others idle and end
@@ -200,9 +231,10 @@ class Workers:
 
     def give_back(self, taken: list[Worker]) -> None:
         """Return workers whose last job is answered, or that were killed."""
-        with self._lock:
+        with InterruptsHeld(), self._lock:
             self._taken.difference_update(taken)
             for worker in reversed(taken):
+                self._unstarted = 0 if worker.ready else self._unstarted + worker.lost
                 if worker.alive:
                     self._idle.insert(0, worker)
                 else:
@@ -222,23 +254,23 @@ class Workers:
             self._reaper.start()
 
     def _reap(self) -> None:
-        with self._lock:
+        with InterruptsHeld(), self._lock:
             self._drop_ended()
             self._reaper = None
             self._reap_later()
 
     def seconds_to_start(self) -> float:
         """Return about how long until the next worker that is taken takes a job."""
-        with self._lock:
+        with InterruptsHeld(), self._lock:
             return min((w.seconds_to_start for w in self._idle if w.alive), default=START_S)
 
     def pids(self) -> list[int]:
         """Return the process ids of the idle workers."""
-        with self._lock:
+        with InterruptsHeld(), self._lock:
             return [w.pid for w in self._idle if w.alive]
 
     def close(self) -> None:
-        with self._lock:
+        with InterruptsHeld(), self._lock:
             for worker in (*self._idle, *self._taken):
                 worker.close()
             self._idle, self._taken = [], set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -15,6 +16,7 @@ from stratal.codegen.assemble_workers import WORKERS, Worker, WorkerLostError, w
 
 NODES_PER_WORKER: Final = 60  # of a graph: their kernels take as long to compile as a worker to start
 SECONDS_PER_BYTE: Final = 7.0e-7  # of LLVM text, measured on explicit-vector kernels of 2 to 25 kB
+SLOWEST: Final = 100.0  # times what LLVM takes here, on a machine that is slow and busy
 SECONDS_PER_KERNEL: Final = 2.0e-3
 AHEAD_S: Final = 0.1  # of work that a worker has before it: this process looks after it between other things
 WAITING_AHEAD_S: Final = 0.005  # while this process does nothing else
@@ -162,16 +164,25 @@ class Assembly:
                         self._done[key] = answer
                     else:
                         self._refused[key] = rejected(answer.decode(errors="replace"))
+                worker.check(self._patience(worker))
                 self._give(worker, ahead_s)
             except WorkerLostError:  # others compile what it leaves
                 self._helpers.remove(worker)
-                self._lost.update(worker.unanswered[:1])
+                if worker.ready:  # it has begun the first
+                    self._lost.update(worker.unanswered[:1])
                 for key in worker.unanswered:
                     if self._lost[key] < MOST_LOST:
                         self._put(key)
                     else:
-                        self._refused[key] = rejected("the process that compiled it ended, more than once")
+                        self._refused[key] = rejected("two processes that compiled it ended, or were silent")
                 worker.unanswered.clear()
+
+    def _patience(self, worker: Worker) -> float:
+        """Return how many seconds a worker may be silent."""
+        if not worker.unanswered:
+            return math.inf
+        first = self._texts[worker.unanswered[0]]
+        return settings.compile_timeout.value + SLOWEST * estimated_seconds(first)
 
     def _give(self, worker: Worker, ahead_s: float) -> None:
         target = self._target

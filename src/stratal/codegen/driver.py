@@ -86,7 +86,11 @@ declare void @PyEval_RestoreThread(ptr)
 
 
 def _waiting(target: DriverTarget) -> str:
-    """`wait(word, expected)` may return early at any time; `wake(word, count)` ends waits on that word."""
+    """`wait(word, expected)` may return early at any time; `wake(word, count)` ends waits on that word.
+
+    The wait has no limit: the other side is a thread of this process, which runs kernels only, and nothing
+    ends or stops one thread alone.
+    """
     if target.futex is None:
         return """
 define internal void @wait(ptr %word, i32 %expected) {

@@ -44,6 +44,7 @@ from stratal.runtime.loader import Library
 
 _SECONDS: Final = 0.008  # one timed run: long beside the hand-over to threads, short beside a time slice
 _REPEATS: Final = 12
+_START_S: Final = 60.0  # that threads may take to start
 _MEMORY_BYTES: Final = 96 << 20  # at least, a thread's share of a sweep through memory
 _MOST_BYTES: Final = 512 << 20  # at most: beyond, a sweep may still hit the last cache in part
 _VERSION: Final = 1  # of the measurement; part of the cache key
@@ -222,7 +223,7 @@ class _Bench:
 
     def _seconds(self, calls: list[Callable[[int], None]], rounds: int) -> float:
         """Return the time from the first thread's start to the last one's end."""
-        ready = threading.Barrier(len(calls))
+        ready = threading.Barrier(len(calls), timeout=_START_S)  # broken where a thread cannot be started
 
         def run(call: Callable[[int], None]) -> tuple[float, float]:
             ready.wait()

@@ -81,7 +81,7 @@ class ObjectCache:
         self.directory: Final = directory
         self.limit_bytes: Final = limit_bytes
         self.counts: Final = CacheCounts()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: a signal's handler may store, too
         self._failure: CacheError | None = None  # why nothing is read or written any more
         self._read_only: CacheError | None = None  # why nothing is written any more
         self._opened = False
@@ -308,7 +308,7 @@ def object_cache() -> ObjectCache:
 
 def _after_fork() -> None:
     for cache in _shared.values():
-        cache._lock = threading.Lock()
+        cache._lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

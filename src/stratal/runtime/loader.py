@@ -17,7 +17,7 @@ from stratal.runtime.elf import read_object
 from stratal.runtime.link import Linked, link
 from stratal.runtime.llvm_linker import LlvmLinked
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: a signal's handler may compile, too
 _loaded: Final[WeakTable[Library]] = WeakTable()  # by code and symbol
 
 

@@ -20,7 +20,7 @@ from stratal.runtime.storage import aligned_empty
 
 _pools: Final[dict[tuple[bytes, int], Pool]] = {}
 _drivers: Final[dict[bytes, Library]] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: a signal's handler may compile, too
 LOCK: Final = threading.RLock()  # held by whoever runs a program, or decides what to run: one at a time
 
 WORKER_SPIN_S: Final = 2e-3  # how long a thread without work looks for some: waking it takes 50 us and more
@@ -101,7 +101,7 @@ class Pool:
         return max(min(times) / 1000, 1e-9)
 
     def stop(self) -> None:
-        """End the threads and wait for them."""
+        """End the threads and wait for them: no region is open while `LOCK` is held, so each is idle."""
         with LOCK:
             if self.started:
                 self._stop(self.address)
@@ -152,9 +152,9 @@ def pool_for(driver: bytes, threads: int | None = None) -> Pool:
     count = settings.threads.value if threads is None else threads
     with _lock:
         if driver not in _drivers:
-            _drivers[driver] = Library([driver], native.DRIVER_SYMBOLS)
+            _drivers.setdefault(driver, Library([driver], native.DRIVER_SYMBOLS))
         if (driver, count) not in _pools:
-            _pools[driver, count] = Pool(_drivers[driver], count)
+            _pools.setdefault((driver, count), Pool(_drivers[driver], count))
         return _pools[driver, count]
 
 

@@ -56,7 +56,7 @@ class ArenaPrefault:
         """Let nothing touch the memory any more."""
         self._wanted = False
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join()  # within a part
             self._thread = None
 
     def new(self, name: str, nbytes: int) -> Array:

@@ -21,7 +21,7 @@ from stratal.base.interrupts import block
 from stratal.base.vendor import FUNCTIONS, symbol, vendor
 
 _THREADS: Final = "OPENBLAS_NUM_THREADS"  # read once, when the library is loaded
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: a signal's handler may compile, too
 
 
 def addresses(codes: Iterable[bytes]) -> dict[str, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -22,6 +23,7 @@ from stratal.tune.child import receive, send
 from stratal.tune.trial import MOST_TEXT, Trial
 
 START_S: Final = 60.0  # for a process to start on a busy machine
+KILL_S: Final = 5.0  # from when a process is killed until it is reaped; longer only where the system hangs
 ROUNDS: Final = 7
 FINAL_ROUNDS: Final = 25
 
@@ -83,10 +85,11 @@ class Measurer:
             "indices": base.indices, "seed": seed, "seconds": seconds, "rounds": rounds,
         }  # fmt: skip
         process = self._started()
-        assert process.stdin is not None
+        blobs = (base.program, other.program, driver_object(self.target))
         try:
-            send(process.stdin, header, (base.program, other.program, driver_object(self.target)))  # type: ignore[arg-type]
-            answer = self._answer(process, self.limit_seconds)
+            with killed_after(self.limit_seconds, process):
+                send(process.stdin, header, blobs)  # type: ignore[arg-type]
+                answer, _ = receive(process.stdout)  # type: ignore[arg-type]
         except (BrokenPipeError, EOFError):
             return Dropped(self._ended(process))
         except TimeoutError:
@@ -105,20 +108,12 @@ class Measurer:
             self._stop()
             process = self._process = _start()
             try:
-                self._answer(process, START_S)
+                with killed_after(START_S, process):
+                    receive(process.stdout)  # type: ignore[arg-type]
             except (EOFError, TimeoutError):
                 self._stop()
                 raise MeasurementError("tuning: the process that measures does not start") from None
         return process
-
-    def _answer(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-        """Return the next message. Raises: EOFError, TimeoutError."""
-        assert process.stdout is not None
-        deadline = time.monotonic() + seconds
-        if not select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise TimeoutError
-        answer, _ = receive(process.stdout)  # type: ignore[arg-type]
-        return answer
 
     def _ended(self, process: subprocess.Popen[bytes]) -> str:
         """Say how the process ended."""
@@ -135,11 +130,32 @@ class Measurer:
         if process is None:
             return
         process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_S)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+@contextlib.contextmanager
+def killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill a process when a block has taken so long, which ends each wait for one of its pipes.
+
+    Raises: TimeoutError where that happened.
+    """
+    deadline = time.monotonic() + seconds
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (BrokenPipeError, EOFError):
+        if time.monotonic() < deadline:
+            raise
+        raise TimeoutError from None
+    finally:
+        timer.cancel()
 
 
 def _start() -> subprocess.Popen[bytes]:

@@ -26,7 +26,15 @@ from stratal.codegen import assemble_workers
 from stratal.codegen import assembly as assembly_module
 from stratal.codegen.assemble import Machine, assemble, host_machine, toolchain_digest
 from stratal.codegen.assemble_worker import emit_object
-from stratal.codegen.assemble_workers import READY_S, SCRIPT, START_S, WORKERS, Worker, Workers
+from stratal.codegen.assemble_workers import (
+    READY_S,
+    SCRIPT,
+    START_S,
+    WORKERS,
+    Worker,
+    Workers,
+    wait_for_answers,
+)
 from stratal.codegen.assembly import NODES_PER_WORKER, Assembly, compile_all
 from stratal.codegen.driver import driver_target, driver_text
 from stratal.runtime.program import LoadedProgram
@@ -56,7 +64,8 @@ def eager_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def started(worker: Worker) -> bool:
-    return worker.ready or (worker.wait(10.0) and worker.ready)
+    worker.wait_until_ready(60.0)
+    return worker.ready
 
 
 def _alive(pid: int) -> bool:
@@ -198,7 +207,7 @@ def test_a_worker_compiles_while_the_caller_makes_the_next_text() -> None:
         (worker,) = assembly._helpers
         deadline = time.time() + 20
         while len(assembly._done) < 4 and time.time() < deadline:
-            worker.wait(1.0)
+            wait_for_answers([worker])
             assembly.add("k0", "")  # looks after the workers; the key is known
         assert len(assembly._done) == 4
         assert list(assembly.finish()) == ["k0", "k1", "k2", "k3"]
