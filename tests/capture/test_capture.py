@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from waiting import joined
 
 import stratal as st
 from stratal import nn, optim
@@ -477,8 +478,7 @@ def test_two_threads_calling_one_function_queue_up():
     threads = [threading.Thread(target=work) for _ in range(4)]
     for t in threads:
         t.start()
-    for t in threads:
-        t.join()
+    joined(*threads)
     assert not failures
     assert total.tolist() == [200]
     assert f.captures == 1

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import joined
 
 import stratal as st
 from stratal import nn, optim
@@ -904,7 +905,7 @@ def test_attributes_of_a_thread_are_its_own(way: str) -> None:
 
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join()
+        joined(thread)
         return [found, out, local.h.item()]
 
     assert run(WAYS[way]) == run(lambda f: f)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import LIMIT_S, joined
 
 import stratal as st
 from stratal import nn, optim
@@ -474,12 +476,12 @@ def test_a_signal_at_any_moment_of_a_call_leaves_the_lock_to_other_threads() -> 
     for _ in range(3):
         f(x, y)
     before = signal.signal(signal.SIGALRM, _stop)
-    stopped = 0
+    stopped, deadline = 0, time.monotonic() + LIMIT_S
     try:
         for k in range(300):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 2e-5 + 1e-7 * k)
-                while True:
+                while time.monotonic() < deadline:
                     f(x, y)
             except Stopped:
                 stopped += 1
@@ -494,7 +496,7 @@ def test_a_signal_at_any_moment_of_a_call_leaves_the_lock_to_other_threads() -> 
 
     thread = threading.Thread(target=take)
     thread.start()
-    thread.join()
+    joined(thread)
     assert (stopped, free) == (300, [True])
     assert np.array_equal(f(x, y).numpy(), np.full(4, 2))
 
@@ -514,7 +516,7 @@ def test_a_signal_while_a_call_waits_for_another_thread_is_what_is_raised() -> N
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait()
+    assert held.wait(LIMIT_S)
     before = signal.signal(signal.SIGALRM, _stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -522,6 +524,6 @@ def test_a_signal_while_a_call_waits_for_another_thread_is_what_is_raised() -> N
             f(x)
     finally:
         done.set()
-        thread.join()
+        joined(thread)
         signal.signal(signal.SIGALRM, before)
     assert np.array_equal(f(x).numpy(), np.full(4, 2))

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import next_line
 
 import stratal as st
 from stratal import nn, optim
@@ -424,7 +425,7 @@ def test_an_interrupt_loses_nothing(style: str, when: str, delays: tuple[float, 
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
+        assert next_line(child) == "ready\n"
         time.sleep(delay)
         child.send_signal(signal.SIGINT)
         try:

@@ -118,5 +118,5 @@ def test_rows_are_shown_by_workers_of_xdist_too() -> None:
     pytest.importorskip("xdist")
     here = f"{Path(__file__)}::{test_numpy_sees_the_memory_of_a_tensor_itself.__name__}"
     command = [sys.executable, "-m", "pytest", "--rows", "-n", "2", "-p", "no:cacheprovider", here]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert "A2   passed" in done.stdout, done.stdout + done.stderr

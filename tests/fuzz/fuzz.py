@@ -52,6 +52,7 @@ def work(run: Run, start: int, stop: int, step: int) -> None:
         faults: list[str] = []
         current: int | None = None
         timer = threading.Timer(run.limit_seconds, worker.kill)
+        timer.start()
         for line in worker.stdout:
             kind, _, text = line.rstrip("\n").partition(" ")
             if kind == "seed":
@@ -64,8 +65,8 @@ def work(run: Run, start: int, stop: int, step: int) -> None:
             elif kind == "done" and current is not None:
                 run.note(current, faults)
                 seed, current = current + step, None
+        code = worker.wait()  # `timer` ends it
         timer.cancel()
-        code = worker.wait()
         reader.join()
         if current is None and code == 0:
             return

@@ -266,8 +266,8 @@ def _work(
                 if said["faults"]:
                     _note(faults, said["done"], text, said["faults"])
                 running, at = None, said["done"] + step
+        code = process.wait()  # `timer` ends it
         timer.cancel()
-        code = process.wait()
         reader.join()
         if running is None and code == 0:
             return

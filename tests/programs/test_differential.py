@@ -65,7 +65,7 @@ def run_script(script: str, *arguments: str, target: str = "host") -> None:
     """Run a script of the tests in a process of its own; fail with the end of what it printed."""
     environment = {"STRATAL_TARGET": target, "STRATAL_COMPILE_WORKERS": "0"}
     command = [sys.executable, str(TESTS / script), *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=600)
     faults = [line for line in found.stdout.splitlines() if line.startswith("fault")]
     if found.returncode or faults:
         tail = "\n".join([*found.stdout.splitlines()[-8:], *found.stderr.splitlines()[-12:]])

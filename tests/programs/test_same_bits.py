@@ -24,7 +24,7 @@ def trained(
         "PYTHONHASHSEED": str(hash_seed),
         "STRATAL_CACHE_DIR": str(cache),
     }
-    child = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+    child = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=600)
     assert child.returncode == 0, child.stderr[-2000:]
     return dict(line.split(" ", 1) for line in child.stdout.splitlines())
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -21,6 +21,7 @@ from programs.execute import Verdict
 
 _PROGRAMS_PER_WORKER = 150
 _CONFIRMED = 3  # faults of one cause that are judged again in a process of their own
+_END_SECONDS = 10.0  # from the last word of a process to its end
 _START_SECONDS = 60.0  # more, for the first program of a process: imports, the first compilation
 
 
@@ -58,13 +59,14 @@ class Worker:
                 found = said.get("verdict")
         except BrokenPipeError:
             pass
+        ended = None if found is not None else _end(process)
         done.set()
         if found is not None:
             verdict = Verdict(**found)
         elif late.is_set():
             verdict = Verdict("hang", way, "no end", f"no end within {limit:.0f} s")
         else:
-            verdict = Verdict("crash", way, f"exit {process.wait()}", self._last_words())
+            verdict = Verdict("crash", way, f"exit {ended}", self._last_words())
         self.judged += 1
         if verdict.verdict in ("crash", "hang") or self.judged % _PROGRAMS_PER_WORKER == 0:
             self.close()
@@ -91,9 +93,18 @@ class Worker:
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            _end(self.process)
             self.errors.close()
             self.process = None
+
+
+def _end(process: subprocess.Popen[str]) -> int | None:
+    """Return how a process ended that is about to; one that is not is killed."""
+    for _ in range(2):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_END_SECONDS)
+        process.kill()
+    return None
 
 
 def _kill_late(process: Any, limit: float, done: threading.Event, late: threading.Event) -> None:
@@ -139,38 +150,50 @@ class Pool:
         return Worker(self.limit_seconds, self.cache, self.plant)
 
     def judge_all(self, programs: Iterable[Program], note: Callable[[Program, Verdict], bool | None]) -> None:
-        """Judge programs; `note` hears of each verdict (one thread at a time) and may return True to stop."""
-        tasks: queue.Queue[Program | None] = queue.Queue(maxsize=2 * self.processes)
+        """Judge programs; `note` hears of each verdict (one thread at a time) and may return True to stop.
+
+        Threads take programs as they come to them: one that fails ends the others, and is what is raised.
+        """
+        source = iter(programs)
         lock, stop, met = threading.Lock(), threading.Event(), Counter[tuple[str, str, str]]()
+        failures: list[BaseException] = []
+
+        def judge(worker: Worker) -> None:
+            while not stop.is_set():
+                with lock:
+                    program = next(source, None)
+                if program is None:
+                    return
+                verdict = worker.judge(program)
+                with lock:
+                    again = verdict.fault and met[verdict.key] < _CONFIRMED
+                    met[verdict.key] += 1
+                if again:
+                    verdict = confirmed(worker, program, verdict)
+                with lock:
+                    if note(program, verdict):
+                        stop.set()
 
         def work() -> None:
             worker = self.worker()
-            while (program := tasks.get()) is not None:
-                if not stop.is_set():
-                    verdict = worker.judge(program)
-                    with lock:
-                        again = verdict.fault and met[verdict.key] < _CONFIRMED
-                        met[verdict.key] += 1
-                    if again:
-                        verdict = confirmed(worker, program, verdict)
-                    with lock:
-                        if note(program, verdict):
-                            stop.set()
-            worker.close()
+            try:
+                judge(worker)
+            except BaseException as error:
+                failures.append(error)
+                stop.set()
+            finally:
+                worker.close()
 
         threads = [threading.Thread(target=work) for _ in range(self.processes)]
         for thread in threads:
             thread.start()
         try:
-            for program in programs:
-                if stop.is_set():
-                    break
-                tasks.put(program)
-        finally:
-            for _ in threads:
-                tasks.put(None)
             for thread in threads:
-                thread.join()
+                thread.join()  # each program has a limit
+        finally:
+            stop.set()
+        if failures:
+            raise failures[0]
 
 
 def confirmed(worker: Worker, program: Program, verdict: Verdict) -> Verdict:

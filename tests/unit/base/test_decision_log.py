@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from waiting import joined
 
 from stratal.base.errors import FormatError
 from stratal.base.log import Alternative, DecisionLog, collect, decide
@@ -55,7 +56,7 @@ def test_another_thread_has_no_part_in_the_log() -> None:
     with collect() as log:
         thread = threading.Thread(target=lambda: decide("fuse", "a", "x", "y"))
         thread.start()
-        thread.join()
+        joined(thread)
     assert len(log) == 0
 
 

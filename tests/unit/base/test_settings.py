@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import joined
 
 from stratal.base import settings, target
 from stratal.base.errors import SettingError
@@ -54,7 +55,7 @@ def test_a_context_does_not_leak_into_another_thread() -> None:
     with settings.threads(5):
         thread = threading.Thread(target=lambda: seen.append(settings.threads.origin))
         thread.start()
-        thread.join()
+        joined(thread)
     assert seen != ["context"]
 
 
@@ -106,6 +107,7 @@ def test_an_unknown_name_stops_the_import_and_names_the_users_line(use: str) -> 
         text=True,
         stdin=subprocess.DEVNULL,
         check=False,
+        timeout=600,
     )
     assert child.returncode == 1
     assert "STRATAL_VERBOSE=1" in child.stderr

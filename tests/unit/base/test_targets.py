@@ -115,7 +115,12 @@ def test_a_process_compiles_and_runs_without_llvm_in_it(tmp_path: Path) -> None:
     environment = {**os.environ, "STRATAL_CACHE_DIR": str(tmp_path / "cache"), "STRATAL_COMPILE_WORKERS": "2"}
     for _ in ("cold", "warm"):
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+            timeout=600,
         )
         assert done.stdout.split("\n")[:2] == ["40 10", "False False"]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import joined
 
 import stratal as st
 from stratal.tensor.values.state import MODE
@@ -97,7 +98,7 @@ def test_a_task_inherits_the_modes_of_where_it_was_made_and_a_thread_has_its_own
             seen["parent"] = MODE.grad
             thread = threading.Thread(target=lambda: seen.update(thread=in_force()))
             thread.start()
-            thread.join()
+            joined(thread)
 
     asyncio.run(parent())
     assert seen == {"child": False, "parent": False, "thread": DEFAULT}
@@ -126,5 +127,5 @@ def test_a_function_decorated_by_a_mode_runs_in_several_threads_at_once() -> Non
         decorated(let_the_other_in)  # leaves while the other is inside
         assert in_force() == before
     leave.set()
-    thread.join()
+    joined(thread)
     assert in_force() == DEFAULT

@@ -146,7 +146,7 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(
         command = arguments.replace("SCRIPT", str(tmp_path / "script.py")).split()
         done = subprocess.run(
             [sys.executable, "-m", "stratal", *command], env=environment, stdout=output,
-            stderr=subprocess.PIPE, text=True, check=False, timeout=600,
+            stderr=subprocess.PIPE, text=True, timeout=600,
         )  # fmt: skip
         os.close(output)
         return done.returncode, done.stderr

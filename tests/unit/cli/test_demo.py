@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import next_line
 
 from stratal.cli import demo, main
 
@@ -62,7 +63,7 @@ def test_ctrl_c_ends_the_demo_at_once_and_leaves_nothing_behind(tmp_path: Path) 
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     demo = start("demo", "--epochs", "1000", "--save", str(tmp_path / "model"), env=environment)
     assert demo.stdout is not None
-    while not demo.stdout.readline().startswith("epoch"):
+    while not next_line(demo).startswith("epoch"):
         assert demo.poll() is None
     demo.send_signal(signal.SIGINT)
     asked = time.monotonic()

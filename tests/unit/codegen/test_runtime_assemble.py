@@ -18,6 +18,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from test_runtime_programs import counting, storage
+from waiting import LIMIT_S, joined
 
 from stratal.base import settings
 from stratal.base.collector import collector_paused
@@ -166,7 +167,7 @@ def test_a_process_that_compiled_ends_without_a_word_in_development_mode(tmp_pat
     code = "import stratal as st; print(float((st.ones(3) * 2).sum()))"
     environment = {**os.environ, "STRATAL_CACHE_DIR": str(tmp_path), "STRATAL_COMPILE_WORKERS": "2"}
     command = [sys.executable, "-X", "dev", "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=600)
     assert (done.stdout, done.stderr) == ("6.0\n", "")
 
 
@@ -282,7 +283,7 @@ def test_a_killed_worker_is_replaced_and_its_kernel_compiled_here() -> None:
     killer = threading.Timer(0.05, os.kill, (victim, signal.SIGKILL))
     killer.start()
     done = compile_all(batch, HOST, num_workers=2)
-    killer.join()
+    joined(killer)
     assert done == {key: assemble(text, HOST) for key, text in batch}
     compile_all(jobs(4), HOST, num_workers=2)
     assert victim not in WORKERS.pids()
@@ -296,7 +297,7 @@ def test_an_interrupt_during_compilation_leaves_everything_usable() -> None:
     with pytest.raises(KeyboardInterrupt):
         while time.time() < deadline:
             compile_all(jobs(60, 300), HOST, num_workers=2)
-    killer.join()
+    joined(killer)
     time.sleep(0.05)
     assert len(compile_all(jobs(6), HOST, num_workers=2)) == 6
 
@@ -308,7 +309,8 @@ def test_no_worker_outlives_its_process() -> None:
         "print(w.pid, flush=True)\n"
         "import os; os._exit(0)\n"  # not even atexit runs
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     pid = int(done.stdout)
     deadline = time.time() + 10
     while _alive(pid) and not _zombie(pid) and time.time() < deadline:
@@ -329,7 +331,7 @@ def test_the_toolchain_digest_is_the_same_in_every_process_and_names_a_scope() -
     code = "from stratal.codegen.assemble import toolchain_digest as d; print(d(), d('program'))"
     seeded = dict(os.environ, PYTHONHASHSEED="7")
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=seeded)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=seeded, timeout=600)
     assert done.stdout.split() == [toolchain_digest(), toolchain_digest("program")]
     assert toolchain_digest() != toolchain_digest("program")
 
@@ -362,6 +364,8 @@ def test_a_worker_whose_reader_is_gone_ends_without_a_word():
     command = [sys.executable, "-I", "-S", str(SCRIPT), str(Path(llvm.__file__).parents[2])]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as worker:
-        worker.stdout.close()
-        assert worker.stderr.read() == b""
-    assert worker.returncode == 0
+        try:
+            worker.stdout.close()
+            assert worker.wait(LIMIT_S) == 0 and worker.stderr.read() == b""
+        finally:
+            worker.kill()

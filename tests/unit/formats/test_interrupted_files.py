@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import saver
+from waiting import LIMIT_S, exit_code, joined
 
 import stratal as st
 from stratal.base import files, tuning
@@ -180,7 +181,7 @@ def test_signals_while_saving_lose_no_version_and_are_never_swallowed(
     st.save(saver.checkpoint(0), path)
     caught = before = n = 0
     with alarms(number, error) as raised:
-        while raised[0] < count:
+        while raised[0] < count and n < 100 * count:
             n += 1
             try:
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 0.02))
@@ -222,7 +223,7 @@ def test_processes_killed_while_they_save_tune_and_read_leave_all_whole_and_no_l
         running[who] = start(tmp_path, who, 10**6)
     for process in running:
         process.kill()
-        process.join()
+    joined(*running)
     saver.save(tmp_path, 1)
     saver.tune(tmp_path, 9, 9)
     saver.read(tmp_path)
@@ -232,8 +233,10 @@ def test_processes_killed_while_they_save_tune_and_read_leave_all_whole_and_no_l
 def test_savers_tuners_and_readers_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
     saver.save(tmp_path, 0)
     processes = [start(tmp_path, who, 12) for who in (0, 3, 1, 4, 2, 5)]
-    while any(p.exitcode is None for p in processes):
+    deadline = time.monotonic() + LIMIT_S
+    while any(p.exitcode is None for p in processes) and time.monotonic() < deadline:
         saver.read(tmp_path)
+    joined(*processes)
     assert [p.exitcode for p in processes] == [0] * len(processes)
     kernels = {r.kernel for r in tuning.read_file(tmp_path / "tuning.json")}
     assert kernels == {f"{who} {number}" for who in (1, 4) for number in range(12)}
@@ -255,7 +258,7 @@ def test_a_full_disk_keeps_the_version_that_stands_and_says_so(tmp_path: Path, n
             code = 0 if "untouched" in str(error) and "File too large" in str(error) else 2
         finally:
             os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_code(child) == 0
     assert st.load(tmp_path / name) == {"epoch": 1, "w": []}
     assert sorted(p.name for p in tmp_path.rglob("*")) == listed
 

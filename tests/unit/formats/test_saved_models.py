@@ -54,7 +54,7 @@ def test_a_fresh_process_computes_the_same_bits(tmp_path: Path) -> None:
         "sys.stdout.write(y.tobytes().hex())\n"
     )
     child = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600
     )
     assert child.returncode == 0, child.stderr
     net.eval()

@@ -115,7 +115,12 @@ def test_the_hash_does_not_depend_on_the_process_or_its_hash_seed() -> None:
             "PYTHONPATH": os.pathsep.join([*IMPORTED, os.environ.get("PYTHONPATH", "")]),
         }
         made = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=600,
         )
         found.add(made.stdout.strip())
     assert found == {f"{compiled(dense()).plan.hash} {compiled(parse_graph(LOOP)).plan.hash}"}

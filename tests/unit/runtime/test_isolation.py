@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from layout import SUPPORT
 from training import Training
+from waiting import LIMIT_S, exit_code, joined
 
 import stratal as st
 
@@ -35,8 +36,7 @@ def test_two_threads_calling_one_compiled_function_lose_no_update() -> None:
     threads = [threading.Thread(target=work, args=(value,)) for value in results]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    joined(*threads)
     assert results == {1: {500.0}, 2: {2000.0}}
     np.testing.assert_array_equal(np.asarray(total), np.full(500, 600.0))
 
@@ -54,9 +54,9 @@ def test_a_child_forked_after_the_first_step_trains_like_its_parent() -> None:
             os._exit(0)
     os.close(write)
     training.run(3)
+    assert exit_code(child) == 0
     with os.fdopen(read) as found:
         assert found.read() == training.digest()
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_child_forked_while_another_thread_runs_a_program_can_run_it_too() -> None:
@@ -78,7 +78,7 @@ def test_a_child_forked_while_another_thread_runs_a_program_can_run_it_too() -> 
         event.clear()
     thread = threading.Thread(target=wait, args=(x,))
     thread.start()
-    started.wait()
+    assert started.wait(LIMIT_S)
     child = os.fork()
     if child == 0:  # no cleanup of the parent's may run here
         code = 1
@@ -87,10 +87,11 @@ def test_a_child_forked_while_another_thread_runs_a_program_can_run_it_too() -> 
             code = 0 if all((f(x).numpy() == 2).all() for f in (double, wait)) else 2
         finally:
             os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    leave.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(status) == 0
+    try:
+        assert exit_code(child) == 0
+    finally:
+        leave.set()
+        joined(thread)
     assert (wait(x).numpy() == 2).all()
 
 
@@ -98,7 +99,7 @@ def printed(*arguments: str) -> str:
     """Return what a fresh Python process prints that keeps no kernels and compiles alone."""
     environment = os.environ | {"STRATAL_CACHE_DIR": "off", "STRATAL_COMPILE_WORKERS": "0"}
     command = [sys.executable, *arguments]
-    child = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    child = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert child.returncode == 0, child.stderr[-2000:]
     return child.stdout
 

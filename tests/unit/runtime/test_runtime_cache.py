@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import joined
 
 from stratal.base.files import DRAFTS, new_draft
 from stratal.runtime import cache as cache_module
@@ -269,7 +270,6 @@ def test_processes_and_threads_share_a_directory_safely(tmp_path: Path) -> None:
     threads = [threading.Thread(target=hammer, args=(directory, 10 + k)) for k in range(2)]
     for worker in (*processes, *threads):
         worker.start()
-    for worker in (*processes, *threads):
-        worker.join()
+    joined(*processes, *threads)
     assert [p.exitcode for p in processes] == [0, 0]
     assert ObjectCache(Path(directory), 40_000).state().bytes <= 45_000

@@ -388,7 +388,8 @@ def test_importing_the_package_loads_almost_nothing():
 
     loaded = "sum(m.startswith('stratal.') for m in sys.modules)"
     code = f"import sys, stratal; print({loaded}, 'numpy' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
     assert out.split() == ["0", "False"]
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from waiting import joined
 
 import stratal as st
 
@@ -32,8 +33,7 @@ def together(work: Callable[[int, int], None], turns: int) -> list[BaseException
         threads = [threading.Thread(target=run, args=(k,)) for k in range(THREADS)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        joined(*threads)
     finally:
         sys.setswitchinterval(before)
     return raised
