@@ -24,6 +24,7 @@ from stratal.codegen import assembly as assembly_module
 from stratal.codegen.assemble import assemble, host_machine
 from stratal.codegen.assemble_workers import MOST_UNSTARTED, SCRIPT, Workers
 from stratal.codegen.assembly import Assembly, compile_all
+from stratal.plan import host as host_module
 
 HOST = host_machine()
 LIMIT_S = 30.0  # of what takes a second or two, on a busy machine
@@ -50,7 +51,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     """Workers of the test's own, which take part in any batch; none is left afterwards."""
     own = Workers()
     monkeypatch.setattr(own, "seconds_to_start", lambda: 0.0)
-    for module in (assembly_module, assemble_module):
+    for module in (assembly_module, assemble_module, host_module):
         monkeypatch.setattr(module, "WORKERS", own)
     started: list[int] = []
 
