@@ -182,14 +182,14 @@ def test_a_global_number_that_keeps_changing_becomes_an_input():
 def test_a_float_argument_that_changes_becomes_an_input_that_promotes_like_a_float():
     @st.compile
     def f(x, rate):
-        return x * rate, x * (1.0 - rate) ** 2
+        return x * rate, x * (1.0 - 2 * rate)
 
     x = st.ones(2, dtype="bfloat16")
     for k in range(5):
         a, b = f(x, 0.5 * k)
         assert a.dtype is b.dtype is st.bfloat16
         assert a.tolist() == [0.5 * k] * 2
-        assert b.tolist() == [(1 - 0.5 * k) ** 2] * 2
+        assert b.tolist() == [1 - k] * 2
     assert f.captures == 2
 
 

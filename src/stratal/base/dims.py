@@ -42,7 +42,7 @@ class Sym:
     def _number(self) -> Any:
         """Return the size as a number of the run, for arithmetic that sizes do not have."""
         if not NUMBERS:
-            raise undecided(self, f"dims: the size {self} is symbolic where a number is needed")
+            raise self._asked()
         return NUMBERS[0](self)
 
     def _collapse(self, terms: dict[Monomial, int], bounds: dict[str, tuple[int, int]]) -> Dim:
@@ -93,6 +93,8 @@ class Sym:
     def __floordiv__(self, other: Any) -> Any:
         if not isinstance(other, int):
             return NotImplemented
+        if not other:
+            raise self._asked()
         if all(c % other == 0 for _, c in self.terms):
             return self._collapse({m: c // other for m, c in self.terms}, self.bounds)
         atom = f"floor(({self})/{other})"
@@ -105,20 +107,24 @@ class Sym:
     def __truediv__(self, other: Any) -> Any:
         if not isinstance(other, (int, float, Sym)):
             return NotImplemented
-        return other.__rtruediv__(self) if isinstance(other, Sym) else self._number() / other
+        return self._number() / other
 
     def __rtruediv__(self, other: Any) -> Any:
-        if self == 0:
-            raise ZeroDivisionError("division by zero")
         return other / self._number()
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise self._asked()  # NumPy would make an object of it
+
+    def _asked(self) -> UndecidedError:
+        return undecided(self, f"dims: the size {self} is symbolic where a number is needed")
+
     def __pow__(self, other: Any) -> Any:
-        if isinstance(other, int) and other >= 0:
-            return product([self] * other)
-        return self._number() ** other if isinstance(other, (int, float)) else NotImplemented
+        if isinstance(other, (int, float, Sym)):
+            raise self._asked()
+        return NotImplemented
 
     def __float__(self) -> float:
-        raise undecided(self, f"dims: the size {self} is symbolic where a float is needed")
+        raise self._asked()
 
     def range(self) -> tuple[int, int]:
         """Return bounds that hold for every value of the atoms."""
@@ -182,7 +188,7 @@ class Sym:
         return self != 0
 
     def __index__(self) -> int:
-        raise undecided(self, f"dims: the size {self} is symbolic where an int is needed")
+        raise self._asked()
 
     def __str__(self) -> str:
         parts = []

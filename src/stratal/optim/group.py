@@ -64,7 +64,7 @@ class ParamGroup(dict[str, Any]):
         if MODE.trace is not None:
             MODE.trace.reads_items(self, [name for name in self if name in self._runtime or name == "betas"])
         items = {name: value for name, value in self.items() if name != "params"}
-        return {k: float(v) if isinstance(v, RuntimeScalar) else v for k, v in items.items()}
+        return {k: v.ask() if type(v) is RuntimeScalar else v for k, v in items.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, ({**self, **self.as_numbers()}, sorted(self._runtime), bool(self._betas))

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stratal.base.dims import Sym, known_equal, quotient, same_shape, upper_bound
-from stratal.base.dtypes import DType, as_dtype, as_element, float32, int64, promote, promote_scalar
+from stratal.base.dims import Sym, known_equal, quotient, same_shape, undecided, upper_bound
+from stratal.base.dtypes import DType, as_dtype, as_element, int64, promote, promote_scalar
 from stratal.base.errors import DTypeError, ShapeError
 from stratal.base.session import SESSION
 from stratal.base.source import PACKAGE, SourceLine, user_line
@@ -25,6 +25,7 @@ from stratal.graph.op import REGISTRY, Op
 from stratal.runtime.storage import Storage
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.autocast import operand_dtypes
+from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor, tensor, wrap
 from stratal.tensor.values import values
 from stratal.tensor.values.handle import CONSTANT, Handle
@@ -128,8 +129,6 @@ def _broadcast_op(shape: Shape, rank: int) -> Op:
 def as_tensor(value: Any, name: str = "op") -> Tensor:
     """Return a tensor as it is, anything else as a new one."""
     if isinstance(value, Tensor):
-        if value._weak:  # as of a Python float
-            return wrap(to_dtype(look(value)[0], float32, where_now()), CONSTANT)
         return value
     if isinstance(value, (*Scalar, np.ndarray, np.generic)):
         return tensor(value)
@@ -191,12 +190,17 @@ def number(size: Sym) -> Tensor:
     trace = MODE.trace
     symbols = {} if trace is None else trace.symbols
     total: Any = 0
+    if any(abs(end) > _EXACT for term in size.terms for end in Sym(dict((term,)), size.bounds).range()):
+        raise undecided(size, "dims: a number made of sizes is beyond what floats have exactly")
     for atoms, factor in size.terms:
         term: Any = factor
         for atom in atoms:
             term = term * _atom(atom, symbols)
         total = total + term
     return as_tensor(total)
+
+
+_EXACT = 1 << 53  # beyond, casts would round twice, and 64 bits may not do
 
 
 def _atom(atom: str, symbols: dict[str, tuple[Handle, int]]) -> Tensor:
@@ -236,11 +240,11 @@ def common_dtype(name: str, operands: Sequence[Any]) -> DType:
     """Return the dtype operands promote to; Python scalars give way to tensors of their kind."""
     dtype: DType | None = None
     for x in operands:
-        if isinstance(x, Tensor) and not x._weak:
+        if isinstance(x, Tensor):
             dtype = x.dtype if dtype is None else _promote(name, dtype, x.dtype)
     for x in operands:
-        if not isinstance(x, Tensor) or x._weak:
-            number = 0.0 if isinstance(x, Tensor) else 0 if isinstance(x, Sym) else x
+        if not isinstance(x, Tensor):
+            number = 0.0 if type(x) is RuntimeScalar else 0 if isinstance(x, Sym) else x
             if dtype is None:
                 dtype = as_dtype(type(number))
             dtype = promote_scalar(dtype, number)
@@ -322,7 +326,9 @@ def scalar(name: str, value: Any, dtype: DType, shape: Shape, where: tuple[Sourc
 
 
 def full(name: str, value: Any, dtype: DType, shape: Shape) -> Node:
-    """Return a constant scalar broadcast to a shape."""
+    """Return a constant scalar, or a number that varies, broadcast to a shape."""
+    if type(value) is RuntimeScalar:
+        return to_shape(value.element(dtype), shape, ())
     sign: Any = math.copysign(1.0, value) if isinstance(value, float) else 0
     sign = repr(value) if isinstance(value, complex) else sign
     key = (dtype, value, type(value), shape, sign)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stratal.base.dims import as_int
-from stratal.base.dtypes import DType, as_dtype, float32
+from stratal.base.dtypes import DType, as_dtype
 from stratal.base.elsewhere import no_attribute
 from stratal.base.errors import (
     AttributeValueError,
@@ -31,6 +31,7 @@ from stratal.tensor.arrays import Array, to_array
 from stratal.tensor.device import CPU, check_device, device
 from stratal.tensor.lazy.exports import hand_out
 from stratal.tensor.lazy.lazy import value_of
+from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import enlist, share, watched
 from stratal.tensor.values.handle import (
@@ -76,7 +77,6 @@ class Tensor(Handle):
 
     __slots__ = ()
     _grad: Tensor | None
-    _weak: ClassVar[bool] = False  # gives way to the dtype of what it meets, as Python's numbers do
     __array_priority__ = 1000
 
     # The rest is given by `methods`, from tables and from modules that are built on tensors.
@@ -486,8 +486,9 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, device:
     """
     check_device(device)
     if isinstance(data, Tensor):
-        dtype = float32 if dtype is None and data._weak else dtype
         made = data._snapshot() if dtype is None else data._snapshot().astype(dtype)
+    elif type(data) is RuntimeScalar:
+        made = wrap(data.element(as_dtype(dtype or float)))
     else:
         given = None if MODE.trace is None or not isinstance(data, np.ndarray) else MODE.trace.array(data)
         if given is None:

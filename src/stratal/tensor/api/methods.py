@@ -132,9 +132,8 @@ def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tenso
 
 def _scaled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def apply(self: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-        return function(
-            self, other if isinstance(alpha, (int, float)) and alpha == 1 else alpha * as_tensor(other)
-        )
+        plain = type(alpha) in (int, float) and alpha == 1
+        return function(self, other if plain else alpha * as_tensor(other))
 
     return apply
 

@@ -14,26 +14,22 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
-from stratal.base.dtypes import DType, as_dtype, float64
+from stratal.base.dtypes import DType, as_dtype
 from stratal.base.interrupts import InterruptsHeld
 from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
-from stratal.base.types import TensorType
 from stratal.graph.node import Node
-from stratal.runtime.storage import Storage
 from stratal.tensor.build import changes
 from stratal.tensor.functions.random import generator_state
 from stratal.tensor.lazy.companions import trivial
 from stratal.tensor.lazy.execution import read_now
-from stratal.tensor.scalars import RuntimeScalar
+from stratal.tensor.scalars import FromFloat, RuntimeScalar
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import enlist
 from stratal.tensor.values.backlog import HERE
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, USED_UP, initialize
-from stratal.tensor.values.handles import held_of, node_of, rebind
+from stratal.tensor.values.handles import held_of, rebind
 from stratal.tensor.values.memory import layouts_of
 from stratal.tensor.values.promises import Call, Promise, Template, template_of
 from stratal.tensor.values.state import LOCK, MODE, tracing
@@ -50,7 +46,6 @@ _ACTS: Final = frozenset({"backward"})  # what they are called for is no result
 _JOINS: Final = frozenset({"concat", "stack"})
 _VALUES: Final = frozenset({bool, str, bytes, type(None), type, DType, type(Ellipsis)})
 _NESTED: Final = frozenset({tuple, list})
-_NUMBER: Final = TensorType(float64, ())
 
 _TEMPLATES = SESSION.cache(dict[Key, Template]())
 _NUMBERED = SESSION.cache(dict[Key, Template | None]())  # of kinds of calls, with floats as operands
@@ -88,17 +83,17 @@ def kept(function: Any) -> Any:
         if template.layouts is not None and template.layouts != layouts_of(tensors):
             return function(*args, **kwargs)
         template.used = True
-        numbers = list(_floats((args, kwargs))) if template.numbers else ()
+        floats = list(_floats((args, kwargs))) if template.numbers else ()
         if template.draws:  # its key and the one after it are one step of all threads
             with LOCK:
-                return _promised(template, tensors, numbers)
-        return _promised(template, tensors, numbers)
+                return _promised(template, tensors, floats)
+        return _promised(template, tensors, floats)
 
     return call
 
 
-def _promised(template: Template, tensors: Sequence[Tensor], numbers: Sequence[float]) -> Any:
-    """Return the results of a template over some tensors and numbers."""
+def _promised(template: Template, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
+    """Return the results of a template over some tensors and floats."""
     operands = []
     stopped = CONSTANT
     for tensor in tensors:
@@ -106,8 +101,8 @@ def _promised(template: Template, tensors: Sequence[Tensor], numbers: Sequence[f
         operands.append(held)
         if track == STOPPED:
             stopped = STOPPED
-    for number in numbers:
-        operands.append(values.leaf(Storage.copy_of(np.asarray(number), _NUMBER)))
+    for number in template.numbers:
+        operands.append(values.leaf(number.storage(floats)))
     state = generator_state() if template.draws else None
     if state is not None:
         operands.append(held_of(state)[0])
@@ -395,10 +390,9 @@ def _recorded(
     with InterruptsHeld():
         try:
             with tracing(trace), unscoped():
-                numbers = [RuntimeScalar.of(values.placeholder("", _NUMBER, trace.name)) for _ in floats]
                 if floats:
-                    operands += [node_of(number) for number in numbers]
-                    args, kwargs = _with_floats((args, kwargs), iter(numbers))
+                    varying = (RuntimeScalar(trace, x, FromFloat(k, None, "")) for k, x in enumerate(floats))
+                    args, kwargs = _with_floats((args, kwargs), varying)
                 result = function(*args, **kwargs)
         except Exception:
             return None  # the call itself says what is wrong
@@ -414,11 +408,12 @@ def _recorded(
         return None
     if trace.asks_values:
         return None
-    own = {id(t) for t in (*found.results, *numbers)}
+    own = {id(t) for t in found.results}
     if any((t := made()) is not None and id(t) not in own for made in trace.created):
         return None
     if not all(t._view is None or t._view.repeats for t in found.results):
         return None
+    operands += [node for node, _ in trace.numbers.values()]
     made = _template(operands, found, drawn if drawn is not None and drawn.written else None)
     if made is not None:
         views = [relation_of(t, tensors) for t in found.results]
@@ -426,7 +421,7 @@ def _recorded(
         memories = [t._view.memory for t in found.results if t._view is not None]
         asks = trace.asks_layouts or any(id(memory) in trace.regrouped for memory in memories)
         made.layouts = layouts_of(tensors) if asks else None
-        made.numbers = len(floats)
+        made.numbers = [number for _, number in trace.numbers.values()]
     return made
 
 

@@ -95,6 +95,7 @@ class Accesses:
         self.origins_written: set[int] = set()  # of arrays of which items were assigned, by id
         self._ahead: set[int] = set()  # iterators that are being looked at, by id
         self._yielding: dict[int, tuple[types.FrameType, list[Callable[[Any], None]]]] = {}  # by id
+        self.caching: set[types.CodeType] = set()  # functions whose results `functools.lru_cache` keeps
         self.constructing: type | None = None  # the class of an object whose __init__ is about to run
         self._reshaping = False  # whether an argument that is an array is about to get another shape
         self._classes: set[type] = set()  # of objects that were used
@@ -169,7 +170,7 @@ class Accesses:
         value, before = place.read(), self.before(place)
         if id(place.holder) not in self.given and same(value, before):
             self.made.found(value)
-        if isinstance(value, RuntimeScalar):  # guarded as a float
+        if type(value) is RuntimeScalar:  # guarded as a float
             self.scalars.add(id(place.holder))
             return
         if not plain(value):
@@ -223,7 +224,10 @@ class Accesses:
             _ask(self._size_shown(value))
 
     def known(self, value: Any) -> None:
-        """Ask for the symbolic sizes that an immutable value holds, or that were shown in text."""
+        """Ask for a number that varies, the symbolic sizes that an immutable value holds, or that were shown
+        in text.
+        """
+        self.number(value)
         _ask(size_in(value))
         if self.trace.symbols:
             _ask(self._size_shown(value))
@@ -252,9 +256,9 @@ class Accesses:
             raise refusals.PADDED_TEXT("str")
 
     def number(self, value: Any) -> None:
-        """Refuse a float that became an input where Python needs the number itself: it is frozen then."""
-        if isinstance(value, RuntimeScalar):
-            raise refusals.NUMBER(str(value.type))
+        """Ask for a float that became an input where Python needs the number itself: it is frozen then."""
+        if type(value) is RuntimeScalar:
+            value.ask()
 
     def key(self, value: Any) -> None:
         """Refuse a number that varies, or a symbolic size, where Python asks which one it is."""
@@ -421,6 +425,8 @@ class Accesses:
         """Guard what a container held."""
         key = (id(before.holder), Measured, contents_of)
         if key not in self.reads and id(before.holder) not in self.given:
+            for x in before.contents:
+                self.number(x)
             place = Measured(before.holder, contents_of, f"what {before.name} holds")
             self.reads[key] = place, before.contents
 

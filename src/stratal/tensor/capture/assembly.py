@@ -117,7 +117,7 @@ def _guards(accesses: Accesses, varying: list[tuple[Place, Any]]) -> Guards:
     guards = Guards()
     guards.always = [Guard(place, value) for place, value in accesses.guarded()]
     for place, value in varying:
-        guards.always.append(Guard(Measured(place, _kind_at, place.name), float if value else "zero"))
+        guards.always.append(Guard(Measured(place, _type_at, place.name), type(value)))
     missing = [place for place in accesses.missing.values() if place.read() is MISSING]
     guards.announced = [Guard(place, MISSING) for place in missing]
     guard_stateful(guards, accesses.stateful.values(), accesses.names, accesses.carried)
@@ -127,10 +127,9 @@ def _guards(accesses: Accesses, varying: list[tuple[Place, Any]]) -> Guards:
     return guards
 
 
-def _kind_at(place: Place) -> Any:
+def _type_at(place: Place) -> Any:
     """Return what must be equal of numbers that are inputs."""
-    value = place.read()
-    return "zero" if type(value) is float and not value else type(value)
+    return type(place.read())
 
 
 def _carried(run: Run, guards: Guards, accesses: Accesses) -> dict[int, Place]:

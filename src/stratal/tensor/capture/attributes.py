@@ -51,8 +51,7 @@ def reads_attribute(seen: Accesses, owner: Any, name: str) -> None:
         seen.not_array(owner)
     if isinstance(owner, Sym):  # it has not what ints have
         seen.key(owner)
-    if name == "__class__":
-        seen.number(owner)
+    seen.number(owner)
     if isinstance(owner, (Tensor, *_CONSTANT)) or plain(owner):
         return
     if owner in seen.made and not isinstance(owner, type):

@@ -20,6 +20,7 @@ from stratal.tensor.capture import replay
 from stratal.tensor.capture.containers import contents_of
 from stratal.tensor.capture.plain import same
 from stratal.tensor.capture.results import Argument, Copied, Made, Output, Standing, Value
+from stratal.tensor.scalars import Formula, FromFloat, FromNumber
 from stratal.tensor.tensor import Tensor
 
 _FIRST = 17  # calls 2, 3, 5, 9 and 17 are audited whatever it costs
@@ -92,7 +93,11 @@ def _equal_reads(a: Any, b: Any) -> bool:
         return bool(x.type == y.type and np.array_equal(x.array, y.array, equal_nan=False))
     if isinstance(a, replay.FromHandle):
         return a.handle is b.handle
-    if isinstance(a, (replay.FromPlace, replay.FromFloat)) and a.place is not None and b.place is not None:
+    if isinstance(a, FromNumber):
+        return a.dtype is b.dtype and _equal_reads(a.read, b.read)
+    if isinstance(a, Formula):
+        return a.op is b.op and _each(_equal_reads, a.parts, b.parts)
+    if isinstance(a, (replay.FromPlace, FromFloat)) and a.place is not None and b.place is not None:
         return a.place.holder is b.place.holder and bool(a.place.key == b.place.key)
     if isinstance(a, replay.FromArray):
         places = [(r.array.ctypes.data, r.array.strides, r.type) for r in (a, b)]
@@ -101,7 +106,7 @@ def _equal_reads(a: Any, b: Any) -> bool:
         return _equal_reads(a.owner, b.owner)
     if isinstance(a, replay.FromPart):
         return bool(a.position == b.position)
-    return bool(a == b)
+    return bool(a == b) or same(a, b)
 
 
 def _equal(a: Any, b: Any, memo: dict[int, int]) -> bool:

@@ -285,8 +285,8 @@ def _builtin(
 
 
 def _handed_to_each_other(seen: Accesses, args: Sequence[Any]) -> None:
-    """Ask for the sizes among what a function that is not seen into is called with: map(str, x.shape)."""
-    if any(isinstance(x, _NOT_WRITTEN_IN_PYTHON) for x in args):
+    """Ask for the numbers among what a function that is not seen into is called with: map(str, x.shape)."""
+    if any(isinstance(x, (*_NOT_WRITTEN_IN_PYTHON, _LRU)) for x in args):
         for x in args:
             seen.known_within(x)
 
@@ -427,6 +427,7 @@ def _object(seen: Accesses, function: Any, args: Sequence[Any], unseen: Unseen) 
     if isinstance(function, _LRU):
         reads_attribute(seen, function, "__wrapped__")
         for x in args:
+            seen.key(x)
             seen.contents(x)
         library = (function.__module__ or "").split(".")[0] in _PURE_MODULES
         return False if library else _cached(seen, function)
@@ -466,6 +467,12 @@ def _parts_of_partial(function: functools.partial[Any]) -> tuple[Any, ...]:
 def _cached(seen: Accesses, function: Any) -> Callable[[], None]:
     """Note a call of what `functools.lru_cache` made: what it holds then is guarded, by how much that is."""
     name = getattr(function, "__name__", "a function")
+    wrapped = getattr(function, "__wrapped__", None)
+    if isinstance(wrapped, types.FunctionType):
+        seen.caching.add(wrapped.__code__)
+    else:  # what it returns is not seen
+        for place, _ in seen.trace.varying:
+            seen.number(place.read())
     written, known = seen.num_writes(), _misses(function)
 
     def note() -> None:

@@ -29,7 +29,7 @@ from stratal.tensor.capture.frames import observable, traces_now
 from stratal.tensor.capture.places import Place
 from stratal.tensor.capture.recaptures import Reasons
 from stratal.tensor.capture.recording import Given, Recording, VaryingError, labels
-from stratal.tensor.capture.replay import Entry, FromFloat, run
+from stratal.tensor.capture.replay import Entry, run
 from stratal.tensor.capture.signature import (
     changed_part,
     signature_of,
@@ -40,6 +40,7 @@ from stratal.tensor.capture.signature import (
     without_sizes,
 )
 from stratal.tensor.capture.signature_match import NO_MATCH, SignatureMatch
+from stratal.tensor.scalars import FromFloat, FromNumber
 from stratal.tensor.values.state import LOCK, MODE
 
 _MOST_QUESTIONS = 32  # about sizes, before a function is captured for those at hand
@@ -69,8 +70,7 @@ class Compiled:
         self._last: Entry | None = None
         self._match: SignatureMatch | None = None  # calls that need no key; of the capture used last
         self._floats: dict[Any, set[int]] = {}  # positions of float arguments seen to vary
-        self._frozen: set[Any] = set()  # structures of arguments whose floats Python needs
-        self._stepped: set[str] = set()  # floats that schedules change inside
+        self._frozen: dict[Any, set[int]] = {}  # positions of float arguments that Python needs
         self._varying: dict[str, Place | None] = {}  # floats seen to vary; None where that failed
         self._bound: dict[int, tuple[Any, Compiled]] = {}  # by the identity of the instance
         self.captures = 0
@@ -342,14 +342,15 @@ class Compiled:
     def _learn_floats(self, key: Any, given: Given) -> Any:
         """Make a float argument an input when only its value differs from an earlier call's."""
         leaves = given.leaves
-        if key in self._entries or given.group in self._frozen:
+        if key in self._entries:
             return key
         for old in self._entries:
             if old[:3] != key[:3]:
                 continue
             differing = [k for k, (a, b) in enumerate(zip(old[3], key[3], strict=True)) if a != b]
-            if differing and all(type(leaves[k]) is float and was_float(old[3][k]) for k in differing):
-                self._floats.setdefault(given.group, set()).update(differing)
+            new = set(differing) - self._frozen.get(given.group, set())
+            if new and all(type(leaves[k]) is float and was_float(old[3][k]) for k in differing):
+                self._floats.setdefault(given.group, set()).update(new)
                 return self._signature(given)
         return key
 
@@ -390,33 +391,41 @@ class Compiled:
         """
         capture = Recording(self._function, self._name, given, key, symbolic, frozen)
         try:
-            return key, capture.run(self._varying, self._stepped)
+            return key, capture.run(self._varying)
         except VaryingError as error:
             known = {name for name, place in self._varying.items() if place is None}
             if not known.isdisjoint(error.places):
                 names = ", ".join(known & error.places.keys())
                 raise refusals.NUMBER_OF_SCHEDULE(names, of=self._name) from None
             self._varying |= error.places
-            self._stepped |= error.places.keys()
             return self._trace(key, given, symbolic, frozen)
+        except UndecidedError:
+            raise
         except Exception:  # Python may need the number itself in a hundred ways
-            if not capture.scalars:
+            numbers = capture.trace.asked or capture.numbers
+            if not numbers:
                 raise
-            self._frozen.add(given.group)
-            self._floats.pop(given.group, None)
-            self._varying.update(dict.fromkeys(capture.floats_used))
-            for entries in self._entries.values():  # an audit would not find them again
-                entries[:] = [e for e in entries if not any(isinstance(r, FromFloat) for r in e.reads)]
+            self._freeze(numbers, given)
             key = self._signature(given)
             key = key if symbolic is None else with_types(key, symbolic.types)
-            again = Recording(self._function, self._name, given, key, symbolic, frozen)
-            return key, again.run(self._varying, self._stepped)
+            return self._trace(key, given, symbolic, frozen)
+
+    def _freeze(self, numbers: Sequence[FromFloat], given: Given) -> None:
+        """Let floats be inputs no longer, since Python needs them."""
+        for number in numbers:
+            if number.place is not None:
+                self._varying[number.name] = None
+                continue
+            self._frozen.setdefault(given.group, set()).add(number.position)
+            self._floats.get(given.group, set()).discard(number.position)
+        for entries in self._entries.values():  # an audit would not find them again
+            entries[:] = [e for e in entries if not any(isinstance(r, FromNumber) for r in e.reads)]
 
 
 _OWN = frozenset({
     *functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "__class__", "__dict__", "__copy__", "__deepcopy__",
     "_audit", "_bound", "_dynamic", "_entries", "_floats", "_frozen", "_function", "_last", "_match", "_name",
-    "_schedule", "_sizes", "_stepped", "_varying", "captures", "reasons",
+    "_schedule", "_sizes", "_varying", "captures", "reasons",
 })  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stratal.base.dims import Sym
 from stratal.base.errors import CaptureError, UndecidedError
 from stratal.base.source import EXAMPLES, PACKAGE, SourceLine
 from stratal.tensor.capture import frames
@@ -33,6 +34,7 @@ from stratal.tensor.capture.objects import LIBRARIES, fields_of
 from stratal.tensor.capture.places import Cell, Item, Slot
 from stratal.tensor.capture.plain import plain
 from stratal.tensor.capture.unwinding import keep
+from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor
 
 Handler = Callable[[Accesses, FrameType, Any], Noted | None]
@@ -224,9 +226,13 @@ def _member(seen: Accesses, value: Any, holder: Any) -> None:
 
 
 def _identity(seen: Accesses, *compared: Any) -> None:
+    numbers = all(type(x) in _NUMBERS for x in compared)  # none is None
     for x in compared:
-        seen.number(x)
+        seen.key(x) if numbers else None
         seen.not_array(x)
+
+
+_NUMBERS: Final = (int, float, Sym, RuntimeScalar)
 
 
 def _next_item(seen: Accesses, iterator: Any) -> None:
@@ -236,6 +242,11 @@ def _next_item(seen: Accesses, iterator: Any) -> None:
 
 def _yields(seen: Accesses, frame: FrameType, _: Any) -> None:
     seen.yields(frame, frames.operand(frame))
+
+
+def _returns(seen: Accesses, frame: FrameType, _: Any) -> None:
+    if frame.f_code in seen.caching:  # what it returns is there to stay
+        seen.known_within(frames.operand(frame))
 
 
 def _enter_block(seen: Accesses, frame: FrameType, _: Any) -> None:
@@ -341,7 +352,7 @@ _HANDLERS: Final[dict[str, Handler]] = {
     **_each("UNPACK_SEQUENCE UNPACK_EX", _on(1, Accesses.items)),
     **_each("LIST_EXTEND DICT_UPDATE DICT_MERGE", _on(1, Accesses.items)), "SET_UPDATE": _update_set,
     "GET_ITER": _on(1, _iterator), **_each("FOR_ITER GET_YIELD_FROM_ITER", _on(1, _next_item)),
-    "YIELD_VALUE": _yields,
+    "YIELD_VALUE": _yields, "RETURN_VALUE": _returns,
     **_each("BEFORE_WITH BEFORE_ASYNC_WITH", _enter_block), "MATCH_CLASS": _with(3, _match_class),
     **_each("UNARY_NOT TO_BOOL POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE", _on(1, _truth)),
     **_each("POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE", _on(1, _truth)),

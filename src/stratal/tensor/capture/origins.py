@@ -45,8 +45,6 @@ class Made:
 
     def is_value(self, value: Any) -> bool:
         """Return whether a value is a tensor that the run computed."""
-        if isinstance(value, RuntimeScalar):  # it stands for a float from before the run
-            return False
         return isinstance(value, Tensor) and value._trace is self._trace
 
     def was_made(self, value: Any) -> bool:
@@ -86,7 +84,7 @@ class Made:
         """Return whether a container was made by the run: it holds what that made."""
         if any(map(self.is_value, parts)):
             return True
-        if not any(isinstance(part, RuntimeScalar) for part in parts):
+        if not any(type(part) is RuntimeScalar for part in parts):
             return False
         self.refresh()  # such stand in places from before the run, too
         return self.is_new(holder)

@@ -14,7 +14,7 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.collector import collector_paused
-from stratal.base.dtypes import as_dtype, float64
+from stratal.base.dtypes import as_dtype
 from stratal.base.errors import CaptureError, UndecidedError
 from stratal.base.types import TensorType
 from stratal.graph.node import Node
@@ -32,10 +32,10 @@ from stratal.tensor.capture.observe import Observer, unseen
 from stratal.tensor.capture.output import KeptBack, Printed, Warned, kept_back
 from stratal.tensor.capture.places import MISSING, Item, Place
 from stratal.tensor.capture.plain import plain
-from stratal.tensor.capture.replay import Entry, FromArray, FromFloat
+from stratal.tensor.capture.replay import Entry, FromArray
 from stratal.tensor.capture.results import Gradient, Leaf, Output, Path, Shown
 from stratal.tensor.capture.templates import Templates
-from stratal.tensor.scalars import RuntimeScalar
+from stratal.tensor.scalars import FromFloat, FromNumber, RuntimeScalar
 from stratal.tensor.tensor import Tensor, wrap
 from stratal.tensor.values import values
 from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle
@@ -66,13 +66,12 @@ class CaptureTrace(Trace):
     def __init__(self, name: str, known: Sequence[Any] = ()) -> None:
         super().__init__(name)
         self.accesses: Accesses | None = None
-        self.fixed: dict[Node, FromArray | FromFloat] = {}
+        self.fixed: dict[Node, FromArray | FromNumber] = {}
         self.carried: list[Carried] = []
         self.stale: set[int] = set()  # cells that a carried call changes after the program has run
         self._snapshots: list[tuple[Snapshot, Accesses]] = []
         self._after: dict[int, tuple[Any, Snapshot]] = {}  # what owners hold after their last call, by id
         self.drawn_once: CaptureError | None = None  # unless the function raises itself
-        self.varying: list[tuple[Place, Any]] = []  # places of floats that are inputs, and what stood there
         self.frozen_values: list[Any] = []  # in the order in which the function asks for them
         self._known = iter(known)
         self.said: list[str | Warned] = []
@@ -101,6 +100,8 @@ class CaptureTrace(Trace):
             if before_run is not None and before_run.changed():
                 raise refusals.WRITTEN_TWICE(before_run.name, type(owner).__name__)
         leaves = tree.leaves((args, kwargs))
+        for x in leaves:
+            accesses.number(x)
         known = not any(isinstance(x, Tensor) for x in leaves)  # whose values a capture does not know
         changed = {id(x) for part in state.parts for x in (part, fields_of(part))}
         read = {id(place.holder) for place, _ in accesses.reads.values()} | accesses.scalars
@@ -129,9 +130,11 @@ class CaptureTrace(Trace):
                 unobserved(lambda: Observer(aside).watch(lambda: method(owner, *args, **kwargs)))
         finally:
             for (place, value), scalar in zip(self.varying, scalars, strict=True):
-                if before or place.read() is value:
+                now = place.read()
+                if type(scalar) is RuntimeScalar and type(now) is float and before:
+                    scalar.value = now  # what the call made of it
+                if before or now is value:
                     place.write(scalar)
-                scalar.nonzero = False  # the call may change the number
         self._note_after(owner)
 
     def reads_items(self, holder: Any, keys: Iterable[Any]) -> None:
@@ -227,22 +230,18 @@ class Recording:
         self.trace = CaptureTrace(self.name, frozen)
         self.labels = labels(self.function, given)
         self.placeholders: dict[Node, int] = {}
-        self.floats_used: list[str] = []
+        self.numbers: list[FromFloat] = []  # Python floats that the function is given as numbers that vary
         self.arguments: dict[int, Path] = {}  # where objects stand in the arguments, by id
         self.passed: list[Any] = []  # those objects
         self.containers: dict[int, Any] = {}  # of them, those whose contents a signature says, by id
         self.arrays: dict[int, Tensor] = {}  # arguments that are arrays of NumPy's, by id
+        self.trace.symbolic = symbolic
         self.varying = self.trace.varying
         self.outputs: dict[Node, int] = {}
         self.tracks: list[int] = []  # of outputs, to gradients
         self._numbers: dict[int, int] = {}  # of memories and groups that results show, by id
 
-    @property
-    def scalars(self) -> bool:
-        """Whether Python floats were made inputs."""
-        return any(isinstance(read, FromFloat) for read in self.trace.fixed.values())
-
-    def run(self, varying: dict[str, Place | None], stepped: set[str]) -> Entry:
+    def run(self, varying: dict[str, Place | None]) -> Entry:
         """Run the function, and return what it did; Python's state is as before."""
         with collector_paused(), tracing(self.trace):
             leaves = [self._argument(k, x) for k, x in enumerate(self.leaves)]
@@ -255,7 +254,7 @@ class Recording:
             accesses.use(getattr(self.function, "__self__", None))
             accesses.use(self.function)
             try:
-                self._vary(varying, stepped)  # first: containers of numbers are tracked only from then on
+                self._vary(varying)  # first: containers of numbers are tracked only from then on
                 gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
                 result, said = self._observed(accesses, args, kwargs)
                 self.trace.check_carried()
@@ -284,6 +283,7 @@ class Recording:
                     place.write(value)
             self.trace.accesses = None
         sized = [node_in(made) for made in self.sized.values()]
+        self.trace.fixed.update(self.trace.numbers.values())
         if accesses.varying:
             raise VaryingError(accesses.varying)
         if any(node not in self.placeholders for node in sized):
@@ -337,6 +337,8 @@ class Recording:
                 observer.stop()
                 self.trace.closed, left, MODE.grad = True, MODE.grad, grad
         refusal = observer.refusal or self.trace.drawn_once
+        if refusal is None and self.trace.asked:  # code not written in Python dropped the error
+            refusal = CaptureError("capture: Python needs a number that varies")
         if refusal is not None:  # though the function may have caught it
             raise refusal
         if observer.depends_on_sizes:
@@ -381,16 +383,13 @@ class Recording:
     def _then(self, x: Any, node: Node | None) -> Any:
         return x if node is None or self.trace.look(x)[0] is node else wrap(node, CONSTANT)
 
-    def _vary(self, varying: dict[str, Place | None], stepped: set[str]) -> None:
-        """Put inputs of the program where floats stand that vary, but for zeros: Python does not divide by
-        them. Those that are `stepped`, by schedules, are inputs in any case.
-        """
+    def _vary(self, varying: dict[str, Place | None]) -> None:
+        """Put numbers that vary where floats stand that do."""
         for name, place in varying.items():
             value = None if place is None else place.read()
-            if place is not None and type(value) is float and (value or name in stepped):
+            if place is not None and type(value) is float:
                 self.varying.append((place, value))
-                place.write(self._scalar(FromFloat(-1, place), name, bool(value)))
-                self.floats_used.append(name)
+                place.write(self._number(FromFloat(-1, place, name), value))
 
     # -- arguments -------------------------------------------------------------------------------------------
     def _passed(self, leaves: list[Any]) -> tuple[Any, Any]:
@@ -428,7 +427,7 @@ class Recording:
         if isinstance(x, Tensor):
             self.trace.enter(x, self.labels[k])
         elif k in self.float_arguments:
-            return self._scalar(FromFloat(k, None), self.labels[k])
+            return self._number(FromFloat(k, None, self.labels[k]), x)
         return x
 
     def _sized_argument(self, k: int, x: Tensor, symbolic: Symbolic) -> Tensor:
@@ -442,10 +441,9 @@ class Recording:
                     self.trace.symbols[name] = made, axis[1]
         return made
 
-    def _scalar(self, read: FromFloat, label: str, nonzero: bool = True) -> RuntimeScalar:
-        node = values.placeholder(label, TensorType(float64), self.name)
-        self.trace.fixed[node] = read
-        return RuntimeScalar.of(node, nonzero)
+    def _number(self, read: FromFloat, value: float) -> RuntimeScalar:
+        self.numbers.append(read)
+        return RuntimeScalar(self.trace, value, read)
 
     def _output(self, x: Tensor, templates: Templates) -> Output | Leaf | Gradient | None:
         """Return which output a tensor is that the run made; None for one from before."""
@@ -454,8 +452,6 @@ class Recording:
         for owner, gradient in self.trace.grads.values():
             if gradient is x:
                 return Gradient(templates.of(owner))
-        if isinstance(x, RuntimeScalar):
-            raise refusals.VARYING_RESULT(str(x.type), of=self.name)
         self.tracks.append(CONSTANT if x._leaf else x._track)
         number = self.outputs.setdefault(node_in(x), len(self.outputs))
         output = Output(number, x._track, self._shown(x, templates))

@@ -55,7 +55,6 @@ TEXT = Refusal(_TEXT,
     "print, return or store it as it is; or return the tensor and make text of it outside")
 PADDED_TEXT = Refusal(_TEXT,
     "format numbers: f'{{x.sum():8.3f}}'")
-NUMBER = Refusal("Python needs a number that varies")
 ARRAY = Refusal("NumPy computes with an array that is an argument",
     "compute with st.tensor(array), which is an input of the program")
 
@@ -100,7 +99,6 @@ GRADIENTS_LEFT = Refusal("a compiled function cannot leave gradients switched on
     "use a with block: with st.no_grad(): ..")
 REQUIRES_GRAD = Refusal("requires_grad of a tensor changes, and results carry gradients",
     "call requires_grad_() before the compiled function")
-VARYING_RESULT = Refusal("a float that varies is returned or stored")
 NOT_CAPTURED = Refusal("nothing was captured yet",
     "call it once first")
 # fmt: on

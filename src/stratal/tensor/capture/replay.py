@@ -13,7 +13,7 @@ import numpy as np
 
 from stratal.base import tree
 from stratal.base.dims import evaluate
-from stratal.base.dtypes import float64, int64
+from stratal.base.dtypes import int64
 from stratal.base.interrupts import InterruptsHeld, Undivided
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
@@ -26,6 +26,7 @@ from stratal.tensor.capture.guards import Guards
 from stratal.tensor.capture.places import Place
 from stratal.tensor.capture.results import Filling, Output, Path, Standing, Template, Value, at
 from stratal.tensor.lazy import lazy, programs
+from stratal.tensor.scalars import FromNumber
 from stratal.tensor.tensor import Tensor, hold, wrap
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import share, shared, supersede, watched
@@ -101,17 +102,6 @@ class FromPlace(NamedTuple):
         return _stored(self.place.read())
 
 
-class FromFloat(NamedTuple):
-    """A Python float that varies: an argument, or what stands in a place."""
-
-    position: int
-    place: Place | None
-
-    def storage(self, arguments: Sequence[Any]) -> Storage:
-        value = arguments[self.position] if self.place is None else self.place.read()
-        return Storage.copy_of(np.array(float(value)), TensorType(float64))
-
-
 class FromArray(NamedTuple):
     """An array of NumPy's that the function reads: what it holds at each call."""
 
@@ -154,7 +144,7 @@ class Frozen(NamedTuple):
 
 
 Read = FromArgument | FromHandle | FromGrad | FromPlace
-Fixed = FromFloat | FromArray | Frozen | FromSize | FromPart
+Fixed = FromNumber | FromArray | Frozen | FromSize | FromPart
 
 
 class _Absent:

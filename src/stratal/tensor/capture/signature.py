@@ -37,7 +37,7 @@ def signature_of(given: Given, varying: Any) -> Signature:
             x = leaves[k] = tensor(x)
         if isinstance(x, Tensor):
             parts.append((x.type, x._leaf, x._track in _HISTORIES and x._track, first.setdefault(id(x), k)))
-        elif type(x) is float and x and k in varying:  # Python raises where it divides by zero
+        elif type(x) is float and k in varying:
             parts.append(float)
         elif type(x) in _HASHED:
             parts.append((type(x), x))

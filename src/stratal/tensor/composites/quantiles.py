@@ -33,8 +33,6 @@ _WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def _fractions(name: str, q: Any, scale: float) -> Tensor:
     """Return q as float64 in [0, 1]; outside of it an error where the value is known, else NaN."""
-    if isinstance(q, Tensor) and q._weak:  # a float of Python's that varies: this function looks at it
-        q = float(q)
     if isinstance(q, Tensor):
         given, known = q, q._value(name).array if MODE.trace is None or q._storage is not None else None
     else:

@@ -67,7 +67,7 @@ def full(
         value = as_written("full", fill_value, as_dtype(dtype)) if written else as_tensor(fill_value, "full")
         return broadcast_to(value, sizes)
     plain = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
-    return _filled(sizes, plain, as_dtype(type(plain) if dtype is None else dtype), device, requires_grad)
+    return _filled(sizes, plain, as_dtype(plain.__class__ if dtype is None else dtype), device, requires_grad)
 
 
 def zeros(

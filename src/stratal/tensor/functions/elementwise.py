@@ -36,7 +36,7 @@ from stratal.tensor.build import (
 )
 from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.selection import nonzero
-from stratal.tensor.scalars import RuntimeScalar, met
+from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor, alias, fresh, wrap
 from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.state import MODE
@@ -116,7 +116,7 @@ def _widens(dtype: DType, x: Any, y: Any) -> bool:
     if dtype.compute is dtype or isinstance(x, Tensor) is isinstance(y, Tensor):
         return False
     number = y if isinstance(x, Tensor) else x
-    return isinstance(number, Sym) or not _holds(dtype, number)
+    return type(number) in (Sym, RuntimeScalar) or not _holds(dtype, number)
 
 
 def _in_float32(function: Callable[..., Tensor], x: Any, y: Any, dtype: DType) -> Tensor:
@@ -163,14 +163,6 @@ def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
     by_factors = op_name in _BY_FACTORS
 
     def function(x: Any, y: Any, /) -> Tensor:
-        if type(x) is RuntimeScalar or type(y) is RuntimeScalar:
-            other = y if type(x) is RuntimeScalar else x
-            if by_factors and isinstance(other, Tensor) and other.dtype.compute is not other.dtype:
-                return _in_float32(function, x, y, other.dtype)
-            found = met(name, op_name, x, y)
-            if isinstance(found, Tensor):
-                return found
-            x, y = found or (x, y)
         if floats_as_they_are and isinstance(x, Tensor) and x.type.dtype.kind == "f":
             # The short ways: a tensor of the same type, or a Python number.
             if isinstance(y, Tensor):

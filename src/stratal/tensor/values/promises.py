@@ -68,7 +68,7 @@ class Template:
         self.draws: Final = draws
         self.views: list[Relation | None] = []  # of results, if there are any
         self.layouts: list[Any] | None = None  # of operands, where they decide what is a view and what a copy
-        self.numbers = 0  # floats that are operands, after the tensors
+        self.numbers: list[Any] = []  # operands made of the floats of a call, after the tensors
         self.alone: tuple[Any, Any, list[int]] | None = None  # how a call that waits alone is computed
         self.used = True  # since room was made for others
 

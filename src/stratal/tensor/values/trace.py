@@ -61,6 +61,10 @@ class Trace(Scope):
         self.name = name
         self.cells: dict[int, Cell] = {}
         self.symbols: dict[str, tuple[Handle, int]] = {}  # where a symbolic size is found
+        self.symbolic: Any = None  # what is known of symbolic sizes: `names`, their axes, and `values` now
+        self.numbers: dict[Any, tuple[Node, Any]] = {}  # inputs, and where each call reads them
+        self.varying: list[tuple[Any, Any]] = []  # places of floats that vary, and what stood there
+        self.asked: list[Any] = []  # of numbers that vary, those that Python needs
         self.grads: dict[int, tuple[Handle, Handle | None]] = {}  # `.grad` attributes set inside
         self.grads_read: dict[int, tuple[Handle, Handle | None]] = {}  # and those read, as they were before
         self.created: list[weakref.ref[Handle]] = []
