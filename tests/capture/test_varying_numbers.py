@@ -399,6 +399,16 @@ def test_tensors_meet_numbers_that_vary_as_they_meet_constants(name: str, way: s
     assert fault("", TENSORS[name], way, [1.5, 2.5, 0.0, -1.0, 3.5, math.nan, 1e200]) == ""
 
 
+def test_numbers_that_only_meet_tensors_are_captured_twice() -> None:
+    names = ("product", "quotient", "compared", "where", "clamped", "full", "alone", "halves", "loop",
+             "cond", "masked", "written", "lerp", "filled", "called")  # fmt: skip
+    for name in names:
+        compiled = st.compile(lambda x, n, name=name: TENSORS[name](x, n), audit=False)
+        for n in (1.5, 2.5, 0.0, -1.0, math.nan):
+            compiled(st.ones(2), n)
+        assert compiled.captures == 2, f"{name}: {compiled.reasons}"
+
+
 @pytest.mark.parametrize("name", ["product", "quotient", "compared", "decayed rate", "long", "long product"])
 def test_tensors_meet_sizes_as_they_meet_ints(name: str) -> None:
     assert fault("", TENSORS[name], "size", [4, 5, 1, 7, 1000]) == ""

@@ -224,9 +224,7 @@ class Accesses:
             _ask(self._size_shown(value))
 
     def known(self, value: Any) -> None:
-        """Ask for a number that varies, the symbolic sizes that an immutable value holds, or that were shown
-        in text.
-        """
+        """Ask for a number that varies, and for sizes that an immutable value holds or that text shows."""
         self.number(value)
         _ask(size_in(value))
         if self.trace.symbols:

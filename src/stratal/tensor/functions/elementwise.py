@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from stratal.base.dims import Sym
-from stratal.base.dtypes import DType, as_dtype, as_element, bool_, float32, int64
+from stratal.base.dtypes import DType, as_dtype, as_element, bool_, float32, float64, int64
 from stratal.base.errors import AttributeValueError, DivisionByZeroError, DTypeError
 from stratal.graph.node import make
 from stratal.graph.op import REGISTRY
@@ -37,7 +37,7 @@ from stratal.tensor.build import (
 from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.selection import nonzero
 from stratal.tensor.scalars import RuntimeScalar
-from stratal.tensor.tensor import Tensor, alias, fresh, wrap
+from stratal.tensor.tensor import Tensor, alias, fresh, tensor, wrap
 from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.state import MODE
 
@@ -403,10 +403,11 @@ def lerp(x: Any, end: Any, weight: Any) -> Tensor:
         wide = [cast(v, v.dtype.compute) if isinstance(v, Tensor) else v for v in (start, end, weight)]
         return cast(lerp(*wide), common_dtype("lerp", (start, end, weight)))
     way = end - start
-    if isinstance(weight, (int, float)):
+    if isinstance(weight, (int, float)) and type(weight) is not RuntimeScalar:
         result: Tensor = start + weight * way if -0.5 < weight < 0.5 else end - (1 - weight) * way
         return result
-    near = FUNCTIONS["abs"](weight) < 0.5
+    exact = tensor(weight, float64) if type(weight) is RuntimeScalar else weight
+    near = FUNCTIONS["abs"](exact) < 0.5
     return where(near, start + weight * way, end - (1 - weight) * way)
 
 
