@@ -65,9 +65,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     if sys.is_finalizing():
         raise AttributeError(f"stratal.{name}: Python is shutting down, and imports nothing any more")
-    from stratal.base.interrupts import InterruptsHeld
+    from stratal.base.interrupts import UNINTERRUPTIBLE
 
-    with InterruptsHeld():  # no import stops halfway
+    with UNINTERRUPTIBLE:  # no import stops halfway
         value = globals()[name] = _load(name)
     return value
 

@@ -24,6 +24,7 @@ from stratal.base.artifact import (
 from stratal.base.collector import collector_paused
 from stratal.base.fallback import Fallbacks, skippable, unchanged
 from stratal.base.faults import is_fault
+from stratal.base.interrupts import DEFERRED, interruptible
 from stratal.base.log import DecisionLog, collect
 from stratal.base.lowered import Lowered
 from stratal.base.target import Target
@@ -150,8 +151,8 @@ def compile_graph(graph: Graph, *, fused: bool = True) -> Program:
     records = tuning.records_for(target.digest, lambda: toolchain_digest("schedule"))
     fallbacks = Fallbacks(allowed=not strict())
     with (
-        collector_paused(), recording(graph) as record, tuning.using(records), ArenaPrefault() as memory,
-        fallbacks.active(),
+        DEFERRED, interruptible(), collector_paused(), recording(graph) as record, tuning.using(records),
+        ArenaPrefault() as memory, fallbacks.active(),
     ):  # fmt: skip
         cached = CachedProgram(graph, target, fused=fused)
         built = restored(cached, target, memory)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import CodeType
-from typing import Any, Final
+from typing import Final
 
 from stratal.base.errors import CompilerError, StratalError, VerifyError
 from stratal.base.files import ignoring_os_errors
@@ -22,34 +20,14 @@ _KNOWN: Final = frozenset(sys.stdlib_module_names) | {"stratal", "numpy", "ml_dt
 def is_fault(error: BaseException) -> bool:
     """Return whether an error met in the compiler is the compiler's own.
 
-    What a signal handler raised, or whoever raises in other threads, has nothing to do with it; nor has what
-    the process was short of: memory, or room on the stack, which the caller had used up.
+    What whoever raises in other threads has nothing to do with it; nor has what the process was short of:
+    memory, or room on the stack, which the caller had used up. Handlers of signals do not run meanwhile.
     """
     if isinstance(error, StratalError):
         return isinstance(error, (VerifyError, CompilerError))
     known = type(error).__module__.partition(".")[0] in _KNOWN
     user = isinstance(error, (MemoryError, RecursionError)) or not isinstance(error, Exception)
-    return known and not user and not _raised_by_signal(error)
-
-
-def _raised_by_signal(error: BaseException) -> bool:
-    """Return whether a signal handler was running when an error was raised."""
-    handlers = {code for n in signal.valid_signals() if (code := _code(signal.getsignal(n))) is not None}
-    trace = error.__traceback__
-    while trace is not None and handlers:
-        if trace.tb_frame.f_code in handlers:
-            return True
-        trace = trace.tb_next
-    return False
-
-
-def _code(handler: Any) -> CodeType | None:
-    """Return the code of a handler written in Python: a function, a method, or an object that is called."""
-    if not callable(handler):
-        return None
-    function = getattr(handler, "func", handler)  # of a partial
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code if isinstance(code, CodeType) else None
+    return known and not user
 
 
 def innermost(error: BaseException) -> str:

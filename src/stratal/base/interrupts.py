@@ -1,29 +1,32 @@
-"""Signal handlers at safe points: what must not stop halfway holds them back until it is done, and what a
+"""Signal handlers run between calls of the library: a section holds them back until it is done, and what a
 `with` block changes is put back, whatever a handler raises.
+
+Python calls a handler in the main thread wherever that happens to be. `signal.signal` therefore installs, in
+place of each, one that looks at how deep in sections the main thread is: outside of all it calls the user's,
+inside it takes note, and the outermost section calls it when it ends. So a handler may read, save or compute
+as any code between two calls may, and what it raises is raised there, where no `except` of the library is.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
+import inspect
+import os
 import signal
+import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from _thread import get_ident
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ContextDecorator
 from functools import partial, wraps
 from io import IOBase
-from itertools import starmap
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Handler = Callable[[int, FrameType | None], Any]
-
-# The interpreter's own functions: those of `signal` turn every argument into an enum, 13 us a block.
-_plain = importlib.import_module("_signal")
-_NUMBERS: Final = sorted(map(int, signal.valid_signals()))
 
 
 # -- blocks --------------------------------------------------------------------------------------------------
@@ -92,70 +95,83 @@ def block(during: Callable[P, Generator[T]]) -> Callable[P, AbstractContextManag
 
 
 # -- handlers that wait --------------------------------------------------------------------------------------
-class InterruptsHeld:
-    """In the main thread, Python's signal handlers run at the end of this block, and raise there.
+class _Deferred:
+    """What Python calls in place of a handler: it calls that handler, or notes that it is to be called."""
 
-    Blocks nest. A signal that came several times is handled once, as where the system blocks it.
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = SIGNALS
+        if now.depth != now.open or (now.open and self.handler is not signal.default_int_handler):
+            now.pending[number] = self
+        elif now.around is None:
+            self.handler(number, frame)
+        else:
+            now.around(self.handler, number, frame)
+
+
+class _Signals:
+    """Which handlers wait, and why: of the main thread, the only one that runs any."""
+
+    __slots__ = ("around", "depth", "open", "pending", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.main_thread().ident
+        self.depth = 0  # of sections; each uninterruptible one counts `_HARD` times
+        self.open = 0  # the depth at which handlers run; if that is in sections, Ctrl-C alone takes effect
+        self.pending: dict[int, _Deferred] = {}
+        self.around: Callable[[Handler, int, FrameType | None], None] | None = None  # calls a handler
+
+    def deliver(self) -> None:
+        """Call the handlers that wait, if they may run now."""
+        waiting, self.pending = self.pending, {}
+        _call_each([*waiting.items()], sys._getframe(2))
+
+
+def _call_each(waiting: list[tuple[int, _Deferred]], frame: FrameType) -> None:
+    if waiting:
+        number, handler = waiting.pop()
+        try:
+            handler(number, frame)
+        finally:
+            _call_each(waiting, frame)
+
+
+SIGNALS: Final = _Signals()
+_HARD: Final = 1 << 20
+
+
+class Section:
+    """A `with` block in which the main thread runs no handlers of signals: they run where the outermost ends.
+
+    A signal that came several times is handled once, as where the system blocks it.
     """
 
-    __slots__ = ("_came", "_handlers")
-    spared: ClassVar[tuple[Handler, ...]] = ()
+    __slots__ = ("_weight",)
+
+    def __init__(self, weight: int = 1) -> None:
+        self._weight: Final = weight
 
     def __enter__(self) -> None:
-        self._came: dict[int, FrameType | None] = {}
-        self._handlers: dict[int, Handler] = {}
-        if threading.get_ident() != threading.main_thread().ident:
-            return  # handlers only ever run in the main thread
-        found = zip(_NUMBERS, map(_plain.getsignal, _NUMBERS), strict=True)
-        self._handlers = {n: h for n, h in found if callable(h)}
-        holding = [self._pass_on if h in self.spared else self._hold for h in self._handlers.values()]
-        try:
-            _install(zip(self._handlers, holding, strict=True))
-        except BaseException as error:  # of a handler that was not held yet
-            self.__exit__(type(error), error, None)
-            raise
+        if get_ident() == SIGNALS.thread:
+            SIGNALS.depth += self._weight
 
-    def _hold(self, number: int, frame: FrameType | None) -> None:
-        self._came[number] = frame
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Raise at once; where that prevents the call of `__exit__`, nothing is left to be done there."""
-        try:
-            self.__exit__(None, None, None)
-        finally:
-            self._handlers[number](number, frame)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._restore()
-        finally:
-            self._deliver()
-
-    def _restore(self) -> None:
-        """Install the handlers again, all of them, although each that is held no more may run and raise."""
-        raised: BaseException | None = None
-        while True:
-            try:
-                _install(self._handlers.items())
-                break
-            except BaseException as error:
-                raised = error
-        if raised is not None:
-            raise raised
-
-    def _deliver(self) -> None:
-        if self._came:
-            number, frame = self._came.popitem()
-            try:
-                self._handlers[number](number, frame)
-            finally:
-                self._deliver()
+    def __exit__(self, *error: object) -> None:
+        if get_ident() == SIGNALS.thread:
+            SIGNALS.depth -= self._weight
+            if SIGNALS.pending and SIGNALS.depth == SIGNALS.open:
+                SIGNALS.deliver()
 
 
-class Undivided(InterruptsHeld):
-    """A block that happens wholly or not at all: no signal stops it, nor a stack that has no room for it."""
+DEFERRED: Final = Section()  # what takes long inside may be `interruptible` all the same
+UNINTERRUPTIBLE: Final = Section(_HARD)
+
+
+class _Atomic(Section):
+    """A section that happens wholly or not at all: nor does a stack that has no room for it stop it."""
 
     __slots__ = ()
     FRAMES: ClassVar = 50  # of what such blocks call
@@ -165,14 +181,7 @@ class Undivided(InterruptsHeld):
         super().__enter__()
 
 
-def raises_again(function: Callable[[], object]) -> bool:
-    """Return whether a call that raised an Exception does so again: no signal's handler did it."""
-    with InterruptsHeld():
-        try:
-            function()
-        except Exception:
-            return True
-    return False
+ATOMIC: Final = _Atomic(_HARD)
 
 
 def descend(frames: int) -> None:
@@ -181,15 +190,133 @@ def descend(frames: int) -> None:
         descend(frames - 1)
 
 
-class ExceptionsHeld(InterruptsHeld):
-    """As `InterruptsHeld`, but Ctrl-C takes effect at once: KeyboardInterrupt is not taken for an error of
-    what runs in the block, as an Exception that a handler raises would be.
+def deferring(function: Callable[P, T]) -> Callable[P, T]:
+    """Let each call of a function be a section, unless it takes functions of the user's."""
+    if any("Callable" in str(p.annotation) for p in inspect.signature(function).parameters.values()):
+        return function
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with DEFERRED:
+            return function(*args, **kwargs)
+
+    call.defers = True  # type: ignore[attr-defined]
+    return call
+
+
+@block
+def interruptible() -> Generator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt at once in what takes long, unless that is uninterruptible."""
+    before = SIGNALS.open
+    try:
+        if get_ident() == SIGNALS.thread and SIGNALS.depth < _HARD:
+            SIGNALS.open = SIGNALS.depth
+            if SIGNALS.pending:
+                SIGNALS.deliver()
+        yield
+    finally:
+        if get_ident() == SIGNALS.thread:
+            SIGNALS.open = before
+
+
+@block
+def users_code() -> Generator[None]:
+    """Let all handlers run in a function of the user's that is called from a section."""
+    depth, before = SIGNALS.depth, SIGNALS.open
+    try:
+        if get_ident() == SIGNALS.thread:
+            SIGNALS.depth = SIGNALS.open = 0
+            if SIGNALS.pending:
+                SIGNALS.deliver()
+        yield
+    finally:
+        if get_ident() == SIGNALS.thread:
+            SIGNALS.depth, SIGNALS.open = depth, before
+
+
+class Lock(Section):
+    """A lock that its holder may take again; held in a `with` block, that is a section.
+
+    Handlers run while the main thread waits for it.
     """
 
-    __slots__ = ()
-    spared = (signal.default_int_handler,)
+    __slots__ = ("_at_fork_reinit", "acquire", "release")
+
+    def __init__(self) -> None:
+        super().__init__()
+        lock = threading.RLock()
+        self.acquire: Final = lock.acquire
+        self.release: Final = lock.release
+        self._at_fork_reinit: Final = lock._at_fork_reinit  # type: ignore[attr-defined]
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        while not self.acquire(blocking=False):
+            super().__exit__()  # handlers may raise: nothing is held
+            if self.acquire(timeout=_POLL_S):
+                self.release()
+            super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+        super().__exit__()
 
 
-def _install(handlers: Iterable[tuple[int, Handler]]) -> None:
-    """Install handlers in one call of the interpreter's own kind: no Python code runs in between."""
-    deque(starmap(_plain.signal, handlers), maxlen=0)
+_POLL_S: Final = 0.02
+
+
+# -- installing ----------------------------------------------------------------------------------------------
+# `signal.signal` and `signal.getsignal` look these up in every call. What they take and give is the handler.
+_signal: Any = importlib.import_module("_signal")
+
+
+def _install() -> None:
+    set_plainly, get_plainly = _signal.signal, _signal.getsignal
+
+    @wraps(set_plainly)
+    def set_handler(number: int, handler: Any, /) -> Any:
+        return _handler(set_plainly(number, _Deferred(handler) if callable(handler) else handler))
+
+    @wraps(get_plainly)
+    def get_handler(number: int, /) -> Any:
+        return _handler(get_plainly(number))
+
+    def wrap_those_before() -> None:
+        for number in map(int, signal.valid_signals()):
+            if callable(handler := get_plainly(number)) and not isinstance(handler, _Deferred):
+                set_plainly(number, _Deferred(handler))
+
+    _signal.signal, _signal.getsignal = set_handler, get_handler
+    if get_ident() == SIGNALS.thread:
+        wrap_those_before()
+    else:
+        _in_main_thread(wrap_those_before)
+
+
+def _handler(found: Any) -> Any:
+    return found.handler if isinstance(found, _Deferred) else found
+
+
+def _in_main_thread(function: Callable[[], None]) -> None:
+    """Let the main thread, which alone may set handlers, call a function soon."""
+    import ctypes
+
+    def done(_: object) -> int:
+        function()
+        return 0
+
+    call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(done)
+    _CALLS.append(call)
+    ctypes.pythonapi.Py_AddPendingCall(call, None)
+
+
+def _begin_child() -> None:
+    """Whoever forks is the main thread of the child."""
+    if get_ident() != SIGNALS.thread:
+        SIGNALS.thread, SIGNALS.depth, SIGNALS.open = get_ident(), 0, 0
+
+
+_CALLS: Final[list[Any]] = []  # kept: C holds their addresses
+_install()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)

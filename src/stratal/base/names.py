@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from stratal.base.elsewhere import no_attribute
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 
 
 def lazy_names(
@@ -30,7 +30,7 @@ def lazy_names(
             raise no_attribute(sys.modules[package], f"module {package!r}", name)
         if sys.is_finalizing():
             raise AttributeError(f"{package}.{name}: Python is shutting down, and imports nothing any more")
-        with InterruptsHeld():  # no import stops halfway
+        with UNINTERRUPTIBLE:  # no import stops halfway
             if name in offered:
                 value: Any = importlib.import_module(f"{package}.{name}")
             else:

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, TypeVar, Union
 from stratal.base import settings
 from stratal.base.errors import CompilerError
 from stratal.base.faults import is_fault
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 from stratal.base.target import Target
 from stratal.codegen.assemble_worker import assembly_of, describe_host, emit_object
 from stratal.codegen.assemble_workers import WORKERS, WorkerLostError
@@ -64,7 +64,7 @@ def emit_assembly(llvm_text: str, target: MachineTarget) -> str:
 def _asked(ask: Callable[[str, str, str, str], Made], llvm_text: str, target: MachineTarget) -> Made:
     """Return what LLVM makes of a module."""
     try:
-        with InterruptsHeld():  # what LLVM has half made must not be left to the order of finalizers
+        with UNINTERRUPTIBLE:  # what LLVM has half made must not be left to the order of finalizers
             return ask(target.triple, target.cpu, target.features, llvm_text)
     except (RuntimeError, ValueError) as error:
         if not is_fault(error):

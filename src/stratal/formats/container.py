@@ -22,7 +22,7 @@ import numpy as np
 
 from stratal.base.errors import FormatError
 from stratal.base.files import abandoned, create_locked, exists, ignoring_os_errors, make_folder, sync_folder
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 from stratal.formats.files import (
     Bytes,
     MissingFileError,
@@ -67,7 +67,7 @@ def write_container(path: str | Path, files: Mapping[str, Iterable[Bytes]]) -> N
     members = {rows[name]["file"]: parts for name, parts in chunks.items()}
     if in_one:
         joined = {name: b"".join(parts) for name, parts in members.items()}
-        with InterruptsHeld():  # an exception leaves a ZipFile that cannot be closed; its finalizer drops one
+        with UNINTERRUPTIBLE:  # an exception leaves a ZipFile that cannot be closed; its finalizer drops one
             data = _zip_bytes({MANIFEST: manifest_of(rows), **joined})
         write_atomically(target, [data])
     else:
@@ -93,7 +93,7 @@ def read_container(path: str | Path) -> dict[str, memoryview]:
         if place.is_dir():
             return read_folder(place)
         data = _read_zip(place)
-        with InterruptsHeld():  # as in writing
+        with UNINTERRUPTIBLE:  # as in writing
             members = _unzipped(data)
     except (OSError, ValueError) as error:  # a name too long, or not to be looked at
         if isinstance(error, FormatError) or getattr(error, "errno", 0) is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 
 
 def _load() -> None:
-    with InterruptsHeld():  # no import stops halfway
+    with UNINTERRUPTIBLE:  # no import stops halfway
         for module in pkgutil.walk_packages(__path__, f"{__name__}."):
             importlib.import_module(module.name)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from stratal.base.dtypes import float64
 from stratal.base.errors import AttributeValueError
+from stratal.base.interrupts import deferring
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor, set_number, tensor
@@ -32,6 +33,7 @@ class ParamGroup(dict[str, Any]):
         for name, value in entries.items():
             self[name] = value
 
+    @deferring
     def __setitem__(self, name: str, value: Any) -> None:
         if name == "betas":
             value = tuple(float(beta) for beta in value)

@@ -17,7 +17,7 @@ import numpy as np
 
 from stratal.base.dtypes import as_dtype, float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, not_given
-from stratal.base.interrupts import Undivided
+from stratal.base.interrupts import ATOMIC, DEFERRED
 from stratal.nn.state import as_array
 from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_of
 from stratal.optim.hooked import Hooked
@@ -201,7 +201,7 @@ class Optimizer(Hooked):
         lacking = [p for p in params if not self._has_state(group, p)]
         if lacking:
             starts: dict[float, Count] = {}  # counts that begin now are shared
-            with Undivided():
+            with ATOMIC:
                 for p in lacking:
                     self._complete_state(group, p, starts, tentative)
 
@@ -279,6 +279,11 @@ class Optimizer(Hooked):
             hint = "define update(self, group, param, grad, state, scalars), or step(self) as in PyTorch"
             raise not_given(self, "update", hint)
         loss = closure() if closure is not None else None
+        with DEFERRED:
+            self._step()
+        return loss
+
+    def _step(self) -> None:
         before = MODE.__dict__  # no `with`: two of them take 5 us
         try:
             MODE.grad, MODE.step = False, {}
@@ -299,7 +304,6 @@ class Optimizer(Hooked):
             raise
         finally:
             NOW.set(before)
-        return loss
 
     def _ready(self, group: ParamGroup) -> tuple[list[Tensor], Counted]:
         """Return the parameters of a group that step now, and by count, after making the state they lack."""

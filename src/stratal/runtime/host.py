@@ -12,7 +12,7 @@ import numpy as np
 from stratal.base.artifact import Command, Executable, Host
 from stratal.base.errors import CompilerError, StratalError
 from stratal.base.foreign import calls_through
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 from stratal.runtime.encode import Memory, Places, address_of
 from stratal.runtime.pool import Pool
 from stratal.runtime.storage import Array, Storage
@@ -58,7 +58,7 @@ class HostCalls:
         """Let host calls see this run's inputs and outputs; afterwards raise what one of them raised."""
         self._slots, self.raised = slots, None
         try:
-            with InterruptsHeld(), self._through:  # an interrupt would leave states half updated
+            with UNINTERRUPTIBLE, self._through:  # an interrupt would leave states half updated
                 yield
         finally:
             self._slots = ()

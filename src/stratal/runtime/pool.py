@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stratal.base import foreign, native, settings
+from stratal.base.interrupts import Lock
 from stratal.runtime.loader import Library
 from stratal.runtime.storage import aligned_empty
 
 _pools: Final[dict[tuple[bytes, int], Pool]] = {}
 _drivers: Final[dict[bytes, Library]] = {}
-_lock = threading.RLock()  # re-entrant: a signal's handler may compile, too
-LOCK: Final = threading.RLock()  # held by whoever runs a program, or decides what to run: one at a time
+_lock = threading.RLock()  # re-entrant: Python's callbacks may compile, too
+LOCK: Final = Lock()  # held by whoever runs a program, or decides what to run: one at a time
 
 WORKER_SPIN_S: Final = 2e-3  # how long a thread without work looks for some: waking it takes 50 us and more
 # How long the caller waits for the last chunks before it sleeps: who wakes it draws it to its own processor,
@@ -175,7 +176,7 @@ def _after_fork() -> None:
     if LOCK.acquire(blocking=False):
         LOCK.release()
     else:  # its holder did not come along, and what it ran died with it
-        LOCK._at_fork_reinit()  # type: ignore[attr-defined]
+        LOCK._at_fork_reinit()
 
 
 atexit.register(_stop_all)

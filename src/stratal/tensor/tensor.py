@@ -23,6 +23,7 @@ from stratal.base.errors import (
     NotDifferentiableError,
     ShapeError,
 )
+from stratal.base.interrupts import deferring
 from stratal.base.types import TensorType
 from stratal.graph.node import Node, constant
 from stratal.runtime.storage import Storage
@@ -293,6 +294,7 @@ class Tensor(Handle):
     def requires_grad(self, value: bool) -> None:
         self.requires_grad_(value)
 
+    @deferring
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Take gradients from now on, or no longer, and return self."""
         if requires_grad and not self.dtype.is_inexact:
@@ -327,6 +329,7 @@ class Tensor(Handle):
         return self._grad
 
     @grad.setter
+    @deferring
     def grad(self, value: Tensor | None) -> None:
         if value is not None and (not isinstance(value, Tensor) or value.type != self.type):
             got = str(value.type) if isinstance(value, Tensor) else type(value).__name__
@@ -355,6 +358,7 @@ class Tensor(Handle):
         else:
             self.grad.zero_()
 
+    @deferring
     def detach(self) -> Tensor:
         """Return a view of all of this tensor through which no gradient flows."""
         storage = self._storage
@@ -382,6 +386,7 @@ class Tensor(Handle):
         return self.detach()
 
     @data.setter
+    @deferring
     def data(self, value: Any) -> None:
         source = value if isinstance(value, Tensor) else tensor(value, dtype=self.dtype)
         leave(self)
@@ -394,6 +399,7 @@ class Tensor(Handle):
                 raise CaptureError("data: a compiled function cannot change the type of an argument",
                                    got=f"{source.type} for {self.type}")  # fmt: skip
 
+    @deferring
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """Return a copy with a gradient of its own."""
         if not self.is_leaf:
@@ -407,6 +413,7 @@ class Tensor(Handle):
             made.__dict__.update(copy.deepcopy(own, memo))
         return made
 
+    @deferring
     def __copy__(self) -> Tensor:
         """Return a leaf on the same memory: changed in place, it changes this tensor, too."""
         made = self._twin({})
@@ -424,6 +431,7 @@ class Tensor(Handle):
         return (_from_parts, parts, getattr(self, "__dict__", None))
 
 
+@deferring
 def _from_parts(cls: type[Tensor], array: Array, dtype: str, leaf: bool) -> Tensor:
     made = cls.__new__(cls)
     take_value(made, tensor(array, dtype=dtype), leaf=leaf)
@@ -446,6 +454,7 @@ def hold(storage: Storage, track: int = CONSTANT) -> Tensor:
     return initialize(_new(Tensor), storage.type, None, track, storage)
 
 
+@deferring
 def set_number(cell: Tensor, number: float) -> None:
     """Give a scalar another value: where its old one stands, unless somebody else may look there."""
     storage = cell._storage

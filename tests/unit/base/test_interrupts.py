@@ -227,13 +227,13 @@ def test_what_a_handler_raises_while_compiling_is_not_taken_for_an_error_of_the_
 
 
 def test_two_signals_held_at_once_are_both_delivered():
-    from stratal.base.interrupts import InterruptsHeld
+    from stratal.base.interrupts import DEFERRED
 
     seen = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: seen.append(number))
     try:
-        with pytest.raises(KeyboardInterrupt), InterruptsHeld():
-            with InterruptsHeld():
+        with pytest.raises(KeyboardInterrupt), DEFERRED:
+            with DEFERRED:
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGALRM)
             assert seen == []

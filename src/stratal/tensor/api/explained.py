@@ -25,6 +25,7 @@ from stratal.base.errors import (
     ShapeError,
     StratalError,
 )
+from stratal.base.interrupts import deferring
 from stratal.base.source import PACKAGE
 from stratal.graph.builder import COMPOSITES
 from stratal.graph.op import REGISTRY
@@ -69,6 +70,8 @@ def explained(function: Any) -> Any:
         return function
     if function not in _MADE:
         call = _explained(function, words_of(function))
+        if not (hasattr(function, "defers") or function.__module__.startswith("stratal.formats.")):
+            call = deferring(call)
         _MADE[function] = _MADE[call] = call
     return _MADE[function]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -18,6 +19,7 @@ from stratal.base.dims import Sym
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.elsewhere import METHODS
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
+from stratal.base.interrupts import deferring
 from stratal.tensor.api.display import show
 from stratal.tensor.api.explained import explained
 from stratal.tensor.api.functions import PLAIN
@@ -412,10 +414,16 @@ def _install() -> None:
     for name, module in METHODS.items():
         setattr(Tensor, name, _Elsewhere(module, name))
     for name, method in methods.items():
-        if name.startswith("_") or isinstance(method, property):
-            setattr(Tensor, name, method)
-            continue
-        setattr(Tensor, name, explained(kept(method)))
+        if isinstance(method, property):
+            made: Any = property(_deferring(method.fget))
+        else:
+            made = _deferring(method) if name.startswith("_") else explained(kept(method))
+        setattr(Tensor, name, made)
+
+
+def _deferring(method: Any) -> Any:
+    plain = inspect.isfunction(method) and not hasattr(method, "defers")
+    return deferring(method) if plain else method
 
 
 class _Elsewhere:

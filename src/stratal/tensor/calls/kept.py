@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from stratal.base.dtypes import DType, as_dtype
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import deferring
 from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
 from stratal.graph.node import Node
@@ -57,8 +57,10 @@ _SEEN = SESSION.cache(dict[Key, bool]())  # calls that came once (True), and tho
 @functools.cache
 def kept(function: Any) -> Any:
     """Let a function keep the graphs of its calls; one that writes to its argument is left as it is."""
-    if not inspect.isfunction(function) or function.__name__.endswith("_") or function.__name__ in _ACTS:
+    if not inspect.isfunction(function):
         return function
+    if function.__name__.endswith("_") or function.__name__ in _ACTS:
+        return deferring(function)
 
     shaping = _takes_indices(function)
 
@@ -89,7 +91,7 @@ def kept(function: Any) -> Any:
                 return _promised(template, tensors, floats)
         return _promised(template, tensors, floats)
 
-    return call
+    return deferring(call)
 
 
 def _promised(template: Template, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
@@ -387,17 +389,16 @@ def _recorded(
     operands = [trace.enter(t).placeholder for t in tensors]
     state = generator_state()
     drawn = None if state is None or any(t is state for t in tensors) else trace.enter(state)
-    with InterruptsHeld():
-        try:
-            with tracing(trace), unscoped():
-                if floats:
-                    varying = (RuntimeScalar(trace, x, FromFloat(k, None, "")) for k, x in enumerate(floats))
-                    args, kwargs = _with_floats((args, kwargs), varying)
-                result = function(*args, **kwargs)
-        except Exception:
-            return None  # the call itself says what is wrong
-        finally:
-            trace.closed = True
+    try:
+        with tracing(trace), unscoped():
+            if floats:
+                varying = (RuntimeScalar(trace, x, FromFloat(k, None, "")) for k, x in enumerate(floats))
+                args, kwargs = _with_floats((args, kwargs), varying)
+            result = function(*args, **kwargs)
+    except Exception:
+        return None  # the call itself says what is wrong
+    finally:
+        trace.closed = True
     found = _results(result, trace)
     entered = {*map(id, tensors), id(state)}
     if found is None or not entered >= trace.cells.keys():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
-from stratal.base.interrupts import InterruptsHeld
 from stratal.base.lru import LRU
 from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
@@ -146,14 +145,13 @@ def _recorded(function: Callable[[], None], given: Sequence[Tensor]) -> Updates 
     """Return what a function does to cells; None where that is not all it does."""
     trace = Trace("update")
     number = {id(t): k for k, t in enumerate(given)}
-    with InterruptsHeld():
-        try:
-            with tracing(trace), unscoped():
-                function()
-        except Exception:
-            return None  # the call itself says what is wrong
-        finally:
-            trace.closed = True
+    try:
+        with tracing(trace), unscoped():
+            function()
+    except Exception:
+        return None  # the call itself says what is wrong
+    finally:
+        trace.closed = True
     cells = list(trace.cells.values())
     if any(id(cell.tensor) not in number for cell in cells) or trace.recapture or trace.tokens:
         return None

@@ -16,7 +16,7 @@ from typing import Any
 from stratal.base import settings
 from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, UndecidedError
-from stratal.base.interrupts import ExceptionsHeld
+from stratal.base.interrupts import interruptible, users_code
 from stratal.graph.graph import Graph
 from stratal.ops.control.host_call import Log
 from stratal.plan.host import expect_host
@@ -169,14 +169,8 @@ class Compiled:
             and match.grad is mode["grad"]
             and match.autocast is mode["autocast"]
         ):
-            try:
-                LOCK.acquire()  # inside: Ctrl-C may come as soon as it is held. Twice as fast as `with`
+            with LOCK:
                 made = match.run(args)
-            finally:
-                try:  # noqa: SIM105 (takes longer)
-                    LOCK.release()
-                except RuntimeError:  # Ctrl-C ended the wait for it
-                    pass
             if made is not NO_MATCH:
                 return made
         with LOCK:
@@ -213,7 +207,8 @@ class Compiled:
         if not entry.calls_back:
             return run(entry, given)
         if entry.lazily:  # calls happen now, and results carry gradients back through what is computed later
-            return self._function(*given.args, **given.kwargs)
+            with users_code():
+                return self._function(*given.args, **given.kwargs)
         before = [Snapshot(call.owner) for call in entry.prelude]
         log = Log()
         try:
@@ -224,13 +219,14 @@ class Compiled:
                 raise
         for state in reversed(before):
             state.restore()
-        with log.replayed():
+        with log.replayed(), users_code():
             return self._function(*given.args, **given.kwargs)
 
     def _uncompiled(self, given: Given) -> Any:
         """Call the function as it is: it raised while it was captured, and has done something before."""
         given.raised = None  # its frames hold what the capture made
-        made = self._function(*given.args, **given.kwargs)
+        with users_code():
+            made = self._function(*given.args, **given.kwargs)
         self.reasons.add(self._name, "the function raised only while it was captured")
         return made
 
@@ -246,7 +242,7 @@ class Compiled:
         where the function raises.
         """
         started_s = time.perf_counter()
-        with ExceptionsHeld():
+        with interruptible():
             try:
                 key, new = self._trace(entry.key, given, entry.symbolic, entry.frozen_values)
             except BaseException as error:
@@ -317,7 +313,7 @@ class Compiled:
         self._learn_places(plain)
         expect_host()
         with collector_paused():  # until the first run has compiled it
-            with ExceptionsHeld():  # what a signal raises is no reason to try in another way
+            with interruptible():
                 if sizes is None:
                     key, entry = self._trace(plain, given)
                 else:

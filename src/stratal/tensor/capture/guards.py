@@ -7,10 +7,8 @@ change (`note_mutation`): those are compared only after that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
-from stratal.base.interrupts import raises_again
 from stratal.base.types import TensorType
 from stratal.tensor.capture.places import MISSING, Computed, Measured, Place
 from stratal.tensor.capture.plain import plain, same
@@ -27,14 +25,9 @@ class Guard(NamedTuple):
 
     def holds(self) -> bool:
         try:
-            return self._holds()
+            return same(self.place.read(), self.expected)
         except Exception:
-            if not raises_again(self._holds):
-                raise
             return False  # what stands there now cannot even be compared
-
-    def _holds(self) -> bool:
-        return same(self.place.read(), self.expected)
 
     def complaint(self) -> str:
         now, name = self.place.read(), self.place.name
@@ -83,13 +76,13 @@ class Guards:
 
     def failed(self) -> str | None:
         """Return what changed, or None."""
-        guard = read = at = None
+        guard = None
         try:
             for read, at, expected, guard in self._quick:
                 if read(at) is not expected and not guard.holds():
                     return guard.complaint()
         except (ValueError, LookupError, AttributeError):
-            if guard is None or read is None or not raises_again(partial(read, at)):
+            if guard is None:
                 raise
             return guard.complaint()  # nothing stands there any more
         return None if self.epoch == EPOCH[0] else self._failed_since()

@@ -14,7 +14,7 @@ import numpy as np
 from stratal.base import tree
 from stratal.base.dims import evaluate
 from stratal.base.dtypes import int64
-from stratal.base.interrupts import InterruptsHeld, Undivided
+from stratal.base.interrupts import ATOMIC, UNINTERRUPTIBLE
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph, substitute
 from stratal.runtime.program import LoadedProgram
@@ -372,7 +372,7 @@ def run(entry: Entry, given: Any) -> Any:
         return _run_lazily(entry, given) if entry.lazily else _run_now(entry, given)
     if not entry.lazily:
         _ = entry.program  # compiling it may be interrupted
-    with Undivided():
+    with ATOMIC:
         for call in entry.prelude:
             call()
         return _run_lazily(entry, given) if entry.lazily else _run_now(entry, given)
@@ -475,7 +475,7 @@ def _run_with_care(entry: Entry, arguments: list[Any]) -> list[Storage]:
     nodes = [t._node for _, t in written if t._node is not None]
     seen = {k for k, t in written if shared(inputs[k], t)}  # first: who holds a value may begin to read it
     lazy.compute_dependents(nodes)
-    with InterruptsHeld():  # from the moment nodes stand for no value any more until handles know the new one
+    with UNINTERRUPTIBLE:  # from the moment nodes stand for no value any more until handles know the new one
         lazy.overwrite(nodes)
         _make_room(written, inputs, seen)
         gradients = list(map(_gradient_home, owners, entry.grad_types))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from stratal.base.interrupts import Undivided
+from stratal.base.interrupts import ATOMIC
 from stratal.runtime.storage import DISTURBED
 from stratal.tensor.capture.replay import Entry, FromArgument, results
 from stratal.tensor.capture.results import Output
@@ -97,6 +97,6 @@ class SignatureMatch:
         if not self._acts:  # no block at all: even one that does nothing takes 0.4 us
             outputs = self._program.run(varying)
             return NO_MATCH if outputs is None else results(self._entry, outputs, arguments, {})
-        with Undivided():
+        with ATOMIC:
             outputs = self._program.run(varying)
             return NO_MATCH if outputs is None else results(self._entry, outputs, arguments, {})

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import StratalError
-from stratal.base.interrupts import ExceptionsHeld, Undivided, descend
+from stratal.base.interrupts import ATOMIC, descend
 from stratal.base.source import merge
 from stratal.graph.node import Const, Node, topological
 from stratal.runtime.storage import Storage
@@ -49,18 +49,17 @@ class Plan:
 def execute(work: Run) -> Exception | None:
     """Compute the tensors of a run and hand them their values, or return the error of its program.
 
-    A program that fails has written nothing (`memory/alias.py`). What a signal handler raises meanwhile is
-    raised here, and never taken for an error of the program; nor is the end of the caller's stack.
+    A program that fails has written nothing (`memory/alias.py`). The end of the caller's stack is never
+    taken for an error of the program.
     """
     plan = work.plan = _planned(work)
     inputs: list[Storage] = []
-    with ExceptionsHeld():
-        try:
-            if plan.outputs or plan.updates:
-                inputs = _prepared(work, plan)
-        except Exception as error:
-            return _blamed(error)
-    with Undivided():  # between the writing of cells and their handles knowing of it
+    try:
+        if plan.outputs or plan.updates:
+            inputs = _prepared(work, plan)
+    except Exception as error:
+        return _blamed(error)
+    with ATOMIC:  # between the writing of cells and their handles knowing of it
         try:
             if plan.program is not None:
                 made = run_program(plan.program, inputs, lambda: _roots(plan))

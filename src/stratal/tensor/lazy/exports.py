@@ -37,13 +37,13 @@ from stratal.tensor.values.state import LOCK
 
 def hand_out(tensor: Handle, asked: str) -> Array:
     """Return a NumPy view of a tensor's memory, through which anybody may write."""
-    base = _base(tensor)
-    if base is not tensor and tensor._storage is None and not tensor._leaf:
-        shared = value_of(base, asked)  # instead of a value of its own
-        share(base, tensor)
-        become(tensor, shared, None, CONSTANT)
-        LIVE.pop(id(tensor), None)
     with LOCK:
+        base = _base(tensor)
+        if base is not tensor and tensor._storage is None and not tensor._leaf:
+            shared = value_of(base, asked)  # instead of a value of its own
+            share(base, tensor)
+            become(tensor, shared, None, CONSTANT)
+            LIVE.pop(id(tensor), None)
         value_of(tensor, asked)
         if tensor._view is not None:
             _expose_members(tensor, tensor._view.memory)

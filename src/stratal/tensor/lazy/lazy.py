@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from stratal.base.errors import CaptureError, DonatedBufferError, StratalError
-from stratal.base.interrupts import ExceptionsHeld, InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node
@@ -100,7 +100,7 @@ def _compute_all(tensors: Iterable[Handle] = ()) -> None:
     with LOCK:
         for tensor in tensors or waiting():
             if tensor._storage is None and tensor._home is None:
-                with ExceptionsHeld(), suppress(Exception):  # of a host call it is the user's
+                with suppress(Exception):  # of a host call it is the user's
                     compute(tensor)
         HERE.backlog.clear()
 
@@ -125,7 +125,7 @@ def undo_step() -> None:
     """Give the cells that were changed since `MODE.step` was set what they held then, unless they were
     written.
     """
-    with InterruptsHeld():
+    with UNINTERRUPTIBLE:
         restore((MODE.step or {}).values())
 
 

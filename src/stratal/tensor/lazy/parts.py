@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from stratal.base.interrupts import ExceptionsHeld, Undivided
+from stratal.base.interrupts import ATOMIC
 from stratal.base.session import SESSION
 from stratal.base.weak import Note, note
 from stratal.graph.node import Node
@@ -45,7 +45,7 @@ def write_part(whole: Handle, ops: Sequence[Op], value: Handle) -> bool:
     """Write a value to what some ops of views take of a tensor; return whether it was done, by now."""
     if not _takes(whole, ops) or not _is_plain(value, value._track):
         return False
-    with ExceptionsHeld(), suppress(Exception), LOCK:  # it is raised for whoever asks for that value
+    with LOCK, suppress(Exception):  # it is raised for whoever asks for that value
         _write(whole, ops, value_of(value, "a write").array)
         return True
     return False
@@ -65,11 +65,11 @@ def _write_view(view: Handle, held: Node | Promise, track: int) -> bool:
         return False
     if not _takes(base, shown.ops, beside=len(others)) or not _is_plain(view, track):
         return False
-    with ExceptionsHeld(), suppress(Exception), LOCK:
+    with LOCK, suppress(Exception):
         value = initialize(Handle(), view.type, held, track)
         enlist(value)
         array = value_of(value, "a write").array
-        with Undivided():
+        with ATOMIC:
             window = _write(base, shown.ops, array)
             disturb(view)
             settle_in(view, Storage.copy_of(window, view.type), {})

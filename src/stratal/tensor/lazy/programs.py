@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from stratal.base import settings
 from stratal.base.errors import CallOrderError
-from stratal.base.interrupts import ExceptionsHeld, block
+from stratal.base.interrupts import block
 from stratal.base.lru import LRU
 from stratal.base.session import SESSION
 from stratal.base.weak import WeakTable
@@ -142,8 +142,7 @@ def compiled(graph: Graph) -> Program:
     found = _LIVING.get(key)
     if found is None:
         started_ns = time.perf_counter_ns()
-        with ExceptionsHeld():
-            found = _LIVING.add(key, compile_graph(graph))
+        found = _LIVING.add(key, compile_graph(graph))
         _RECENT.append(found)
         COMPILED[0] += 1
         for watcher in WATCHERS:

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from stratal.base.errors import StratalError
-from stratal.base.interrupts import Undivided
+from stratal.base.interrupts import ATOMIC
 from stratal.base.session import SESSION
 from stratal.graph.node import Input, Node
 from stratal.runtime.storage import Storage
@@ -154,7 +154,7 @@ def run(found: Waiting) -> bool:
             return False
         _settle(known, tensors, made)
     else:
-        with Undivided():  # between the writing of cells and their handles knowing of it
+        with ATOMIC:  # between the writing of cells and their handles knowing of it
             _make_room(known, tensors, inputs)
             try:
                 made = programs.run(known.program, inputs)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from contextlib import nullcontext
 
 import numpy as np
 
 from stratal.base.dims import known_equal
 from stratal.base.errors import AttributeValueError, NotDifferentiableError
-from stratal.base.interrupts import Undivided
+from stratal.base.interrupts import ATOMIC, DEFERRED
 from stratal.base.source import SourceLine, user_line
 from stratal.base.weak import note
 from stratal.graph.builder import Builder
@@ -90,7 +89,7 @@ def _node_now(tensor: Handle, known: Set[int] = frozenset()) -> Node:
         _overwritten(tensor, node)
         node = None
     if node is None:
-        with Undivided() if written else nullcontext():
+        with ATOMIC if written else DEFERRED:
             node = leaf_of(tensor, before)
             if written:
                 _spread_from_outside(tensor, known)

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from stratal.base.dtypes import DType
-from stratal.base.interrupts import Block
+from stratal.base.interrupts import SIGNALS, Block
 from stratal.runtime.pool import LOCK as LOCK  # one flush, capture or run at a time
 from stratal.tensor.values.handle import Handle
 from stratal.tensor.values.trace import Trace
@@ -107,6 +107,20 @@ class set_grad_enabled(ModeBlock):
             NOW.set({**MODE.__dict__, "grad": self._outer})
 
 
+def _call_outside(handler: Callable[..., Any], number: int, frame: Any) -> None:
+    """Call a handler of signals in no trace: what it computes is not what a function being traced does."""
+    before = MODE.__dict__
+    if before["trace"] is None and before["step"] is None:
+        handler(number, frame)
+        return
+    try:
+        NOW.set({**before, "trace": None, "step": None})
+        handler(number, frame)
+    finally:
+        NOW.set(before)
+
+
+SIGNALS.around = _call_outside
 inference_mode = no_grad
 
 
