@@ -105,7 +105,7 @@ class _Deferred:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = SIGNALS
-        if now.depth != now.open or (now.open and self.handler is not signal.default_int_handler):
+        if now.depth != now.open or not now.lets_run(self):
             now.pending[number] = self
         elif now.around is None:
             self.handler(number, frame)
@@ -125,19 +125,19 @@ class _Signals:
         self.pending: dict[int, _Deferred] = {}
         self.around: Callable[[Handler, int, FrameType | None], None] | None = None  # calls a handler
 
+    def lets_run(self, handler: _Deferred) -> bool:
+        """Return whether a handler may run at the depth at which handlers run."""
+        return self.open <= 0 or handler.handler is signal.default_int_handler
+
     def deliver(self) -> None:
-        """Call the handlers that wait, if they may run now."""
-        waiting, self.pending = self.pending, {}
-        _call_each([*waiting.items()], sys._getframe(2))
-
-
-def _call_each(waiting: list[tuple[int, _Deferred]], frame: FrameType) -> None:
-    if waiting:
-        number, handler = waiting.pop()
-        try:
-            handler(number, frame)
-        finally:
-            _call_each(waiting, frame)
+        """Call the handlers that wait and may run now, each whatever others raise."""
+        number = next((n for n, handler in [*self.pending.items()] if self.lets_run(handler)), None)
+        handler = None if number is None else self.pending.pop(number, None)
+        if number is not None and handler is not None:
+            try:
+                handler(number, sys._getframe(1))
+            finally:
+                self.deliver()
 
 
 SIGNALS: Final = _Signals()
@@ -251,11 +251,11 @@ class Lock(Section):
 
     def __enter__(self) -> None:
         super().__enter__()
-        while not self.acquire(blocking=False):
-            super().__exit__()  # handlers may raise: nothing is held
-            if self.acquire(timeout=_POLL_S):
-                self.release()
-            super().__enter__()
+        if not self.acquire(blocking=False):
+            polls = get_ident() == SIGNALS.thread
+            while not self.acquire(timeout=_POLL_S if polls else -1):
+                super().__exit__()  # where handlers run, and may raise: nothing is held
+                super().__enter__()
 
     def __exit__(self, *error: object) -> None:
         self.release()

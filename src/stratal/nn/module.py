@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from stratal.base.elsewhere import instead_of
 from stratal.base.errors import AttributeValueError, StratalError
+from stratal.base.interrupts import deferring
 from stratal.nn import hooks
 from stratal.nn.backward_hooks import WatchedCall
 from stratal.nn.convert import convert, on_the_cpu
@@ -411,6 +412,7 @@ class Module(Hooked):
                 hook.function(part, state, name, {})
         return state
 
+    @deferring
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copy values (tensors of any library, or arrays) into parameters and buffers of the same names.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from stratal.base.dtypes import as_dtype, float32, float64
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, not_given
-from stratal.base.interrupts import ATOMIC, DEFERRED
+from stratal.base.interrupts import ATOMIC, DEFERRED, deferring
 from stratal.nn.state import as_array
 from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_of
 from stratal.optim.hooked import Hooked
@@ -431,6 +431,7 @@ class Optimizer(Hooked):
         """Return the state of one parameter as a state dict holds it."""
         return saved(state)
 
+    @deferring
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over hyper-parameters and state from a state dict of the same optimizer, ours or PyTorch's."""
         state_dict = self._passed("before load", dict(state_dict))
