@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from _thread import get_ident
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ContextDecorator
@@ -106,6 +107,8 @@ class _Deferred:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = SIGNALS
         if now.depth != now.open or not now.lets_run(self):
+            if not now.pending:
+                now.since_s = time.monotonic()
             now.pending[number] = self
         elif now.around is None:
             self.handler(number, frame)
@@ -116,14 +119,23 @@ class _Deferred:
 class _Signals:
     """Which handlers wait, and why: of the main thread, the only one that runs any."""
 
-    __slots__ = ("around", "depth", "open", "pending", "thread")
+    __slots__ = ("around", "depth", "open", "patience_s", "pending", "since_s", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.main_thread().ident
         self.depth = 0  # of sections; each uninterruptible one counts `_HARD` times
         self.open = 0  # the depth at which handlers run; if that is in sections, Ctrl-C alone takes effect
         self.pending: dict[int, _Deferred] = {}
+        self.since_s = 0.0  # when the first of those came
+        self.patience_s = PATIENCE_S
         self.around: Callable[[Handler, int, FrameType | None], None] | None = None  # calls a handler
+
+    def give_way(self) -> bool:
+        """Return whether handlers have waited so long that the one section the main thread is in had better
+        begin again.
+        """
+        outermost = self.depth == self.open == 1 and get_ident() == self.thread
+        return outermost and bool(self.pending) and time.monotonic() - self.since_s > self.patience_s
 
     def lets_run(self, handler: _Deferred) -> bool:
         """Return whether a handler may run at the depth at which handlers run."""
@@ -140,8 +152,13 @@ class _Signals:
                 self.deliver()
 
 
+PATIENCE_S: Final = 1.0
 SIGNALS: Final = _Signals()
 _HARD: Final = 1 << 20
+
+
+class GivenWay(KeyboardInterrupt):
+    """Ends what may never end, for handlers that have waited long; where these return it begins again."""
 
 
 class Section:

@@ -411,13 +411,13 @@ def test_a_handler_waits_for_the_end_of_a_capture(on_alarm: Any) -> None:
     on_alarm(lambda number, frame: seen.append((total.tolist(), len(during))))
 
     def function(x: Any) -> Any:
-        for _ in range(2000):  # Python's time
+        for _ in range(100):  # Python's time
             x = x * 1.0
         total.add_(x)
         during.append(x)
         return x * 2
 
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    signal.setitimer(signal.ITIMER_REAL, 0.005)
     compiled = st.compile(function, audit=False)
     compiled(st.ones(2))
     assert seen == [([1.0, 1.0], 1)]
@@ -437,6 +437,40 @@ def test_ctrl_c_ends_a_function_that_is_captured_and_never_returns(on_alarm: Any
         st.compile(function)(st.ones(2))
     assert total.tolist() == [0.0, 0.0]
     assert (SIGNALS.depth, SIGNALS.open) == (0, 0)
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_capture_that_does_not_end_gives_way_to_handlers(on_alarm: Any, returns: bool) -> None:
+    """A handler that raises ends it; after one that returns, it begins again."""
+    total, seen = st.zeros(2), []
+    wait = [True]
+
+    def handler(number: int, frame: Any) -> None:
+        seen.append((total.tolist(), list(noted)))
+        wait[0] = False
+        if not returns:
+            raise TimeoutError
+
+    on_alarm(handler)
+    noted: list[int] = []
+
+    @partial(st.compile, audit=False)
+    def function(x: Any) -> Any:
+        total.add_(x)
+        noted.append(1)
+        while wait[0]:
+            pass
+        return x * 2
+
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    if returns:
+        assert function(st.ones(2)).tolist() == [2.0, 2.0]
+    else:
+        with pytest.raises(TimeoutError):
+            function(st.ones(2))
+    assert seen == [([0.0, 0.0], [])]
+    assert (total.tolist(), noted) == (([1.0, 1.0], [1]) if returns else ([0.0, 0.0], []))
+    assert (SIGNALS.depth, SIGNALS.open, SIGNALS.pending) == (0, 0, {})
 
 
 def test_handlers_run_while_the_main_thread_waits_for_another(on_alarm: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from stratal.base import settings
 from stratal.base.collector import collector_paused
 from stratal.base.errors import AttributeValueError, UndecidedError
-from stratal.base.interrupts import interruptible, users_code
+from stratal.base.interrupts import PATIENCE_S, SIGNALS, GivenWay, interruptible, users_code
 from stratal.graph.graph import Graph
 from stratal.ops.control.host_call import Log
 from stratal.plan.host import expect_host
@@ -173,32 +173,37 @@ class Compiled:
                 made = match.run(args)
             if made is not NO_MATCH:
                 return made
-        with LOCK:
-            leaves, structure = take_apart(args, kwargs)
-            given = Given(args, kwargs, leaves, structure)
-            key = self._signature(given)
-            entry, reason = self._find(key, given)
-            if entry is None:
-                sizes = self._family(key)
-                if sizes is not None:
-                    entry, reason = self._find_sized(key, sizes, reason, given)
-            if entry is None:
-                reason = reason or self._novelty(key, given)  # only now: takes longer than a small program
-                try:
-                    return self._capture(key, given, reason, sizes)
-                except BaseException as error:
-                    if error is not given.raised:
-                        raise
-                return self._uncompiled(given)
-            if schedule.calls >= schedule.next and not entry.once and self._audit and self._to_be_audited():
-                audited = self._audited(key, given, entry)
-                if audited is None:
-                    return self._uncompiled(given)
-                entry = audited
-            self._last = entry
-            made = self._run(entry, given)
-            self._match = None if kwargs else SignatureMatch.of(entry, args)
-            return made
+        while True:
+            try:
+                with LOCK:
+                    leaves, structure = take_apart(args, kwargs)
+                    given = Given(args, kwargs, leaves, structure)
+                    key = self._signature(given)
+                    entry, reason = self._find(key, given)
+                    if entry is None:
+                        sizes = self._family(key)
+                        if sizes is not None:
+                            entry, reason = self._find_sized(key, sizes, reason, given)
+                    if entry is None:
+                        reason = reason or self._novelty(key, given)  # only now: it takes long
+                        try:
+                            return self._capture(key, given, reason, sizes)
+                        except BaseException as error:
+                            if error is not given.raised:
+                                raise
+                        return self._uncompiled(given)
+                    due = schedule.calls >= schedule.next and not entry.once and self._audit
+                    if due and self._to_be_audited():
+                        audited = self._audited(key, given, entry)
+                        if audited is None:
+                            return self._uncompiled(given)
+                        entry = audited
+                    self._last = entry
+                    made = self._run(entry, given)
+                    self._match = None if kwargs else SignatureMatch.of(entry, args)
+                    return made
+            except GivenWay:  # handlers have run, and returned
+                SIGNALS.patience_s *= 2  # others may come as regularly as a timer's
 
     def _run(self, entry: Entry, given: Given) -> Any:
         """Return what a call gives; where a function of `st.host_call` raises, the call has done until then
@@ -319,6 +324,7 @@ class Compiled:
                 else:
                     sizes.note(sized_types(plain))
                     key, entry = self._trace_sized(plain, given, sizes)
+            SIGNALS.patience_s = PATIENCE_S
             self.captures += 1
             self.reasons.add(self._name, reason)
             entries = self._entries.setdefault(key, [])

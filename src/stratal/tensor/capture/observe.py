@@ -23,6 +23,7 @@ import numpy as np
 
 from stratal.base.dims import Sym
 from stratal.base.errors import CaptureError, UndecidedError
+from stratal.base.interrupts import SIGNALS, GivenWay
 from stratal.base.source import EXAMPLES, PACKAGE, SourceLine
 from stratal.tensor.capture import frames
 from stratal.tensor.capture.accesses import Accesses
@@ -536,6 +537,9 @@ class Observer:
     def _on_instruction(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event != "opcode":
             return self._on_exception(frame, event, arg)
+        if SIGNALS.pending and SIGNALS.give_way():
+            keep(self.accesses, _observed(frame, self._root))
+            raise GivenWay
         step = _table(frame.f_code).get(frame.f_lasti)
         if step is None:
             return self._local
