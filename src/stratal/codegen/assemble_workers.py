@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 from stratal.codegen import assemble_worker
 
 SCRIPT: Final = Path(assemble_worker.__file__)
@@ -213,7 +213,7 @@ class Workers:
         """Return up to `count` workers nobody else uses, started where too few are idle."""
         if not self._usable or self._unstarted >= MOST_UNSTARTED:
             return []
-        with InterruptsHeld(), self._lock:
+        with UNINTERRUPTIBLE, self._lock:
             self._drop_ended()
             idle = sorted(self._idle, key=lambda w: not w.ready)
             taken, self._idle = idle[:count], idle[count:]  # the one used last, so that others idle and end
@@ -231,7 +231,7 @@ class Workers:
 
     def give_back(self, taken: list[Worker]) -> None:
         """Return workers whose last job is answered, or that were killed."""
-        with InterruptsHeld(), self._lock:
+        with UNINTERRUPTIBLE, self._lock:
             self._taken.difference_update(taken)
             for worker in reversed(taken):
                 self._unstarted = 0 if worker.ready else self._unstarted + worker.lost
@@ -254,23 +254,23 @@ class Workers:
             self._reaper.start()
 
     def _reap(self) -> None:
-        with InterruptsHeld(), self._lock:
+        with UNINTERRUPTIBLE, self._lock:
             self._drop_ended()
             self._reaper = None
             self._reap_later()
 
     def seconds_to_start(self) -> float:
         """Return about how long until the next worker that is taken takes a job."""
-        with InterruptsHeld(), self._lock:
+        with UNINTERRUPTIBLE, self._lock:
             return min((w.seconds_to_start for w in self._idle if w.alive), default=START_S)
 
     def pids(self) -> list[int]:
         """Return the process ids of the idle workers."""
-        with InterruptsHeld(), self._lock:
+        with UNINTERRUPTIBLE, self._lock:
             return [w.pid for w in self._idle if w.alive]
 
     def close(self) -> None:
-        with InterruptsHeld(), self._lock:
+        with UNINTERRUPTIBLE, self._lock:
             for worker in (*self._idle, *self._taken):
                 worker.close()
             self._idle, self._taken = [], set()
