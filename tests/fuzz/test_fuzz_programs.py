@@ -6,6 +6,7 @@ process which dies or does not end is a finding, and that faults planted in capt
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,16 @@ def test_the_grammar_has_the_layers_it_promises_and_every_program_is_python() ->
         compile(drawn(SEED, k).text, "program", "exec")
     for _, program in programs(400, SEED):
         compile(program.text, "program", "exec")
+
+
+def test_what_a_thread_of_the_pool_raises_ends_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(worker: Worker, program: Program) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Worker, "judge", judge)
+    endless = (Program(str(k), "") for k in itertools.count())
+    with Pool(processes=3) as made, pytest.raises(ZeroDivisionError):
+        made.judge_all(endless, lambda program, verdict: None)
 
 
 def _differing(value: str) -> str:
