@@ -50,8 +50,23 @@ class Stopped(Exception):
     """What a signal handler of the user's raises."""
 
 
-def raising(error: type[BaseException]) -> Any:
-    raise error("by the test")
+@contextmanager
+def alarms(number: signal.Signals, error: type[BaseException]) -> Iterator[list[int]]:
+    """Let SIGALRM, or another signal it passes on to, raise an error; count how often."""
+    raised = [0]
+
+    def handler(*_: Any) -> None:
+        raised[0] += 1
+        raise error("by a handler")
+
+    before = [(n, signal.signal(n, handler)) for n in (number,)]
+    if number != signal.SIGALRM:
+        before.append((signal.SIGALRM, signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))))
+    try:
+        yield raised
+    finally:
+        for n, old in before:
+            signal.signal(n, old)
 
 
 def interrupted_at(line: int, interrupt: Callable[[], Any], traced: tuple[str, ...] = TRACED) -> Any:
@@ -80,24 +95,25 @@ def test_a_save_interrupted_at_any_line_keeps_a_whole_version(
     path = tmp_path / name
     st.save(saver.checkpoint(0), path)
     before = 0
-    for line in range(1, 5000):
-        try:
-            sys.settrace(interrupted_at(line, lambda: raising(error)))
-            st.save(saver.checkpoint(line), path)
-            sys.settrace(None)
-        except error as caught:
-            assert str(caught) == "by the test"
+    with alarms(signal.SIGALRM, error) as raised:
+        for line in range(1, 5000):
+            try:
+                sys.settrace(interrupted_at(line, lambda: signal.raise_signal(signal.SIGALRM)))
+                st.save(saver.checkpoint(line), path)
+                sys.settrace(None)
+            except error:
+                assert raised == [line]
+            else:
+                if epoch(path) == line and line > 100:
+                    break
+                raise AssertionError(f"the interrupt at line {line} was lost")
+            finally:
+                sys.settrace(None)
+            found = epoch(path)
+            assert found in (before, line)
+            before = found
         else:
-            if epoch(path) == line and line > 100:
-                break
-            raise AssertionError(f"the interrupt at line {line} was lost")
-        finally:
-            sys.settrace(None)
-        found = epoch(path)
-        assert found in (before, line)
-        before = found
-    else:
-        raise AssertionError("saving takes fewer lines")
+            raise AssertionError("saving takes fewer lines")
     gc.collect()  # of tracebacks, which keep files open
     st.save(saver.checkpoint(0), path)
     assert litter(tmp_path) == []
@@ -110,7 +126,7 @@ def test_records_of_a_write_interrupted_at_any_line_are_kept(tmp_path: Path) -> 
     for line in range(1, 5000):
         path.write_bytes(first)
         try:
-            sys.settrace(interrupted_at(line, lambda: raising(KeyboardInterrupt)))
+            sys.settrace(interrupted_at(line, lambda: signal.raise_signal(signal.SIGINT)))
             tuning.write_file(path, [saver.record("second")])
         except KeyboardInterrupt:
             pass
@@ -124,25 +140,6 @@ def test_records_of_a_write_interrupted_at_any_line_are_kept(tmp_path: Path) -> 
     gc.collect()  # of tracebacks, which keep files open
     tuning.write_file(path, [])
     assert litter(tmp_path) == []
-
-
-@contextmanager
-def alarms(number: signal.Signals, error: type[BaseException]) -> Iterator[list[int]]:
-    """Let SIGALRM, or another signal it passes on to, raise an error; count how often."""
-    raised = [0]
-
-    def handler(*_: Any) -> None:
-        raised[0] += 1
-        raise error("by a handler")
-
-    before = [(n, signal.signal(n, handler)) for n in (number,)]
-    if number != signal.SIGALRM:
-        before.append((signal.SIGALRM, signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))))
-    try:
-        yield raised
-    finally:
-        for n, old in before:
-            signal.signal(n, old)
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["save", "load"])

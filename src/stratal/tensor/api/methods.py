@@ -106,6 +106,7 @@ def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[.
             return NotImplemented
         return function(other, self) if swapped else function(self, other)
 
+    method.defers = True  # type: ignore[attr-defined]  # as `function` does
     return method
 
 

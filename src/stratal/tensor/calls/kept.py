@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from stratal.base.dtypes import DType, as_dtype
-from stratal.base.interrupts import deferring
+from stratal.base.interrupts import SIGNALS, deferring, takes_functions
 from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
 from stratal.graph.node import Node
@@ -62,36 +63,46 @@ def kept(function: Any) -> Any:
     if function.__name__.endswith("_") or function.__name__ in _ACTS:
         return deferring(function)
 
-    shaping = _takes_indices(function)
+    shaping, defers = _takes_indices(function), not takes_functions(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        mode = MODE.__dict__
-        if mode["trace"] is not None or mode["eager"] is not None or mode["autocast"] is not None:
-            return function(*args, **kwargs)
-        tensors: list[Tensor] = []
-        key = _key(function, args, kwargs, tensors)
-        if key is None:
-            return function(*args, **kwargs)
-        if shaping and not any(t._track == TRACKED for t in tensors):
-            HERE.backlog.note_sizes((function, user_line()), [t.type.shape for t in tensors])
-        template = _TEMPLATES.get(key)
-        if template is None:
-            template = _second(key, function, args, kwargs, tensors)
-            if template is None:
+        in_main = defers and get_ident() == SIGNALS.thread
+        if in_main:  # as `with DEFERRED`, at a third of its cost
+            SIGNALS.depth += 1
+        try:
+            mode = MODE.__dict__
+            if mode["trace"] is not None or mode["eager"] is not None or mode["autocast"] is not None:
                 return function(*args, **kwargs)
-            if template.__class__ is _Indices:
-                return template.note(function(*args, **kwargs))
-        if template.layouts is not None and template.layouts != layouts_of(tensors):
-            return function(*args, **kwargs)
-        template.used = True
-        floats = list(_floats((args, kwargs))) if template.numbers else ()
-        if template.draws:  # its key and the one after it are one step of all threads
-            with LOCK:
-                return _promised(template, tensors, floats)
-        return _promised(template, tensors, floats)
+            tensors: list[Tensor] = []
+            key = _key(function, args, kwargs, tensors)
+            if key is None:
+                return function(*args, **kwargs)
+            if shaping and not any(t._track == TRACKED for t in tensors):
+                HERE.backlog.note_sizes((function, user_line()), [t.type.shape for t in tensors])
+            template = _TEMPLATES.get(key)
+            if template is None:
+                template = _second(key, function, args, kwargs, tensors)
+                if template is None:
+                    return function(*args, **kwargs)
+                if template.__class__ is _Indices:
+                    return template.note(function(*args, **kwargs))
+            if template.layouts is not None and template.layouts != layouts_of(tensors):
+                return function(*args, **kwargs)
+            template.used = True
+            floats = list(_floats((args, kwargs))) if template.numbers else ()
+            if template.draws:  # its key and the one after it are one step of all threads
+                with LOCK:
+                    return _promised(template, tensors, floats)
+            return _promised(template, tensors, floats)
+        finally:
+            if in_main:
+                SIGNALS.depth -= 1
+                if SIGNALS.pending and SIGNALS.depth == SIGNALS.open:
+                    SIGNALS.deliver()
 
-    return deferring(call)
+    call.defers = True  # type: ignore[attr-defined]
+    return call
 
 
 def _promised(template: Template, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:

@@ -10,6 +10,7 @@ import functools
 import sys
 import time
 import weakref
+from _thread import get_ident
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -169,8 +170,21 @@ class Compiled:
             and match.grad is mode["grad"]
             and match.autocast is mode["autocast"]
         ):
-            with LOCK:
-                made = match.run(args)
+            made, free = NO_MATCH, False
+            in_main = get_ident() == SIGNALS.thread
+            if in_main:  # as `with LOCK`, at a third of its cost
+                SIGNALS.depth += 1
+            try:
+                free = LOCK.acquire(False)
+                if free:
+                    made = match.run(args)
+            finally:
+                if free:
+                    LOCK.release()
+                if in_main:
+                    SIGNALS.depth -= 1
+                    if SIGNALS.pending and SIGNALS.depth == SIGNALS.open:
+                        SIGNALS.deliver()
             if made is not NO_MATCH:
                 return made
         while True:
