@@ -288,6 +288,8 @@ class Lock(Section):
         polls = get_ident() == SIGNALS.thread
         while not self.acquire(timeout=_POLL_S if polls else -1):
             super().__exit__()  # where handlers run, and may raise: nothing is held
+            with interruptible():  # Ctrl-C also where this is no outermost section
+                pass
             super().__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -347,7 +349,8 @@ def _in_main_thread(function: Callable[[], None]) -> None:
 
 
 def _begin_child() -> None:
-    """Whoever forks is the main thread of the child."""
+    """Whoever forks is the main thread of the child, to which no signal has come."""
+    SIGNALS.pending = {}
     if get_ident() != SIGNALS.thread:
         SIGNALS.thread, SIGNALS.depth, SIGNALS.open = get_ident(), 0, 0
 

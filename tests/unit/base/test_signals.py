@@ -494,6 +494,29 @@ def test_handlers_run_while_the_main_thread_waits_for_another(on_alarm: Any) -> 
         thread.join(10)
 
 
+def test_ctrl_c_ends_the_wait_for_another_thread_in_a_section(on_alarm: Any) -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with LOCK:
+            held.set()
+            done.wait(10)
+
+    on_alarm(signal.default_int_handler)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        with pytest.raises(KeyboardInterrupt), DEFERRED, LOCK:
+            pass
+        assert not done.is_set()
+    finally:
+        done.set()
+        thread.join(10)
+    assert (SIGNALS.depth, SIGNALS.open) == (0, 0)
+
+
 def test_handlers_of_before_an_import_in_another_thread_are_deferred() -> None:
     code = """
 import signal, threading, time
