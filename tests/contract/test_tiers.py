@@ -12,7 +12,7 @@ import stratal
 PACKAGE = Path(stratal.__file__).parent
 TIERS = [
     {"base"},
-    {"graph", "loops"},
+    {"engine", "graph", "loops"},
     {"ops"},
     {"autodiff", "batching", "optimize", "schedule", "memory", "parallel"},
     {"codegen", "runtime"},
@@ -21,7 +21,7 @@ TIERS = [
     {"tensor"},
     {"data", "deferred", "fft", "formats", "linalg", "metrics", "nn", "special", "te"},
     {"distributions", "models", "optim"},
-    {"train", "auto", "compress", "serve", "amp", "func"},
+    {"train", "auto", "compress", "serve", "amp", "func", "distributed"},
     {"inspect", "compat"},
     {"tune"},
     {"stratal"},  # the package itself: the public names
