@@ -44,6 +44,11 @@ ROWS = {
     "E4": "in place only for a sole consumer",
     "E5": "disjoint lifetimes share memory",
     "E13": "16-bit products with float32 weights; a checkpoint's load time is on record",
+    "F4": "a ring has 2(N-1) exchanges with two peers, counted",
+    "F6": "bytes per link of a ring are 2M(N-1)/N, counted",
+    "F7": "orders of sums are fixed: runs repeat to the bit",
+    "F12": "all-to-all, ring and trees give one sum; the choice is by size",
+    "F19": "two gathers and a scatter move 1.5 times what an all-reduce does, counted",
     "G1": "tensors, recycled buffers, generators and channels pass through one queue",
     "G2": "graphs of immutable values are a special case of the scheduler",
     "G3": "random reads and writes equal serial order; readers run side by side",
@@ -52,5 +57,6 @@ ROWS = {
     "I2": "contraction, normalisation, element-wise: operations and time; fusion shrinks the last two",
     "I6": "timing refuses work not waited for; hidden synchronisations are told",
     "I7": "warm-up, repeats, random order, an interval on every number",
+    "N13": "a time-out names who waits for whom, in which collective, from which line",
     "I12": "the top bottleneck comes first",
 }

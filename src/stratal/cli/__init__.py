@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "explain": "run a script and show the plan of every function it compiled",
     "profile": "run a script and say what its time goes into: the bottleneck first, then every kernel",
     "tune": "run a script, search for faster schedules of its kernels, keep the verdicts as records",
+    "launch": "start several ranks of a script, which train together",
     "ops": "list the primitives: where each is, differentiable or not, compiled or not",
     "doctor": "show the machine, measured ceilings, the settings in force and the kernel cache",
 }

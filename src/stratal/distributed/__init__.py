@@ -1,0 +1,25 @@
+"""Many processes, one program: ranks over MPI, collectives with algorithms of our own, strategies.
+
+`stratal launch -n 4 script.py` starts ranks; a script started by itself is a job of one rank, without MPI.
+"""
+
+from stratal.distributed.collectives import Pending as Pending
+from stratal.distributed.collectives import all_gather as all_gather
+from stratal.distributed.collectives import all_reduce as all_reduce
+from stratal.distributed.collectives import all_to_all as all_to_all
+from stratal.distributed.collectives import barrier as barrier
+from stratal.distributed.collectives import broadcast as broadcast
+from stratal.distributed.collectives import check_same as check_same
+from stratal.distributed.collectives import permute as permute
+from stratal.distributed.collectives import receive as receive
+from stratal.distributed.collectives import reduce_scatter as reduce_scatter
+from stratal.distributed.collectives import send as send
+from stratal.distributed.collectives import traffic as traffic
+from stratal.distributed.errors import CollectiveTimeoutError as CollectiveTimeoutError
+from stratal.distributed.errors import ProgramMismatchError as ProgramMismatchError
+from stratal.distributed.errors import RankLostError as RankLostError
+from stratal.distributed.links import Link as Link
+from stratal.distributed.world import init as init
+from stratal.distributed.world import is_initialized as is_initialized
+from stratal.distributed.world import rank as rank
+from stratal.distributed.world import world_size as world_size

@@ -1,0 +1,92 @@
+"""Alpha-beta model of links: what a collective costs by each algorithm, and which one is chosen by size.
+
+A round costs `alpha_ns`, a byte over the busiest link of a rank `beta_ns`; a further message of the same
+round costs a share of alpha. All ranks hold the same model, so that all choose the same algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from stratal.base.errors import AttributeValueError
+from stratal.distributed.algorithms import ALL_GATHER, ALL_REDUCE, POWERS_OF_TWO_ONLY, REDUCE_SCATTER
+
+_MESSAGE: Final = 0.25  # of alpha, for each further message of a round
+
+
+class Link(NamedTuple):
+    """What messages between two ranks cost."""
+
+    alpha_ns: float = 5000.0  # of a round: posting, polling, waking, from Python
+    beta_ns: float = 0.15  # per byte: 7 GB/s, shared memory of one host
+
+
+class Traffic(NamedTuple):
+    """What one rank sends in a collective."""
+
+    rounds: int
+    messages: int
+    bytes: float
+
+
+def traffic(kind: str, algorithm: str, nbytes: float, size: int, rank: int = 1) -> Traffic:
+    """Return what a rank sends of `nbytes` bytes, divisible by `size`: the formulas of `algorithms`.
+
+    `rank` matters for trees alone.
+    """
+    if size == 1:
+        return Traffic(0, 0, 0)
+    log, part = math.ceil(math.log2(size)), nbytes / size
+    if kind in ("reduce_scatter", "all_gather"):
+        rounds = size - 1 if algorithm == "ring" else 1
+        return Traffic(rounds, size - 1, (size - 1) * part)
+    if kind != "all_reduce":
+        raise AttributeValueError("traffic: a collective it has no formula for", got=kind)
+    if algorithm == "ring":
+        return Traffic(2 * (size - 1), 2 * (size - 1), 2 * (size - 1) * part)
+    if algorithm == "all_to_all":
+        return Traffic(2, 2 * (size - 1), 2 * (size - 1) * part)
+    if algorithm == "halving_doubling":
+        return Traffic(2 * log, 2 * log, 2 * (size - 1) * part)
+    if algorithm == "doubling":
+        return Traffic(log, log, log * nbytes)
+    messages = _children(rank, size) + bool(rank)  # down to each child, up to the parent
+    return Traffic(2 * log, messages, messages * nbytes)
+
+
+def _children(rank: int, size: int) -> int:
+    """Return how many children a rank has in the binomial tree."""
+    count, distance = 0, 1
+    while distance < size and not rank & distance:
+        count += rank + distance < size
+        distance *= 2
+    return count
+
+
+def estimate_ns(kind: str, algorithm: str, nbytes: float, size: int, link: Link) -> float:
+    """Return what the slowest rank takes."""
+    if algorithm == "tree":
+        rounds = 2 * math.ceil(math.log2(size))
+        return rounds * (link.alpha_ns + nbytes * link.beta_ns)
+    sent = traffic(kind, algorithm, nbytes, size)
+    further = sent.messages - sent.rounds
+    return (sent.rounds + _MESSAGE * further) * link.alpha_ns + sent.bytes * link.beta_ns
+
+
+_KINDS: Final[dict[str, Iterable[str]]] = {
+    "all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER,
+}  # fmt: skip
+
+
+def choose(kind: str, nbytes: float, size: int, link: Link, algorithm: str = "") -> str:
+    """Return the algorithm with the least estimate, or the given one. Raises: AttributeValueError."""
+    names = [n for n in _KINDS[kind] if n not in POWERS_OF_TWO_ONLY or not size & (size - 1)]
+    if not algorithm:
+        return min(names, key=lambda name: estimate_ns(kind, name, nbytes, size, link))
+    if algorithm not in names:
+        why = f"{size} ranks are no power of two" if algorithm in POWERS_OF_TWO_ONLY else ""
+        raise AttributeValueError(f"{kind}: no such algorithm", got=f"{algorithm!r} {why}".strip(),
+                                  hint=f"there are {', '.join(names)}")  # fmt: skip
+    return algorithm

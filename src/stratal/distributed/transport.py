@@ -1,0 +1,125 @@
+"""The communication thread: it owns MPI, runs rounds of messages, and counts what it sends.
+
+MPI makes no progress by itself, so somebody has to call it: this thread posts a round with Isend and Irecv
+and polls, spinning for as long as messages in shared memory take, then yielding, then sleeping: over a slow
+link a spinning thread would take half a core from the kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.errors import CallOrderError, StratalError
+from stratal.distributed.algorithms import Round, Rounds
+from stratal.distributed.errors import ProgramMismatchError
+from stratal.distributed.ledger import Ledger
+
+_SPIN_NS: Final = 50_000
+_YIELD_NS: Final = 500_000
+_LOOK_NS: Final = 50_000_000  # between looks at what others are doing
+_SLEEP_S: Final = 50e-6
+
+
+class Counters:
+    """Messages and bytes this rank sent to, and received from, each rank."""
+
+    def __init__(self, size: int) -> None:
+        self.sent_messages = np.zeros(size, np.int64)
+        self.sent_bytes = np.zeros(size, np.int64)
+        self.received_messages = np.zeros(size, np.int64)
+        self.received_bytes = np.zeros(size, np.int64)
+
+    def count(self, messages: Round) -> None:
+        for peer, data in messages.sends:
+            self.sent_messages[peer] += 1
+            self.sent_bytes[peer] += data.nbytes
+        for peer, data in messages.receives:
+            self.received_messages[peer] += 1
+            self.received_bytes[peer] += data.nbytes
+
+
+class MpiTransport:
+    """Rounds over one communicator of mpi4py; all calls but the constructor come from one thread."""
+
+    def __init__(self, mpi: Any, comm: Any, ledger: Ledger, timeout: float) -> None:
+        self.counters = Counters(comm.Get_size())
+        self.ledger: Final = ledger
+        self.timeout = timeout  # seconds without progress
+        self._mpi: Final = mpi
+        self._comm: Final = comm
+        self._lost: list[Any] = []  # what messages that never came would be written to: it must live on
+        self._broken: StratalError | None = None
+
+    def abort(self, status: int) -> None:
+        """End all ranks at once, from any thread; never returns."""
+        self._comm.Abort(status)
+
+    def run(self, rounds: Rounds, number: int, what: str, where: str, tag: int) -> None:
+        """Run a collective: `number` counts those of this rank, from 1; 0 for messages between two ranks.
+
+        Raises: CollectiveTimeoutError, ProgramMismatchError, RankLostError; afterwards CallOrderError, since
+        messages of the lost collective may still be under way.
+        """
+        if self._broken is not None:
+            raise CallOrderError(
+                f"{what}: an earlier collective of this rank failed", got=self._broken.rule,
+                hint="start the job again; a failed collective leaves messages under way",
+            )  # fmt: skip
+        self.ledger.start(number, what, where)
+        for messages in rounds:
+            if messages.sends or messages.receives:
+                self._round(messages, number, what, tag)
+        self.ledger.finish(number)
+
+    def _round(self, messages: Round, number: int, what: str, tag: int) -> None:
+        mpi, comm = self._mpi, self._comm
+        requests = [comm.Irecv((_bytes(a), mpi.BYTE), peer, tag) for peer, a in messages.receives]
+        requests += [comm.Isend((_bytes(a), mpi.BYTE), peer, tag) for peer, a in messages.sends]
+        statuses = [mpi.Status() for _ in requests]
+        try:
+            self._poll(lambda: bool(mpi.Request.Testall(requests, statuses)), messages, number, what)
+        except StratalError as error:
+            self._lost += [requests, messages]
+            self._broken = error
+            raise
+        except mpi.Exception as error:
+            self._lost += [requests, messages]
+            self._broken = ProgramMismatchError(f"{what}: a message of another length came", got=str(error))
+            raise self._broken from None
+        for (peer, wanted), status in zip(messages.receives, statuses, strict=False):
+            if (count := status.Get_count(mpi.BYTE)) != wanted.nbytes:
+                self._broken = ProgramMismatchError(
+                    f"{what}: rank {peer} sent a message of another length",
+                    got=f"{count} bytes for {wanted.nbytes}",
+                )
+                raise self._broken
+        self.counters.count(messages)
+
+    def _poll(self, test: Callable[[], bool], messages: Round, number: int, what: str) -> None:
+        began = time.monotonic_ns()
+        looked, suspected = began, False
+        others = range(self._comm.Get_size()) if number else [peer for part in messages for peer, _ in part]
+        while not test():
+            now = time.monotonic_ns()
+            waited = now - began
+            if waited > _YIELD_NS:
+                time.sleep(_SLEEP_S)
+            elif waited > _SPIN_NS:
+                time.sleep(0)
+            if now - looked > _LOOK_NS:
+                looked = now
+                found = self.ledger.trouble(number, what, others)
+                if found is not None and not suspected:  # what it sent before it ended may still arrive
+                    found, suspected = None, True
+                if found is None and waited > self.timeout * 1e9:
+                    found = self.ledger.timed_out(number, what, others, self.timeout)
+                if found is not None:
+                    raise found
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.view(np.uint8) if array.size else np.empty(0, np.uint8)

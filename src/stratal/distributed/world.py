@@ -1,0 +1,194 @@
+"""The ranks of a job: how many there are, which one this is, and the queue their collectives go through."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from stratal.base.errors import AttributeValueError, CallOrderError, MissingExtraError, StratalError
+from stratal.base.source import user_line
+from stratal.distributed.algorithms import Rounds
+from stratal.distributed.ledger import Ledger, shared_lines, unlink_segments
+from stratal.distributed.links import Link
+from stratal.distributed.transport import Counters, MpiTransport
+from stratal.engine import Engine, Operation
+
+DEFAULT_TIMEOUT: Final = 300.0  # seconds
+_TAGS: Final = 30_000  # of collectives; messages between two ranks have those above
+_GRACE_S: Final = 2.0  # beyond the time-out of a collective, for its error to be made
+
+
+class World:
+    """All ranks of a job. With one rank there is neither MPI nor a thread."""
+
+    def __init__(self, rank: int, size: int, transport: MpiTransport | None, timeout: float) -> None:
+        self.rank: Final = rank
+        self.size: Final = size
+        self.link = Link()
+        self.timeout = timeout
+        self._transport: Final = transport
+        self._engine: Final = Engine(1, "communication") if transport is not None else None
+        self._network: Final = None if self._engine is None else self._engine.new_variable("network")
+        self._counters: Final = Counters(1) if transport is None else transport.counters
+        self._collectives = 0
+        self.busy_s = 0.0  # in collectives, of the communication thread
+
+    @property
+    def counters(self) -> Counters:
+        return self._counters
+
+    def start(self, make: Callable[[], Rounds], what: str, tag: int | None = None) -> Operation | None:
+        """Queue rounds on the communication thread and return at once; None where there is one rank.
+
+        `tag` names messages between two ranks; without one it is a collective, which all ranks make.
+        """
+        if self._transport is None or self._engine is None or self._network is None:
+            for _ in make():
+                pass  # a rank has no messages for itself
+            return None
+        number = 0
+        if tag is None:
+            self._collectives += 1
+            number = self._collectives
+        line, transport = user_line(), self._transport
+        where, used = str(line or ""), _tag(number, what) if tag is None else _TAGS + tag
+
+        def run() -> None:
+            began = time.monotonic()
+            try:
+                transport.run(make(), number, what, where, used)
+            except StratalError as error:
+                raise error.at([line] if line else ()) from None
+            self.busy_s += time.monotonic() - began
+
+        return self._engine.push(run, mutates=[self._network], name=what)
+
+    def wait(self, operation: Operation | None) -> None:
+        """Return once rounds are through. Raises: what `MpiTransport.run` raises."""
+        if operation is not None:
+            operation.wait()
+
+    def run(self, make: Callable[[], Rounds], what: str, tag: int | None = None) -> None:
+        self.wait(self.start(make, what, tag))
+
+    def close(self) -> None:
+        """Let what is queued end, and tell the others that this rank makes no collective any more."""
+        if self._engine is not None and self._transport is not None:
+            try:
+                self._engine.close(self.timeout + _GRACE_S)
+            finally:
+                self._transport.ledger.end()
+
+    def abort(self, status: int) -> None:
+        """End all ranks at once."""
+        if self._transport is not None:
+            self._transport.abort(status)
+
+
+def _tag(number: int, what: str) -> int:
+    """Return the tag of a collective's messages: those of another one, made by mistake, are never taken."""
+    return zlib.crc32(f"{number} {what}".encode()) % _TAGS
+
+
+# MPI is one per process, and so is the world.
+_WORLD: Final[list[World]] = []
+_SETTINGS: Final = {"timeout": DEFAULT_TIMEOUT}
+
+
+def preset(timeout: float) -> None:
+    """Set what `init` takes where it is not told, for the launcher."""
+    _SETTINGS["timeout"] = timeout
+
+
+def launched_size() -> int:
+    """Return how many ranks the launcher of this process says there are; 1 without a launcher."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    steps = os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    return int(steps) if steps.isdecimal() and "PMIX_RANK" in os.environ else 1
+
+
+def init(timeout: float | None = None) -> None:
+    """Join the ranks of this job, once; other functions do it where it was not called.
+
+    `timeout`: seconds a collective waits for other ranks before it raises CollectiveTimeoutError (300).
+    A process that no launcher started is a job of one rank, and needs no MPI.
+    Raises: MissingExtraError where a launcher started several ranks and mpi4py is missing; CallOrderError for
+    a second call with another time-out.
+    """
+    if timeout is not None and not timeout > 0:
+        raise AttributeValueError("init: a time-out is more than 0 seconds", got=str(timeout))
+    if _WORLD:
+        if timeout is not None and timeout != _WORLD[0].timeout:
+            raise CallOrderError("init: this process has joined its job already", got=f"timeout={timeout}",
+                                 hint="call it once, before the first collective")  # fmt: skip
+        return
+    seconds = _SETTINGS["timeout"] if timeout is None else timeout
+    _WORLD.append(World(0, 1, None, seconds) if launched_size() == 1 else _over_mpi(seconds))
+
+
+def world() -> World:
+    """Return the world, joining it if need be."""
+    if not _WORLD:
+        init()
+    return _WORLD[0]
+
+
+def is_initialized() -> bool:
+    """Return whether this process has joined the ranks of its job."""
+    return bool(_WORLD)
+
+
+def rank() -> int:
+    """Return the number of this process among the ranks of the job, from 0."""
+    return world().rank
+
+
+def world_size() -> int:
+    """Return how many ranks the job has."""
+    return world().size
+
+
+def _over_mpi(timeout: float) -> World:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise MissingExtraError(
+            f"distributed: {launched_size()} ranks were started, and MPI for Python is missing",
+            got=str(error).splitlines()[0], hint="pip install 'stratal[parallel]'",
+        ) from None  # fmt: skip
+    comm = MPI.COMM_WORLD.Dup()  # messages of one's own never meet those of the user's
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    lines = shared_lines(
+        comm.Get_size(), host.Get_rank() == 0, lambda path: str(host.bcast(path)), host.Barrier
+    )
+    ledger = Ledger(lines, comm.Get_rank())
+    comm.Barrier()  # every line has its process
+    unlink_segments(comm.Get_rank())
+    made = World(comm.Get_rank(), comm.Get_size(), MpiTransport(MPI, comm, ledger, timeout), timeout)
+    host.Free()
+    atexit.register(_leave, made)
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+        before(kind, error, trace)
+        sys.stderr.flush()
+        made.abort(1)  # the others would wait for this rank, here or in MPI's own end
+
+    sys.excepthook = hook
+    return made
+
+
+def _leave(made: World) -> None:
+    try:
+        made.close()
+    except BaseException as error:
+        print(f"stratal: {error}", file=sys.stderr, flush=True)
+        made.abort(1)

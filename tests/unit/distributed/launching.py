@@ -1,0 +1,38 @@
+"""Starts ranks for tests, under a time-out, and leaves no process behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[2] / "src"
+HAS_MPI = importlib.util.find_spec("mpi4py") is not None and bool(
+    shutil.which("mpirun") or (Path(sys.executable).parent / "mpirun").exists()
+)
+needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="MPI is not installed: pip install 'stratal[parallel]'")
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, "PYTHONPATH": path, "STRATAL_THREADS": "1"}
+
+
+def command(ranks: int, script: str, *arguments: str, timeout: float = 20.0) -> list[str]:
+    launch = [sys.executable, "-m", "stratal", "launch", "-n", str(ranks), "--timeout", str(timeout)]
+    return [*launch, str(HERE / script), *arguments]
+
+
+def launch(ranks: int, script: str, *arguments: str, timeout: float = 20.0) -> tuple[int, str]:
+    """Run a script beside this file on some ranks; return the exit status and all they printed."""
+    done = subprocess.run(
+        command(ranks, script, *arguments, timeout=timeout), env=environment(), timeout=150, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return done.returncode, done.stdout.decode(errors="replace")

@@ -1,0 +1,36 @@
+"""Run on every rank: rank 1 does what its argument says, the others go on to an all-reduce."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from stratal import distributed as dist
+
+FAULT = sys.argv[1]
+dist.barrier()
+if dist.rank() == 1:
+    if FAULT == "raises":
+        raise ValueError("broken rank")
+    if FAULT == "exits":
+        sys.exit(5)
+    if FAULT == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if FAULT == "is stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if FAULT == "makes another collective":
+        dist.broadcast(3.0)
+    if FAULT == "has another shape":
+        dist.all_reduce([1.0, 2.0])
+    if FAULT == "ends early":
+        sys.exit(0)
+    if FAULT == "has another program":
+        dist.check_same("program b", "programs")
+if FAULT == "has another program":
+    dist.check_same("program a", "programs")
+if FAULT == "sleeps":
+    print("pid", os.getpid(), flush=True)
+    time.sleep(60)
+dist.all_reduce([1.0, 2.0, 3.0])
