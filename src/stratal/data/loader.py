@@ -142,6 +142,9 @@ class DataLoader:
     positions of an epoch in order, `batch_sampler` those of each batch. `collate_fn` makes a batch of the
     list of its elements, by default by stacking. `num_workers`, `pin_memory` and what else PyTorch says of
     workers change nothing: batches are made by the thread that asks for them.
+    `shard` is (rank, number of ranks): each rank gets its part of every batch, so that all of them together
+    see what one process would, no sample lost or repeated, whatever their number. `batch_size` stays that of
+    the whole batch; orders must come from a seed, which is the same on all ranks.
     `state_dict` says where the loader stands, so that a resumed run sees the batches it would have seen; the
     generator of later epochs has a state of its own.
     """
@@ -151,7 +154,8 @@ class DataLoader:
         sampler: Iterable[int] | None = None, batch_sampler: Iterable[Sequence[int]] | None = None,
         num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None, pin_memory: bool = False,
         drop_last: bool = False, *, worker_init_fn: Callable[[int], None] | None = None,
-        generator: Generator | None = None, seed: int | None = None, **of_workers: Any
+        generator: Generator | None = None, seed: int | None = None,
+        shard: tuple[int, int] | None = None, **of_workers: Any
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise AttributeValueError("DataLoader: a batch has at least one element", got=repr(batch_size))
@@ -192,6 +196,30 @@ class DataLoader:
         self._drawn: int | None = None  # the key of its order
         self._resumed = False
         _source("DataLoader", seed, generator)
+        self.shard = None if shard is None else self._checked_shard(*shard)
+
+    def _checked_shard(self, rank: int, size: int) -> tuple[int, int]:
+        """Return the shard of a rank. Raises: AttributeValueError where ranks would disagree, or starve."""
+        if not 0 <= rank < size:
+            raise AttributeValueError("DataLoader: a shard is (rank, number of ranks)", got=f"{rank}, {size}")
+        if self.sampler is not None or self.batch_sampler is not None:
+            raise AttributeValueError(
+                "DataLoader: a shard is of the loader's own order", got="a sampler",
+                hint="leave shard out, and let the sampler give each rank its own positions",
+            )  # fmt: skip
+        if self.shuffle and self.seed is None:
+            raise AttributeValueError(
+                "DataLoader: with a shard, a seed decides on the order, alike on all ranks",
+                got="shuffle=True without seed", hint="DataLoader(..., shuffle=True, seed=0, shard=...)",
+            )  # fmt: skip
+        rest = 0 if self.drop_last else len(self.dataset) % self.batch_size
+        if self.batch_size % size or 0 < rest < size:
+            raise AttributeValueError(
+                f"DataLoader: every batch has parts for all {size} ranks, of one size but for the last batch",
+                got=f"batch_size={self.batch_size}, {rest} samples in the last batch",
+                hint="a batch size the ranks divide; drop_last=True leaves the last batch out",
+            )  # fmt: skip
+        return rank, size
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
@@ -227,7 +255,7 @@ class DataLoader:
         while len(part := _indices(islice(order, self.batch_size))) == self.batch_size or (
             len(part) and not self.drop_last
         ):
-            yield part
+            yield part if self.shard is None else np.array_split(part, self.shard[1])[self.shard[0]]
 
     def _order(self) -> list[int]:
         count, order = len(self.dataset), np.arange(len(self.dataset))

@@ -15,10 +15,15 @@ from stratal.distributed.collectives import receive as receive
 from stratal.distributed.collectives import reduce_scatter as reduce_scatter
 from stratal.distributed.collectives import send as send
 from stratal.distributed.collectives import traffic as traffic
+from stratal.distributed.data_parallel import data as data
+from stratal.distributed.data_parallel import parallel as parallel
+from stratal.distributed.data_parallel import shard as shard
+from stratal.distributed.data_parallel import synchronize as synchronize
 from stratal.distributed.errors import CollectiveTimeoutError as CollectiveTimeoutError
 from stratal.distributed.errors import ProgramMismatchError as ProgramMismatchError
 from stratal.distributed.errors import RankLostError as RankLostError
 from stratal.distributed.links import Link as Link
+from stratal.distributed.overlapped import overlap as overlap
 from stratal.distributed.world import init as init
 from stratal.distributed.world import is_initialized as is_initialized
 from stratal.distributed.world import rank as rank

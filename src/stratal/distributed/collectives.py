@@ -6,6 +6,7 @@ and the communication thread carries on; its `value()` waits.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -93,6 +94,12 @@ def all_reduce(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = Tru
     `op`: sum, mean, prod, max or min. `algorithm`: ring, halving_doubling, doubling (the last two for powers
     of two), all_to_all or tree; by default the one with the least estimate for this size.
     """
+    pending = start_all_reduce(x, op, algorithm)
+    return pending.value() if wait else pending
+
+
+def start_all_reduce(x: Any, op: str, algorithm: str, program: str = "") -> Pending:
+    """Begin an all-reduce; only ranks that name the same `program` take part in it."""
     combine, within = reduction(op, "all_reduce"), world()
     buffer, is_tensor = _taken(x, "all_reduce")
     _check_mean(buffer, op, "all_reduce")
@@ -103,10 +110,9 @@ def all_reduce(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = Tru
         divide_for_mean(buffer, op, within.size)
         return _given(buffer, is_tensor)
 
-    return _through(
-        lambda: make(buffer.reshape(-1), within.rank, within.size, combine),
-        _said("all_reduce", buffer, f" {op} by {chosen}"), finish, wait,
-    )  # fmt: skip
+    what = _said("all_reduce", buffer, f" {op} by {chosen}") + f" in program {program}" * bool(program)
+    rounds = functools.partial(make, buffer.reshape(-1), within.rank, within.size, combine)
+    return Pending(within, within.start(rounds, what), finish)
 
 
 def reduce_scatter(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = True) -> Any:

@@ -90,3 +90,13 @@ def choose(kind: str, nbytes: float, size: int, link: Link, algorithm: str = "")
         raise AttributeValueError(f"{kind}: no such algorithm", got=f"{algorithm!r} {why}".strip(),
                                   hint=f"there are {', '.join(names)}")  # fmt: skip
     return algorithm
+
+
+def bucket_bytes(size: int, link: Link) -> int:
+    """Return how many bytes should leave at once: where rounds cost a tenth of the bytes, in 64 KB at least.
+
+    Smaller ones cost more rounds, larger ones leave later.
+    """
+    share = 2 * (size - 1) / size  # of the bytes, over the busiest link
+    rounds = 2 * (1 + _MESSAGE * (size - 2)) * link.alpha_ns
+    return max(1 << 16, int(10 * rounds / (share * link.beta_ns))) if size > 1 else 1 << 16

@@ -1,0 +1,95 @@
+"""Collectives inside of programs: what the records of `ops/collective.py` reach when they run.
+
+Also on tensors: `all_reduce_in_buckets` puts a start and a wait per bucket into what is being built, be it a
+capture or pending work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.distributed.collectives import Pending, start_all_reduce
+from stratal.distributed.world import World, world
+from stratal.graph.node import Node, make
+from stratal.ops.collective import COMMUNICATORS, AllReduceStart, AllReduceWait
+from stratal.tensor.build import where_now
+from stratal.tensor.lazy import lazy
+from stratal.tensor.tensor import Tensor, wrap
+from stratal.tensor.values.handle import CONSTANT
+from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.state import MODE
+
+Array = np.ndarray[Any, Any]
+AXIS: Final = "data"
+
+
+class Overlapped:
+    """The communicator of an axis: collectives under way by token, and how long was waited for them."""
+
+    def __init__(self, within: World) -> None:
+        self.size: Final = within.size
+        self.waited_s = 0.0  # spent in `finish`, by the thread that runs programs
+        self._under_way: dict[int, Pending] = {}
+        self._last = 0
+
+    def start(self, array: Array, op: str, algorithm: str, program: str) -> int:
+        self._last += 1
+        self._under_way[self._last] = start_all_reduce(array, op, algorithm, program)
+        return self._last
+
+    def finish(self, token: int) -> Array:
+        asked = time.monotonic()
+        found: Array = self._under_way.pop(token).value()
+        self.waited_s += time.monotonic() - asked
+        return found
+
+
+def communicator() -> Overlapped:
+    """Return the communicator of all ranks, known to programs as the axis "data"."""
+    found = COMMUNICATORS.get(AXIS)
+    if not isinstance(found, Overlapped):
+        found = COMMUNICATORS[AXIS] = Overlapped(world())
+    return found
+
+
+def overlap(reset: bool = False) -> dict[str, float]:
+    """Return how much of the communication of programs was hidden behind their kernels.
+
+    `communicating_s`: seconds in which the communication thread was in collectives, of programs or not.
+    `waited_s`: seconds programs waited for theirs. `hidden`: the share that was not waited for. With `reset`,
+    count from 0 again.
+    """
+    mine, within = communicator(), world()
+    busy, waited = within.busy_s, mine.waited_s
+    if reset:
+        within.busy_s = mine.waited_s = 0.0
+    hidden = max(0.0, 1 - waited / busy) if busy else 0.0
+    return {"communicating_s": busy, "waited_s": waited, "hidden": hidden}
+
+
+def all_reduce_in_buckets(flats: Sequence[Tensor], op: str, algorithm: str, program: str) -> list[Tensor]:
+    """Return the reductions over ranks of one-dimensional tensors, as nodes of the program being built.
+
+    Every start is put behind the one before it, which is the order on all ranks, and every wait behind all
+    starts, so that what is computed for later ones runs while earlier ones are under way. `program` is a
+    digest of what computes them: ranks whose digests differ do not exchange messages.
+    """
+    size, where = communicator().size, where_now()
+    start = AllReduceStart(AXIS, size, op, algorithm, program)
+    wait = AllReduceWait(AXIS, size, op, algorithm)
+    tokens: list[Node] = []
+    nodes = [node_of(x) for x in flats]
+    for node in nodes:
+        tokens.append(make(start, *tokens[-1:], node, where=where))
+    pairs = zip(tokens, nodes, strict=True)
+    found = [wrap(make(wait, tokens[-1], own, node, where=where), CONSTANT) for own, node in pairs]
+    if MODE.trace is None:
+        lazy.flush(found)
+    elif tokens:
+        MODE.trace.calls_back()
+        MODE.trace.tokens.append(tokens[-1])
+    return found

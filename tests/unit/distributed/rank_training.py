@@ -1,0 +1,176 @@
+"""Run on every rank: training in parallel gives what one process gives on the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import stratal as st
+from stratal import distributed as dist
+from stratal import nn, optim
+from stratal.base.errors import AttributeValueError
+from stratal.data import DataLoader, TensorDataset
+
+RANK, SIZE = dist.rank(), dist.world_size()
+BATCH = 12
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        inner = (nn.Linear(9, 33), nn.Tanh(), nn.Linear(33, 17), nn.GELU())
+        self.layers = nn.Sequential(*inner, nn.Linear(17, 4))
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x.reshape(x.shape[0], -1))
+
+
+class Conv(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 5, 2), nn.Conv2d(5, 6, 2)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        x = nn.functional.relu(self.first(x))
+        return self.head(nn.functional.relu(self.second(x)).mean(dim=(2, 3)))
+
+
+def samples(count: int = 20 * BATCH) -> TensorDataset:
+    rng = np.random.default_rng(1)
+    return TensorDataset(rng.standard_normal((count, 1, 3, 3)).astype(np.float32), rng.integers(0, 4, count))
+
+
+def train(
+    make: Callable[[], nn.Module], compiled: bool, shard: tuple[int, int] | None, *, clip: float = 0.0,
+    micro: int = 1, steps: int = 5, **options: Any,
+) -> list[np.ndarray[Any, Any]]:  # fmt: skip
+    """Return the parameters after some steps, on this rank's part of each batch or on all of it."""
+    st.manual_seed(0 if shard is None else RANK)  # rank 0's parameters count
+    net = make()
+    optimizer = optim.AdamW(net.parameters(), lr=1e-2, eps=1e-3)
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        total = 0.0
+        for part in range(micro):
+            some = slice(part * len(x) // micro, (part + 1) * len(x) // micro)
+            loss = nn.functional.cross_entropy(net(x[some]), y[some]) / micro
+            loss.backward()
+            total = total + loss.detach()
+        if clip:
+            if shard is not None:
+                dist.synchronize(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        optimizer.step()
+        return total
+
+    taken = step if shard is None else dist.parallel(step, dist.data(**options))
+    taken = st.compile(taken) if compiled else taken
+    for x, y in DataLoader(samples(steps * BATCH), BATCH, shuffle=True, seed=3, shard=shard):
+        taken(x, y)
+    return [np.asarray(p.detach()).copy() for p in net.parameters()]
+
+
+def equal() -> None:
+    for make in (Mlp, Conv):
+        want = train(make, True, None, steps=20)
+        for compiled in (True, False):
+            found = train(make, compiled, dist.shard(), steps=20)
+            for a, b in zip(found, want, strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+            joined = dist.all_gather(np.concatenate([p.reshape(-1) for p in found])).reshape(SIZE, -1)
+            assert (joined == joined[0]).all(), "ranks have other parameters"
+
+
+def buckets() -> None:
+    """Row F9: the same bits with one bucket, with many, and in every run."""
+    whole = train(Mlp, True, dist.shard(), bucket_bytes=1 << 20)
+    dist.traffic(reset=True)
+    apart = train(Mlp, True, dist.shard(), bucket_bytes=1)
+    many = sum(dist.traffic(reset=True)["sent_messages"])
+    again = train(Mlp, True, dist.shard(), bucket_bytes=1 << 20)
+    few = sum(dist.traffic()["sent_messages"])
+    for a, b, c in zip(whole, apart, again, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    assert many - few == 5 * 5 * 2 * (SIZE - 1), (many, few)  # 6 buckets in place of one
+
+
+def hidden() -> None:
+    """Row F10: kernels run between starts, waits come after all of them, and less is waited than sent."""
+    st.manual_seed(0)
+    net = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(384, 384), nn.Tanh())))
+    optimizer = optim.SGD(net.parameters(), lr=0.01)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (net(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    taken = st.compile(dist.parallel(step, dist.data(bucket_bytes=1 << 19)))
+    x = st.tensor(np.random.default_rng(RANK).standard_normal((192, 384)).astype(np.float32))
+    for _ in range(2):
+        taken(x)
+    dist.overlap(reset=True)
+    for _ in range(10):
+        taken(x)
+    said = dist.overlap()
+    assert said["communicating_s"] > said["waited_s"] > 0 and said["hidden"] > 0, said
+    order = [c.get("op") or c["do"] for c in taken.program.plan.commands]
+    starts = [k for k, op in enumerate(order) if str(op).startswith("all_reduce_start")]
+    waits = [k for k, op in enumerate(order) if str(op).startswith("all_reduce_wait")]
+    assert len(starts) == len(waits) >= 4 and max(starts) < min(waits), order
+    assert order[starts[0] : starts[-1]].count("kernel") >= len(starts) - 1, order
+
+
+def clipped_and_accumulated() -> None:
+    for options in ({"clip": 0.05}, {"micro": 2}):
+        want, found = train(Mlp, True, None, **options), train(Mlp, True, dist.shard(), **options)
+        for a, b in zip(found, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def different_programs_are_refused() -> None:
+    st.manual_seed(0)
+    net = Mlp()
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+    @st.compile
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y) * (2.0 if RANK == 1 else 1.0)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    before = [np.asarray(p.detach()).copy() for p in net.parameters()]
+    x, y = (st.tensor(a[:4]) for a in samples().arrays)
+    try:
+        dist.parallel(step, dist.data(optimizer))(x, y)
+    except dist.ProgramMismatchError as error:
+        assert "in program" in str(error), error
+        for p, b in zip(net.parameters(), before, strict=True):
+            np.testing.assert_array_equal(np.asarray(p.detach()), b)
+    else:
+        raise AssertionError("not noticed")
+
+
+def refusals() -> None:
+    for call in (lambda: dist.parallel(lambda: None, dist.data()), lambda: dist.data(bucket_bytes=0)):
+        try:
+            call()
+        except AttributeValueError:
+            continue
+        raise AssertionError("not refused")
+
+
+if __name__ == "__main__":
+    for check in (equal, buckets, hidden, clipped_and_accumulated, refusals, different_programs_are_refused):
+        check()
+        if RANK == 0:
+            print("passed", check.__name__, flush=True)

@@ -1,0 +1,101 @@
+"""Data parallel: what ranks learn together is what one process learns on the whole batch."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from launching import launch, needs_mpi
+
+import stratal as st
+from stratal import distributed as dist
+from stratal import nn, optim
+from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.distributed.data_parallel import _optimizers_of, buckets
+from stratal.distributed.links import Link, bucket_bytes
+
+
+@needs_mpi
+@pytest.mark.row("F1", "F7", "F9", "F10")
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
+def test_ranks_learn_what_one_process_learns_on_the_whole_batch(ranks: int) -> None:
+    status, output = launch(ranks, "rank_training.py", timeout=60)
+    assert output.count("passed") == 6, output
+    assert status == 0, output
+
+
+def linear() -> tuple[nn.Module, optim.Optimizer]:
+    net = nn.Linear(3, 2)
+    return net, optim.SGD(net.parameters(), lr=0.1)
+
+
+def test_with_one_rank_a_parallel_step_is_the_step() -> None:
+    net, optimizer = linear()
+    x = st.ones((4, 3))
+
+    def step(x: st.Tensor) -> st.Tensor:
+        optimizer.zero_grad()
+        loss = net(x).sum()
+        loss.backward()
+        dist.synchronize(optimizer)
+        optimizer.step()
+        return loss
+
+    before = net.weight.detach().numpy().copy()
+    taken = st.compile(dist.parallel(step, dist.data()))
+    assert taken.__name__ == "step"
+    taken(x)
+    np.testing.assert_allclose(net.weight.detach().numpy(), before - 0.1 * 4, rtol=1e-6)
+    assert dist.shard() == (0, 1)
+
+
+def test_the_optimizers_of_a_step_are_found_in_its_variables() -> None:
+    _, optimizer = linear()
+    _, other = linear()
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.first = optimizer
+
+        def step(self) -> None: ...
+
+    def closure() -> object:
+        return optimizer, other
+
+    def default(taken: object = optimizer) -> None: ...
+
+    both = [optimizer, other]
+    cases = {
+        "closure": (closure, [optimizer, other]),
+        "compiled": (st.compile(closure), [optimizer, other]),
+        "method": (Trainer().step, [optimizer]),
+        "partial": (functools.partial(default, other), [other, optimizer]),
+        "default": (default, [optimizer]),
+        "list": (lambda: both, [optimizer, other]),
+        "nothing": (lambda: None, []),
+    }
+    for name, (step, want) in cases.items():
+        assert list(map(id, _optimizers_of(step))) == list(map(id, want)), name
+
+
+def test_buckets_hold_one_dtype_up_to_a_limit_and_every_parameter_once() -> None:
+    kinds = ((10, "float32"), (20, "float32"), (5, "float64"), (99, "float64"))
+    params = [st.zeros(n, dtype=d) for n, d in kinds]
+    filled = list(buckets(params, 120))
+    assert [[p.numel() for p in bucket] for bucket in filled] == [[10, 20], [5], [99]]
+    assert [len(b) for b in buckets(params[:2], 119)] == [1, 1]
+    assert list(buckets([], 1)) == []
+    assert bucket_bytes(2, Link(alpha_ns=1000, beta_ns=1)) == 1 << 16
+    assert bucket_bytes(4, Link(alpha_ns=1e6, beta_ns=1)) > 10_000_000
+
+
+def test_what_parallel_cannot_do_is_refused_in_words() -> None:
+    with pytest.raises(AttributeValueError, match="no optimizer is seen"):
+        dist.parallel(lambda: None, dist.data())
+    with pytest.raises(DTypeError, match="a function and a strategy"):
+        dist.parallel(lambda: None, "data")  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match="takes optimizers"):
+        dist.data(nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(AttributeValueError, match="at least one byte"):
+        dist.data(bucket_bytes=0)
