@@ -13,16 +13,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from stratal.base.errors import AttributeValueError, DTypeError
-from stratal.distributed.collectives import broadcast, check_same
+from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError, DTypeError
+from stratal.distributed.collectives import all_reduce, broadcast, check_same
 from stratal.distributed.links import bucket_bytes, choose
 from stratal.distributed.overlapped import all_reduce_in_buckets
 from stratal.distributed.world import world
 from stratal.graph.graph import Graph
 from stratal.graph.node import Input, topological
+from stratal.optim.grad_scaler import GradScaler
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
@@ -37,21 +38,31 @@ class Data(NamedTuple):
     optimizers: tuple[Optimizer, ...]
     bucket_bytes: int
     algorithm: str
+    local_steps: int = 1
 
 
-def data(*optimizers: Optimizer, bucket_bytes: int | None = None, algorithm: str = "all_to_all") -> Data:
+def data(
+    *optimizers: Optimizer,
+    bucket_bytes: int | None = None,
+    algorithm: str = "all_to_all",
+    local_steps: int = 1,
+) -> Data:
     """Return the strategy of data parallelism, for `parallel`.
 
     `optimizers`: those the step uses; by default all that the step's variables show. `bucket_bytes`: how many
     bytes of gradients leave at once; by default what the model of links gives. `algorithm`: of all-reduces;
     all_to_all adds in the order of ranks, so that gradients do not depend on buckets, to the bit.
+    `local_steps`: each rank takes that many steps by itself, then parameters become their means over ranks,
+    which sends less and learns something else: compare the accuracy. Optimizer states stay each rank's own.
     """
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise DTypeError("data: takes optimizers", got=type(optimizer).__name__)
     if bucket_bytes is not None and bucket_bytes < 1:
         raise AttributeValueError("data: a bucket holds at least one byte", got=str(bucket_bytes))
-    return Data(optimizers, bucket_bytes or 0, algorithm)
+    if local_steps < 1:
+        raise AttributeValueError("data: ranks take at least one step by themselves", got=str(local_steps))
+    return Data(optimizers, bucket_bytes or 0, algorithm, local_steps)
 
 
 def shard() -> tuple[int, int]:
@@ -67,9 +78,10 @@ def parallel(step: Callable[..., Any], strategy: Data) -> Callable[..., Any]:
     batch. Parameters begin as rank 0 has them. Losses and metrics stay each rank's own.
 
     Gradients are averaged when the optimizer steps. What is not linear in them, such as clipping by a norm,
-    needs `synchronize(optimizer)` first.
-    Raises: AttributeValueError where no optimizer is found; ProgramMismatchError before the first update
-    where ranks run different programs.
+    needs `synchronize(optimizer)` first: a step whose own code clips, or that uses a GradScaler, is refused
+    without.
+    Raises: AttributeValueError where no optimizer is found; CallOrderError as said; ProgramMismatchError
+    before the first update where ranks run different programs.
     """
     if not callable(step) or not isinstance(strategy, Data):
         raise DTypeError("parallel: takes a function and a strategy", got=type(strategy).__name__,
@@ -88,9 +100,12 @@ def parallel(step: Callable[..., Any], strategy: Data) -> Callable[..., Any]:
                 raise AttributeValueError(
                     "parallel: an optimizer is of one parallel step", got=f"a second one for {optimizer}"
                 )
-            reducers.append(Reducer(strategy))
+            reducers.append(Reducer(strategy, _reads_gradients(step)))
             _begin_alike(optimizer)
-            optimizer.register_step_pre_hook(reducers[-1])
+            if strategy.local_steps == 1:
+                optimizer.register_step_pre_hook(reducers[-1])
+    if world().size > 1 and strategy.local_steps > 1:
+        return _local_steps(step, found, strategy.local_steps)
 
     @functools.wraps(step, updated=())
     def together(*args: Any, **kwargs: Any) -> Any:
@@ -99,6 +114,48 @@ def parallel(step: Callable[..., Any], strategy: Data) -> Callable[..., Any]:
         return step(*args, **kwargs)
 
     return together
+
+
+def _local_steps(
+    step: Callable[..., Any], optimizers: Sequence[Optimizer], every: int
+) -> Callable[..., Any]:
+    """Return a step after which, every so often, parameters become their means over ranks."""
+    count = 0
+
+    @functools.wraps(step, updated=())
+    def together(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        if MODE.trace is not None:
+            raise CaptureError(
+                "parallel: a step that counts its calls is not compiled from outside", got="local_steps",
+                hint="st.distributed.parallel(st.compile(step), st.distributed.data(local_steps=...))",
+            )  # fmt: skip
+        result = step(*args, **kwargs)
+        count += 1
+        if count % every == 0:
+            average_parameters(optimizers)
+        return result
+
+    return together
+
+
+def average_parameters(optimizers: Sequence[Optimizer]) -> None:
+    """Make the parameters of optimizers their means over ranks, in one all-reduce per dtype."""
+    params = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    with no_grad():
+        for bucket in _by_dtype(params):
+            flat = all_reduce(concat([p.reshape((-1,)) for p in bucket]), "mean", algorithm="all_to_all")
+            start = 0
+            for p in bucket:
+                p.copy_(flat[start : start + p.numel()].reshape(p.shape))
+                start += p.numel()
+
+
+def _by_dtype(params: Sequence[Tensor]) -> list[list[Tensor]]:
+    found: dict[Any, list[Tensor]] = {}
+    for p in params:
+        found.setdefault(p.dtype, []).append(p)
+    return list(found.values())
 
 
 def synchronize(optimizer: Optimizer) -> None:
@@ -120,8 +177,9 @@ def synchronize(optimizer: Optimizer) -> None:
 class Reducer:
     """Hook of an optimizer, before it steps: makes gradients their means over ranks."""
 
-    def __init__(self, strategy: Data) -> None:
+    def __init__(self, strategy: Data, reader: str) -> None:
         self.strategy: Final = strategy
+        self.reader: Final = reader  # what reads gradients before the optimizer steps, if something does
         self._reduced = False  # in this call of the step, since the optimizer stepped
 
     def begin(self) -> None:
@@ -129,6 +187,11 @@ class Reducer:
         self._reduced = False
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.reader and not self._reduced:
+            raise CallOrderError(
+                f"parallel: {self.reader} would see this rank's own gradients", got="no synchronize before",
+                hint="st.distributed.synchronize(optimizer), behind backward() and before it",
+            )  # fmt: skip
         if not self._reduced:
             self.reduce(optimizer)
         self._reduced = False
@@ -203,19 +266,33 @@ def _optimizers_of(step: Any) -> Iterator[Optimizer]:
     yield from seen.values()
 
 
-def _variables_of(step: Any) -> Iterator[Any]:
-    """Yield what a function reads from around it: closure, globals by name, defaults, `self`."""
+def _layers(step: Any) -> Iterator[Any]:
+    """Yield a step, and what it is made of, down to a function."""
     while True:
+        yield step
         if isinstance(step, functools.partial):
-            yield from (*step.args, *step.keywords.values())
             step = step.func
         elif isinstance(step, Compiled):
             step = step._function
         elif isinstance(step, MethodType):
-            yield step.__self__
             step = step.__func__
         else:
-            break
+            return
+
+
+def _innermost(step: Any) -> Any:
+    *_, last = _layers(step)
+    return last
+
+
+def _variables_of(step: Any) -> Iterator[Any]:
+    """Yield what a function reads from around it: closure, globals by name, defaults, `self`."""
+    for outer in _layers(step):
+        if isinstance(outer, functools.partial):
+            yield from (*outer.args, *outer.keywords.values())
+        elif isinstance(outer, MethodType):
+            yield outer.__self__
+    step = _innermost(step)
     if not isinstance(step, FunctionType):
         yield step
         return
@@ -224,6 +301,21 @@ def _variables_of(step: Any) -> Iterator[Any]:
             yield cell.cell_contents
     yield from (step.__globals__[name] for name in step.__code__.co_names if name in step.__globals__)
     yield from (*(step.__defaults__ or ()), *(step.__kwdefaults__ or {}).values())
+
+
+_READERS: Final = {"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"}
+
+
+def _reads_gradients(step: Any) -> str:
+    """Return the name of what a step's own code uses on gradients before its optimizer steps; or nothing."""
+    if any(isinstance(v, GradScaler) and v.is_enabled() for v in _variables_of(step)):
+        return "GradScaler"
+    codes, names = [c for c in (getattr(_innermost(step), "__code__", None),) if c is not None], set[str]()
+    while codes:
+        code = codes.pop()
+        names |= set(code.co_names)
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+    return min(names & _READERS, default="")
 
 
 def _inside(value: Any) -> Iterator[Optimizer]:

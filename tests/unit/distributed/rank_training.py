@@ -10,7 +10,7 @@ import numpy as np
 import stratal as st
 from stratal import distributed as dist
 from stratal import nn, optim
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, CallOrderError
 from stratal.data import DataLoader, TensorDataset
 
 RANK, SIZE = dist.rank(), dist.world_size()
@@ -52,6 +52,14 @@ def train(
     net = make()
     optimizer = optim.AdamW(net.parameters(), lr=1e-2, eps=1e-3)
 
+    def clipped() -> None:
+        if shard is not None:
+            dist.synchronize(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), clip)
+        optimizer.step()
+
+    update = clipped if clip else optimizer.step
+
     def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         total = 0.0
@@ -60,11 +68,7 @@ def train(
             loss = nn.functional.cross_entropy(net(x[some]), y[some]) / micro
             loss.backward()
             total = total + loss.detach()
-        if clip:
-            if shard is not None:
-                dist.synchronize(optimizer)
-            nn.utils.clip_grad_norm_(net.parameters(), clip)
-        optimizer.step()
+        update()
         return total
 
     taken = step if shard is None else dist.parallel(step, dist.data(**options))
@@ -160,6 +164,55 @@ def different_programs_are_refused() -> None:
         raise AssertionError("not noticed")
 
 
+def local_steps() -> None:
+    """Row F11: parameters are averaged every few steps: less is sent, and something else learned."""
+    want = local(1)
+    assert max(float(abs(a - b).max()) for a, b in zip(local(2), want, strict=True)) > 1e-6
+    sent = []
+    for every in (2, 4):
+        dist.traffic(reset=True)
+        found = local(every)
+        sent.append(sum(dist.traffic()["sent_bytes"]))
+        joined = dist.all_gather(np.concatenate([p.reshape(-1) for p in found])).reshape(SIZE, -1)
+        assert (joined == joined[0]).all()
+    assert sent[1] < sent[0]
+
+
+def local(every: int) -> list[np.ndarray[Any, Any]]:
+    st.manual_seed(RANK)
+    net = Mlp()
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+    taken = dist.parallel(st.compile(step), dist.data(local_steps=every))
+    for x, y in DataLoader(samples(8 * BATCH), BATCH, shuffle=True, seed=3, shard=dist.shard()):
+        taken(x, y)
+    return [np.asarray(p.detach()).copy() for p in net.parameters()]
+
+
+def clipping_of_own_gradients_is_refused() -> None:
+    st.manual_seed(0)
+    net = Mlp()
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> None:
+        nn.functional.cross_entropy(net(x), y).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+
+    x, y = (st.tensor(a[:4]) for a in samples().arrays)
+    try:
+        dist.parallel(step, dist.data())(x, y)
+    except CallOrderError as error:
+        assert "clip_grad_norm_ would see this rank's own gradients" in str(error), error
+    else:
+        raise AssertionError("not noticed")
+
+
 def refusals() -> None:
     for call in (lambda: dist.parallel(lambda: None, dist.data()), lambda: dist.data(bucket_bytes=0)):
         try:
@@ -170,7 +223,11 @@ def refusals() -> None:
 
 
 if __name__ == "__main__":
-    for check in (equal, buckets, hidden, clipped_and_accumulated, refusals, different_programs_are_refused):
+    checks = (
+        equal, buckets, hidden, clipped_and_accumulated, local_steps, clipping_of_own_gradients_is_refused,
+        refusals, different_programs_are_refused,
+    )  # fmt: skip
+    for check in checks:
         check()
         if RANK == 0:
             print("passed", check.__name__, flush=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +23,19 @@ from stratal.distributed.links import Link, bucket_bytes
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_ranks_learn_what_one_process_learns_on_the_whole_batch(ranks: int) -> None:
     status, output = launch(ranks, "rank_training.py", timeout=60)
-    assert output.count("passed") == 6, output
+    assert output.count("passed") == 8, output
     assert status == 0, output
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.row("F1")
+def test_the_example_prints_the_same_losses_on_one_rank_and_on_several() -> None:
+    example = Path(__file__).parents[3] / "examples" / "parallel.py"
+    if not example.exists():
+        pytest.skip("runs in a checkout only")
+    said = [re.findall(r"loss .*", launch(n, str(example), "--small", timeout=60)[1]) for n in (1, 2, 3)]
+    assert len(said[0]) == 4 and said[0] == said[1] == said[2]
 
 
 def linear() -> tuple[nn.Module, optim.Optimizer]:
