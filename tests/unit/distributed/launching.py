@@ -24,12 +24,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "STRATAL_THREADS": "1"}
 
 
-def command(ranks: int, script: str, *arguments: str, timeout: float = 20.0) -> list[str]:
+def command(ranks: int, script: str, *arguments: str, timeout: float = 60.0) -> list[str]:
     launch = [sys.executable, "-m", "stratal", "launch", "-n", str(ranks), "--timeout", str(timeout)]
     return [*launch, str(HERE / script), *arguments]
 
 
-def launch(ranks: int, script: str, *arguments: str, timeout: float = 20.0) -> tuple[int, str]:
+def launch(ranks: int, script: str, *arguments: str, timeout: float = 60.0) -> tuple[int, str]:
     """Run a script beside this file on some ranks; return the exit status and all they printed."""
     done = subprocess.run(
         command(ranks, script, *arguments, timeout=timeout), env=environment(), timeout=150, check=False,
