@@ -40,7 +40,7 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.values.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
     "stratal.tensor.tensor": "Tensor",
     "stratal.fft.frames": "istft stft",
-    "stratal.formats": "load save",
+    "stratal.formats": "freeze load save",
     "stratal.linalg.as_pytorch": "chain_matmul cholesky cholesky_inverse cholesky_solve det inverse logdet "
     "matrix_exp matrix_power pinverse qr slogdet svd",
     "stratal.nn.functional": "avg_pool1d bilinear binary_cross_entropy_with_logits celu channel_shuffle "

@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "tune": "run a script, search for faster schedules of its kernels, keep the verdicts as records",
     "launch": "start several ranks of a script, which train together",
     "ops": "list the primitives: where each is, differentiable or not, compiled or not",
+    "inspect": "show what an artefact of a frozen model holds: signature, content hash, plans",
     "doctor": "show the machine, measured ceilings, the settings in force and the kernel cache",
 }
 INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
@@ -44,7 +45,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == asked:
-            module = importlib.import_module(f"stratal.cli.{name}")
+            module = importlib.import_module(f"stratal.cli.{name.replace('-', '_')}")
             module.configure(command)
             command.set_defaults(run=module.run)
     return parser

@@ -1,5 +1,9 @@
-"""Files: safetensors, and models as a readable graph with its weights. Never pickle, never eval."""
+"""Files: safetensors, models as a readable graph with its weights, artefacts of frozen models. Never pickle,
+never eval.
+"""
 
+from stratal.formats.artifact import FrozenModel as FrozenModel
+from stratal.formats.freeze import freeze as freeze
 from stratal.formats.model import ModelFile as ModelFile
 from stratal.formats.model import read_model as read_model
 from stratal.formats.model import write_model as write_model

@@ -13,6 +13,7 @@ import numpy as np
 from stratal.base import tree
 from stratal.base.errors import AttributeValueError, CaptureError, FormatError, ShapeError
 from stratal.base.interrupts import block
+from stratal.formats.artifact import frozen_of
 from stratal.formats.container import read_container
 from stratal.formats.document import NAME as CHECKPOINT
 from stratal.formats.document import checkpoint_of, write_checkpoint
@@ -79,7 +80,8 @@ def _state_of(model: Any) -> dict[str, Any]:
 
 
 def load(path: str | Path, map_location: Any = None, *, weights_only: bool = True, mmap: bool = False) -> Any:
-    """Return what `save` wrote to a folder or file: a checkpoint as it was, a model as a SavedModel.
+    """Return what `save` wrote to a folder or file: a checkpoint as it was, a model as a SavedModel; and of
+    what a FrozenModel wrote, that one.
 
     `map_location` is the CPU; files hold data alone, whatever PyTorch's `weights_only` and `mmap` say.
 
@@ -91,6 +93,8 @@ def load(path: str | Path, map_location: Any = None, *, weights_only: bool = Tru
         )
     check_device(map_location)
     files = read_container(path)
+    if "artifact.json" in files:
+        return frozen_of(files)
     return checkpoint_of(files, tensor) if f"{CHECKPOINT}.json" in files else SavedModel(model_of(files))
 
 
