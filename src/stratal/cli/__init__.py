@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "launch": "start several ranks of a script, which train together",
     "ops": "list the primitives: where each is, differentiable or not, compiled or not",
     "inspect": "show what an artefact of a frozen model holds: signature, content hash, plans",
+    "plan-serving": "say how many workers a load of requests needs under its SLAs, and why",
     "doctor": "show the machine, measured ceilings, the settings in force and the kernel cache",
 }
 INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
