@@ -27,7 +27,7 @@ def test_the_ten_line_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_command_is_in_the_readme_and_none_is_made_up() -> None:
     text = README.read_text()
-    assert set(re.findall(r"`stratal (\w+)", text)) - {"demo"} == set(COMMANDS) - {"demo"}
+    assert set(re.findall(r"`stratal ([\w-]+)", text)) - {"demo"} == set(COMMANDS) - {"demo"}
 
 
 def test_every_file_the_readme_points_to_is_there() -> None:

@@ -21,6 +21,8 @@ COMMANDS: Final = {
     "ops": "list the primitives: where each is, differentiable or not, compiled or not",
     "inspect": "show what an artefact of a frozen model holds: signature, content hash, plans",
     "plan-serving": "say how many workers a load of requests needs under its SLAs, and why",
+    "serve": "serve the frozen models of a folder over HTTP, each request with a deadline",
+    "loadtest": "put a load on a server, open loop, and show latencies and the share in time",
     "doctor": "show the machine, measured ceilings, the settings in force and the kernel cache",
 }
 INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C

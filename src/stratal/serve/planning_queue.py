@@ -70,6 +70,10 @@ class DeadlineQueue(Generic[T]):
         queue = self._models.pop(name, None)
         return [e.item for e in queue.entries] if queue else []
 
+    def knows(self, name: str) -> bool:
+        """Return whether there is a queue for a model."""
+        return name in self._models
+
     def table(self, name: str) -> LatencyTable:
         """Return what is believed of a model's latency."""
         return self._models[name].table

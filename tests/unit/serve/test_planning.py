@@ -214,7 +214,6 @@ def test_a_tight_sla_gets_workers_of_its_own_that_keep_it(sla: float) -> None:
     assert report.share_in_time >= 0.99
 
 
-@pytest.mark.row("H13")
 @pytest.mark.parametrize(("rate", "burst"), [(500, 1), (2000, 1), (1500, 3)])
 def test_at_the_declared_rate_99_percent_are_in_time_on_the_planned_workers(
     rate: float, burst: float

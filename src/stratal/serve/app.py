@@ -1,0 +1,260 @@
+"""Routes of the server: the infer route is a raw ASGI endpoint, all others are starlette's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from stratal.base.errors import StratalError
+from stratal.base.version import VERSION
+from stratal.serve import protocol
+from stratal.serve.extra import required
+from stratal.serve.fleet import FleetError
+from stratal.serve.protocol import Bytes, RequestError
+from stratal.serve.registry import metadata
+from stratal.serve.service import Service
+from stratal.serve.status_page import PAGE
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+MOST_HEADER_BYTES = 1 << 16
+_BOUNDS = ("0.001", "0.002", "0.005", "0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1.0", "+Inf")
+
+
+class App:
+    """The ASGI application of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._others = _routes(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        target = _infer_target(scope) if scope["type"] == "http" else None
+        if target is None:
+            await self._others(scope, receive, send)
+        else:
+            await self._infer(*target, scope, receive, send)
+
+    async def _infer(self, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
+        started, code, options = time.perf_counter(), 200, self.service.options
+        metrics, known = self.service.metrics, name if name in self.service.registry.models else "unknown"
+        try:
+            headers = _headers(scope)
+            if self.service.draining:
+                raise RequestError(503, "the server is shutting down")
+            self.service.registry.ready(name, version)  # refuse before anything is read
+            body = await read_body(headers, receive, options.body_limit, options.read_seconds)
+            encoding = headers.get(b"content-encoding", b"").decode("latin-1").lower()
+            body = protocol.inflated(body, encoding, options.body_limit)
+            length = _number(headers, b"inference-header-content-length")
+            model = self.service.registry.ready(name, version)  # another may have taken over meanwhile
+            request = protocol.parse(body, length, model.signature, options.most_rows)
+            outputs = await self.service.infer(model, request)
+            pieces, head_bytes = protocol.answer(request, model.signature, model.name, model.version, outputs)
+        except RequestError as error:
+            code = error.status
+            await send_error(send, code, error.text)
+        except Exception:
+            traceback.print_exc()
+            code = 500
+            await send_error(send, code, "internal error: the server's standard error has it")
+        else:
+            await _send_answer(send, pieces, head_bytes)
+        metrics.requests.labels(known, str(code)).inc()
+        metrics.latency.labels(known).observe(time.perf_counter() - started)
+
+
+def _infer_target(scope: Scope) -> tuple[str, str] | None:
+    """Return model and version where a request is for the infer route."""
+    parts = scope["path"].split("/")
+    if scope["method"] == "POST" and parts[:3] == ["", "v2", "models"] and parts[-1] == "infer":
+        if len(parts) == 5:
+            return parts[3], ""
+        if len(parts) == 7 and parts[4] == "versions":
+            return parts[3], parts[5]
+    return None
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers by name. Raises: RequestError where they are too long."""
+    if sum(len(k) + len(v) for k, v in scope["headers"]) > MOST_HEADER_BYTES:
+        raise RequestError(431, f"the headers have more than {MOST_HEADER_BYTES} bytes")
+    return dict(scope["headers"])
+
+
+def _number(headers: dict[bytes, bytes], name: bytes) -> int | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or len(text) > 18:
+        raise RequestError(400, f"{name.decode()}: a number of bytes", got=repr(text)[:80])
+    return int(text)
+
+
+async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int, seconds: float) -> bytes:
+    """Return the body. Raises: RequestError, 413 as soon as it is too long, 408 where it stalls."""
+    declared = _number(headers, b"content-length")
+    if declared is not None and declared > limit:
+        raise RequestError(413, f"the body has more than {limit} bytes", got=str(declared))
+    parts, size, more = [], 0, True
+    while more:
+        try:
+            message = await asyncio.wait_for(receive(), seconds)
+        except TimeoutError:
+            raise RequestError(408, f"no more of the body within {seconds:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise RequestError(400, "the client is gone")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise RequestError(413, f"the body has more than {limit} bytes")
+        parts.append(part)
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def send_error(send: Send, status: int, text: str) -> None:
+    """Answer with an error as the protocol has it; a connection whose body is unread is not used again."""
+
+    body = json.dumps({"error": text}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status in (408, 413):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_answer(send: Send, pieces: list[Bytes], head_bytes: int | None) -> None:
+    body = b"".join(pieces)
+    kind = b"application/json" if head_bytes is None else b"application/octet-stream"
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    if head_bytes is not None:
+        headers.append((b"inference-header-content-length", b"%d" % head_bytes))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _routes(service: Service) -> Any:
+    """Return the starlette application of all routes but infer."""
+    routing, responses = required("starlette.routing"), required("starlette.responses")
+    json_response, text_response = responses.JSONResponse, responses.Response
+    registry = service.registry
+
+    async def server(_: Any) -> Any:
+        extensions = ["model_repository", "model_repository(unload_dependents)", "binary_tensor_data"]
+        return json_response({"name": "stratal", "version": VERSION, "extensions": extensions})
+
+    async def live(_: Any) -> Any:
+        return json_response({"live": True})
+
+    async def ready(_: Any) -> Any:
+        return json_response({"ready": service.ready}, 200 if service.ready else 503)
+
+    async def model(request: Any) -> Any:
+        return json_response(metadata(_known(request)))
+
+    async def model_ready(request: Any) -> Any:
+        found = registry.ready(request.path_params["name"], request.path_params.get("version", ""))
+        return json_response({"name": found.name, "ready": service.ready}, 200 if service.ready else 503)
+
+    async def config(request: Any) -> Any:
+        found = _known(request)
+        return json_response(metadata(found) | {"max_batch_size": found.table.sizes[-1]} | found.facts)
+
+    async def index(_: Any) -> Any:
+        return json_response(registry.index())
+
+    async def load(request: Any) -> Any:
+        await service.load(request.path_params["name"])
+        return json_response({})
+
+    async def unload(request: Any) -> Any:
+        await service.unload(request.path_params["name"])
+        return json_response({})
+
+    async def metrics(_: Any) -> Any:
+        return text_response(service.metrics.text(), media_type=service.metrics.content_type)
+
+    async def status(_: Any) -> Any:
+        return json_response(status_of(service))
+
+    async def page(_: Any) -> Any:
+        policy = {"content-security-policy": "default-src 'self' 'unsafe-inline' data:"}
+        return responses.HTMLResponse(PAGE, headers=policy)
+
+    def _known(request: Any) -> Any:
+        name, version = request.path_params["name"], request.path_params.get("version", "")
+        found = registry.models.get(name)
+        return registry.ready(name, version) if found is None or version else found
+
+    by_name = [("", model), ("/ready", model_ready), ("/config", config)]
+    route = routing.Route
+    routes = [
+        route("/", page),
+        route("/status", status),
+        route("/metrics", metrics),
+        route("/v2", server),
+        route("/v2/health/live", live),
+        route("/v2/health/ready", ready),
+        *(route(f"/v2/models/{{name}}{end}", handler) for end, handler in by_name),
+        *(route(f"/v2/models/{{name}}/versions/{{version}}{end}", handler) for end, handler in by_name),
+        route("/v2/repository/index", index, methods=["POST"]),
+        route("/v2/repository/models/{name}/load", load, methods=["POST"]),
+        route("/v2/repository/models/{name}/unload", unload, methods=["POST"]),
+    ]
+    return _starlette(routes, json_response)
+
+
+def _starlette(routes: list[Any], json_response: Any) -> Any:
+    starlette = required("starlette.applications").Starlette
+    http_error = required("starlette.exceptions").HTTPException
+
+    async def refused(_: Any, error: Any) -> Any:
+        if isinstance(error, RequestError):
+            return json_response({"error": error.text}, error.status)
+        if isinstance(error, FleetError):
+            return json_response(
+                {"error": f"{error.rule}; got {error.got}" if error.got else error.rule}, 400
+            )
+        if isinstance(error, StratalError):
+            return json_response({"error": error.rule}, 500)
+        return json_response({"error": str(error.detail)}, error.status_code)
+
+    handlers = {RequestError: refused, FleetError: refused, StratalError: refused, http_error: refused}
+    return starlette(routes=routes, exception_handlers=handlers)
+
+
+def status_of(service: Service) -> dict[str, Any]:
+    """Return what the status page shows."""
+    dispatcher, sample = service.dispatcher, service.metrics.registry.get_sample_value
+    rows = []
+    for name, model in sorted(service.registry.models.items()):
+        counts = {"model": name}
+        table = dispatcher.queue.table(model.key) if model.state == "READY" else model.table
+        buckets = [
+            (bound, sample("stratal_request_seconds_bucket", counts | {"le": bound}) or 0.0)
+            for bound in _BOUNDS
+        ]
+        rows.append({
+            "name": name, "version": model.version, "state": model.state, "why": model.why,
+            "rows": sample("stratal_rows_total", counts) or 0.0,
+            "requests": sample("stratal_request_seconds_count", counts) or 0.0,
+            "late": sample("stratal_late_total", counts) or 0.0,
+            "waiting": dispatcher.queue.waiting(model.key),
+            "latency_ms": {str(n): 1e3 * s for n, s in zip(table.sizes, table.seconds, strict=True)},
+            "histogram": buckets, **model.facts,
+        })  # fmt: skip
+    return {
+        "version": VERSION,
+        "ready": service.ready,
+        "queued": len(dispatcher.queue),
+        "zygote": service.fleet.pid,
+        "workers": [{"pid": w.pid, "busy": w.busy, "retiring": w.retiring} for w in dispatcher.workers],
+        "models": rows,
+        "failed": service.registry.failed,
+    }

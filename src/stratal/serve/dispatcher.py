@@ -1,0 +1,234 @@
+"""Requests to batches to workers and back: who waits, what runs where, and what happens when a worker ends.
+
+A worker that ends or hangs while it runs a batch is replaced; each request of the batch is tried once more,
+by itself, if its deadline allows, or else is answered with an error that says so. A model whose batches bring
+down `STRIKES` workers within `STRIKE_SECONDS` is quarantined: its requests are refused, the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stratal.serve.fleet import FleetError, Process
+from stratal.serve.frames import Head
+from stratal.serve.metrics import Metrics
+from stratal.serve.planning_queue import Batch, DeadlineQueue
+from stratal.serve.protocol import Bytes, RequestError
+from stratal.serve.registry import Loaded
+
+STRIKES: Final = 2
+STRIKE_SECONDS: Final = 600.0
+GRACE: Final = 1.0  # seconds after its deadline that a request in work may still be answered
+
+
+@dataclass(eq=False)
+class Pending:
+    """A request between arrival and answer."""
+
+    model: Loaded
+    rows: int
+    inputs: Sequence[Bytes]
+    deadline: float
+    answer: asyncio.Future[list[memoryview]]
+    retried: bool = False
+
+    def fail(self, status: int, rule: str, got: str = "") -> None:
+        """Answer with an error, unless there is an answer already."""
+        if not self.answer.done():
+            self.answer.set_exception(RequestError(status, rule, got=got))
+
+
+class Dispatcher:
+    """The queue, the workers, and the batches between them. All of it runs in the event loop."""
+
+    def __init__(self, metrics: Metrics, queue_limit: int, hang_seconds: float) -> None:
+        self.queue: DeadlineQueue[Pending] = DeadlineQueue()
+        self.workers: list[Process] = []
+        self.metrics = metrics
+        self.on_lost: Callable[[], None] = lambda: None  # a worker is gone that should not be
+        self.on_quarantine: Callable[[Loaded], None] = lambda _: None
+        self._limit = queue_limit
+        self._hang_seconds = hang_seconds
+        self._retries: deque[Pending] = deque()
+        self._strikes: dict[str, deque[float]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    async def infer(
+        self, model: Loaded, rows: int, inputs: Sequence[Bytes], deadline: float
+    ) -> list[memoryview]:
+        """Return the bytes of the outputs. Raises: RequestError; 429 where it cannot be in time, 503, 504."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if len(self.queue) >= self._limit:
+            raise RequestError(429, "the queue is full", got=f"{self._limit} requests wait")
+        free_at = [w.free_at for w in self.workers if not w.retiring]
+        if reason := self.queue.refusal(model.key, rows, deadline, now, free_at):
+            raise RequestError(429, f"{model.name}: cannot be in time", got=reason)
+        pending = Pending(model, rows, inputs, deadline, loop.create_future())
+        self.queue.push(model.key, pending, rows, deadline)
+        self.pump()
+        try:
+            return await asyncio.wait_for(pending.answer, max(0.0, deadline - now) + GRACE)
+        except TimeoutError:
+            raise RequestError(504, f"{model.name}: no answer by the deadline") from None
+
+    def pump(self) -> None:
+        """Give every idle worker a batch, as long as there are some."""
+        now = asyncio.get_running_loop().time()
+        for late in self.queue.drop_late(now):
+            late.fail(504, f"{late.model.name}: dropped, for it could not be in time any more")
+        for worker in self.workers:
+            if not worker.busy and not worker.retiring:
+                batch = self._next(now)
+                if batch is None:
+                    break
+                self._start(worker, batch, now)
+        self.metrics.queued.set(len(self.queue))
+
+    def _next(self, now: float) -> Batch[Pending] | None:
+        while self._retries:
+            pending = self._retries.popleft()
+            if not pending.answer.done():
+                seconds = pending.model.table.latency(pending.rows)
+                return Batch(pending.model.key, [pending], pending.rows, seconds)
+        return self.queue.take(now)
+
+    def _start(self, worker: Process, batch: Batch[Pending], now: float) -> None:
+        worker.busy, worker.free_at = True, now + batch.seconds
+        task = asyncio.get_running_loop().create_task(self._run(worker, batch))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _run(self, worker: Process, batch: Batch[Pending]) -> None:
+        model = batch.items[0].model
+        parts = [p.inputs[k] for k in range(len(model.signature.inputs)) for p in batch.items]
+        limit = max(self._hang_seconds, 20 * batch.seconds)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            head, body = await asyncio.wait_for(worker.call({"model": batch.model}, parts), limit)
+            self._deliver(batch, model, head, body, loop.time() - started)
+        except (FleetError, TimeoutError) as error:
+            self._brought_down(worker, batch, "hung" if isinstance(error, TimeoutError) else "ended")
+            return
+        worker.busy, worker.free_at = False, 0.0
+        if worker.retiring:
+            worker.close()
+        self.pump()
+
+    def _deliver(self, batch: Batch[Pending], model: Loaded, head: Head, body: bytes, seconds: float) -> None:
+        """Give every request its rows. `seconds` is the whole round trip: that is what a plan must count."""
+        if "error" in head:
+            for pending in batch.items:
+                pending.fail(500, f"{model.name}: {head['error']}")
+            return
+        self.queue.observe(batch.model, batch.rows, seconds)
+        self.metrics.rows.labels(model.name).inc(batch.rows)
+        self.metrics.batches.labels(model.name).observe(batch.rows)
+        self.metrics.predicted.labels(model.name).observe(abs(batch.seconds / max(1e-9, seconds) - 1))
+        for pending, outputs in zip(batch.items, _shared_out(batch, model, memoryview(body)), strict=True):
+            if not pending.answer.done():
+                pending.answer.set_result(outputs)
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    def add(self, worker: Process) -> None:
+        """Take a new worker, and notice when it ends."""
+        self.workers.append(worker)
+        worker.ended.add_done_callback(lambda _: self._ended(worker))
+        self.metrics.workers.set(len(self.workers))
+        self.pump()
+
+    def retire(self, worker: Process) -> None:
+        """Give a worker nothing more; it ends after the batch it runs."""
+        worker.retiring = True
+        if not worker.busy:
+            worker.close()
+
+    def _ended(self, worker: Process) -> None:
+        """A worker is gone. What it ran is dealt with where its answer was awaited."""
+        if worker in self.workers:
+            self.workers.remove(worker)
+            self.metrics.workers.set(len(self.workers))
+            if not worker.retiring:
+                self.metrics.lost.labels("ended").inc()
+                self.on_lost()
+
+    def _brought_down(self, worker: Process, batch: Batch[Pending], how: str) -> None:
+        worker.kill()
+        if how == "hung" and worker in self.workers:  # its end is noticed as well, but is no second loss
+            self.workers.remove(worker)
+            self.metrics.workers.set(len(self.workers))
+            self.metrics.lost.labels("hung").inc()
+            if not worker.retiring:
+                self.on_lost()
+        now = asyncio.get_running_loop().time()
+        model = batch.items[0].model
+        strikes = self._strikes.setdefault(batch.model, deque())
+        strikes.append(now)
+        while strikes[0] < now - STRIKE_SECONDS:
+            strikes.popleft()
+        if len(strikes) >= STRIKES:
+            self._quarantine(model, batch.items)
+        else:
+            for pending in batch.items:
+                self._again(pending, now, how)
+        self.pump()
+
+    def _again(self, pending: Pending, now: float, how: str) -> None:
+        name = pending.model.name
+        if pending.retried:
+            pending.fail(503, f"{name}: two workers {how} while they ran this request")
+        elif now + pending.model.table.latency(pending.rows) > pending.deadline:
+            pending.fail(503, f"{name}: the worker {how} while it ran this request, and its time is up")
+        else:
+            pending.retried = True
+            self._retries.append(pending)
+
+    def _quarantine(self, model: Loaded, running: Sequence[Pending]) -> None:
+        model.state = "UNAVAILABLE"
+        model.why = f"quarantined: it brought down {STRIKES} workers; load it again to try it again"
+        for pending in [*running, *self.queue.remove_model(model.key)]:
+            pending.fail(503, f"{model.name}: {model.why}")
+        self.on_quarantine(model)
+
+    def serve(self, model: Loaded, sla: float) -> None:
+        """Queue for a model from now on; one that is queued for already keeps what waits."""
+        self._strikes.pop(model.key, None)
+        if not self.queue.knows(model.key):
+            self.queue.add_model(model.key, model.table, sla)
+
+    def forget(self, model: Loaded, why: str) -> None:
+        """Stop serving a model: what waits for it is answered with an error."""
+        self._strikes.pop(model.key, None)
+        again = [p for p in self._retries if p.model.key == model.key]
+        for pending in [*self.queue.remove_model(model.key), *again]:
+            pending.fail(503, f"{model.name}: {why}")
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until nothing waits or runs, at most so long."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while (self._running or len(self.queue)) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+
+
+def _shared_out(batch: Batch[Pending], model: Loaded, body: memoryview) -> list[list[memoryview]]:
+    """Return each request's part of every output."""
+    outputs: list[list[memoryview]] = [[] for _ in batch.items]
+    at = 0
+    for spec in model.signature.outputs:
+        row_bytes = spec.dtype.itemsize
+        for n in spec.shape:
+            row_bytes *= n
+        for k, pending in enumerate(batch.items):
+            outputs[k].append(body[at : at + pending.rows * row_bytes])
+            at += pending.rows * row_bytes
+    if at != len(body):
+        raise FleetError("worker: an answer of another length", got=f"{len(body)} bytes, not {at}")
+    return outputs

@@ -1,0 +1,22 @@
+"""What only the extra `[serve]` brings, imported where it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from stratal.base.errors import StratalError
+
+
+class MissingExtraError(StratalError, ImportError):
+    """A package that an extra brings and that is not installed."""
+
+    advice = "pip install 'stratal[serve]'"
+
+
+def required(module: str) -> Any:
+    """Return a module of the extra. Raises: MissingExtraError naming the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(f"serve: needs {module.split('.')[0]}", got=str(error)) from error

@@ -1,0 +1,188 @@
+"""The front end's side of its processes: the zygote's control socket, and a handle for every worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
+
+from stratal.base.errors import StratalError
+from stratal.serve import frames
+from stratal.serve.zygote import PACKET_BYTES
+
+COMMAND_SECONDS: Final = 60.0
+
+
+class FleetError(StratalError, RuntimeError):
+    """A process of the server that ended, hangs, or refuses."""
+
+    advice = "the server's standard error has what the process wrote last"
+
+
+class Process:
+    """A forked worker or probe: frames to and from it, and word of its end (by pidfd)."""
+
+    def __init__(
+        self, pid: int, pidfd: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.pid = pid
+        self.ended = asyncio.get_running_loop().create_future()
+        self.free_at = 0.0  # when the batch it runs should be done
+        self.busy = False
+        self.retiring = False
+        self._pidfd = pidfd
+        self._reader = reader
+        self._writer = writer
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self._writer.close()
+        self.ended.set_result(None)
+
+    async def call(self, head: frames.Head, parts: Iterable[frames.Bytes] = ()) -> tuple[frames.Head, bytes]:
+        """Send a frame and return the answer. Raises: FleetError where the process ends before it answers."""
+        try:
+            self._writer.writelines(frames.encode(head, parts))
+            await self._writer.drain()
+            return await self.answer()
+        except ConnectionError as error:
+            raise FleetError("worker: ended before it answered", got=f"process {self.pid}") from error
+
+    async def answer(self) -> tuple[frames.Head, bytes]:
+        """Return the next frame from the process. Raises: FleetError."""
+        try:
+            return await frames.read(self._reader)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise FleetError("worker: ended before it answered", got=f"process {self.pid}") from error
+
+    def kill(self) -> None:
+        """End the process at once; of one that ended, nothing happens, whoever has its number now."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let a worker end by itself: it does when its socket is closed."""
+        self._writer.close()
+
+
+class Fleet:
+    """The zygote: commands to it, one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a zygote, as far as is known."""
+        return self._control is not None
+
+    def start(self) -> None:
+        """Start a zygote, in a session of its own: Ctrl-C is for the front end, which drains."""
+        front, own = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        front.setblocking(False)
+        with own:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stratal.serve.zygote", str(own.fileno()), str(os.getpid())],
+                pass_fds=[own.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
+                env={**os.environ, "STRATAL_THREADS": "1"},
+            )  # fmt: skip
+        self._control = front
+
+    async def command(self, **command: Any) -> tuple[dict[str, Any], list[int]]:
+        """Send a command; return the answer and its file descriptors. Raises: FleetError."""
+        async with self._lock:
+            control = self._control
+            if control is None:
+                raise FleetError("zygote: is not running")
+            try:
+                await asyncio.get_running_loop().sock_sendall(control, json.dumps(command).encode())
+                data, fds = await _receive(control)
+            except ConnectionError:
+                data, fds = b"", []
+        if not data:
+            if self._control is control:
+                self._forget()
+            raise FleetError("zygote: ended before it answered", got=command["do"])
+        answer = json.loads(data)
+        if "error" in answer:
+            raise FleetError("zygote: refused", got=answer["error"])
+        return answer, fds
+
+    async def fork(self, path: str = "") -> Process:
+        """Return a new worker; with the path of an artefact, a probe of it. Raises: FleetError."""
+        command = {"do": "probe", "path": path} if path else {"do": "fork"}
+        answer, (sock, pidfd) = await self.command(**command)
+        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=sock))
+        return Process(answer["pid"], pidfd, reader, writer)
+
+    async def probe(self, path: str, seconds: float) -> dict[str, Any]:
+        """Return what a probe says of an artefact. Raises: FleetError where it ends, hangs or refuses it."""
+        process = await self.fork(path)
+        try:
+            answer, _ = await asyncio.wait_for(process.answer(), seconds)
+        except TimeoutError:
+            raise FleetError("load: the model does not load and run in time", got=f"{seconds:g} s") from None
+        except FleetError as error:
+            raise FleetError(
+                "load: the model brought down the process that tried it", got=error.got
+            ) from None
+        finally:
+            process.kill()
+        if "error" in answer:
+            raise FleetError("load: the model is refused", got=answer["error"])
+        return answer
+
+    def _forget(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """End the zygote and with it every worker."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            waiting = asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+            try:
+                await asyncio.wait_for(asyncio.shield(waiting), seconds)
+            except TimeoutError:
+                self._process.kill()
+                await waiting
+            self._process = None
+
+
+async def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """Return the next packet and its descriptors."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(control, ready.set)
+    try:
+        await asyncio.wait_for(ready.wait(), COMMAND_SECONDS)
+    except TimeoutError:
+        return b"", []  # it hangs: the same as if it had ended
+    finally:
+        loop.remove_reader(control)
+    data, fds, _, _ = socket.recv_fds(control, PACKET_BYTES, 2)
+    return data, list(fds)

@@ -1,0 +1,198 @@
+"""An open-loop load test: requests are sent when they are due, whether or not earlier ones are answered.
+
+A closed loop (send, wait, send) slows down with the server, and does not see how long those would have
+waited who were due meanwhile: coordinated omission. Here the times of arrival are drawn beforehand, Poisson
+or in bursts, and latency counts from the time a request was due, also where no connection was free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import urllib.parse
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stratal.base.errors import AttributeValueError, StratalError
+from stratal.serve.planning import LatencyTable, Session
+from stratal.serve.planning_simulator import Traffic
+from stratal.serve.protocol import DATATYPES
+
+GIVE_UP = 30.0  # seconds after which a request counts as lost
+
+
+class LoadTestError(StratalError, OSError):
+    """A server that cannot be tested."""
+
+    advice = "stratal serve FOLDER starts one; its address is printed when it is ready"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent: rows of one model, each in a request of its own, for some seconds."""
+
+    model: str
+    rate: float
+    seconds: float
+    burst: float = 1.0
+    sla: float = 1.0
+    connections: int = 64
+    seed: int = 1
+
+    def arrivals(self) -> list[float]:
+        """Return when requests are due, in seconds from the start."""
+        session = Session(self.model, LatencyTable((1,), (1.0,)), self.rate, self.sla)
+        return list(Traffic(session, self.burst).arrivals(self.seconds, random.Random(self.seed)))
+
+
+@dataclass
+class Results:
+    """What became of the requests; times in seconds."""
+
+    statuses: Counter[int] = field(default_factory=Counter)  # 0: no answer
+    latencies: list[float] = field(
+        default_factory=list
+    )  # of those answered with 200, from when they were due
+    service: list[float] = field(default_factory=list)  # the same from when they were sent
+    seconds: float = 0.0
+
+    def to_json(self, sla: float) -> dict[str, Any]:
+        """Return figures: rates, shares and quantiles of the latency in milliseconds."""
+        offered = sum(self.statuses.values())
+        in_time = sum(latency <= sla for latency in self.latencies)
+        return {
+            "offered": offered,
+            "offered_per_second": offered / max(self.seconds, 1e-9),
+            "answered": len(self.latencies),
+            "statuses": {str(code): n for code, n in sorted(self.statuses.items())},
+            "sla_ms": sla * 1e3,
+            "in_time": in_time / max(1, offered),
+            "goodput_per_second": in_time / max(self.seconds, 1e-9),
+            "latency_ms": quantiles(self.latencies),
+            "uncorrected_latency_ms": quantiles(self.service),
+        }
+
+
+def quantiles(times: list[float]) -> dict[str, float]:
+    """Return p50, p99, p99.9 and the longest of some times, in milliseconds."""
+    if not times:
+        return {}
+    values = np.quantile(times, (0.5, 0.99, 0.999, 1.0)) * 1e3
+    return dict(zip(("p50", "p99", "p99.9", "max"), map(float, values), strict=True))
+
+
+class Connections:
+    """Connections to a server that are kept, at most so many; each carries one request at a time."""
+
+    def __init__(self, host: str, port: int, most: int) -> None:
+        self._host, self._port = host, port
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._allowed = asyncio.Semaphore(most)
+
+    async def request(self, text: bytes) -> tuple[int, bytes, float]:
+        """Send a request; return status, body and when it was sent. Raises: OSError, asyncio errors."""
+        async with self._allowed:
+            reader, writer = self._free.pop() if self._free else await self._open()
+            try:
+                sent = asyncio.get_running_loop().time()
+                writer.write(text)
+                status, body, keep = await _answer(reader)
+            except BaseException:
+                writer.close()
+                raise
+            if keep:
+                self._free.append((reader, writer))
+            else:
+                writer.close()
+            return status, body, sent
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self._host, self._port)
+
+    def close(self) -> None:
+        for _, writer in self._free:
+            writer.close()
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
+    """Return status and body of an answer with a content length, and whether the connection stays open."""
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return int(lines[0].split()[1]), body, headers.get("connection", "").lower() != "close"
+
+
+def request_text(host: str, path: str, body: bytes = b"", header_bytes: int | None = None) -> bytes:
+    """Return the bytes of a GET, or of a POST where there is a body."""
+    lines = [f"{'POST' if body else 'GET'} {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}"]
+    if header_bytes is not None:
+        lines.append(f"Inference-Header-Content-Length: {header_bytes}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def infer_text(host: str, metadata: dict[str, Any], seed: int) -> bytes:
+    """Return a request for one row of random numbers (zeros for integers), with binary tensors."""
+    rows, tail = [], b""
+    for spec in metadata["inputs"]:
+        dtype = DATATYPES[spec["datatype"]]
+        shape = [1 if n == -1 else n for n in spec["shape"]]
+        values = np.random.default_rng(seed).standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
+        data = values.astype(dtype).tobytes()
+        rows.append({"name": spec["name"], "datatype": spec["datatype"], "shape": shape,
+                     "parameters": {"binary_data_size": len(data)}})  # fmt: skip
+        tail += data
+    head = json.dumps({"inputs": rows, "parameters": {"binary_data_output": True}}).encode()
+    return request_text(host, f"/v2/models/{metadata['name']}/infer", head + tail, len(head))
+
+
+def loadtest(address: str, load: Load) -> Results:
+    """Return what became of a load on the server at an address such as `http://127.0.0.1:8000`.
+
+    Raises: LoadTestError where there is no such server or model, AttributeValueError for another address.
+    """
+    parsed = urllib.parse.urlsplit(address)
+    if parsed.scheme != "http" or not parsed.hostname or parsed.path not in ("", "/"):
+        raise AttributeValueError("loadtest: an address such as http://127.0.0.1:8000", got=address[:100])
+    return asyncio.run(load_on(parsed.hostname, parsed.port or 80, load))
+
+
+async def load_on(host: str, port: int, load: Load) -> Results:
+    """Return what became of a load on the server at a host and port. Raises: LoadTestError."""
+    connections = Connections(host, port, load.connections)
+    try:
+        path = f"/v2/models/{urllib.parse.quote(load.model, safe='')}"
+        status, body, _ = await connections.request(request_text(host, path))
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise LoadTestError("loadtest: no server there", got=f"{host}:{port}: {error}") from error
+    if status != 200:
+        raise LoadTestError("loadtest: the server does not have this model", got=body.decode()[:200])
+    text = infer_text(host, json.loads(body), load.seed)
+    results, loop = Results(), asyncio.get_running_loop()
+    due = load.arrivals()
+    start = loop.time() + 0.05
+    tasks = []
+    for at in due:
+        if (wait := start + at - loop.time()) > 0:
+            await asyncio.sleep(wait)
+        tasks.append(loop.create_task(_one(connections, text, start + at, results)))
+    await asyncio.gather(*tasks)
+    results.seconds = max(load.seconds, 1e-9)
+    connections.close()
+    return results
+
+
+async def _one(connections: Connections, text: bytes, due: float, results: Results) -> None:
+    try:
+        status, _, sent = await asyncio.wait_for(connections.request(text), GIVE_UP)
+    except (OSError, asyncio.IncompleteReadError, TimeoutError):
+        results.statuses[0] += 1
+        return
+    now = asyncio.get_running_loop().time()
+    results.statuses[status] += 1
+    if status == 200:
+        results.latencies.append(now - due)
+        results.service.append(now - sent)

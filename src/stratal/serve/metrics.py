@@ -1,0 +1,48 @@
+"""Metrics in Prometheus' format, in a registry of their own: one per server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratal.serve.extra import required
+
+BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Metrics:
+    """Counters, gauges and histograms of a server."""
+
+    def __init__(self) -> None:
+        client = required("prometheus_client")
+        self._text = client.generate_latest
+        self.content_type: str = client.CONTENT_TYPE_LATEST
+        self.registry = client.CollectorRegistry()
+
+        def made(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> Any:
+            return kind(f"stratal_{name}", text, labels, registry=self.registry, **more)
+
+        by_model = ("model",)
+        self.requests = made(
+            client.Counter, "requests", "requests answered, by HTTP status", ("model", "code")
+        )
+        self.rows = made(client.Counter, "rows", "rows computed", by_model)
+        self.late = made(client.Counter, "late", "requests answered after their deadline", by_model)
+        self.latency = made(
+            client.Histogram, "request_seconds", "from arrival to answer", by_model, buckets=BUCKETS
+        )
+        self.batches = made(
+            client.Histogram, "batch_rows", "rows of a batch", by_model, buckets=(1, 2, 4, 8, 16, 32, 64, 128)
+        )
+        self.predicted = made(
+            client.Histogram, "prediction_error", "|predicted / measured - 1| of a batch", by_model,
+            buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
+        )  # fmt: skip
+        self.queued = made(client.Gauge, "queued_requests", "requests that wait")
+        self.workers = made(client.Gauge, "workers", "workers that live")
+        self.lost = made(client.Counter, "workers_lost", "workers that ended or hung", ("how",))
+        self.ready = made(client.Gauge, "model_ready", "1 where a model can be asked", by_model)
+
+    def text(self) -> bytes:
+        """Return all of them as Prometheus reads them."""
+        text: bytes = self._text(self.registry)
+        return text

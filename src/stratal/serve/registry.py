@@ -1,0 +1,129 @@
+"""The models of a server: what the folder has, what is loaded, and in which state.
+
+models/digits.stratal, models/digits/   an artefact, as one file or as a folder: version 1
+models/digits/1.stratal, .../2/         artefacts by version: the highest is loaded
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from stratal.base.errors import FormatError
+from stratal.formats.container import SINGLE_FILE
+from stratal.formats.manifest import MANIFEST
+from stratal.formats.signature import Signature, signature_from_json
+from stratal.serve.planning import LatencyTable
+from stratal.serve.protocol import RequestError, datatype
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,8}")
+
+
+@dataclass
+class Loaded:
+    """A model that is, or was, served: `key` is its name in the workers, `why` says why it is not ready."""
+
+    name: str
+    version: str
+    key: str
+    signature: Signature
+    table: LatencyTable
+    facts: dict[str, Any]
+    state: str = "READY"  # or UNAVAILABLE
+    why: str = ""
+
+
+@dataclass
+class Registry:
+    """The folder of models and what is loaded of it."""
+
+    folder: Path
+    models: dict[str, Loaded] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # name: why it did not load
+
+    def found(self) -> dict[str, dict[str, Path]]:
+        """Return {name: {version: path}} of the artefacts that are in the folder now."""
+        names = {}
+        for path in sorted(self.folder.iterdir()):
+            name = path.name.removesuffix(SINGLE_FILE)
+            if NAME.fullmatch(name) and (versions := _versions(path)):
+                names[name] = versions
+        return names
+
+    def newest(self, name: str) -> tuple[str, Path]:
+        """Return version and path of a model in the folder. Raises: RequestError where there is none."""
+        versions = self.found().get(name)  # looked up among what is there: no path is made of the name
+        if versions is None:
+            raise RequestError(404, "repository: there is no such model", got=name[:100])
+        version = max(versions, key=int)
+        return version, versions[version]
+
+    def ready(self, name: str, version: str = "") -> Loaded:
+        """Return a model that can be asked. Raises: RequestError, 404 for an unknown one, 503 else."""
+        model = self.models.get(name)
+        if model is None:
+            status = 503 if name in self.failed else 404
+            raise RequestError(status, self.failed.get(name) or "there is no such model", got=name[:100])
+        if version and version != model.version:
+            raise RequestError(404, f"{name}: version {model.version} is loaded", got=version[:20])
+        if model.state != "READY":
+            raise RequestError(503, f"{name}: {model.why}")
+        return model
+
+    def index(self) -> list[dict[str, str]]:
+        """Return the repository index of the protocol."""
+        rows = []
+        for name in sorted({*self.found(), *self.models}):
+            model = self.models.get(name)
+            row = {"name": name, "state": "UNAVAILABLE", "reason": self.failed.get(name, "not loaded")}
+            if model is not None:
+                row = {"name": name, "version": model.version, "state": model.state, "reason": model.why}
+            rows.append(row)
+        return rows
+
+
+def _versions(path: Path) -> dict[str, Path]:
+    if path.is_file():
+        return {"1": path} if path.suffix == SINGLE_FILE else {}
+    if (path / MANIFEST).is_file():
+        return {"1": path}
+    found = {}
+    for inside in path.iterdir() if path.is_dir() else ():
+        version = inside.name.removesuffix(SINGLE_FILE)
+        whole = inside.suffix == SINGLE_FILE if inside.is_file() else (inside / MANIFEST).is_file()
+        if whole and _VERSION.fullmatch(version):
+            found[version] = inside
+    return found
+
+
+def loaded_of(name: str, version: str, probed: dict[str, Any]) -> Loaded:
+    """Return a model from what its probe said. Raises: RequestError for dtypes the protocol does not have."""
+    try:
+        signature = signature_from_json(probed["signature"])
+    except FormatError as error:
+        raise RequestError(400, f"{name}: {error.rule}", got=error.got) from error
+    for spec in (*signature.inputs, *signature.outputs):
+        datatype(spec)
+    table = LatencyTable(tuple(probed["sizes"]), tuple(probed["seconds"]))
+    if not signature.batched:
+        table = LatencyTable((1,), table.seconds[:1])
+    facts = {key: probed[key] for key in ("content", "stratal", "weight_bytes")}
+    return Loaded(name, version, f"{name}/{version}/{probed['content'][:16]}", signature, table, facts)
+
+
+def metadata(model: Loaded) -> dict[str, Any]:
+    """Return a model's metadata as the protocol has it."""
+    return {
+        "name": model.name,
+        "versions": [model.version],
+        "platform": "stratal",
+        "inputs": [_tensor(s) for s in model.signature.inputs],
+        "outputs": [_tensor(s) for s in model.signature.outputs],
+    }
+
+
+def _tensor(spec: Any) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": datatype(spec), "shape": list(spec.full_shape)}

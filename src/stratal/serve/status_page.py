@@ -1,0 +1,52 @@
+"""The status page: one HTML text that polls `/status`; nothing on it is loaded from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Stratal</title>
+<link rel="icon" href="data:,">
+<meta name="viewport" content="width=device-width"><style>
+:root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif }
+body { margin: 2rem auto; max-width: 62rem; padding: 0 1rem }
+table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .3rem .6rem }
+th { font-weight: 600; opacity: .7 } td.n { text-align: right; font-variant-numeric: tabular-nums }
+tr + tr { border-top: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
+.bars { display: flex; align-items: end; gap: 2px; height: 2rem }
+.bars i { width: .7rem; background: currentColor; opacity: .6 } .bad { color: #c33 }
+</style></head><body><h1>Stratal</h1><p id="line">...</p>
+<table><thead><tr><th>model</th><th>state</th><th>rows/s</th><th>requests</th><th>late</th><th>waiting</th>
+<th>latency, 1 ms to 1 s</th></tr></thead><tbody id="models"></tbody></table>
+<script>
+let before = null
+const cell = (row, text, kind = "") => {
+  const c = row.insertCell(); c.textContent = text; c.className = kind }
+function show(s) {
+  const now = performance.now()
+  line.textContent = (s.ready ? "ready" : "not ready") + ", " + s.workers.length + " workers ("
+    + s.workers.filter(w => w.busy).length + " busy), " + s.queued + " requests wait"
+  models.replaceChildren()
+  for (const m of s.models) {
+    const old = before && before.rows[m.name], row = models.insertRow()
+    cell(row, m.name + " " + m.version)
+    cell(row, m.why || m.state, m.state == "READY" ? "" : "bad")
+    const rate = old == null ? "" : (1e3 * (m.rows - old) / (now - before.at)).toFixed(1)
+    cell(row, rate, "n")
+    for (const key of ["requests", "late", "waiting"]) cell(row, m[key], "n")
+    const bars = document.createElement("div"); bars.className = "bars"
+    let last = 0; const counts = m.histogram.map(([, n]) => { const c = n - last; last = n; return c })
+    const most = Math.max(1, ...counts)
+    m.histogram.forEach(([bound], k) => { const bar = document.createElement("i")
+      bar.style.height = Math.max(2, 100 * counts[k] / most) + "%"
+      bar.title = "up to " + bound + " s: " + counts[k]
+      bars.append(bar) })
+    row.insertCell().append(bars)
+  }
+  before = { at: now, rows: Object.fromEntries(s.models.map(m => [m.name, m.rows])) }
+}
+const poll = () => fetch("status").then(r => r.json()).then(show)
+  .catch(() => { line.textContent = "the server does not answer" })
+poll(); setInterval(poll, 1000)
+</script></body></html>
+"""
