@@ -36,7 +36,8 @@ def show(traffic: list[Traffic], plan: ServingPlan) -> None:
     """Print a plan for people: the number first, then why."""
     out = console()
     total = sum(t.session.rate for t in traffic)
-    out.print(Text(f"{plan.workers} workers for {total:g} rows/s", "bold"))
+    noun = "worker" if plan.workers == 1 else "workers"
+    out.print(Text(f"{plan.workers} {noun} for {total:g} rows/s", "bold"))
     rows = table("models", "model", "rate", "SLA", "regime", "strategy", right=(1, 2))
     for t in traffic:
         found = regime(t.session)

@@ -79,7 +79,7 @@ def _outputs(model: FrozenModel, body: memoryview) -> list[np.ndarray[Any, Any]]
     specs = model.signature.inputs
     row_bytes = [int(np.prod(s.shape, dtype=np.int64)) * s.dtype.itemsize for s in specs]
     rows, rest = divmod(len(body), sum(row_bytes)) if sum(row_bytes) else (1, 0)
-    if rest:
+    if rest or not rows:
         raise FormatError("worker: the inputs are not whole rows", got=f"{len(body)} bytes")
     arrays, at = [], 0
     for spec, nbytes in zip(specs, row_bytes, strict=True):
