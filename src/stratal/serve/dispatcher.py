@@ -69,6 +69,8 @@ class Dispatcher:
             raise RequestError(429, "the queue is full", got=f"{self._limit} requests wait")
         free_at = [w.free_at for w in self.workers if not w.retiring]
         if reason := self.queue.refusal(model.key, rows, deadline, now, free_at):
+            if not len(self.queue):
+                self.queue.ease(model.key, model.table)
             raise RequestError(429, f"{model.name}: cannot be in time", got=reason)
         pending = Pending(model, rows, inputs, deadline, loop.create_future())
         self.queue.push(model.key, pending, rows, deadline)

@@ -17,7 +17,7 @@ from stratal.base.errors import StratalError
 from stratal.serve import frames
 from stratal.serve.zygote import PACKET_BYTES
 
-COMMAND_SECONDS: Final = 60.0
+COMMAND_SECONDS: Final = 300.0  # it loads models, maybe beside others that take the machine
 
 
 class FleetError(StratalError, RuntimeError):

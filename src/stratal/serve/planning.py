@@ -69,11 +69,17 @@ class LatencyTable:
         """Return the table after one more measurement of a size.
 
         A longer time moves the entry by `rise` of the difference, a shorter one by `fall`: it settles near a
-        high quantile, and follows a machine that became slower at once.
+        high quantile, and follows a slower machine at once. A stall counts as 4 times the belief at most.
         """
         old = self.at(size)
-        new = old + (rise if seconds > old else fall) * (seconds - old)
+        new = old + (rise if seconds > old else fall) * (min(seconds, 4 * old) - old)
         return LatencyTable.of(dict(zip(self.sizes, self.seconds, strict=True)) | {size: new})
+
+
+def eased(believed: LatencyTable, measured: LatencyTable, share: float = 0.1) -> LatencyTable:
+    """Return a table, its entries above the measured ones moved to them by `share` of the difference."""
+    pairs = zip(believed.seconds, measured.seconds, strict=True)
+    return LatencyTable(believed.sizes, tuple(b - share * max(0.0, b - m) for b, m in pairs))
 
 
 def largest_batch(table: LatencyTable, sla: float) -> int:

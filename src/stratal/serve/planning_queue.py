@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from stratal.serve.planning import LatencyTable, knee
+from stratal.serve.planning import LatencyTable, eased, knee
 
 T = TypeVar("T")
 
@@ -83,6 +83,13 @@ class DeadlineQueue(Generic[T]):
         queue = self._models.get(name)
         if queue is not None and rows <= queue.table.sizes[-1]:
             queue.table = queue.table.observed(queue.table.size_for(rows), seconds)
+
+    def ease(self, name: str, measured: LatencyTable) -> None:
+        """Believe a model a little faster again. For a model that is refused because it seems slow: nothing
+        of it runs, so nothing else would ever correct what a stall of the machine made of its table.
+        """
+        queue = self._models[name]
+        queue.table = eased(queue.table, measured)
 
     def __len__(self) -> int:
         return sum(len(q.entries) for q in self._models.values())

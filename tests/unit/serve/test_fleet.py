@@ -25,7 +25,7 @@ def with_fleet(use: Callable[[Fleet], Awaitable[Any]]) -> Any:
         fleet.start()
         pid = fleet.pid
         try:
-            return await asyncio.wait_for(use(fleet), 200)
+            return await asyncio.wait_for(use(fleet), 500)
         finally:
             await fleet.close()
             assert not alive(pid)

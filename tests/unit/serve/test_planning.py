@@ -283,6 +283,22 @@ def test_what_cannot_be_in_time_is_refused_at_arrival_or_dropped_early() -> None
     assert len(queue) == 0
 
 
+def test_a_stall_of_the_machine_does_not_lock_a_model_out() -> None:
+    queue = queue_of(("slow", RESNET, 0.02))
+    for _ in range(10):
+        queue.observe("slow", 1, 30.0)
+    assert queue.refusal("slow", 1, 0.02, 0.0, [0.0])
+    refused = 0
+    while queue.refusal("slow", 1, 0.02, 0.0, [0.0]):
+        queue.ease("slow", RESNET)  # as the server does with each that it refuses while nothing waits
+        refused += 1
+    assert refused < 60
+    for _ in range(2000):
+        queue.ease("slow", RESNET)
+    assert queue.table("slow").at(1) == pytest.approx(RESNET.at(1))
+    assert queue.table("slow").at(8) == RESNET.at(8)
+
+
 def test_a_request_of_more_rows_than_any_batch_goes_alone() -> None:
     queue = queue_of(("m", DIGITS, 0.1))
     queue.push("m", "big", 100, 1.0)
