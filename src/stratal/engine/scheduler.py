@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, TypeVar
 
 from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError
-from stratal.base.interrupts import InterruptsHeld
+from stratal.base.interrupts import UNINTERRUPTIBLE
 from stratal.engine.operation import EngineTimeoutError, Operation, Result, Variable
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Engine:
         return Result(self.push(run, reads=reads, mutates=[variable], name=name), variable, value)
 
     def _enqueue(self, operation: Operation) -> Operation:
-        with InterruptsHeld(), self._lock:
+        with UNINTERRUPTIBLE, self._lock:
             if self._closed:
                 raise CallOrderError(f"{self.name}: takes no operations any more", got="a push after close()")
             self._pending[operation] = None
@@ -230,7 +230,7 @@ class Engine:
         try:
             self.wait_all(timeout)
         finally:
-            with InterruptsHeld(), self._lock:
+            with UNINTERRUPTIBLE, self._lock:
                 self._closed = True
                 self._ready.clear()
                 cancelled = CallOrderError(f"{self.name}: closed before this operation began")

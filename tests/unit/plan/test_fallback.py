@@ -397,6 +397,7 @@ def test_a_module_that_ends_two_workers_is_not_compiled_in_this_process(
     def deadly(self: Worker, key: str, *rest: str) -> None:
         give(self, key, *rest)
         if key in doomed:
+            self.wait_until_ready(60)  # one that never was has not begun the module
             self.kill()
 
     doomed = {s.kernel.name for s in compiled(dense()).draft.kernels.values() if s.tactic == "contract"}

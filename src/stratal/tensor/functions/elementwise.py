@@ -403,7 +403,7 @@ def lerp(x: Any, end: Any, weight: Any) -> Tensor:
         wide = [cast(v, v.dtype.compute) if isinstance(v, Tensor) else v for v in (start, end, weight)]
         return cast(lerp(*wide), common_dtype("lerp", (start, end, weight)))
     way = end - start
-    if isinstance(weight, (int, float)) and type(weight) is not RuntimeScalar:
+    if type(weight) is not RuntimeScalar and isinstance(weight, (int, float)):
         result: Tensor = start + weight * way if -0.5 < weight < 0.5 else end - (1 - weight) * way
         return result
     exact = tensor(weight, float64) if type(weight) is RuntimeScalar else weight

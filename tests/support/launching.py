@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parents[2] / "src"
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None and bool(
     shutil.which("mpirun") or (Path(sys.executable).parent / "mpirun").exists()
 )
@@ -20,8 +19,7 @@ needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="MPI is not installed: pip in
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, "PYTHONPATH": path, "STRATAL_THREADS": "1"}
+    return {**os.environ, "STRATAL_THREADS": "1"}
 
 
 def command(ranks: int, script: str, *arguments: str, timeout: float = 60.0) -> list[str]:
