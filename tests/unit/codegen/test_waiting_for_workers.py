@@ -53,17 +53,20 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     monkeypatch.setattr(own, "seconds_to_start", lambda: 0.0)
     for module in (assembly_module, assemble_module, host_module):
         monkeypatch.setattr(module, "WORKERS", own)
-    started: list[int] = []
+    started: list[assemble_workers.Worker] = []
 
     class Noted(assemble_workers.Worker):
         def __init__(self) -> None:
             super().__init__()
-            started.append(self.pid)
+            started.append(self)
 
     monkeypatch.setattr(assemble_workers, "Worker", Noted)
     yield own
     own.close()
-    assert not [pid for pid in started if os.path.exists(f"/proc/{pid}")]
+    deadline = time.monotonic() + LIMIT_S
+    while left := [worker.pid for worker in started if worker.alive]:  # a killed one takes a moment to end
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
 
 
 @pytest.fixture
