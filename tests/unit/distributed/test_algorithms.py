@@ -100,6 +100,7 @@ def test_the_ring_has_two_times_n_minus_one_exchanges_with_two_peers_and_the_lea
     assert len(network.bytes) == size  # no other link carried anything
 
 
+@pytest.mark.quick
 @pytest.mark.row("F12")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
 def test_messages_and_bytes_of_every_algorithm_equal_the_formulas(size: int) -> None:

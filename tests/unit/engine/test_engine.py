@@ -141,6 +141,7 @@ def test_operations_pushed_by_several_threads_and_by_operations_lose_no_update()
 
 
 # -- the order of readers and writers ------------------------------------------------------------------------
+@pytest.mark.quick
 @pytest.mark.row("G3")
 def test_readers_run_side_by_side_and_a_writer_waits_for_all_of_them() -> None:
     meeting = threading.Barrier(3, timeout=WAIT)  # three readers at once, or this breaks
@@ -160,6 +161,7 @@ def test_readers_run_side_by_side_and_a_writer_waits_for_all_of_them() -> None:
     assert seen == ["read", "read", "read", "write", "read again"]
 
 
+@pytest.mark.quick
 @pytest.mark.row("G3")
 def test_push_returns_before_the_operation_has_run() -> None:
     gate = threading.Event()

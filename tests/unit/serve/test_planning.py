@@ -39,6 +39,7 @@ DIGITS = LatencyTable(SIZES, (0.00101, 0.00102, 0.00102, 0.00104, 0.0011, 0.0012
 # -- batch sizes and regimes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_the_largest_batch_takes_at_most_half_the_sla() -> None:
     rng = random.Random(1)
     for _ in range(200):
@@ -48,6 +49,7 @@ def test_the_largest_batch_takes_at_most_half_the_sla() -> None:
         assert [s for s in SIZES if 2 * table.at(s) <= sla][-1:] == ([best] if best else [])
 
 
+@pytest.mark.quick
 def test_the_knee_is_the_smallest_size_near_the_best_rate() -> None:
     assert knee(RESNET) == 16  # 457 rows/s at 8, 497 at 16, 508 at 32
     assert knee(BERT) == 2  # batches gain it little
