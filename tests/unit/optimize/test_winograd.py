@@ -503,7 +503,7 @@ def fetched(program: Program) -> set[tuple[int, ...]]:
 
 def test_what_the_next_block_reads_is_fetched_while_products_are_summed() -> None:
     channels, height, width = 72, 24, 23
-    batch = 9 + current_target().l2_bytes // (4 * channels * height * width)  # what the second cache does not hold
+    batch = 9 + current_target().l2_bytes // (4 * channels * height * width)  # more than that cache holds
     shape = batch, channels, height, width
     program = compile_graph(unpadded(shape))
     choice = next(d.choice for d in program.log.of("tactic"))
