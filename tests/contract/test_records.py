@@ -248,6 +248,7 @@ def operands(sample: Sample) -> list[Array]:
     return [np.asarray(a).astype(t.dtype.np) for a, t in zip(inputs(sample), sample.types, strict=True)]
 
 
+@pytest.mark.sampled(2)
 @every_record
 def test_both_derivatives_agree_with_finite_differences_to_second_order(name: str) -> None:
     record = REGISTRY[name]

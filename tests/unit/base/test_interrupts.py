@@ -278,6 +278,7 @@ def same(a, b):
     return len(a) == len(b) and all(close)
 
 
+@pytest.mark.sampled(3)
 @each_storm
 @each_optimizer
 @pytest.mark.parametrize("steps", [0, 1, 3])

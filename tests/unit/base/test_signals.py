@@ -268,6 +268,7 @@ def table(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.parametrize("work", WORKS)(test)
 
 
+@pytest.mark.sampled(2)
 @table
 @pytest.mark.parametrize("count", [20, pytest.param(2500, marks=pytest.mark.slow)])
 def test_a_handler_at_a_random_time_changes_nothing(
@@ -302,6 +303,7 @@ def again(trial: Trial, handler: str) -> Trial:
     return made
 
 
+@pytest.mark.sampled(2)
 @table
 @pytest.mark.parametrize("at_most", [6, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_handler_at_any_moment_changes_nothing(

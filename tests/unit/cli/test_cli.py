@@ -135,6 +135,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arguments, unbuffered", WAYS)
 def test_an_output_that_cannot_be_written_is_told_in_one_line(
     arguments: str, unbuffered: str, tmp_path: Path

@@ -103,6 +103,7 @@ CASES: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES)

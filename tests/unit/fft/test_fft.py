@@ -30,6 +30,7 @@ def test_transforms_along_one_axis_agree_with_numpy(name, options, norm):
     close(getattr(st.fft, name)(x, norm=norm, **options), getattr(np.fft, name)(x, norm=norm, **options))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options", [{}, {"axes": (0, 2)}, {"s": (3, 8), "axes": (1, 2)}, {"axes": (2, 0, 1)}], ids=str
 )

@@ -116,6 +116,7 @@ def check(machine: str, spec: str, kinds: tuple[DType, DType], size: int) -> Non
             np.testing.assert_array_equal(run(graph, values), wanted(spec, values))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("k", "spec"), list(enumerate(SPECS)))
 def test_products_of_bytes_equal_the_sum_in_wide_integers(k: int, spec: str, words_only: None) -> None:
     check("host", spec, KINDS[k % 4], 37)

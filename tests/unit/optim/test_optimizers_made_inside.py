@@ -145,6 +145,7 @@ def test_every_call_begins_anew(name: str, program: Any, audit: bool) -> None:
     agree(program, OPTIMIZERS[name], audit, st.float32)
 
 
+@pytest.mark.sampled(3)
 @cases(MASTER)
 def test_master_weights_begin_anew(name: str, program: Any, audit: bool) -> None:
     agree(program, MASTER[name], audit, st.bfloat16)

@@ -160,6 +160,7 @@ def test_transforms_share_sums_and_differences_of_paired_points() -> None:
 
 
 # -- results -----------------------------------------------------------------------------------------------
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("m", outputs(3))
@@ -356,6 +357,7 @@ def other_filters(x: tuple[int, ...], filters: int, taps: int, stride: int) -> G
     return Graph(values, [conv], name="convolution")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize(
     ("x", "filters", "taps", "stride"),

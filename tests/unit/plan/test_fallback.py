@@ -134,6 +134,7 @@ def first_reached(fault: Fault, start: int) -> str | None:
     return next((name for name in names if str(fault) in healthy(name)[1]), None)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", range(0, len(CASES), 8), ids=lambda k: f"{CASES[k][0]}-{CASES[k][1]}")
 def test_a_training_survives_a_failure(case: int, tmp_path: Path) -> None:
     fault, mode = CASES[case]

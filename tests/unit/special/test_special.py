@@ -65,6 +65,7 @@ def run(name, arrays, dtype):
     return np.asarray(got), want
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", CASES)
 def test_a_function_agrees_with_scipy(name, dtype):
@@ -152,6 +153,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_agree_with_differences_to_second_order(name):
     function, *values = SMOOTH[name]

@@ -95,6 +95,7 @@ def check(name: str, length: int, compiled: bool) -> None:
     np.testing.assert_array_equal(np.asarray(run(st.tensor(start()))), link(start(), length))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "compiled"])
 @pytest.mark.parametrize("name", LINKS)
 def test_a_long_chain_gives_the_bits_of_numpy(name: str, compiled: bool) -> None:

@@ -83,6 +83,7 @@ def arrays(x, lib):
 LOOPS = [numbers, rows, elements, ranges, recurrence, methods, columns, kept, rows_in_a_list, windows, arrays]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("made", ["zeros", "computed"])
 def test_a_loop_of_writes_means_what_it_says(loop, made):

@@ -99,6 +99,7 @@ def trained(name: str, act: Callable[..., None] = lambda *_: None) -> tuple[Any,
     return losses, bits(net), state
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_steps_as_when_its_ops_are_built(name: str, unrecorded: Callable[[], None]) -> None:
     recognized = trained(name)

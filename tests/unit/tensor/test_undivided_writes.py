@@ -131,6 +131,7 @@ def test_an_interrupt_leaves_a_tensor_and_its_view_equal(method: str, view: str,
         check(*pair_, view, whole)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_write_at_the_end_of_the_stack_happens_wholly_or_not_at_all(view: str) -> None:
     whole, fitting = pair(view), 0
