@@ -403,10 +403,11 @@ def lerp(x: Any, end: Any, weight: Any) -> Tensor:
         wide = [cast(v, v.dtype.compute) if isinstance(v, Tensor) else v for v in (start, end, weight)]
         return cast(lerp(*wide), common_dtype("lerp", (start, end, weight)))
     way = end - start
-    if type(weight) is not RuntimeScalar and isinstance(weight, (int, float)):
+    varies = type(weight) is RuntimeScalar
+    if not varies and isinstance(weight, (int, float)):
         result: Tensor = start + weight * way if -0.5 < weight < 0.5 else end - (1 - weight) * way
         return result
-    exact = tensor(weight, float64) if type(weight) is RuntimeScalar else weight
+    exact = tensor(weight, float64) if varies else weight
     near = FUNCTIONS["abs"](exact) < 0.5
     return where(near, start + weight * way, end - (1 - weight) * way)
 
