@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import alive, frozen, rows
+from serving import alive, eventually, frozen, rows
 
 import stratal as st
 from stratal import nn
@@ -28,7 +28,7 @@ def with_fleet(use: Callable[[Fleet], Awaitable[Any]]) -> Any:
             return await asyncio.wait_for(use(fleet), 500)
         finally:
             await fleet.close()
-            assert not alive(pid)
+            assert eventually(lambda: not alive(pid))
 
     return asyncio.run(run())
 
