@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from capture_ways import WAYS
 
 import stratal as st
 from stratal.base.errors import CaptureError
 
-WAYS: dict[str, Callable[..., Any]] = {
-    "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
-}  # fmt: skip
 Array = np.ndarray[Any, Any]
 
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from capture_ways import GUARDS_NOTICE, WAYS, each_way
 
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import CaptureError
 
-WAYS: dict[str, Callable[..., Any]] = {
-    "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
-}  # fmt: skip
-each_way = pytest.mark.parametrize("way", WAYS)
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning"),
-    pytest.mark.filterwarnings("error::stratal.tensor.capture.audit.AuditWarning"),
-]
+pytestmark = GUARDS_NOTICE
 
 
 class Stop(BaseException):

@@ -16,19 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from capture_ways import GUARDS_NOTICE, WAYS, each_way
 
 import stratal as st
 from stratal.base.errors import CaptureError
 from stratal.tensor.capture.natives import unwatched
 
-WAYS: dict[str, Callable[..., Any]] = {
-    "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
-}  # fmt: skip
-each_way = pytest.mark.parametrize("way", WAYS)
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning"),
-    pytest.mark.filterwarnings("error::stratal.tensor.capture.audit.AuditWarning"),
-]
+pytestmark = GUARDS_NOTICE
 
 
 class Inner(ctypes.Structure):

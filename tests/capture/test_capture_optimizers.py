@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from capture_ways import GUARDS_NOTICE, WAYS, each_way
 
 import stratal as st
 from stratal import nn, optim
 
-WAYS: dict[str, Callable[..., Any]] = {
-    "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
-}  # fmt: skip
-each_way = pytest.mark.parametrize("way", WAYS)
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning"),
-    pytest.mark.filterwarnings("error::stratal.tensor.capture.audit.AuditWarning"),
-]
+pytestmark = GUARDS_NOTICE
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda p: optim.SGD(p, lr=0.1, momentum=0.9), "Adam": lambda p: optim.Adam(p, lr=0.1),
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.1),

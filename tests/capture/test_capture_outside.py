@@ -21,17 +21,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from capture_ways import WAYS, each_way
 from waiting import joined
 
 import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import CaptureError
 from stratal.tensor.lazy import programs
-
-WAYS: dict[str, Callable[..., Any]] = {
-    "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
-}  # fmt: skip
-each_way = pytest.mark.parametrize("way", WAYS)
 
 
 @pytest.fixture(autouse=True)

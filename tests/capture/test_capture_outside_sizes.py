@@ -26,14 +26,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from capture_ways import WAYS as TWO_WAYS
 
 import stratal as st
 from stratal.base.types import TensorType
 
-WAYS: dict[str, Callable[..., Any]] = {
-    "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
-    "for all sizes": functools.partial(st.compile, audit=False, dynamic=True),
-}  # fmt: skip
+WAYS = TWO_WAYS | {"for all sizes": functools.partial(st.compile, audit=False, dynamic=True)}
 each_way = pytest.mark.parametrize("way", WAYS)
 
 

@@ -12,14 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from capture_ways import WAYS, each_way
 
 import stratal as st
 from stratal.base.errors import CaptureError
 
-WAYS: dict[str, Callable[..., Any]] = {
-    "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
-}  # fmt: skip
-each_way = pytest.mark.parametrize("way", WAYS)
 pytestmark = pytest.mark.filterwarnings("error::stratal.tensor.capture.audit.AuditWarning")
 
 
