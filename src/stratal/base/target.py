@@ -80,7 +80,12 @@ class Target:
 
     def runs_on(self, arch: str, features: str) -> bool:
         """Return whether a machine with such a feature list has all that this class requires."""
-        return self.arch == arch and set(features.split(",")).issuperset(f"+{f}" for f in self.requires)
+        return self.arch == arch and not self.lacking(features)
+
+    def lacking(self, features: str) -> list[str]:
+        """Return which of the features that this class requires are not in a machine's feature list."""
+        present = set(features.split(","))
+        return [f for f in self.requires if f"+{f}" not in present]
 
     @property
     def byte_dots(self) -> ByteDots:

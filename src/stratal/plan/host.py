@@ -51,8 +51,7 @@ def runnable_target() -> Target:
     Raises: SettingError where this machine lacks what the target requires: its code would end the process.
     """
     target, machine = current_target(), _described()
-    has = machine.features.split(",")
-    lacks = [f for f in target.requires if f"+{f}" not in has] if machine.features else []
+    lacks = target.lacking(machine.features) if machine.features else []
     if target.arch != host_arch():
         lacks = [f"a processor of {target.arch}"]
     if lacks:
