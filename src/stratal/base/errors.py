@@ -37,6 +37,11 @@ class StratalError(Exception):
             self.where, self._placed = lines, True
         return self
 
+    @property
+    def summary(self) -> str:
+        """The rule and what was met: what a client over the network is told, without our lines."""
+        return f"{self.rule}; got {self.got}" if self.got else self.rule
+
     def __str__(self) -> str:
         lines = [_one_line(self.rule)]
         if self.got:

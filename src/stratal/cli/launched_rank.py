@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 
+from stratal.base.processes import die_with_parent
 from stratal.cli.report import run_script
-from stratal.distributed.launcher import die_with_parent
 from stratal.distributed.world import is_initialized, preset, world
 
 
 def main() -> int:
     """Return the script's exit status, where no other rank waits for this one."""
-    die_with_parent(signal.SIGKILL)
+    die_with_parent()
     timeout, script, *arguments = sys.argv[1:]
     preset(float(timeout))
     try:

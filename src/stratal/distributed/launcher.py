@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -14,16 +13,10 @@ from types import FrameType
 from typing import Final
 
 from stratal.base.errors import MissingExtraError
+from stratal.base.processes import die_with_parent
 
 END_S: Final = 5.0  # given to mpirun to end its ranks, before it is killed
-_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def die_with_parent(number: int) -> None:
-    """Let the system send this process a signal when its parent ends, however that ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, number, 0, 0, 0)
 
 
 def find_mpirun() -> str:

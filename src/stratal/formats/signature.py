@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ class TensorSpec:
     def full_shape(self) -> tuple[int, ...]:
         """The shape with -1 for the batch axis, as KServe's metadata says it."""
         return (-1, *self.shape) if self.batched else self.shape
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row; of the whole tensor where it is not batched."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def type_at(self, size: int) -> TensorType:
         """Return the tensor's type at a batch size."""

@@ -58,7 +58,7 @@ class App:
             pieces, head_bytes = protocol.answer(request, model.signature, model.name, model.version, outputs)
         except RequestError as error:
             code = error.status
-            await send_error(send, code, error.text)
+            await send_error(send, code, error.summary)
         except Exception:
             traceback.print_exc()
             code = 500
@@ -215,12 +215,9 @@ def _starlette(routes: list[Any], json_response: Any) -> Any:
     http_error = required("starlette.exceptions").HTTPException
 
     async def refused(_: Any, error: Any) -> Any:
-        if isinstance(error, RequestError):
-            return json_response({"error": error.text}, error.status)
-        if isinstance(error, FleetError):
-            return json_response(
-                {"error": f"{error.rule}; got {error.got}" if error.got else error.rule}, 400
-            )
+        if isinstance(error, (RequestError, FleetError)):
+            status = error.status if isinstance(error, RequestError) else 400
+            return json_response({"error": error.summary}, status)
         if isinstance(error, StratalError):
             return json_response({"error": error.rule}, 500)
         return json_response({"error": str(error.detail)}, error.status_code)

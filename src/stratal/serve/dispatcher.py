@@ -225,12 +225,10 @@ def _shared_out(batch: Batch[Pending], model: Loaded, body: memoryview) -> list[
     outputs: list[list[memoryview]] = [[] for _ in batch.items]
     at = 0
     for spec in model.signature.outputs:
-        row_bytes = spec.dtype.itemsize
-        for n in spec.shape:
-            row_bytes *= n
         for k, pending in enumerate(batch.items):
-            outputs[k].append(body[at : at + pending.rows * row_bytes])
-            at += pending.rows * row_bytes
+            nbytes = pending.rows * spec.row_bytes
+            outputs[k].append(body[at : at + nbytes])
+            at += nbytes
     if at != len(body):
         raise FleetError("worker: an answer of another length", got=f"{len(body)} bytes, not {at}")
     return outputs

@@ -5,13 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from stratal.base.errors import StratalError
-
-
-class MissingExtraError(StratalError, ImportError):
-    """A package that an extra brings and that is not installed."""
-
-    advice = "pip install 'stratal[serve]'"
+from stratal.base.errors import MissingExtraError
 
 
 def required(module: str) -> Any:
@@ -19,4 +13,5 @@ def required(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f"serve: needs {module.split('.')[0]}", got=str(error)) from error
+        hint = "pip install 'stratal[serve]'"
+        raise MissingExtraError(f"serve: needs {module.split('.')[0]}", got=str(error), hint=hint) from error

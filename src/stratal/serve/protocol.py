@@ -41,11 +41,6 @@ class RequestError(StratalError):
         self.status = status
         super().__init__(rule, got=got[:200], hint=hint)
 
-    @property
-    def text(self) -> str:
-        """What the client is told."""
-        return f"{self.rule}; got {self.got}" if self.got else self.rule
-
 
 @dataclass
 class InferRequest:

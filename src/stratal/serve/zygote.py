@@ -13,7 +13,6 @@ Every process dies with its parent: none outlives the server, however it ends.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -26,22 +25,15 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from stratal.base.errors import FormatError, StratalError
+from stratal.base.processes import die_with_parent
 from stratal.formats.artifact import FrozenModel
 from stratal.formats.saved import load
 from stratal.serve import frames
 from stratal.serve.measuring import measured_table, sample_input
 
 Models = dict[str, FrozenModel]
-_PR_SET_PDEATHSIG: Final = 1
 PACKET_BYTES: Final = 1 << 16
 NICENESS: Final = 5  # the front end goes first: it answers health checks under load, too
-
-
-def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; end now if that was already so."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def load_model(path: str) -> FrozenModel:
@@ -56,7 +48,7 @@ def load_model(path: str) -> FrozenModel:
 def one_line(error: BaseException) -> str:
     """Return an error as text for a client: what was wrong, without lines of our source."""
     if isinstance(error, StratalError):
-        return f"{error.rule}; got {error.got}" if error.got else error.rule
+        return error.summary
     return f"{type(error).__name__}: {error}"[:500]
 
 
@@ -77,7 +69,7 @@ def run_worker(sock: socket.socket, models: Models) -> None:
 def _outputs(model: FrozenModel, body: memoryview) -> list[np.ndarray[Any, Any]]:
     """Return the outputs for the bytes of all inputs, one input after another."""
     specs = model.signature.inputs
-    row_bytes = [int(np.prod(s.shape, dtype=np.int64)) * s.dtype.itemsize for s in specs]
+    row_bytes = [s.row_bytes for s in specs]
     rows, rest = divmod(len(body), sum(row_bytes)) if sum(row_bytes) else (1, 0)
     if rest or not rows:
         raise FormatError("worker: the inputs are not whole rows", got=f"{len(body)} bytes")
@@ -155,7 +147,7 @@ class Zygote:
     def _child(self, parent: int, front: socket.socket, own: socket.socket, path: str) -> NoReturn:
         status = 1
         try:
-            die_with_parent(parent)
+            die_with_parent(parent=parent)
             self.control.close()
             front.close()
             os.nice(NICENESS)
@@ -183,7 +175,7 @@ def _reap() -> None:
 
 def main() -> None:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with_parent(parent)
+    die_with_parent(parent=parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front end drains, then closes the control socket
     Zygote(socket.socket(fileno=descriptor)).serve()
 
