@@ -33,9 +33,17 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_sample_follows_from_its_seed_and_misses_no_case_for_long() -> None:
-    names = [f"test_of_a_table[{k}]" for k in range(400)]
-    first = [n for n in names if samples.drawn("one", n, 4)]
-    assert first == [n for n in names if samples.drawn("one", n, 4)] and 70 < len(first) < 130
-    seen = {n for seed in range(40) for n in names if samples.drawn(str(seed), n, 4)}
-    assert seen == set(names)
+@pytest.mark.parametrize(
+    ("cases", "one_in", "count"), [(60, None, 15), (10, None, 4), (3, None, 3), (60, 10, 6), (5, 10, 1)]
+)
+def test_a_sample_follows_from_its_seed_and_misses_no_case_for_long(
+    cases: int, one_in: int | None, count: int
+) -> None:
+    names = [f"test_of_a_table[{k}]" for k in range(cases)]
+    first = samples.drawn("one", names, one_in)
+    assert first == samples.drawn("one", names[::-1], one_in) and len(first) == count
+    assert set().union(*(samples.drawn(str(seed), names, one_in) for seed in range(100))) == set(names)
+
+
+def test_a_test_without_cases_runs_at_some_seeds() -> None:
+    assert 70 < sum(len(samples.drawn(str(seed), ["test_alone"], 4)) for seed in range(400)) < 130

@@ -1,8 +1,11 @@
-"""Samples of generated tests: of a marked test some cases run by default, which ones follows from the commit.
+"""Samples of tests: of many cases some run by default; which ones follows from the commit.
 
-    @pytest.mark.sampled(4)     one case in four; the others are marked slow, so that `-m slow` runs them
+Of a test with many cases a quarter runs, at least `LEAST`. A mark asks for fewer, or samples a whole test:
 
-Over some commits all cases run, and a run can be had again: it prints its seed, `--sample-seed` takes it.
+    @pytest.mark.sampled(4)     one case in four, at least one; a test without cases, at one commit in four
+
+The others are marked slow, so that `-m slow` runs them; quick tests run whole. Over some commits all run, and
+a run can be had again: it prints its seed, `--sample-seed` takes it. `--whole` runs all.
 """
 
 from __future__ import annotations
@@ -10,12 +13,15 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import pytest
 from layout import ROOT
 
+LEAST: Final = 4  # cases of a test that run in any case
+SHARE: Final = 4  # of more, one in so many
 SEED: Final = "TESTS_SAMPLE_SEED"  # in the environment, for the workers of xdist
 
 
@@ -32,20 +38,34 @@ def seed_of(config: pytest.Config) -> str:
 
 
 def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    """Mark as slow the cases of sampled tests that this run does not draw."""
+    """Mark as slow the cases of tests that this run does not draw."""
     if config.getoption("--whole"):
         return
     seed = seed_of(config)
+    tests: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is not None and not drawn(seed, item.nodeid, *mark.args):
-            item.add_marker(pytest.mark.slow)
+        if not any(item.get_closest_marker(mark) for mark in ("slow", "quick")):
+            tests[item.nodeid.split("[")[0]][item.nodeid] = item
+    for cases in tests.values():
+        mark = next(iter(cases.values())).get_closest_marker("sampled")
+        for name in cases.keys() - drawn(seed, cases, *(mark.args if mark else ())):
+            cases[name].add_marker(pytest.mark.slow)
 
 
-def drawn(seed: str, name: str, one_in: int) -> bool:
-    """Say whether a seed draws a case; crc32 would draw the same pairs of cases for all seeds."""
-    digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % one_in == 0
+def drawn(seed: str, cases: Collection[str], one_in: int | None = None) -> set[str]:
+    """Return the cases of one test that a seed draws."""
+    if one_in is None:
+        count = max(LEAST, -(-len(cases) // SHARE))
+    elif len(cases) == 1:
+        count = int(_rank(seed, *cases) % one_in == 0)
+    else:
+        count = -(-len(cases) // one_in)
+    return set(sorted(cases, key=lambda name: _rank(seed, name))[:count])
+
+
+def _rank(seed: str, name: str) -> int:
+    """Return a number that differs with both; crc32 would draw the same pairs of cases at all seeds."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "big")
 
 
 def _commit() -> str:
