@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ class Imports(ast.NodeVisitor):
             self.found.append((submodule if submodule in self.known else source, node.lineno))
 
 
+@functools.cache
 def edges(for_types: bool = False) -> dict[str, list[tuple[str, int]]]:
     known = modules()
     return {module: Imports(module, path, known, for_types).found for module, path in known.items()}
