@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,11 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Spare `-m quick` the import of files that have no such test."""
-    if config.getoption("-m") != "quick" or collection_path.suffix != ".py":
+    """Spare `-m quick` and `-m torch` the import of files that have no such test."""
+    mark = config.getoption("-m").partition(" and ")[0]
+    if mark not in ("quick", "torch") or collection_path.suffix != ".py":
         return None
-    return "mark.quick" not in collection_path.read_text(encoding="utf-8") or None
+    return f"mark.{mark}" not in collection_path.read_text(encoding="utf-8") or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at marks
@@ -82,6 +83,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1800))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test need PyTorch without the mark: where PyTorch is installed only marked ones run."""
+    report = yield
+    missing = report.skipped and "could not import 'torch'" in str(report.longrepr)
+    if missing and item.get_closest_marker("torch") is None:
+        report.outcome, report.longrepr = "failed", f"{item.nodeid} needs @pytest.mark.torch"
+    return report
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -91,7 +91,6 @@ def _by_name(o: Any, x: Any) -> Any:
 ACTS = {"count": _count, "log": _log, "remember": _remember, "remove": _remove, "by name": _by_name}
 
 
-@pytest.mark.sampled(3)
 @each_way
 @pytest.mark.parametrize("inside", ["what is compiled", "the compiled one"])
 @pytest.mark.parametrize("act", ACTS)

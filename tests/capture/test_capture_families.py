@@ -67,7 +67,6 @@ def _passed_on(it: Any) -> Any:
     yield from it
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", CONSUMED)
 @pytest.mark.parametrize("kind", ITERATORS)
 def test_an_iterator_from_outside_is_refused_however_it_is_used(kind: str, way: str) -> None:

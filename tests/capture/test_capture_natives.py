@@ -123,7 +123,6 @@ def settings_as_they_were() -> Any:
         np.setbufsize(size)
 
 
-@pytest.mark.sampled(3)
 @each_way
 @pytest.mark.parametrize("name", CASES)
 def test_what_objects_written_in_c_hold_is_guarded_or_refused(name: str, way: str) -> None:

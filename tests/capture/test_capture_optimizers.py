@@ -43,7 +43,6 @@ def _states(found: Any, box: Any, state: Any) -> list[bool]:
     return [x is state for x in held]
 
 
-@pytest.mark.sampled(3)
 @each_way
 @pytest.mark.parametrize("when", ["behind the step", "ahead of the step"])
 @pytest.mark.parametrize("handed", HANDED)

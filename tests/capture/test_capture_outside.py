@@ -193,7 +193,6 @@ LOOKING: dict[str, Callable[[Any], float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("handing", HANDING)
 @pytest.mark.parametrize("looking", LOOKING)
 def test_what_functions_in_c_look_at_in_what_they_are_handed_is_guarded(looking: str, handing: str) -> None:
@@ -518,7 +517,6 @@ OPTIMISERS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @each_way
 @pytest.mark.parametrize("place", ["ahead", "behind"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -1214,7 +1212,6 @@ COUNTS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @each_way
 @pytest.mark.parametrize("as_argument", [False, True], ids=["from outside", "argument"])
 @pytest.mark.parametrize("count", COUNTS)
@@ -1323,7 +1320,6 @@ INSIDE: dict[str, Callable[[Any, Any, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step_outside", [False, True])
 @pytest.mark.parametrize("factor", [0.0, 0.1], ids=["fixed", "varying"])
 @pytest.mark.parametrize("batch_norm", [False, True])

@@ -181,7 +181,6 @@ def _counted(op: Callable[..., Any], catch: Callable[..., Any], compile_: Callab
     return found
 
 
-@pytest.mark.sampled(3)
 @each_way
 @pytest.mark.parametrize("op", FITS)
 def test_an_error_that_is_caught_holds_for_its_size_alone(op: str, way: str) -> None:
@@ -436,7 +435,6 @@ def _leaks(value: Callable[..., Any], sink: Callable[..., Any], way: Callable[..
     return found
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", VALUES)
 def test_sizes_are_numbers_once_they_are_returned_or_kept(value: str) -> None:
     make = VALUES[value]
@@ -444,7 +442,6 @@ def test_sizes_are_numbers_once_they_are_returned_or_kept(value: str) -> None:
         assert _leaks(make, SINKS[sink], WAYS["audited"]) == _leaks(make, SINKS[sink], lambda f: f), sink
 
 
-@pytest.mark.sampled(4)
 @each_way
 @pytest.mark.parametrize("value", ["x.shape", "type", "closure", "partial", "slice"])
 @pytest.mark.parametrize("sink", SINKS)
@@ -564,7 +561,6 @@ ASKED: dict[str, Callable[[Any], float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ask", ASKED)
 def test_sizes_are_numbers_to_whoever_asks(ask: str) -> None:
     def f(x: Any) -> Any:

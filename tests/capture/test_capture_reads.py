@@ -54,7 +54,6 @@ def outcome(kind, carrier):
 UNWATCHED = list(READ)[list(READ).index("random") :]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", READ)
 def test_what_a_function_reads_is_guarded_or_refused(kind):
     found = outcome(kind, "function")
@@ -72,7 +71,6 @@ def check(kind, carrier):
     assert (found is None) if kind in UNWATCHED else found is None or found == expected(kind, carrier)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind,carrier", PAIRS[::12])
 def test_wherever_it_is_read(kind, carrier):
     check(kind, carrier)
@@ -84,6 +82,7 @@ def test_wherever_it_is_read_in_all_ways(kind, carrier):
     check(kind, carrier)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::stratal.tensor.capture.audit.AuditWarning")
 def test_audits_alone_notice_what_no_guard_watches(monkeypatch):
     monkeypatch.setattr(Guards, "failed", lambda self: None)

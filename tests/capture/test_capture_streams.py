@@ -90,7 +90,6 @@ def _text(out: Any) -> str:
     return str(out.getvalue())
 
 
-@pytest.mark.sampled(4)
 @each_way
 @pytest.mark.parametrize("said", SAID)
 @pytest.mark.parametrize("how", REDIRECTED)

@@ -145,7 +145,7 @@ class Audited:
             self.step()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("second", ACTS)
 @pytest.mark.parametrize("first", ACTS)
 def test_at_the_end_of_the_stack_what_waits_stays_waiting(first: str, second: str) -> None:

@@ -77,7 +77,6 @@ def fault(sample: Sample, mapped: Sequence[bool]) -> str | None:
     return None
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_batch_of_calls_equals_the_calls_one_by_one(name: str) -> None:
     broken = []
@@ -92,7 +91,6 @@ def test_a_batch_of_calls_equals_the_calls_one_by_one(name: str) -> None:
     assert not broken, "\n".join([f"{name}: {len(broken)}", *broken[:6]])
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_number_of_rows_may_be_a_symbol(name: str) -> None:
     rows = Sym.named("rows", 2)

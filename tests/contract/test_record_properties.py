@@ -87,7 +87,6 @@ def compare(op: Op, arrays: Sequence[Array], types: tuple[TensorType, ...]) -> N
     assert not fault, f"{op.name} of {shown}: {fault}"
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", POINTWISE)
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

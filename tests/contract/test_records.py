@@ -106,7 +106,6 @@ def test_bad_calls_are_refused_by_rule_and_reason(name: str) -> None:
 # -- sizes nobody knows yet ----------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @every_record
 def test_the_type_rule_holds_for_opaque_sizes(name: str) -> None:
     """Every size above 1 becomes a symbol; the result, at the sample's sizes, is the concrete result."""
@@ -185,7 +184,6 @@ def concretely(size: Dim, values: dict[str, int]) -> int:
 # -- lowered equals reference --------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @every_record
 def test_the_lowered_form_equals_the_reference(name: str) -> None:
 
@@ -248,7 +246,7 @@ def operands(sample: Sample) -> list[Array]:
     return [np.asarray(a).astype(t.dtype.np) for a, t in zip(inputs(sample), sample.types, strict=True)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(11)
 @every_record
 def test_both_derivatives_agree_with_finite_differences_to_second_order(name: str) -> None:
     record = REGISTRY[name]
@@ -285,7 +283,6 @@ def test_what_is_not_differentiable_says_why(name: str) -> None:
 # -- text and JSON -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @every_record
 def test_a_call_survives_the_text_form(name: str) -> None:
     def check(sample: Sample) -> str | None:
@@ -299,7 +296,6 @@ def test_a_call_survives_the_text_form(name: str) -> None:
     check_samples(name, samples(name), check)
 
 
-@pytest.mark.sampled(3)
 @every_record
 def test_a_call_survives_the_json_form(name: str) -> None:
     def check(sample: Sample) -> str | None:
@@ -324,7 +320,6 @@ def strided(array: Array) -> list[Array]:
     return [turned, transposed, sparse]
 
 
-@pytest.mark.sampled(3)
 @every_record
 def test_the_reference_does_not_depend_on_strides_and_changes_no_operand(name: str) -> None:
     def check(sample: Sample) -> str | None:
@@ -343,7 +338,6 @@ def test_the_reference_does_not_depend_on_strides_and_changes_no_operand(name: s
     check_samples(name, samples(name), check)
 
 
-@pytest.mark.sampled(3)
 @every_record
 def test_the_interpreter_runs_the_call_as_a_graph(name: str) -> None:
     def check(sample: Sample) -> str | None:
@@ -403,7 +397,6 @@ def _random(rng: np.random.Generator, type_: TensorType) -> Array:
     return found + 1j * rng.standard_normal(type_.ints) if type_.dtype.is_complex else found
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_both_modes_are_adjoint_at_zeros_ties_and_large_numbers(name: str) -> None:
     """<ct, jvp(t)> = <vjp(ct), t> holds at kinks, too: both modes make the same choice."""

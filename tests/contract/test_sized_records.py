@@ -164,7 +164,6 @@ def test_there_are_no_rules_of_unknown_ops() -> None:
     assert {*RULES, *NEEDS_KNOWN_SIZES} <= {*REGISTRY}
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RECORDS)
 def test_an_op_in_symbolic_sizes_equals_itself_or_is_refused(name: str) -> None:
     broken, checked, refused = [], 0, 0

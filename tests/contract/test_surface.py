@@ -29,6 +29,7 @@ def test_a_family_has_the_names_it_owes_aliases_counted_once(family: str) -> Non
     assert len(names) == len(set(names))
 
 
+@pytest.mark.torch
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_public_name_is_called_by_a_test_that_is_there(family: str) -> None:
@@ -85,6 +86,7 @@ def test_facts_are_read_off_the_call_itself(name: str) -> None:
     assert facts.kind == kind
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.row("A8")
 def test_the_manifest_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "surface.json"
@@ -145,6 +147,7 @@ RESIDUAL = {  # torchvision's numbers
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RESIDUAL)
 def test_a_residual_network_has_the_published_number_of_parameters(name: str) -> None:
     make, parameters = RESIDUAL[name]

@@ -72,6 +72,7 @@ def ran(call: str, library: object) -> object:
     return result.detach().numpy()  # what is lazy, too
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("call", SIZES)
 def test_sizes_that_do_not_fit_are_refused_at_the_call(call: str) -> None:
     torch = pytest.importorskip("torch")
@@ -82,6 +83,7 @@ def test_sizes_that_do_not_fit_are_refused_at_the_call(call: str) -> None:
     assert lines_of(caught.value) == ["got", "where", "hint"]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("call", VALUES)
 def test_values_that_do_not_fit_end_the_computation(call: str) -> None:
     torch = pytest.importorskip("torch")

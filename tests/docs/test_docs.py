@@ -44,6 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return json.loads(report.read_text(encoding="utf-8"))
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
     page: Path, ran: dict[str, list[str]]

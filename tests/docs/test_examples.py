@@ -30,6 +30,7 @@ def outcome(name: str) -> Any:
     return module.main(small=True)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.row("A1")
 @pytest.mark.parametrize(
     ("name", "least"), [("digits", 0.9), ("parallel", 0.9), ("karate", 0.9), ("sounds", 0.4)]
@@ -38,6 +39,7 @@ def test_an_example_learns(name: str, least: float) -> None:
     assert outcome(name) >= least
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("A1")
 def test_tumours_are_told_apart() -> None:
     pytest.importorskip("sklearn")
@@ -52,6 +54,7 @@ def test_clothes_are_told_apart() -> None:
     assert outcome("fashion") >= 0.6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("A1", "D14")
 def test_a_network_of_3d_convolutions_learns_where_digits_go() -> None:
     digits, ways = outcome("moving")
@@ -59,6 +62,7 @@ def test_a_network_of_3d_convolutions_learns_where_digits_go() -> None:
     assert digits >= 0.1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.row("A1", "D14")
 def test_a_transformer_learns_what_follows_and_writes() -> None:
     loss, text = outcome("gpt")

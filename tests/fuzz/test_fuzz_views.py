@@ -35,6 +35,7 @@ def test_views_agree_with_numpys(mode: str) -> None:
         assert judged(written(seed, gradients=False), st, None, mode) is None, seed
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("mode", ["lazy", "compiled", "eager"])
 def test_views_and_their_gradients_agree_with_pytorchs(mode: str) -> None:
     torch = _torch()
@@ -83,6 +84,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield from tree.leaves(value)
 
 
+@pytest.mark.torch
 @pytest.mark.slow
 def test_results_of_functions_are_views_where_pytorchs_are() -> None:
     torch = _torch()

@@ -18,6 +18,7 @@ LOWERED = [name for name in NAMES if not REGISTRY[name].not_lowered]
 QUICK = range(45)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.row("C1")
 @pytest.mark.parametrize("start", range(0, len(QUICK), 15))
 def test_a_random_graph_gives_the_same_interpreted_unfused_and_fused(start: int) -> None:
@@ -26,6 +27,7 @@ def test_a_random_graph_gives_the_same_interpreted_unfused_and_fused(start: int)
     assert not any(found.values()), found
 
 
+@pytest.mark.sampled(2)
 def test_the_same_holds_for_avx2() -> None:
     with settings.using(compile_workers=0, target="haswell"):
         found = {seed: check_seed(seed) for seed in (*range(100, 108), 6534)}  # the last: dot products

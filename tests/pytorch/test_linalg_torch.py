@@ -84,7 +84,6 @@ def compare(function, x):
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.resolve_conj().numpy(), rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("whole", [False, True], ids=["real", "complex"])
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_gradients_agree(name, whole):
@@ -125,7 +124,6 @@ AS_METHODS = {
 }
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("whole", [False, True], ids=["real", "complex"])
 @pytest.mark.parametrize("name", AS_METHODS)
 def test_functions_and_methods_outside_linalg_agree(name, whole):

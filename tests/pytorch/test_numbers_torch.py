@@ -53,7 +53,6 @@ FACTORS = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FACTORS)
 def test_a_number_beside_16_bit_floats(name, dtype):

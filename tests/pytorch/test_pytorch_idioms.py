@@ -42,6 +42,7 @@ def test_type_is_an_attribute() -> None:
     assert "x.to(dtype)" in str(raised.value)
 
 
+@pytest.mark.torch
 def test_tensor_of_numbers_is_float() -> None:
     """`torch.Tensor` makes floats of everything, `torch.tensor` keeps what it is given."""
     torch = pytest.importorskip("torch")
@@ -93,6 +94,7 @@ def test_einsum_takes_a_list_of_operands() -> None:
     assert st.einsum("ij->ji", (q,)).shape == (3, 2)
 
 
+@pytest.mark.torch
 def test_what_makes_tensors_takes_requires_grad() -> None:
     torch = pytest.importorskip("torch")
     calls = """eye(2, requires_grad=True) eye(2,3,requires_grad=True) linspace(0,1,3,requires_grad=True)

@@ -45,7 +45,6 @@ def test_the_array_apis_functions_keep_unsigned_integers():
     assert st.sum(x).dtype is st.prod(x).dtype is st.cumulative_sum(x).dtype is st.uint64
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["linear", "lower", "higher", "nearest", "midpoint"])
 @pytest.mark.parametrize("name", ["quantile", "nanquantile"])
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 9])

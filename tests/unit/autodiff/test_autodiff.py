@@ -186,7 +186,6 @@ def test_gradient_descent_is_bit_equal_to_a_hand_written_loop() -> None:
 
 
 # -- every record --------------------------------------------------------------------------------------------
-@pytest.mark.sampled(3)
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("name", [n for n in NAMES if not REGISTRY[n].not_differentiable])
 def test_check_grad_holds_for_every_record_that_has_a_derivative(name: str) -> None:
@@ -320,6 +319,7 @@ def _chain(n: int) -> Graph:
     return trace(f, [V])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("A7")
 def test_a_chain_of_20_000_ops_differentiates_in_both_modes_without_recursion() -> None:
     graph = _chain(20_000)

@@ -128,7 +128,6 @@ def in_force() -> list[Any]:
     return [dict(MODE.__dict__), handlers, context, process, list(programs.WATCHERS)]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number, raised", signal_points.KINDS, ids=["SIGINT", "SIGALRM"])
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("at_most", [40, pytest.param(1000, marks=pytest.mark.slow)])

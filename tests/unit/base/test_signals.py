@@ -268,7 +268,6 @@ def table(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.parametrize("work", WORKS)(test)
 
 
-@pytest.mark.sampled(2)
 @table
 @pytest.mark.parametrize("count", [20, pytest.param(2500, marks=pytest.mark.slow)])
 def test_a_handler_at_a_random_time_changes_nothing(
@@ -303,7 +302,7 @@ def again(trial: Trial, handler: str) -> Trial:
     return made
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @table
 @pytest.mark.parametrize("at_most", [6, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_handler_at_any_moment_changes_nothing(
@@ -441,6 +440,7 @@ def test_ctrl_c_ends_a_function_that_is_captured_and_never_returns(on_alarm: Any
     assert (SIGNALS.depth, SIGNALS.open) == (0, 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("returns", [False, True])
 def test_a_capture_that_does_not_end_gives_way_to_handlers(on_alarm: Any, returns: bool) -> None:
     """A handler that raises ends it; after one that returns, it begins again."""

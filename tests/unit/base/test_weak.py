@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def _finalizers(path: Path) -> Iterator[str]:
                 yield f"{path}:{node.lineno} {ast.unparse(node)}"
 
 
+@pytest.mark.sampled(2)
 def test_no_python_code_of_the_package_runs_when_something_dies() -> None:
     """A signal handler that raises in such code is not heard: Python prints the error and drops it."""
     templates = "capture/templates.py"  # makes references again that users' functions made

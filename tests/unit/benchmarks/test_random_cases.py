@@ -89,6 +89,7 @@ def test_the_bounds_are_about_shares_of_what_is_long_enough() -> None:
     assert "100 timed" in text and "9.00" not in text and "1.60  1.000 ms, torch" in text
 
 
+@pytest.mark.sampled(3)
 def test_the_command_checks_and_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rows.json"
     counts = ["--contractions", "3", "--convolutions", "1", "--threads", "1", "--rounds", "1"]

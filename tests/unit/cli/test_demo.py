@@ -40,6 +40,7 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.sampled(3)
 def test_the_demo_trains_saves_and_loads_in_a_fresh_process(tmp_path: Path) -> None:
     model, figures = tmp_path / "digits", tmp_path / "demo.json"
     demo = start("demo", "--epochs", "3", "--seeds", "2", "--json", str(figures), "--save", str(model))
@@ -86,6 +87,7 @@ print(float((x @ st.ones((8, 2))).sum()), sys.argv[1:])
 """
 
 
+@pytest.mark.sampled(2)
 def test_explain_runs_a_script_and_shows_what_it_compiled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

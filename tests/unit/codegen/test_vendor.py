@@ -103,7 +103,6 @@ CASES: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES)
@@ -165,6 +164,7 @@ class Fixed(Measurer):
         return Timing((1.0,) * 9, (self.seconds.get(other, 1.0),) * 9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("D8", "D9")
 @pytest.mark.parametrize(("seconds", "chosen"), [
     ({"library": 0.5, "tiles": 0.9}, "library"),

@@ -69,7 +69,6 @@ def _theirs(torch, name, args):
     return getattr(torch.distributions, name.split()[0])(*wrapped)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.torch
 @pytest.mark.parametrize("name", CASES)
 def test_densities_entropies_and_moments_are_pytorchs(name):

@@ -26,7 +26,6 @@ NO_MEAN = {"Categorical", "RelaxedBernoulli", "RelaxedOneHotCategorical", "Logis
 TRIED_BELOW = {"Beta above 1", "Poisson", "Binomial", "NegativeBinomial", "Geometric"}
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(set(CASES) - NO_MEAN - TRIED_BELOW - set(SCIPY)))
 def test_draws_have_the_stated_mean_and_variance_and_repeat(name):
     d = made(name, CASES[name][0])
@@ -40,7 +39,7 @@ def test_draws_have_the_stated_mean_and_variance_and_repeat(name):
     np.testing.assert_array_equal(np.array(d.sample((COUNT,))), drawn)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SCIPY)
 def test_draws_are_distributed_as_scipys(name):
     """Kolmogorov and Smirnov: the largest distance, times the root of the count, exceeds 2 once in 1500."""
@@ -68,6 +67,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_are_as_frequent_as_their_probabilities_say(name):
     stats = pytest.importorskip("scipy.stats")

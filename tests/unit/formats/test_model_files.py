@@ -82,6 +82,7 @@ def test_saving_again_replaces_the_model_and_its_files(tmp_path: Path) -> None:
 CALLS = ("open", "fsync", "replace", "unlink", "listdir", "mkdir")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_call_of_the_system_that_fails_leaves_a_whole_model_and_says_which(

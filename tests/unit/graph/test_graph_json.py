@@ -38,7 +38,6 @@ def through_json(graph: Graph) -> Graph:
     return graph_from_json(json.loads(json.dumps(graph_to_json(graph, tensors))), tensors)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_sample_of_every_record_comes_back_equal(name: str) -> None:
     for sample in REGISTRY[name].samples():
@@ -50,7 +49,6 @@ def test_every_sample_of_every_record_comes_back_equal(name: str) -> None:
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?![\w.])")
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_an_attribute_of_another_kind_is_refused(name: str) -> None:
     """A whole number that becomes 1.5, true or text: in a float's place the first is another float."""

@@ -34,6 +34,7 @@ def _never(threads: int) -> machine.MachinePeaks:
     raise AssertionError("measured again")
 
 
+@pytest.mark.sampled(2)
 def test_every_ceiling_is_measured(peaks: machine.MachinePeaks) -> None:
     """How large they are depends on what else the machine does."""
     assert set(peaks.flops) >= {float32, float64, bfloat16}

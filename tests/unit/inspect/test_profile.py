@@ -99,6 +99,7 @@ def recorded(program: Program, runs: int = 8) -> Profile:
 
 
 # -- the bottleneck ------------------------------------------------------------------------------------------
+@pytest.mark.sampled(3)
 @pytest.mark.row("I12")
 def test_the_first_sentence_names_the_most_expensive_kernel_its_line_and_its_bound(measured: Profile) -> None:
     program = measured.programs[0]
@@ -162,6 +163,7 @@ def test_lines_add_up_what_their_kernels_take(measured: Profile) -> None:
     assert f"all {top.num_kernels} kernels of {top.line} together take {top.share:.0%}" in program.bottleneck
 
 
+@pytest.mark.sampled(3)
 def test_a_profile_counts_warm_runs_only_and_says_so_where_there_are_none(step: Any) -> None:
     measured = profile(step, repeats=5)
     assert measured.programs[0].num_runs == 6
@@ -237,6 +239,7 @@ def test_bytes_touched_a_moment_ago_come_from_the_cache_that_holds_them() -> Non
     assert large[1].memory_seconds == pytest.approx((8 << 23) / 10e9)  # memory
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("I1")
 def test_no_kernel_is_faster_than_the_measured_machine(measured: Profile) -> None:
     peaks = machine_peaks(measured.peaks.threads)
@@ -263,6 +266,7 @@ def block(rows: int, width: int) -> Graph:
     return Graph([x, w1, w2, scale, shift], [out], name="block")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.row("I2")
 def test_contractions_hold_nearly_all_operations_and_fusion_shrinks_the_time_of_the_rest() -> None:
     graph = block(1024, 192)

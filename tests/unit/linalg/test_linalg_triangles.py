@@ -45,7 +45,6 @@ def draw(dtype, symmetric):
     return (np.tril(x, -1) + np.triu(x, 1) + np.diag([6.0, 7.0, 8.0, 9.5])).astype(dtype)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])

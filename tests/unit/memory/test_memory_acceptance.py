@@ -41,6 +41,7 @@ def assert_same(a: list[np.ndarray[Any, Any]], b: list[np.ndarray[Any, Any]]) ->
     assert [x.tobytes() for x in a] == [x.tobytes() for x in b]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.row("E3", "E5")
 @pytest.mark.parametrize(("size", "name"), MODELS)
 def test_commands_write_only_what_they_say_and_never_need_a_dead_value(size: str, name: str) -> None:
@@ -84,6 +85,7 @@ def output_bytes(executable: Any) -> list[int]:
     return [values[i].nbytes for i in executable.outputs]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("E3", "E5")
 @pytest.mark.parametrize(("size", "name"), MODELS)
 def test_the_arena_is_near_the_live_minimum_and_below_the_unfused_one(size: str, name: str) -> None:

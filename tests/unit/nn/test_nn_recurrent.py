@@ -24,6 +24,7 @@ def states_of(result):
     return result[1] if isinstance(result[1], tuple) else (result[1],)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False}]
@@ -42,6 +43,7 @@ def test_a_layer_agrees_with_pytorch(torch, kind, options):
     assert repr(make(nn)) == repr(make(torch.nn))
 
 
+@pytest.mark.torch
 def test_a_relu_layer_agrees_with_pytorch(torch):
     def make(library):
         return library.RNN(3, 4, nonlinearity="relu")
@@ -49,6 +51,7 @@ def test_a_relu_layer_agrees_with_pytorch(torch):
     compare(make(nn), make(torch.nn), draw(5, 2, 3, dtype=np.float64), forward=lambda m, x: m(x)[0])
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_takes_states_and_inputs_without_a_batch(torch, kind):
     def make(library):
@@ -67,6 +70,7 @@ def test_a_layer_takes_states_and_inputs_without_a_batch(torch, kind):
         compare(make(nn), make(torch.nn), *arrays, forward=from_state)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("LSTMCell", {}), ("GRUCell", {}), ("RNNCell", {"nonlinearity": "relu"}), ("GRUCell", {"bias": False})],
@@ -153,6 +157,7 @@ def test_a_training_step_packs_no_weight_and_adds_no_weight_gradient_inside_the_
         assert (48, 12) not in written, "a weight's gradient is one product after the loop"
 
 
+@pytest.mark.sampled(2)
 def test_a_checked_run_finds_every_row_where_it_stands():
     """The counter's cell may be used again once nobody reads it: rows go by the turn itself."""
     x = st.tensor(draw(7, 3, 5))

@@ -68,7 +68,6 @@ def test_nearest_elements_are_pytorchs_for_every_size(n, m, mode):
     np.testing.assert_array_equal(got.numpy(), want.numpy())
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("outside", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])

@@ -42,7 +42,6 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_one_program_serves_batches_of_several_sizes(name):
     call = CALLS[name]

@@ -153,7 +153,6 @@ def test_pooling_says_where_the_maxima_stood(kind, size, shape):
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("size", "shape"), [
     (3, (10,)), (3, (11,)), (4, (10,)), (7, (3,)), (17, (40,)), (9, (12,)), (1, (5,)), (5, (1,)),
     ((3, 4), (7, 10)), ((4, 2), (6, 6)), ((2, 9), (5, 9)), ((5, 7), (3, 3)), ((17, 5), (40, 41)),

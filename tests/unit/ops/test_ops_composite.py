@@ -36,6 +36,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_their_gradients_agree_with_torch_also_at_kinks(name: str) -> None:
     ours, theirs = ACTIVATIONS[name]
@@ -51,6 +52,7 @@ def test_relu_keeps_nan_and_stops_the_gradient_at_zero() -> None:
     np.testing.assert_array_equal(gradients(lambda b, x: b.relu(x), np.ones(4), x)[0][1:], [0, 0, 1])
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax_agrees_with_torch(name: str, axis: int) -> None:
@@ -72,6 +74,7 @@ def test_softmax_and_logsumexp_of_huge_logits_do_not_overflow() -> None:
     assert evaluated(lambda b, x: b.logsumexp(x), nothing) == -np.inf
 
 
+@pytest.mark.torch
 def test_statistics_agree_with_torch() -> None:
     torch = pytest.importorskip("torch")
     x = normal(3, 4, 5)
@@ -80,6 +83,7 @@ def test_statistics_agree_with_torch() -> None:
     agrees_with_torch(lambda b, x: b.logsumexp(x, axes=(1,)), lambda x: torch.logsumexp(x, 1), x)
 
 
+@pytest.mark.torch
 def test_normalisation_agrees_with_torch() -> None:
     f = functional()
     agrees_with_torch(
@@ -101,6 +105,7 @@ def test_normalisation_agrees_with_torch() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.torch
 def test_cross_entropy_of_composites_agrees_with_torch() -> None:
     f = functional()
     import torch
@@ -113,6 +118,7 @@ def test_cross_entropy_of_composites_agrees_with_torch() -> None:
     )
 
 
+@pytest.mark.torch
 def test_binary_cross_entropy_is_stable_and_agrees_with_torch() -> None:
     f = functional()
     import torch
@@ -129,6 +135,7 @@ def test_binary_cross_entropy_is_stable_and_agrees_with_torch() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("window", "stride", "ceil"), list(itertools.product((2, 3), (1, 2, 3), (False, True)))
 )
@@ -148,6 +155,7 @@ def test_pooling_agrees_with_torch(window: int, stride: int, ceil: bool) -> None
         )  # fmt: skip
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("size", [(1, 1), (2, 4), (3, 5), (4, 2)])
 def test_adaptive_average_pooling_agrees_with_torch(size: tuple[int, int]) -> None:
     f = functional()
@@ -158,6 +166,7 @@ def test_adaptive_average_pooling_agrees_with_torch(size: tuple[int, int]) -> No
     )
 
 
+@pytest.mark.torch
 def test_attention_agrees_with_torch() -> None:
     attend = functional().scaled_dot_product_attention
     import torch

@@ -51,6 +51,7 @@ def test_the_last_of_repeated_writers_wins_and_alone_gets_the_cotangent() -> Non
     np.testing.assert_array_equal(du, [0, 1, 3])
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("kind", ["amax", "amin"])
 def test_scattered_extremes_split_ties_like_torch(kind: str) -> None:
     pytest.importorskip("torch")

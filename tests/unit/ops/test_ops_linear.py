@@ -56,6 +56,7 @@ def test_contract_counts_two_operations_per_product() -> None:
     assert cost.flops == 2 * 2 * 3 * 5 * 7 and cost.bytes == 4 * (30 + 70 + 42)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("stride", "pad", "dilation", "groups"), GEOMETRIES)
 def test_conv_and_its_gradients_agree_with_torch(stride: int, pad: int, dilation: int, groups: int) -> None:
     functional = pytest.importorskip("torch").nn.functional
@@ -68,6 +69,7 @@ def test_conv_and_its_gradients_agree_with_torch(stride: int, pad: int, dilation
     )  # fmt: skip
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("stride", "pad", "dilation", "groups"), GEOMETRIES)
 def test_transposed_conv_agrees_with_torch(stride: int, pad: int, dilation: int, groups: int) -> None:
     functional = pytest.importorskip("torch").nn.functional
@@ -137,6 +139,7 @@ def test_window_scatter_is_the_transpose_of_window_gather() -> None:
     assert np.sum(gathered * y) == pytest.approx(np.sum(x * scattered))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("x", "y"),
     [((3, 4), (4, 5)), ((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)),

@@ -49,6 +49,7 @@ def test_a_linear_recurrence_is_the_loop_it_stands_for() -> None:
     np.testing.assert_allclose(got, np.stack(want))
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin"])
 def test_running_reductions_agree_with_torch_forwards_and_backwards(name: str) -> None:
     torch = pytest.importorskip("torch")

@@ -50,7 +50,6 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
@@ -119,7 +118,6 @@ CALLS = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.torch
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])

@@ -139,13 +139,12 @@ def cases(optimizers: dict[str, Any]) -> Any:
     return pytest.mark.parametrize("name, program, audit", made)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @cases(OPTIMIZERS)
 def test_every_call_begins_anew(name: str, program: Any, audit: bool) -> None:
     agree(program, OPTIMIZERS[name], audit, st.float32)
 
 
-@pytest.mark.sampled(3)
 @cases(MASTER)
 def test_master_weights_begin_anew(name: str, program: Any, audit: bool) -> None:
     agree(program, MASTER[name], audit, st.bfloat16)

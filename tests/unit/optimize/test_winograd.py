@@ -160,7 +160,6 @@ def test_transforms_share_sums_and_differences_of_paired_points() -> None:
 
 
 # -- results -----------------------------------------------------------------------------------------------
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("m", outputs(3))
@@ -231,6 +230,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(results)) == 1
 
 
+@pytest.mark.torch
 def test_the_gradient_of_the_input_is_such_a_convolution_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(select, "candidates", only("by tiles", 4))
     torch = pytest.importorskip("torch")
@@ -283,6 +283,7 @@ def _in_float64(graph: Graph) -> tuple[list[Node], list[Node]]:
     return [new[n] for n in graph.inputs], [new[n] for n in graph.outputs]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("m", outputs(3))
 def test_gradients_of_filters_agree_with_the_reference(
@@ -357,7 +358,6 @@ def other_filters(x: tuple[int, ...], filters: int, taps: int, stride: int) -> G
     return Graph(values, [conv], name="convolution")
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize(
     ("x", "filters", "taps", "stride"),

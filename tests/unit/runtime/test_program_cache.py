@@ -69,6 +69,7 @@ def entries(cache: Path) -> set[Path]:
     return set(cache.glob("*.entry"))
 
 
+@pytest.mark.sampled(2)
 def test_a_second_process_takes_the_whole_program_and_gives_the_same_bits(tmp_path: Path) -> None:
     cold, warm = run(tmp_path / "c"), run(tmp_path / "c")
     assert cold["planned"] and cold["cached"] == 0
@@ -76,6 +77,7 @@ def test_a_second_process_takes_the_whole_program_and_gives_the_same_bits(tmp_pa
     assert warm["bytes"] == cold["bytes"]
 
 
+@pytest.mark.sampled(2)
 def test_plan_and_decisions_of_a_program_from_the_cache_are_those_it_was_made_with(tmp_path: Path) -> None:
     cold, warm = run(tmp_path / "c"), run(tmp_path / "c")
     assert warm["plan"] == cold["plan"]
@@ -89,6 +91,7 @@ def test_lines_are_those_of_the_program_that_runs(tmp_path: Path) -> None:
     assert "line=10" in cold["where"] and "line=13" in moved["where"]
 
 
+@pytest.mark.sampled(2)
 def test_a_corrupt_entry_is_compiled_again(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     for path in entries(tmp_path / "c"):
@@ -100,6 +103,7 @@ def test_a_corrupt_entry_is_compiled_again(tmp_path: Path) -> None:
     assert not run(tmp_path / "c")["planned"]  # and stored again
 
 
+@pytest.mark.sampled(3)
 def test_the_package_in_a_zip_file_finds_the_same_programs(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     package = Path(st.__file__).parent

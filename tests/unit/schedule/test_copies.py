@@ -41,7 +41,6 @@ def _call(words: str, space: Any) -> Callable[[Any], Any]:
     return eval(f"lambda x: {words}", names)  # noqa: S307
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bfloat16"])
 @pytest.mark.parametrize("name", COPIES)
 def test_copies_hold_numpys_elements(name: str, dtype: str) -> None:

@@ -52,6 +52,7 @@ def batches(name: str, count: int, lengths: bool) -> list[Any]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name, lengths, most", [
     ("text_cnn", False, 5), ("mlp", False, 5), pytest.param("transformer", False, 5, marks=pytest.mark.slow),
     pytest.param("siamese", False, 5, marks=pytest.mark.slow),
@@ -68,6 +69,7 @@ def test_training_on_batches_of_many_sizes(
     assert compiled <= most
 
 
+@pytest.mark.sampled(3)
 def test_a_text_that_grows_is_computed_turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     st.manual_seed(1)
     model, _ = training(st, "gpt", 0.0)
@@ -105,6 +107,7 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @given(
     some.lists(some.sampled_from(sorted(CHAINS)), min_size=2, max_size=6),
     some.lists(some.tuples(some.integers(1, 6), some.integers(1, 20)), min_size=3, max_size=6),

@@ -45,7 +45,6 @@ BAD = [300, -129, float("nan"), float("inf"), 1e10, -1e300, 2**63, 2**70, 10**40
 BAD += [np.int64(300), np.float32(300)]
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", BAD, ids=lambda v: f"{type(v).__name__} {str(v)[:9]}")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_number_that_does_not_fit_is_refused(way, number):
@@ -54,7 +53,6 @@ def test_a_number_that_does_not_fit_is_refused(way, number):
             run(number)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [127, -128, 127.9, -128.9, True, 3 + 0j, np.int64(5), np.float64(-1.5)])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_number_that_fits_loses_its_fraction(way, number):
@@ -112,6 +110,7 @@ CASES = [(name, data, {}) for name, found in REFUSED.items() for data in found]
 CASES += [(name, [1.0, 2.0], options) for name, found in RANGES.items() for options in found]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("name", "data", "options"), CASES, ids=str)
 def test_weights_and_ranges_that_are_no_numbers_are_refused_as_by_torch(name, data, options):
     torch = pytest.importorskip("torch")
@@ -136,7 +135,7 @@ def test_elements_that_are_no_numbers_are_not_counted_in_a_range():
         st.bincount(st.tensor([1, -1]), minlength=3)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.torch
 @pytest.mark.parametrize("call", ["topk", "sort", "argsort", "kthvalue", "mode"])
 @pytest.mark.parametrize("dim", [None, 0, -1, 1, -2])
 @pytest.mark.parametrize("k", [0, 1, 2])

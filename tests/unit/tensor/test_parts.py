@@ -83,7 +83,7 @@ def arrays(x, lib):
 LOOPS = [numbers, rows, elements, ranges, recurrence, methods, columns, kept, rows_in_a_list, windows, arrays]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.torch
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("made", ["zeros", "computed"])
 def test_a_loop_of_writes_means_what_it_says(loop, made):
@@ -162,6 +162,7 @@ def test_joining_tensors_that_repeat_takes_no_program_for_each_pattern():
     assert programs.COMPILED[0] - before <= 4
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("torch", [False, True])
 def test_programs_of_views_agree_where_every_write_is_done_at_once(monkeypatch, torch):
     monkeypatch.setattr(parts, "_FEW", -1)

@@ -14,7 +14,6 @@ SIZES = (0, 1, 2, 7, 8192, 8193, 20_001)
 BELOW = 2 * np.finfo(np.float32).eps  # an ulp of float32 where blocks start anew, and the rounding
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize(
     ("start", "step", "dtype"),
@@ -42,7 +41,6 @@ def test_ramps_of_float32_are_within_an_ulp(count: int, start: float, step: floa
     np.testing.assert_allclose(found, expected, rtol=BELOW, atol=1e-9)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("endpoint", [True, False])
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (-3.5, 12.25), (5, -5), (2, 2), (0, 5e-324)])

@@ -68,6 +68,7 @@ def nothing_waits() -> Iterator[None]:
     alive.FAILED.update(before[1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("nothing_waits")
 def test_later_steps_of_small_models_make_no_node(nodes: list[promises.Call]) -> None:
     for name in ("mlp", "siamese"):
@@ -81,6 +82,7 @@ def test_later_steps_of_small_models_make_no_node(nodes: list[promises.Call]) ->
         assert not nodes
 
 
+@pytest.mark.sampled(3)
 def test_steps_are_those_of_calls_that_build_their_ops(unrecorded: Callable[[], None]) -> None:
     for name in ("mlp", "transformer"):
         found = []
@@ -111,7 +113,7 @@ def trained(name: str, act: Callable[..., None] = lambda *_: None) -> tuple[Any,
     return losses, bits(net), state
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_steps_as_when_its_ops_are_built(name: str, unrecorded: Callable[[], None]) -> None:
     recognized = trained(name)
@@ -164,6 +166,7 @@ def asked(k: int, net: Any, optimizer: Any) -> None:
 held: list[Any] = []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("act", [rate, decay, betas, frozen, shown, by_hand, replaced, evaluated, asked])
 def test_what_changes_between_steps_counts(act: Callable[..., None], unrecorded: Callable[[], None]) -> None:
     found = []

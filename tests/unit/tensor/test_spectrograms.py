@@ -55,7 +55,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:The length of signal")
 @pytest.mark.parametrize("case", CASES)

@@ -153,7 +153,7 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.torch
 @pytest.mark.parametrize("parts", itertools.product(PARTS, repeat=3), ids="-".join)
 def test_reads_writes_and_gradients_at_mixed_indices_agree_with_torch(parts):
     torch = pytest.importorskip("torch")
@@ -201,6 +201,7 @@ def test_results_of_more_axes_than_tensors_have_are_refused_where_they_are_made(
         st.compile(make)()
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("index", [(), (0,), (slice(None), 1), ([1],), (None,)], ids=str)
 @pytest.mark.parametrize("plain", [True, False], ids=["bool", "tensor"])
@@ -237,7 +238,6 @@ READERS = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("known", [True, False])

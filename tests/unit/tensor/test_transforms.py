@@ -180,7 +180,6 @@ def test_vmap_inside_and_outside_compile_and_of_vmap(name: str) -> None:
         assert_same(turned, want)
 
 
-@pytest.mark.sampled(3)
 @every_function
 def test_gradients_of_rows_and_rows_of_gradients_agree(name: str) -> None:
     f, (x, w) = total(FUNCTIONS[name]), arguments(3, ROWS)
@@ -233,7 +232,6 @@ WORDS: dict[str, Callable[[Function], Function]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", WORDS)
 @pytest.mark.parametrize("second", WORDS)
 def test_any_three_compose(first: str, second: str) -> None:

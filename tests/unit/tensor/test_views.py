@@ -91,6 +91,7 @@ def _take(x: Any, step: tuple[str, Any]) -> Any:
     return x.swapaxes(*what) if kind == "turn" else x.reshape((1, *x.shape))
 
 
+@pytest.mark.sampled(3)
 @given(s.data())
 def test_views_of_views_agree_with_numpys(data: Any) -> None:
     shape = tuple(data.draw(s.lists(s.integers(1, 4), min_size=1, max_size=3)))
