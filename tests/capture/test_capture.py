@@ -568,3 +568,23 @@ def test_a_tensor_kept_outside_does_not_stop_gradients_of_the_call() -> None:
     assert np.asarray(kept[0].detach()).tolist() == [3.0, 6.0]
     kept[0].sum().backward()
     assert np.asarray(x.grad).tolist() == [21.0, 39.0]
+
+
+def test_a_buffer_that_an_update_by_index_replaces_is_captured_once():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("row", st.zeros(3))
+
+        def forward(self, value):
+            self.row = self.row.at[1].add(value)
+            return self.row * 2
+
+    net, places = Last(), [0]
+    step = st.compile(net)
+    assert [step(st.tensor(v)).tolist()[1] for v in (1.0, 2.0, 3.0)] == [2, 6, 12] and step.captures == 1
+    outside = st.zeros(2).at[places]
+    add = st.compile(lambda v: outside.add(v), audit=False)
+    found = [add(st.tensor(1.0)).tolist()]
+    places[0] = 1  # which elements an index names is guarded still
+    assert [*found, add(st.tensor(1.0)).tolist()] == [[1, 0], [0, 1]]
