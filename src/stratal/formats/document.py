@@ -3,7 +3,7 @@
 JSON stands for itself; what it lacks is wrapped in an object with one key:
 
     {"$tensor": name}   an array, kept in the table
-    {"$tuple": [...]}   a tuple
+    {"$tuple": [...]}   a tuple; of a named one with its class, {"$class": "module:Name", "$tuple": [...]}
     {"$dict": [[key, value] ...]}   a dict with keys that are not text, or that start with "$"
     {"$float": "nan" | "inf" | "-inf"}
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -44,7 +45,10 @@ def pack(value: Any, tensors: MutableMapping[str, Array], name: str = "") -> Any
         return _pack_dict(value, tensors, name)
     if isinstance(value, (list, tuple)):
         items = [pack(v, tensors, f"{name}.{k}" if name else str(k)) for k, v in enumerate(value)]
-        return items if isinstance(value, list) else {"$tuple": items}
+        if isinstance(value, list):
+            return items
+        named = {"$class": _class_name(value, name)} if hasattr(value, "_fields") else {}
+        return {**named, "$tuple": items}
     if hasattr(value, "__array__"):
         key = name or "value"
         while key in tensors or key == "__metadata__":  # a name safetensors keeps for itself
@@ -58,6 +62,28 @@ def pack(value: Any, tensors: MutableMapping[str, Array], name: str = "") -> Any
         got=f"an int of {value.bit_length()} bits" if type(value) is int else type(value).__name__,
         hint=f"save its state_dict(); files hold {held}" if callable(call) else held,
     )
+
+
+def _class_name(value: Any, name: str) -> str:
+    """Return how a file names the class of a named tuple. Raises: FormatError."""
+    text = f"{type(value).__module__}:{type(value).__qualname__}"
+    if _named_tuple_class(text) is not type(value):
+        raise FormatError(
+            f"save: {name or 'the value'} is a named tuple whose class files cannot name",
+            got=type(value).__qualname__,
+            hint="define the class at the top of a module, or save value._asdict()",
+        )
+    return text
+
+
+def _named_tuple_class(text: str) -> Any:
+    """Return the class of named tuples that a file names, if a module imported already has it."""
+    module, _, names = text.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in names.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    named = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
+    return found if named else None
 
 
 def _pack_dict(value: Mapping[Any, Any], tensors: MutableMapping[str, Array], name: str) -> Any:
@@ -93,11 +119,24 @@ def unpack(data: Any, tensors: Mapping[str, Any]) -> Any:
             return tensors[name]
         case {"$tuple": list(items), **rest} if not rest:
             return tuple(unpack(v, tensors) for v in items)
+        case {"$class": str(name), "$tuple": list(items), **rest} if not rest:
+            return _named_tuple(name, [unpack(v, tensors) for v in items])
         case {"$float": "nan" | "inf" | "-inf" as text, **rest} if not rest:
             return float(text)
         case {"$dict": list(pairs), **rest} if not rest:
             return _unpack_pairs(pairs, tensors)
     _refuse(data)
+
+
+def _named_tuple(name: str, items: list[Any]) -> Any:
+    kind = _named_tuple_class(name)
+    if kind is None or len(kind._fields) != len(items):
+        raise FormatError(
+            "load: a named tuple whose class is not there",
+            got=f"{name}, of {len(items)} fields",
+            hint="import the module of the class first; files import nothing",
+        )
+    return tuple.__new__(kind, items)
 
 
 def _unpack_pairs(pairs: list[Any], tensors: Mapping[str, Any]) -> dict[Any, Any]:

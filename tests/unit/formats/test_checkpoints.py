@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import FormatError
 from stratal.formats import container
+from stratal.formats.document import unpack
 from stratal.formats.files import FileWriteError
 
 
@@ -92,6 +93,39 @@ def test_parameters_and_arrays_come_back_as_tensors(tmp_path: Path) -> None:
     weight, row, half = st.load(tmp_path / "n.stratal")["w"]
     assert same(weight, net.weight.detach()) and row.tolist() == [0, 1, 2] and half == 0.5
     assert not weight.requires_grad
+
+
+class Moments(NamedTuple):
+    mean: Any
+    count: int
+
+
+def test_named_tuples_come_back_as_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    st.save({"opt": [Moments(st.ones(2), 3), (1, 2)]}, tmp_path / "n.stratal")
+    found, plain = st.load(tmp_path / "n.stratal")["opt"]
+    assert type(found) is Moments and found.count == 3 and found.mean.tolist() == [1, 1]
+    assert type(plain) is tuple
+    monkeypatch.delitem(globals(), "Moments")
+    with pytest.raises(FormatError, match=r"(?s)class is not there.*Moments.*import the module"):
+        st.load(tmp_path / "n.stratal")
+
+
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [*((name, [1, 2]) for name in ("os:system", "builtins:tuple", "nowhere:X", ":", "sys:modules")),
+     (f"{__name__}:Moments", [1])],
+)  # fmt: skip
+def test_no_other_class_is_made_of_a_file(name: str, items: list[int]) -> None:
+    with pytest.raises(FormatError, match="class is not there"):
+        unpack({"$class": name, "$tuple": items}, {})
+
+
+def test_a_named_tuple_of_a_class_inside_a_function_is_refused(tmp_path: Path) -> None:
+    class Inside(NamedTuple):
+        a: int
+
+    with pytest.raises(FormatError, match=r"(?s)x is a named tuple whose class.*_asdict"):
+        st.save({"x": Inside(1)}, tmp_path / "n")
 
 
 def cycle() -> list[Any]:

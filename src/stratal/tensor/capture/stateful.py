@@ -20,7 +20,7 @@ from stratal.tensor.tensor import Tensor
 _ANNOUNCING = ("stratal.nn.", "stratal.optim.optimizer", "stratal.optim.group")
 _OWN_STATE = ("stratal.tensor.functions.", "stratal.tensor.capture.")
 _READ = frozenset({"training", "forward"})  # of modules of a user's class, beside private ones
-_UNREAD = frozenset({"_compiled", "_x"})  # what captures keep with a module; the tensor `x.at[i]` is of for good
+_UNREAD = frozenset({"_compiled", "_x"})  # what captures keep with a module; what `x.at` is of for good
 
 
 class _Walk:
