@@ -86,10 +86,12 @@ def explain_methods(cls: type, *names: str) -> None:
     if cls.__module__.startswith("stratal."):
         for name in names:
             if name in cls.__dict__:
-                setattr(cls, name, _explained(cls.__dict__[name], {}, of_class=True))
+                setattr(cls, name, _explained(cls.__dict__[name], None, of_class=True))
 
 
-def _explained(function: Callable[..., Any], words: Words, of_class: bool = False) -> Callable[..., Any]:
+def _explained(
+    function: Callable[..., Any], words: Words | None, of_class: bool = False
+) -> Callable[..., Any]:
     """Return a function that explains, under its own name or that of its first argument's class."""
 
     of_layers = "dims" in inspect.signature(function).parameters  # their class has the name people know
@@ -100,8 +102,8 @@ def _explained(function: Callable[..., Any], words: Words, of_class: bool = Fals
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if kwargs and words:
-                return function(*args, **in_words(function.__name__, words, kwargs))
+            if kwargs and words is not None:
+                args, kwargs = in_words(function.__name__, words, args, kwargs)
             return function(*args, **kwargs)
         except StratalError as error:
             error.got = error.got or written(args[of_class:], kwargs)
@@ -120,6 +122,9 @@ def _explained(function: Callable[..., Any], words: Words, of_class: bool = Fals
                 if of_class and args and str(error).startswith(f"{function.__qualname__}()"):  # unbound
                     own = f"{type(args[0]).__name__}.{function.__name__}"
                     raise TypeError(str(error).replace(function.__qualname__, own, 1)) from None
+                told = hasattr(error, "__notes__")  # by the function inside whose arguments are wrong
+                if isinstance(error, TypeError) and "argument" in str(error) and not told:
+                    error.add_note(f"it is {name_of(args)}{inspect.signature(function)}")
                 raise
             raise better from error
 

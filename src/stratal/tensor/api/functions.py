@@ -53,6 +53,7 @@ _ALIASES: dict[str, Any] = {
     "right_shift": elementwise.FUNCTIONS["bitwise_right_shift"],
     "rint": elementwise.FUNCTIONS["round"],
     "row_stack": joining.vstack,
+    "sub": arithmetic.subtract,
     "swapaxes": shapes.transpose,
     "swapdims": shapes.transpose,
     "take_along_dim": indexing.take_along_axis,

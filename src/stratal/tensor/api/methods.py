@@ -24,8 +24,9 @@ from stratal.tensor.api.display import show
 from stratal.tensor.api.explained import explained
 from stratal.tensor.api.functions import PLAIN
 from stratal.tensor.api.info import check_version
-from stratal.tensor.build import OPS, Scalar, as_tensor, full
+from stratal.tensor.build import OPS, Scalar, full
 from stratal.tensor.calls.kept import kept
+from stratal.tensor.composites import arithmetic
 from stratal.tensor.composites.writing import At
 from stratal.tensor.device import check_device, is_device
 from stratal.tensor.functions import (
@@ -126,19 +127,12 @@ def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tenso
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if kwargs:
-            kwargs = in_words(function.__name__, words, kwargs)
+            args, kwargs = in_words(function.__name__, words, (self, *args), kwargs)
+            return update(self, function(*args, **kwargs), name)
         return update(self, function(self, *args, **kwargs), name)
 
     method.__doc__ = f"Give this tensor the value of `{name}` of it, and return it."
     return method
-
-
-def _scaled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def apply(self: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-        plain = type(alpha) in (int, float) and alpha == 1
-        return function(self, other if plain else alpha * as_tensor(other))
-
-    return apply
 
 
 # -- methods that differ from the function -------------------------------------------------------------------
@@ -380,7 +374,7 @@ _OWN = (
 def _install() -> None:
     methods: dict[str, Any] = FUNCTIONS | {name: PLAIN[name] for name in _NAMED}
     for short, name in _OPERATORS.items():
-        function = methods[name]
+        function = FUNCTIONS.get(name) or methods[name]
         methods[f"__{short}__"] = _operator(function)
         methods[f"__r{short}__"] = _operator(function, swapped=True)
         methods[f"__i{short}__"] = _in_place(name, function)
@@ -388,11 +382,10 @@ def _install() -> None:
         methods[f"__{short}__"] = _operator(FUNCTIONS[name])
     for short, name in _UNARY.items():
         methods[f"__{short}__"] = kept(methods[name])
-    methods.update(add=_scaled(FUNCTIONS["add"]), sub=_scaled(FUNCTIONS["subtract"]))
-    methods.update(subtract=methods["sub"])
+    methods.update(add=arithmetic.add, sub=arithmetic.subtract, subtract=arithmetic.subtract)
     methods.update(
         clamp_=clip_, clip_=clip_,
-        nonzero=lambda self, as_tuple=False: _nonzero(self, as_tuple),
+        nonzero=lambda self, as_tuple=False: indexing.nonzero(self, as_tuple=as_tuple),
         astype=lambda self, dtype, copy=True: cast(self, dtype),
         squeeze=lambda self, dim=None, *, axis=None: shapes.squeeze(self, axis, dim=dim),
         unbind=lambda self, dim=0: shapes.unstack(self, axis=dim),
@@ -436,11 +429,6 @@ class _Elsewhere:
     def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
         setattr(Tensor, self.name, getattr(importlib.import_module(self.module), self.name))
         return getattr(owner if tensor is None else tensor, self.name)
-
-
-def _nonzero(self: Tensor, as_tuple: bool) -> Any:
-    found = indexing.nonzero(self)
-    return found if as_tuple else shapes.stack(found, axis=-1)
 
 
 _install()

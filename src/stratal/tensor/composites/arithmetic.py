@@ -36,7 +36,29 @@ def _floats(name: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return cast(a, dtype), cast(b, dtype)
 
 
-# -- quotients and parts -------------------------------------------------------------------------------------
+# -- sums, quotients and parts -------------------------------------------------------------------------------
+def add(x: Any, y: Any, /, *, alpha: Any = 1) -> Tensor:
+    """Return x + alpha y. Raises: DTypeError, where `alpha` is no integer and the operands are."""
+    return FUNCTIONS["add"](x, _times("add", alpha, x, y))
+
+
+def subtract(x: Any, y: Any, /, *, alpha: Any = 1) -> Tensor:
+    """Return x - alpha y. Raises: DTypeError, where `alpha` is no integer and the operands are."""
+    return FUNCTIONS["subtract"](x, _times("subtract", alpha, x, y))
+
+
+def _times(name: str, alpha: Any, x: Any, y: Any) -> Any:
+    if type(alpha) in (int, float) and alpha == 1:
+        return y
+    dtype = common_dtype(name, normalise(name, (x, y)))
+    if dtype is bool_ or not (dtype.is_inexact or isinstance(alpha, int)):
+        raise DTypeError(
+            f"{name}: alpha is an integer where the operands are, and 1 where they are bools",
+            got=f"alpha={alpha!r} with {dtype}",
+        )
+    return alpha * as_tensor(y, name)
+
+
 def frac(x: Any, /) -> Tensor:
     """Return what is behind the point of each element, with its sign."""
     t = as_tensor(x, "frac")
@@ -308,8 +330,8 @@ def fix(x: Any, /) -> Tensor:
 
 
 __all__ = [
-    "addcdiv", "addcmul", "allclose", "array_equal", "clamp_max", "clamp_min", "deg2rad", "divmod",
+    "add", "addcdiv", "addcmul", "allclose", "array_equal", "clamp_max", "clamp_min", "deg2rad", "divmod",
     "fix", "float_power", "fmax", "fmin", "frac", "frexp", "gcd", "heaviside", "isclose", "iscomplex",
     "isneginf", "isposinf", "isreal", "lcm", "ldexp", "logaddexp2", "modf", "rad2deg", "sgn", "softplus",
-    "threshold",
+    "subtract", "threshold",
 ]  # fmt: skip

@@ -159,13 +159,15 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
 
 
 def arange(
-    start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
+    start: Any = None, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False
 ) -> Tensor:
     """Return start, start + step, ... below stop."""
     check_device(device)
-    if stop is None:
-        start, stop = 0, start
+    if stop is None and start is None:
+        raise TypeError("arange() missing 1 required positional argument: 'stop'")
+    if stop is None or start is None:
+        start, stop = 0, start if stop is None else stop
     start, stop, step = (x.item() if isinstance(x, Tensor) else x for x in (start, stop, step))
     if step == 0:
         raise AttributeValueError("arange: the step must not be 0")

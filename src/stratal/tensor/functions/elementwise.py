@@ -35,7 +35,7 @@ from stratal.tensor.build import (
     where_now,
 )
 from stratal.tensor.functions.naming import named
-from stratal.tensor.functions.selection import nonzero
+from stratal.tensor.functions.selection import nonzero_indices
 from stratal.tensor.scalars import RuntimeScalar
 from stratal.tensor.tensor import Tensor, alias, fresh, tensor, wrap
 from stratal.tensor.values.handle import CONSTANT
@@ -308,7 +308,7 @@ def where(condition: Any, x: Any, y: Any, /) -> Tensor: ...
 def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
     """Return x where the condition holds, else y. Both are computed."""
     if x is None and y is None:
-        return nonzero(condition)
+        return nonzero_indices(condition)
     if x is None or y is None:
         raise AttributeValueError("where: takes both x and y, or neither", got=f"x={x}, y={y}")
     chosen = as_tensor(condition, "where")

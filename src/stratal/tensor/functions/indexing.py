@@ -30,8 +30,16 @@ from stratal.tensor.build import (
     where_now,
 )
 from stratal.tensor.functions.elementwise import as_written, cast, where
-from stratal.tensor.functions.selection import is_plain_mask, nonzero, selected
-from stratal.tensor.functions.shapes import broadcast_to, moveaxis, permute_dims, reshape, slice_op, view_of
+from stratal.tensor.functions.selection import is_plain_mask, nonzero_indices, selected
+from stratal.tensor.functions.shapes import (
+    broadcast_to,
+    moveaxis,
+    permute_dims,
+    reshape,
+    slice_op,
+    stack,
+    view_of,
+)
 from stratal.tensor.lazy.parts import write_part
 from stratal.tensor.tensor import Tensor, tensor, wrap
 from stratal.tensor.values.handles import held_of, rebind
@@ -159,7 +167,7 @@ def _plan(x: Tensor, index: Any) -> _Plan:
             ranges.append(_Range(entry if entry >= 0 else n + entry, 1, 1))
         else:
             masked = entry.dtype.is_bool
-            parts = nonzero(entry, against=x.shape[axis : axis + entry.ndim]) if masked else [entry]
+            parts = nonzero_indices(entry, against=x.shape[axis : axis + entry.ndim]) if masked else [entry]
             for part in parts:
                 n = x.shape[len(ranges)]
                 arrays[len(ranges)] = part if masked else _from_end(part, n)
@@ -194,7 +202,7 @@ def _widened(x: Tensor, index: Any) -> tuple[Tensor, Any]:
     for k, entry in enumerate(entries):
         if _is_scalar_mask(entry):
             x = reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
-            entries[k] = nonzero(reshape(entry, (1,)))[0]
+            entries[k] = nonzero_indices(reshape(entry, (1,)))[0]
         axis += _axes_of(entries[k])
     return x, tuple(entries)
 
@@ -515,6 +523,14 @@ def masked_select(x: Any, mask: Any) -> Tensor:
     t, m = as_tensor(x, "masked_select"), as_tensor(mask, "masked_select")
     shape = broadcast_shapes("masked_select", t.shape, m.shape)
     return getitem(broadcast_to(t, shape), broadcast_to(m, shape))
+
+
+def nonzero(x: Any, /, *, as_tuple: bool = True) -> Any:
+    """Return the indices of elements that are not zero: one tensor per axis, or the rows of a matrix, as
+    PyTorch does unless told. Their number is data: the value is needed now.
+    """
+    found = nonzero_indices(x)
+    return found if as_tuple else stack(found, axis=-1)
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.state import MODE
 
 
-def nonzero(x: Any, /, against: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
+def nonzero_indices(x: Any, against: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
     """Return the indices of elements that are not zero, one tensor per axis. Their number is data: the value
     is needed now. `against` are the sizes a mask must have; one of size 0 names nothing.
     """
@@ -68,4 +68,4 @@ def selected(x: Tensor, mask: Tensor) -> Tensor:
     return written(x.dtype, places.shape, write)
 
 
-__all__ = ["argwhere", "flatnonzero", "nonzero"]
+__all__ = ["argwhere", "flatnonzero"]
