@@ -18,7 +18,7 @@ Kind = Literal["b", "u", "i", "f", "c"]
 
 @final
 class DType:
-    """One element type. Compare with `is` or `==`; printed by its short name, as in `f32[4]`."""
+    """One element type. Compare with `is` or `==`, NumPy's by `==`; its short name is that of `f32[4]`."""
 
     __slots__ = ("bits", "itemsize", "kind", "name", "np", "short")
 
@@ -35,6 +35,19 @@ class DType:
 
     def __str__(self) -> str:
         return self.short
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or type(other) is DType:
+            return self is other
+        numpys = isinstance(other, np.dtype) or (isinstance(other, type) and issubclass(other, np.generic))
+        return numpys and _LOOKUP.get(other) is self
+
+    __hash__ = object.__hash__
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy's dtype: what it asks for where it is given one of ours."""
+        return self.np
 
     def __reduce__(self) -> str | tuple[object, ...]:
         return (as_dtype, (self.name,))
@@ -63,7 +76,7 @@ class DType:
     @property
     def compute(self) -> DType:
         """The dtype arithmetic runs in: float32 for the 16-bit floats, itself otherwise."""
-        return float32 if self in (float16, bfloat16) else self
+        return float32 if self.kind == "f" and self.itemsize == 2 else self
 
     @property
     def real(self) -> DType:
