@@ -21,10 +21,12 @@ from stratal.base.elsewhere import METHODS
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, StratalError
 from stratal.base.interrupts import deferring
 from stratal.tensor.api.display import show
+from stratal.tensor.api.draws import DRAWS
 from stratal.tensor.api.explained import explained
 from stratal.tensor.api.functions import PLAIN
 from stratal.tensor.api.info import check_version
-from stratal.tensor.build import OPS, Scalar, full
+from stratal.tensor.api.writes import WRITES, update
+from stratal.tensor.build import OPS, Scalar
 from stratal.tensor.calls.kept import kept
 from stratal.tensor.composites import arithmetic
 from stratal.tensor.composites.writing import At
@@ -44,8 +46,6 @@ from stratal.tensor.functions.naming import in_words, words_of
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.tensor import tensor as make_tensor
 from stratal.tensor.transformations.gradients import backward
-from stratal.tensor.values.handle import CONSTANT
-from stratal.tensor.values.handles import held_of, rebind
 from stratal.tensor.values.views import shares_memory
 
 # -- the same function under its own name --------------------------------------------------------------------
@@ -109,17 +109,6 @@ def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[.
 
     method.defers = True  # type: ignore[attr-defined]  # as `function` does
     return method
-
-
-def update(self: Tensor, value: Tensor, name: str) -> Tensor:
-    """Rebind a tensor to a value that keeps its type, and return it. Raises: ShapeError, DTypeError."""
-    if value.dtype is not self.dtype:
-        order = "buifc"
-        if order.index(value.dtype.kind) > order.index(self.dtype.kind) and not value.dtype.is_bool:
-            raise DTypeError(
-                f"{name}: the result does not fit the tensor in place", got=f"{value.dtype} into {self.type}"
-            )
-    return copy_(self, value)
 
 
 def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -231,51 +220,9 @@ def cpu(self: Tensor) -> Tensor:
     return self
 
 
-def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
-    """Give this tensor the value of another, stretched and cast to its type, and return it."""
-    value = source if isinstance(source, Tensor) else make_tensor(source, dtype=self.dtype)
-    if value.dtype is not self.dtype:
-        value = cast(value, self.dtype)
-    if value.shape != self.shape:
-        value = shapes.broadcast_to(value, self.shape)
-    rebind(self, *held_of(value))
-    return self
-
-
-def fill_(self: Tensor, value: Any) -> Tensor:
-    """Give every element of this tensor one value, and return it."""
-    if isinstance(value, Scalar):
-        plain = value.item() if isinstance(value, np.generic) else value
-        rebind(self, full("fill_", plain, self.dtype, self.shape), CONSTANT)
-        return self
-    return copy_(self, value)
-
-
-def zero_(self: Tensor) -> Tensor:
-    """Give every element of this tensor the value 0, and return it."""
-    return fill_(self, 0)
-
-
 def clip_(self: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Move every element of this tensor into [min, max], and return it."""
     return update(self, elementwise.clip(self, min, max), "clamp_")
-
-
-def normal_(self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
-    """Give this tensor draws from the normal distribution, and return it."""
-    drawn = random.randn(self.shape, dtype=self.dtype, generator=generator)
-    return update(self, drawn * std + mean, "normal_")
-
-
-def uniform_(self: Tensor, from_: Any = 0.0, to: Any = 1.0, *, generator: Any = None) -> Tensor:
-    """Give this tensor draws from the uniform distribution on [from_, to), and return it."""
-    drawn = random.rand(self.shape, dtype=self.dtype, generator=generator)
-    return update(self, drawn * (to - from_) + from_, "uniform_")
-
-
-def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
-    """Give this tensor 1 with probability `p`, else 0, and return it."""
-    return update(self, random.rand(self.shape, generator=generator) < p, "bernoulli_")
 
 
 def where(self: Tensor, condition: Any, other: Any) -> Tensor:
@@ -365,9 +312,9 @@ def register_hook(self: Tensor, hook: Any) -> None:
 
 
 _OWN = (
-    __array_function__, __array_namespace__, bernoulli_, copy_, cpu, cuda, expand_as, fill_, new_empty,
-    new_full, new_ones, new_tensor, new_zeros, normal_, permute, register_hook, repeat, reshape, to,
-    to_device, type_as, uniform_, unsqueeze, view, view_as, where, zero_,
+    __array_function__, __array_namespace__, cpu, cuda, expand_as, new_empty, new_full, new_ones, new_tensor,
+    new_zeros, permute, register_hook, repeat, reshape, to, to_device, type_as, unsqueeze, view, view_as,
+    where, *DRAWS, *WRITES,
 )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ UNARY: dict[str, Entry] = {
     "abs": Entry("abs", "number"),
     "bitwise_invert": Entry("not", "integral"),
     "logical_not": Entry("not", "bool"),
-    "negative": Entry("neg", "number"),
+    "negative": Entry("neg", "signed"),
     "sigmoid": Entry("logistic", "float"),
     "sign": Entry("sign", "number"),
 }
@@ -88,7 +88,7 @@ BINARY: dict[str, Entry] = {
     "multiply": Entry("mul", "number"),
     "not_equal": Entry("ne", "same"),
     "remainder": Entry("rem", "number"),
-    "subtract": Entry("sub", "number"),
+    "subtract": Entry("sub", "signed"),
 }
 _ALIASES = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
@@ -133,6 +133,10 @@ def operand_dtype(name: str, dtype: DType, wanted: str) -> DType:
         return bool_
     if wanted == "number" and dtype.is_bool:
         return int64
+    if wanted == "signed" and dtype.is_bool:
+        raise DTypeError(
+            f"{name}: takes numbers, not bools", got=str(dtype), hint="~mask negates one, ^ compares two"
+        )
     if wanted == "integral" and not (dtype.is_bool or dtype.is_integer):
         raise DTypeError(f"{name}: takes integers or bools", got=str(dtype))
     return dtype
@@ -159,7 +163,7 @@ def _unary(name: str, entry: Entry) -> Callable[..., Tensor]:
 def _binary(name: str, entry: Entry) -> Callable[..., Tensor]:
     wanted, op_name = entry.operands, entry.op
     truth = getattr(REGISTRY[op_name], "result", None) is bool_
-    floats_as_they_are = wanted in ("same", "number", "float")
+    floats_as_they_are = wanted in ("same", "number", "signed", "float")
     by_factors = op_name in _BY_FACTORS
 
     def function(x: Any, y: Any, /) -> Tensor:
