@@ -52,7 +52,15 @@ def test_whole_numbers_lie_between_their_bounds(dtype: str, bounds: Any, low: in
 
 
 @pytest.mark.parametrize(
-    "call", "exponential_(0) cauchy_(0,-1) log_normal_(0,0) geometric_(0) geometric_(2) random_(3,3)".split()
+    "call",
+    [
+        "exponential_(0)",
+        "cauchy_(0,-1)",
+        "log_normal_(0,0)",
+        "geometric_(0)",
+        "geometric_(2)",
+        "random_(3,3)",
+    ],
 )
 def test_bounds_that_no_distribution_has_are_refused(call: str) -> None:
     x = st.ones(3)
