@@ -72,13 +72,7 @@ def _relieve(newest: Handle, made: Origin) -> None:
     Only what the newest tensor needs may fail here: the errors of others are theirs.
     """
     with LOCK:
-        found = recognized.waiting([newest], at_once=False)
-        if found is not None:
-            tensors, leaves, ops = found.tensors, found.leaves, found.ops()
-        else:
-            tensors = waiting()
-            order, leaves = programs.walk([goal_of(t) for t in tensors], is_leaf)
-            ops = len(order) - len(leaves)
+        tensors, leaves, ops = _all_waiting([newest])
         backlog = HERE.backlog
         held = {id(t._storage) for handle in list(backlog.operands.values()) if (t := handle()) is not None}
         operands = {id(s): s for leaf in leaves if (s := values.finished(leaf)) is not None}
@@ -93,6 +87,16 @@ def _relieve(newest: Handle, made: Origin) -> None:
         compute(newest)
         _compute_all(tensors)
         backlog.note_program(programs.COMPILED[0] != compiled)
+
+
+def _all_waiting(newest: Sequence[Handle] = ()) -> tuple[list[Handle], list[Node], int]:
+    """Return the tensors that wait, the leaves they stand on, and how many ops they need."""
+    found = recognized.waiting(newest, at_once=False)
+    if found is not None:
+        return found.tensors, found.leaves, found.ops()
+    tensors = waiting()
+    order, leaves = programs.walk([goal_of(t) for t in tensors], is_leaf)
+    return tensors, leaves, len(order) - len(leaves)
 
 
 def _compute_all(tensors: Iterable[Handle] = ()) -> None:
@@ -119,6 +123,10 @@ def end_step() -> None:
     if MODE.trace is None:
         with LOCK:
             _flush([t for t in waiting() if t._home is not None], at_once=True)
+            if waiting():  # such as a sum over all steps, which every step would walk over
+                tensors, _, ops = _all_waiting()
+                if HERE.backlog.grows(ops):
+                    _compute_all(tensors)
 
 
 def undo_step() -> None:
