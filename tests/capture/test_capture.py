@@ -588,3 +588,19 @@ def test_a_buffer_that_an_update_by_index_replaces_is_captured_once():
     found = [add(st.tensor(1.0)).tolist()]
     places[0] = 1  # which elements an index names is guarded still
     assert [*found, add(st.tensor(1.0)).tolist()] == [[1, 0], [0, 1]]
+
+
+def test_finalizers_that_the_collector_runs_for_a_capture_compute():
+    class Noisy:
+        def __init__(self):
+            self.me, self.value = self, st.ones(3)
+
+        def __del__(self):
+            totals.append(self.value.sum().item())
+
+    totals = []
+    for size in (1, 2, 3):
+        for _ in range(4):
+            Noisy()
+        assert st.compile(lambda x: x.tanh().sum())(st.zeros(size)).item() == 0
+    assert totals == [3.0] * 12

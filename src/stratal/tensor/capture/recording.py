@@ -255,7 +255,8 @@ class Recording:
             accesses.use(self.function)
             try:
                 self._vary(varying)  # first: containers of numbers are tracked only from then on
-                gc.collect(1)  # all that it tracks is of its oldest generation, and what the run makes is not
+                with tracing(None):  # finalizers compute as they would anywhere
+                    gc.collect(1)  # what it tracks is of its oldest generation now; what the run makes is not
                 result, said = self._observed(accesses, args, kwargs)
                 self.trace.check_carried()
                 self.trace.restore()
