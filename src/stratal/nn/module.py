@@ -419,6 +419,13 @@ class Module(Hooked):
         Nothing is written unless everything fits. Raises: StateDictError that lists what is missing,
         unexpected or misshapen.
         """
+        if not isinstance(state_dict, Mapping):
+            has = hasattr(state_dict, "state_dict")
+            raise AttributeValueError(
+                f"{type(self).__name__}.load_state_dict: takes a state dict",
+                got=f"a {type(state_dict).__name__}",
+                hint="hand over its state_dict()" if has else "st.load(path) reads one that was saved",
+            )
         state = dict(state_dict)
         for name, part in self._owners():
             for hook in hooks.in_order(part._load_state_dict_pre_hooks):

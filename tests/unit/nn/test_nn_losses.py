@@ -101,3 +101,16 @@ def test_binary_cross_entropy_stays_finite_at_zero_and_one():
     x, target = np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0, 0.0])
     # PyTorch's smallest divisor is 1e-12 rounded to float32.
     compare(nn.BCELoss(), torch.nn.BCELoss(), x, forward=_against(target), tolerance=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("target", "cure"),
+    [(st.zeros(8), "target.long()"), (st.ones(8, dtype=bool), "target.long()"),
+     (st.ones(8, 4, dtype="int64"), "target.float()"), (st.ones(8, 1, dtype="int64"), "target.reshape([8])")],
+    ids=["floats", "bools", "one-hot", "a column"],
+)  # fmt: skip
+def test_labels_that_do_not_fit_are_refused_with_what_would(target, cure):
+    with pytest.raises(st.StratalError) as raised:
+        nn.functional.cross_entropy(st.zeros(8, 4), target)
+    assert cure in raised.value.hint
+    nn.functional.cross_entropy(st.zeros(8, 4), eval(cure, {"target": target})).item()  # noqa: S307

@@ -181,13 +181,18 @@ def _chosen(
     """
     if not classes.dtype.is_integer:
         raise DTypeError(f"{name}: class indices are integers", got=str(classes.dtype),
-                         hint="probabilities have the shape of the input")  # fmt: skip
+                         hint="target.long() makes them; probabilities have the input's shape")  # fmt: skip
     axis = 0 if log_p.ndim == 1 else 1
     expected = log_p.shape[:axis] + log_p.shape[axis + 1 :]
     if classes.shape != expected:
+        cure = ""
+        if classes.shape == log_p.shape:
+            cure = "; probabilities are floats: target.float()"
+        elif tuple(n for n in classes.shape if n != 1) == tuple(n for n in expected if n != 1):
+            cure = f": target.reshape({list(expected)})"
         raise ShapeError(
             f"{name}: input and target do not fit", got=f"{list(log_p.shape)} and {list(classes.shape)}",
-            hint=f"class indices for this input have shape {list(expected)}",
+            hint=f"class indices for this input have shape {list(expected)}{cure}",
         )  # fmt: skip
     kept = classes != ignore_index
     # An ignored position reads class 0 and weighs nothing; any other place outside the classes is the
