@@ -56,7 +56,9 @@ def _alike(s: Sizes, x: Sized, y: Sized, axis: int) -> tuple[Sized, Sized]:
 
 @rule("scatter")
 def scatter(s: Sizes, node: Node, x: Sized, index: Sized, update: Sized) -> Sized:
-    """Invalid updates change nothing at index 0; `set` has one more element for them, cut off after."""
+    """Invalid updates change nothing at index 0; `set` has one more element for them, cut off after, beyond
+    which an index out of range points.
+    """
     op = node.op
     kind, axis = op.kind, op.axis  # type: ignore[attr-defined]
     x = s.prefix(x, axis)
@@ -95,7 +97,9 @@ def _combined(
     zero = b.const(0, x.node.dtype)
     one = tuple(int(k == physical) for k in range(len(x.flat)))
     wider = b.pad(x.node, zero, low=(0,) * len(one), high=one, interior=(0,) * len(one))
-    spare = b.select(counted, checked, b.like(checked, room))
+    here = b.lt(checked, b.like(checked, room))
+    beyond = b.select(here, checked, b.like(checked, room + 1))
+    spare = b.select(counted, beyond, b.like(checked, room))
     made = b.op(node.op.name, wider, spare, update.node, kind=kind, axis=physical)
     return Sized(s.front(made, capacities(x.flat)), x.axes)
 
