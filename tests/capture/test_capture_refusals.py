@@ -1,0 +1,161 @@
+# ruff: noqa: E501 (tables)
+"""What no compiled function can repeat is refused with a hint, and the refused call leaves nothing behind."""
+
+import sys
+
+import numpy as np
+import pytest
+from capture_cases import Case, plain
+
+import stratal as st
+from stratal import nn
+from stratal.base.errors import CaptureError
+
+pytestmark = pytest.mark.filterwarnings("error")  # a guard notices, not an audit
+FOREIGN = "class Array: __array__ = np.ndarray.__array__\na = Array()"
+LOADER = "loader = st.data.DataLoader(st.data.TensorDataset(np.ones(6, np.float32)), 2, shuffle=True)"
+STREAM = "with contextlib.redirect_stdout(io.StringIO()): return x * random.random()"
+GROUPS = "opt = optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1); more = nn.Linear(2, 2)"
+DEEPER = "K = 1\ndef deeper(n): return deeper(n + 1)"
+# a set-up, a body, and what is as it was before
+REFUSED = {
+    "st.load": ("", "st.load(folder / 'a.stratal')['x'] * x"),
+    "load_tensors": ("", "st.formats.load_tensors(folder / 'a.safetensors')['x'] * x"),
+    "st.save": ("", "st.save({'x': x}, folder / 'b.stratal')"),
+    "np.load": ("", "st.tensor(np.load(folder / 'a.npy')) * x"),
+    "np.loadtxt": ("", "x * float(np.loadtxt(folder / 'a.txt'))"),
+    "np.fromfile": ("", "st.tensor(np.fromfile(folder / 'a.bin', np.float32)) * x"),
+    "np.save": ("", "np.save(folder / 'c.npy', np.ones(1))"), "tofile": ("", "np.ones(1).tofile(folder / 'c.bin')"),
+    "clock": ("", "x * (np.datetime64('now', 's') > np.datetime64('2020'))"),
+    "loader": (LOADER, "[a * x for (a,) in loader]"), "list of a loader": (LOADER, "list(loader)"),
+    "another library's array": (FOREIGN, "x * st.tensor(a)"), "init": ("", "nn.init.normal_(st.empty(2)) * x"),
+    "new layer": ("", "nn.Linear(2, 2)(x)"),
+    "reset layer": ("net = nn.Linear(2, 2)", "(net.reset_parameters(), net(x))[1]", "net.weight.tolist()"),
+    "finalizer": ("class Dies:\n    def __del__(self): ...", "(Dies(), x)[1]"),
+    "lock": ("lock = threading.Lock()", "x * lock.locked()"),
+    "redirected output": ("", STREAM, "id(sys.stdout)"),
+    "parameter group": (GROUPS, "opt.add_param_group({'params': more.parameters()})\nreturn x * random.random()", "len(opt.param_groups)"),
+    "seed of a generator": ("g = st.Generator()", "g.manual_seed(4)\nreturn x * random.random()", "g.get_state().tolist()"),
+    "end of the stack": (DEEPER, "with contextlib.suppress(RecursionError): deeper(0)\nreturn x * K"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("files")
+    st.save({"x": st.ones(2), "k": 1}, made / "a.stratal")
+    st.formats.save_tensors(made / "a.safetensors", {"x": np.ones(2)})
+    np.save(made / "a.npy", np.ones(2))
+    np.savetxt(made / "a.txt", np.ones(1))
+    np.ones(2, np.float32).tofile(made / "a.bin")
+    return made
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_depends_on_more_than_state_is_refused(name, folder):
+    setup, body, *seen = REFUSED[name]
+    f, _, _, look = Case(setup, body, "pass", *seen).program([], [], folder)
+    before = look(), sorted(folder.iterdir())
+    with pytest.raises(CaptureError) as refused:
+        st.compile(f)(st.ones(2))
+    assert refused.value.hint and (look(), sorted(folder.iterdir())) == before
+
+
+def test_a_state_dict_of_values_that_a_function_computes_is_refused_by_its_name():
+    net = nn.Linear(2, 2)
+    before = net.weight.tolist()
+
+    @st.compile
+    def f(x):
+        net.load_state_dict({"weight": net.weight * x, "bias": net.bias * x})
+        return net(x)
+
+    with pytest.raises(CaptureError, match="load_state_dict") as refused:
+        f(st.full((2,), 3.0))
+    assert "copy_" in refused.value.hint and net.weight.tolist() == before
+
+    @st.compile
+    def g(x):
+        with st.no_grad():
+            net.weight.copy_(net.weight * x)
+        return net(x).detach()
+
+    g(st.full((2,), 3.0))
+    np.testing.assert_array_equal(np.asarray(net.weight), np.float32(3) * np.asarray(before, np.float32))
+
+
+def _victim():
+    return 1
+
+
+@pytest.mark.parametrize("install", [sys.settrace, sys.setprofile])
+def test_captures_inside_a_tracing_function_are_refused(install):
+    f, refused = st.compile(lambda x: x * 2), []
+
+    def tracer(frame, event, arg):
+        if frame.f_code is _victim.__code__ and event == "call":
+            try:
+                f(st.ones(1))
+            except CaptureError as error:
+                refused.append(error)
+
+    before = sys.gettrace(), sys.getprofile()
+    install(tracer)
+    try:
+        _victim()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    assert len(refused) == 1 and f(st.ones(1)).item() == 2
+
+
+UNWOUND = """
+global WRITES
+WRITES = 0
+class Unwound:
+    depth, exits = 0, 0
+    def __init__(self):
+        self.log, self.table, self.box = [], {"inner": {"count": 0}}, types.SimpleNamespace(count=0)
+    def write(self):
+        global WRITES
+        WRITES += 1
+        self.exits += 1
+        self.log.append(self.exits)
+        self.table["inner"]["count"] += 1
+        self.box.count += 1
+    def __enter__(self):
+        self.depth += 1
+    def __exit__(self, *error):
+        self.depth -= 1
+        self.write()
+state, iterator = Unwound(), iter(range(9))
+def refused(): next(iterator)
+"""
+INNER = """
+count = 0
+def inner():
+    nonlocal count
+    try: refused()
+    finally:
+        count += 1
+        inner.count = count
+        state.write()
+inner()
+"""
+BLOCKS = {
+    "with": "with state: refused()", "finally": "try: refused()\nfinally: state.write()",
+    "except": "try: refused()\nexcept BaseException:\n state.log = [*state.log, 1]\n state.write()\n raise",
+    "caught": "try: refused()\nexcept Exception: state.exits += 1\nstate.write()", "inner": INNER,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_blocks_write_while_a_refusal_passes_is_taken_back(block):
+    seen = "WRITES, state.depth, state.exits, state.log, state.table, state.box.count, iterator"
+    f, _, _, look = Case(UNWOUND, f"{BLOCKS[block]}\nreturn x * 1", seen=seen).program([], [])
+    compiled, before = st.compile(f), plain(look())
+    for turn in range(3):
+        with pytest.raises(CaptureError, match="iterator"):
+            compiled(st.ones(2))
+        assert plain(look()) == before
+        assert next(before[-1]) == turn
