@@ -14,6 +14,8 @@ WAYS: dict[str, Callable[..., Any]] = {
     "audited": st.compile, "not audited": functools.partial(st.compile, audit=False),
 }  # fmt: skip
 each_way = pytest.mark.parametrize("way", WAYS)
+SIZED_WAYS = WAYS | {"for all sizes": functools.partial(st.compile, audit=False, dynamic=True)}
+each_sized_way = pytest.mark.parametrize("way", SIZED_WAYS)
 GUARDS_NOTICE = [  # not audits; how often a function is captured is no matter
     pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning"),
     pytest.mark.filterwarnings("error::stratal.tensor.capture.audit.AuditWarning"),
