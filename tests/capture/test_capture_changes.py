@@ -150,6 +150,7 @@ def _(k: float): return k * 2
 """
 NEXT = "box.k = (1.5, 2.5, 3.5, 1.5, 2.5, 1.5, 4.5)[i % 7]"
 AGAIN = {
+    "named results inside": ("audited", Case("", "st.grad(lambda v: v.max(0).values.sum() + v.sort().values[1])(x)", given="st.tensor([3.0 + i, 1.0, 2.0])")),
     "name put into builtins": ("not audited", Case("import builtins; builtins.PUT = 0", "x * PUT", "builtins.PUT = i", at=EACH)),
     "parts of a module": ("not audited", Case(f"{LAYERS}\n{PARTS}", "x * sum(map(operator.attrgetter('scale'), net.children()))",
                                               "net[i % 2].scale += 1", at=EACH)),
@@ -181,6 +182,27 @@ def test_named_arguments_come_in_the_order_of_the_call():
     x = st.zeros(1)
     assert [f(x, p=1.0, q=2.0).item(), f(x, q=2.0, p=1.0).item()] == [12, 21]
     assert st.compile(lambda **k: list(k))(q=1, p=2) == ["q", "p"]
+
+
+# -- what functions read that are called by others in C ------------------------------------------------------
+CALLED = {
+    "map a dict's get": "sum(map(d.get, ['k']))", "map a list's item": "sum(map(items.__getitem__, [0]))",
+    "map an attribute": "sum(map(operator.attrgetter('k'), [c]))",
+    "map a partial": "sum(functools.partial(map, operator.attrgetter('k'))([c]))",
+    "map getattr": "sum(map(getattr, [c], ['k']))", "starmap getattr": "sum(itertools.starmap(getattr, [(c, 'k')]))",
+    "filter by an attribute": "len([*filter(operator.attrgetter('is_three'), [c])])",
+    "any item in": "float(any(map(d.keys().__contains__, ['is_three'])))",
+    "reduce": "functools.reduce(dict.get, ['k'], d)", "format an attribute": "float('{.k}'.format(c))",
+}  # fmt: skip
+BY_THREE = "c.k = d['k'] = items[0] = 3.0; c.is_three = True; d['is_three'] = True"
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_what_functions_read_that_are_called_by_others_in_c_is_guarded(name):
+    setup = "c, d, items = Plain(2.0), {'k': 2.0}, [2.0]; c.is_three = False"
+    check_noticed(
+        Case(setup, f"x * {CALLED[name]}", BY_THREE, given="st.ones(1)", at=(2,)), WAYS["not audited"]
+    )
 
 
 # -- what functions in C look at in what they are handed -----------------------------------------------------

@@ -61,6 +61,32 @@ def test_what_depends_on_more_than_state_is_refused(name, folder):
     assert refused.value.hint and (look(), sorted(folder.iterdir())) == before
 
 
+# -- refusals that are caught --------------------------------------------------------------------------------
+ASKED = {
+    "bool": "bool(x.sum() > 0)", "float": "float(x.sum())", "int": "int(x.sum())", "item": "x.sum().item()",
+    "index": "[0.0, 1.0, 2.0, 3.0][x.sum().astype(st.int64)]", "list": "x.tolist()", "array": "np.asarray(x)",
+    "key of max": "max([x, x * 2], key=lambda t: float(t.sum()))", "size that is data": "st.unique(x)",
+    "random": "random.random()", "clock": "time.time()",
+}  # fmt: skip
+CAUGHT = {
+    "suppress": "with contextlib.suppress(Exception):\n ask(x)\n return x * 2\nreturn x * 0",
+    "narrow": "try: ask(x)\nexcept (TypeError, ValueError, RuntimeError): return x * 0\nreturn x * 2",
+    "finally": "try:\n ask(x)\n _ = x * 2\nfinally: return x * 0",
+    "again": "for _ in range(3):\n try:\n  ask(x)\n  return x * 2\n except Exception: continue\nreturn x * 0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("caught", CAUGHT)
+def test_a_refusal_that_the_function_catches_is_raised(asked, caught):
+    """Uncompiled, what is asked for is there, so what the function does without it is another program."""
+    f, *_ = Case(f"def ask(x): return {ASKED[asked]}", CAUGHT[caught]).program([], [])
+    compiled = st.compile(f)
+    for _ in range(3):
+        with pytest.raises(CaptureError):
+            compiled(st.full((1,), 3.0))
+
+
 def test_a_state_dict_of_values_that_a_function_computes_is_refused_by_its_name():
     net = nn.Linear(2, 2)
     before = net.weight.tolist()

@@ -68,6 +68,37 @@ def test_schedules_step_inside_at_no_capture(optimiser, schedule, ahead, way):
     check(case, WAYS[way])
 
 
+MORE = {
+    "StepLR": "S.StepLR(opt, 2, 0.5)", "OneCycleLR": "S.OneCycleLR(opt, 1.0, total_steps=30)",
+    "CosineAnnealingWarmRestarts": "S.CosineAnnealingWarmRestarts(opt, 3)",
+    "LambdaLR": "S.LambdaLR(opt, lambda k: 1 / (1 + k))", "CyclicLR": "S.CyclicLR(opt, 0.01, 0.1, step_size_up=2)",
+    "SequentialLR": "S.SequentialLR(opt, [S.ConstantLR(opt, 0.1, 3), S.ExponentialLR(opt, 0.9)], [3])",
+    "ChainedScheduler": "S.ChainedScheduler([S.ConstantLR(opt, 0.1, 3), S.ExponentialLR(opt, 0.9)])",
+    "ReduceLROnPlateau": "S.ReduceLROnPlateau(opt, patience=0, factor=0.5)",
+}  # fmt: skip
+WEIGHT = "S = optim.lr_scheduler; w = nn.Parameter(st.ones(1)); opt = optim.SGD([w], lr=0.1, momentum=0.9); schedule = {}"
+LOSS_OF_IT = "loss = ((w * x) ** 2).sum()\nopt.zero_grad()\nloss.backward()\nopt.step()\n"
+RATES = f"{LOSS_OF_IT}schedule.step()\nreturn loss.detach(), schedule.get_last_lr()"
+ORDERS = {
+    "before": f"schedule.step()\n{LOSS_OF_IT}return loss.detach()",
+    "after": f"{LOSS_OF_IT}schedule.step()\nreturn loss.detach()", "rates": RATES,
+}  # fmt: skip
+OF_A_LOSS = f"{LOSS_OF_IT}schedule.step(loss.detach())\nreturn loss.detach()"
+ALL_OF_IT = "opt.param_groups[0]['lr'], {k: v for k, v in schedule.state_dict().items() if k != 'lr_lambdas'}"
+ORDERED = [(name, order) for name in MORE for order in ORDERS if name != "ReduceLROnPlateau"]
+
+
+@pytest.mark.parametrize(("name", "order"), [*ORDERED, ("ReduceLROnPlateau", "after")])
+@pytest.mark.filterwarnings("ignore")
+def test_schedules_are_what_they_are_uncompiled(name, order):
+    body = OF_A_LOSS if name == "ReduceLROnPlateau" else ORDERS[order]
+    captures = () if order == "rates" else (1,)
+    case = Case(
+        WEIGHT.format(MORE[name]), body, seen=ALL_OF_IT, given="st.ones(1)", calls=10, captures=captures
+    )
+    check(case, WAYS["audited"])
+
+
 GROUP = "opt.param_groups[0]['params']"
 BY_HAND = {
     "pop": f"{GROUP}.pop()", "slice": f"{GROUP}[:] = {GROUP}[:1]", "delete": f"del {GROUP}[0]",

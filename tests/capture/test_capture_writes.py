@@ -129,6 +129,13 @@ second.update(held)
 held.mul_(0)
 return x
 """
+LOSSES = """
+loss = ((w * x) ** 2).sum()
+opt.zero_grad()
+loss.backward()
+opt.step()
+losses.append(loss.detach())
+"""
 BOTH, AUDITED = tuple(WAYS), ("audited",)
 CARRIED = {
     "tensor in an argument": (BOTH, Case(ARGUMENT, PREVIOUS, "pass", "s, prev, results", "s, prev, st.ones(1)", "s, prev, x")),
@@ -144,9 +151,16 @@ CARRIED = {
     "array of objects": (AUDITED, Case("items = np.empty(2, object); items[0] = st.zeros(2)", "items.__setitem__(0, items[0] + x)", "pass", "*items", "st.ones(2)")),
     "metrics of tensors that are written": (AUDITED, Case(METRICS, UPDATES, "pass", "first.compute(), second.compute()", "st.arange(3.0) + i, st.ones(3) * i", "x, y",
                                                           captures=(1,), rtol=1e-7)),
+    "variable of a closure": (AUDITED, Case("k = 0", "nonlocal k\nk += 1\nreturn x * k", "pass", "k", calls=4)),
+    "array": (AUDITED, Case("a = np.zeros(2)", "a[0] += 1\nreturn x + float(a[0])", "pass", "a", calls=4)),
+    "losses": (AUDITED, Case("losses, w = [], nn.Parameter(st.ones(1)); opt = optim.SGD([w], lr=0.1)", LOSSES, "pass", "losses", "st.ones(1)",
+                             captures=(1,), rtol=1e-5)),
+    "metric": (AUDITED, Case("m = st.metrics.MeanSquaredError()", "m.update(x * 2, y)\nreturn x", "pass", "m.compute()", "st.full((1,), i), st.ones(1)", "x, y",
+                             captures=(1,))),
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning")
 @pytest.mark.parametrize(
     ("name", "way"), [(name, way) for name, (ways, _) in CARRIED.items() for way in ways]
 )
@@ -191,6 +205,45 @@ def test_statistics_that_a_scan_updates_carry_no_history():
     assert compiled.captures == 1 and norm.running_mean.grad_fn is None
     f(st.ones(1))
     assert norm.running_mean.grad_fn is None
+
+
+# -- what a function writes, each call writes ----------------------------------------------------------------
+WRITER = """
+class Writer: pass
+o = Writer()
+o.k, o.odd, o.h, o.log, o.table, o.seen = 0, False, st.zeros(1), [], {}, set()
+o.recent = collections.deque(maxlen=2)
+"""
+ACTS = {
+    "counter": "o.k += 1\nreturn x * o.k", "toggle": "o.odd = not o.odd\nreturn x if o.odd else -x",
+    "carried tensor": "o.h = o.h * 0.5 + x\nreturn o.h",
+    "cache": "if 'w' not in o.table: o.table['w'] = x * 2\nreturn o.table['w'] + x",
+    "None at first": "o.h = x if o.k == 0 else o.h + x\no.k = 1\nreturn o.h * 1",
+    "append": "o.log.append(x * 2)\nreturn x", "append and look": "o.log.append(x * 2)\nreturn o.log[-1] + len(o.log)",
+    "append numbers": "o.log.append(1)\nreturn x * len(o.log)", "key": "o.table.update(loss=x * 2)\nreturn x",
+    "item": "o.table['loss'] = x * 2\nreturn x", "set": "o.seen.add(o.k)\nreturn x",
+    "deque": "o.recent.append(x + 1)\nreturn x", "deque, looked at": "o.recent.append(x + 1)\nreturn sum(o.recent)",
+    "pop": "o.log.append(x)\no.log.append(x + 1)\nreturn o.log.pop(0)",
+    "clear": "o.log.clear()\no.log.append(x)\nreturn x", "setattr": "setattr(o, 'new', x * 3)\nreturn x",
+    "deleted": "setattr(o, 'new', 1)\ndelattr(o, 'new')\nreturn x",
+    # by functions in C that call others
+    "mapped append": "any(map(o.log.append, [1, x]))\nreturn x",
+    "mapped extend": "[*map(o.log.extend, [[x]])]\nreturn x",
+    "mapped item": "[*map(o.table.__setitem__, ['k'], [x])]\nreturn x",
+    "mapped setattr": "[*map(setattr, [o], ['k'], [x])]\nreturn x",
+    "mapped delattr": "hasattr(o, 'k') and [*map(delattr, [o], ['k'])]\nreturn x",
+}  # fmt: skip
+REPLAYED = ("append", "carried tensor", "key", "item", "deque", "clear", "setattr")  # at no capture for each
+
+
+@pytest.mark.parametrize("kind", ACTS)
+@pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning")
+def test_what_a_function_writes_each_call_writes(kind):
+    captures = range(3) if kind in REPLAYED else ()
+    case = Case(
+        WRITER, ACTS[kind], seen="vars(o)", given="st.full((1,), float(i))", calls=7, captures=captures
+    )
+    check(case, WAYS["not audited"])
 
 
 # -- counters in tables --------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Case(NamedTuple):
             change=_lines(self.change, 2), given=self.given, seen=self.seen,
         )  # fmt: skip
         scope: dict[str, Any] = {"__name__": "capture_case"}
-        exec(compile(PRELUDE + text, f"<case: {self.body}>", "exec"), scope)
+        exec(compile(PRELUDE + text, f"<case: {self.body}>", "exec", dont_inherit=True), scope)
         return scope["program"](results, arguments, folder)
 
 
