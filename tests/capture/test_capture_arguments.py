@@ -1,6 +1,8 @@
 # ruff: noqa: E501 (tables)
 """What is passed to a compiled function and returned by it: each argument for what it is, aliases, identity."""
 
+import itertools
+
 import pytest
 from capture_cases import Case, check
 from capture_ways import WAYS
@@ -83,6 +85,45 @@ ALIASES = {
 def test_arguments_that_are_one_are_one(name):
     case = ALIASES[name]
     check(case._replace(setup=f"{SETUP}{case.setup}"), WAYS["audited"])
+
+
+@pytest.mark.parametrize("order", list(itertools.product([True, False], repeat=4)))
+@pytest.mark.parametrize("kind", ["list", "dict"])
+def test_an_argument_that_is_a_container_found_elsewhere(kind, order):
+    entry, total = (
+        ("held.append(float(len(items)))", "sum(held)")
+        if kind == "list"
+        else ("held[len(items)] = 1.0", "len(held)")
+    )
+    body = f"{entry}\nreturn x + 10 * len(items) + 100 * {total}"
+    given = f"items if {order}[i] else {kind}(), st.full((1,), float(i))"
+    seen = "list(items), list(arguments[0])"
+    check(
+        Case(f"items = {kind}()", body, "items.clear()", seen, given, "held, x", 4, range(4)),
+        WAYS["not audited"],
+    )
+
+
+GRADIENTS = {
+    "made": "(w * x).sum().backward()", "made anew": "setattr(w, 'grad', None), (w * x).sum().backward()",
+    "assigned": "setattr(w, 'grad', x * 2)", "linked": "setattr(w, 'grad', x)", "removed": "setattr(w, 'grad', None)",
+    "changed in place": "w.grad.mul_(3)", "read": "x.mul_(w.grad)",
+}  # fmt: skip
+GRADED = """
+kept = [one(k + 1).requires_grad_(True) for k in range(2)]
+def graded(k):
+    w = kept[k % 2] if k < 4 else one(k).requires_grad_(True)
+    if w.grad is None: w.grad = one(10 * k + 1)
+    return w
+"""
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+def test_gradients_of_arguments_are_those_of_the_call(kind):
+    setup = f"{SETUP}{GRADED}def act(w, x): return {GRADIENTS[kind]}"
+    seen = "arguments[1], arguments[0].grad, arguments[0].grad is arguments[1]"
+    case = Case(setup, "(act(w, x), x * 1)[1]", "pass", seen, "graded(i), one(i + 2)", "w, x", calls=6)
+    check(case, WAYS["not audited"])
 
 
 # -- returned: tensors and containers that are passed are returned themselves --------------------------------

@@ -1,16 +1,21 @@
-"""Compiled methods and functions that call others, what calls print, frozen values, and audits."""
+"""What calls of compiled functions make, print and warn of; methods, frozen values and audits."""
 
 import contextlib
 import dataclasses
 import io
+import itertools
 import random
+import warnings
 
 import pytest
+from capture_ways import WAYS
 
 import stratal as st
+from stratal.base.errors import CaptureError
 from stratal.tensor.capture.audit import AuditWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning")
+not_audited = WAYS["not audited"]
 
 
 def one(k):
@@ -67,6 +72,65 @@ def test_a_compiled_function_calls_another():
     assert outer(one(1)).item() == 2
     o.k = 3.0
     assert [outer(one(1)).item(), inner(one(1)).item()] == [4, 3]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: iter([1]), itertools.count, lambda: (k for k in range(2)), io.StringIO, lambda: Config],
+    ids=["iterator", "count", "generator", "stream", "class"],
+)  # fmt: skip
+def test_new_objects_that_are_used_up_are_not_shared_by_calls(make):
+    f = not_audited(lambda x: (x * 1, make()))
+    try:
+        found = f(one(1))[1], f(one(1))[1]
+    except CaptureError as error:
+        assert "new" in error.rule and error.hint
+    else:
+        made = make()
+        assert (found[0] is found[1]) == (found[0] is made), "made anew, but for the same"
+        if made is not found[0] and hasattr(made, "__next__"):
+            assert [next(x, None) for x in found] == [next(made, None)] * 2
+
+
+# -- warnings ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("action", ["always", "default", "once", "module", "ignore"])
+def test_warnings_are_given_by_each_call_as_filters_say(action):
+    def program(way):
+        @way
+        def f(x):
+            for _ in range(2):
+                warnings.warn(f"told {way is not_audited}", UserWarning, stacklevel=1)
+            return x * 1
+
+        found = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter(action)
+            for k in range(4):
+                f(one(k))
+                found.append([(w.category.__name__, str(w.message)[:4]) for w in caught])
+        return found
+
+    assert program(not_audited) == program(lambda f: f)
+
+
+def test_a_warning_that_is_an_error_is_raised_by_each_call():
+    done = []
+
+    @not_audited
+    def f(x):
+        done.append(1)
+        warnings.warn("told", UserWarning, stacklevel=1)
+        done.append(2)
+        return x * 1
+
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        f(one(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            with pytest.raises(UserWarning, match="told"):
+                f(one(1))
+    assert done == [1, 2, 1, 1, 1]
 
 
 # -- frozen values and audits --------------------------------------------------------------------------------

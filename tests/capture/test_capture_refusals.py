@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from capture_cases import Case, plain
+from capture_ways import WAYS
 
 import stratal as st
 from stratal import nn
@@ -59,6 +60,66 @@ def test_what_depends_on_more_than_state_is_refused(name, folder):
     with pytest.raises(CaptureError) as refused:
         st.compile(f)(st.ones(2))
     assert refused.value.hint and (look(), sorted(folder.iterdir())) == before
+
+
+# -- iterators from outside ----------------------------------------------------------------------------------
+ITERATORS = {
+    "iter": "iter([1.0, 2.0, 3.0])", "reversed": "reversed([1.0, 2.0, 3.0])",
+    "zip": "zip([1.0, 2.0], [3.0, 4.0], strict=True)", "map": "map(float, [1, 2, 3])",
+    "filter": "filter(None, [1.0, 2.0])", "enumerate": "enumerate([1.0, 2.0])",
+    "chain": "itertools.chain([1.0], [2.0])", "islice": "itertools.islice([1.0, 2.0], 2)",
+    "generator": "(float(k) for k in range(3))", "dict": "iter({1.0: 2.0})",
+    "groupby": "itertools.groupby([1.0, 1.0])",
+}  # fmt: skip
+CONSUMED = {
+    "next": "next(it)", "next with a default": "next(it, None)", "list": "list(it)", "star": "[*it]",
+    "for": "[None for _ in it]", "unpacked": "(lambda first, *rest: first)(*it)", "sum": "len(tuple(it))",
+    "any": "any(it)", "zip": "list(zip(it, [1.0], strict=False))", "map": "list(map(str, it))",
+    "yield from": "list(passed_on(it))", "method": "it.__next__()", "sorted": "len(sorted(it, key=str))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", CONSUMED)
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_an_iterator_from_outside_is_refused_however_it_is_used(kind, way):
+    make = ITERATORS[kind]
+    setup = (
+        f"kept, box = {make}, [{make}]\ndef passed_on(it): yield from it\ndef use(it): return {CONSUMED[way]}"
+    )
+    for source in ("kept", "box[0]"):
+        case = Case(setup, f"(use({source}), x * 1)[1]", seen=f"len([*{source}]), len([*{make}])")
+        f, _, _, look = case.program([], [])
+        with pytest.raises(CaptureError, match="iterator from outside"):
+            WAYS["not audited"](f)(st.ones(1))
+        left, all_items = look()
+        assert left == all_items, "the refused call has taken an item"
+
+
+@pytest.mark.parametrize("take", ["it.__next__", "functools.partial(next, it)"])
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_a_bound_next_of_an_iterator_from_outside_is_refused(kind, take):
+    f, *_ = Case(f"it = {ITERATORS[kind]}\ntake = {take}", "(take(), x * 1)[1]").program([], [])
+    with pytest.raises(CaptureError, match="iterator from outside"):
+        WAYS["not audited"](f)(st.ones(1))
+
+
+# -- arrays of NumPy's among the arguments -------------------------------------------------------------------
+COMPUTED = {
+    "method": "a.std()", "function": "np.mean(a)", "operator": "a / 2", "between arrays": "a * a", "item": "a[0]",
+    "item set": "a.__setitem__(0, 5.0)", "in place": "a.__iadd__(1)", "float": "float(a[0])",
+    "iteration": "[None for _ in a]", "class": "isinstance(a, np.ndarray)", "dtype": "str(a.dtype)",
+    "identity": "a is None", "truth": "bool(a.all())",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_what_numpy_computes_of_an_argument_is_refused(kind):
+    case = Case(f"def compute(a): return {COMPUTED[kind]}", "(compute(a), x * 1)[1]", parameters="x, a")
+    f, *_ = case.program([], [])
+    a = np.array([1.0, 2.0])
+    with pytest.raises(CaptureError, match="array that is an argument"):
+        WAYS["not audited"](f)(st.ones(1), a)
+    assert a.tolist() == [1.0, 2.0]
 
 
 # -- refusals that are caught --------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 """Training: schedules and optimisers inside of a compiled step, and gradients that begin inside and end outside."""
 
 import pytest
-from capture_cases import Case, check, check_noticed
+from capture_cases import Case, check, check_noticed, history
 from capture_ways import WAYS, each_way
 
 import stratal as st
 from stratal import nn, optim
+from stratal.base.errors import NotDifferentiableError
 
 pytestmark = pytest.mark.filterwarnings("error")  # a guard notices, not an audit
 
@@ -119,6 +120,22 @@ def test_optimizers_that_are_changed_by_hand_are_noticed(kind, way):
     (check if kind in UNNOTICED else check_noticed)(case, WAYS[way])
 
 
+BRANCH = "opt.zero_grad()\n(w * x).sum().backward()\n{}\nreturn w.detach() * 1"
+MAKERS = {"SGD": "optim.SGD([w], lr=0.1, momentum=0.9)", "Adam": "optim.Adam([w])"}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("way", [lambda f: f, WAYS["not audited"]], ids=["uncompiled", "compiled"])
+def test_an_optimizer_steps_in_a_branch(make, way):
+    setup, given = (
+        f"w = nn.Parameter(st.ones(2)); opt = {MAKERS[make]}",
+        "st.full((2,), (1.0, 2.0, -1.0, 3.0, -2.0, 1.0)[i])",
+    )
+    branch = Case(setup, BRANCH.format("st.cond(x.sum() > 0, opt.step, lambda: None)"), given=given, calls=6)
+    python = Case(setup, BRANCH.format("if float(x.sum()) > 0: opt.step()"), given=given, calls=6)
+    assert history(branch, way)[0] == history(python, lambda f: f)[0]
+
+
 def test_batches_that_are_overlapping_views_are_captured_once():
     data = st.arange(4 * 400).reshape(4, 400) % 7
     emb, head = nn.Embedding(7, 8), nn.Linear(8, 7)
@@ -135,6 +152,25 @@ def test_batches_that_are_overlapping_views_are_captured_once():
     for j in range(0, 160, 16):
         step(data[:, j : j + 16], data[:, j + 1 : j + 17])
     assert step.captures == 1
+
+
+def test_a_result_that_took_part_in_a_gradient_says_so_and_cannot_lose_its_history():
+    w, not_audited = nn.Parameter(st.full((1,), 2.0)), WAYS["not audited"]
+
+    @not_audited
+    def step(x):
+        loss = (w * x).sum()
+        loss.backward()
+        return loss
+
+    other = not_audited(lambda a: (a * w).sum().backward())
+    for k in range(3):
+        loss = step(st.full((1,), float(k)))
+        assert loss.requires_grad
+        for use in (lambda loss=loss: (loss + w.sum()).backward(), lambda loss=loss: other(loss)):
+            with pytest.raises(NotDifferentiableError, match="used up"):
+                use()
+        assert not loss.detach().requires_grad
 
 
 # -- gradients that begin in a compiled call and end outside -------------------------------------------------

@@ -45,6 +45,25 @@ def test_what_stands_there_already_is_written_again(kind, way):
     check(Case(OWNER, f"{act}\nreturn x * 2", undo, seen, calls=9, at=(5, 7)), WAYS[way])
 
 
+EQUAL = {
+    "sign of zero": ("0.0", "-0.0"), "bool": ("1", "True"), "float": ("1", "1.0"), "complex": ("0j", "complex(0, -0.0)"),
+    "tuple": ("(1,)", "(1.0,)"), "tuple of zero": ("(0.0,)", "(-0.0,)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+@pytest.mark.parametrize("owner", ["variable", "thing.k", "table['k']", "items[0]"])
+@pytest.mark.filterwarnings("ignore::stratal.tensor.capture.recaptures.RecompileWarning")
+def test_an_equal_value_of_another_kind_is_written(owner, kind):
+    was, now = EQUAL[kind]
+    write = "nonlocal variable; variable = thing.k = table['k'] = items[0] ="
+    setup = "thing, table, items, variable = Plain(), {}, [None], None"
+    case = Case(
+        setup, f"{write} {now}\nreturn x * 1", f"{write} {was}", f"repr({owner})", at=range(3), calls=3
+    )
+    check(case, WAYS["not audited"])
+
+
 # -- state that is returned ----------------------------------------------------------------------------------
 STATES = {
     "item": ("d = {'h': st.zeros(1)}", "d['h']"), "attribute": ("o = Plain(st.zeros(1))", "o.k"),
