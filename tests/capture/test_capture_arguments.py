@@ -70,14 +70,21 @@ GRADIENT = "w = nn.Parameter(one(2))"
 BASES = "b1, b2 = st.zeros(2), st.zeros(2)"
 VIEWS = "(b1[:1], b2[:1], b2[:1], b2[1:])"
 ALIASES = {
-    "the same tensor twice, and two": Case("a, b = one(1), one(2)", "x - y", given="*((a, a), (a, a), (a, b), (b, a), (a, a))[i]", parameters="x, y"),
+    "the same tensor twice, and two": Case(
+        "a, b = one(1), one(2)", "x - y", given="*((a, a), (a, a), (a, b), (b, a), (a, a))[i]", parameters="x, y"),
     "also read elsewhere": Case("h = one(5)", "x - h", given="(h, h, one(7), h, one(8), h)[i]", calls=6),
-    "a weight": Case("net = layer(2)", "net(x)", given="(net.weight, st.full((1, 1), 3.0), net.weight)[i]", calls=3),
-    "written and also read elsewhere": Case("h = one(5)", "x.add_(1)\nreturn h * 1", given="(one(7), h, one(1), h)[i]", calls=4),
-    "gradient of a parameter": Case(GRADIENT, "g + w.grad", "w.grad = one(1 + i // 3)", given="(w.grad, one(10), w.grad)[i % 3]", parameters="g", calls=6, at=(0, 3)),
+    "a weight": Case(
+        "net = layer(2)", "net(x)", given="(net.weight, st.full((1, 1), 3.0), net.weight)[i]", calls=3),
+    "written and also read elsewhere": Case(
+        "h = one(5)", "x.add_(1)\nreturn h * 1", given="(one(7), h, one(1), h)[i]", calls=4),
+    "gradient of a parameter": Case(
+        GRADIENT, "g + w.grad", "w.grad = one(1 + i // 3)", given="(w.grad, one(10), w.grad)[i % 3]",
+        parameters="g", calls=6, at=(0, 3)),
     "view that is written": Case(BASES, "x.add_(1)", "pass", "b1, b2", f"{VIEWS}[i]", calls=4),
     "view that is written after a whole": Case(BASES, "x.add_(1)", "pass", "b1, b2", f"(st.zeros(1), *{VIEWS})[i]"),
-    "dicts in another order": Case("", "{k: v * 2 for k, v in d.items()}", "pass", "list(results[-1])", "{k: one(1) for k in ('ab', 'ba')[i % 2]}", "d", calls=4),
+    "dicts in another order": Case(
+        "", "{k: v * 2 for k, v in d.items()}", "pass", "list(results[-1])",
+        "{k: one(1) for k in ('ab', 'ba')[i % 2]}", "d", calls=4),
 }  # fmt: skip
 
 
@@ -137,6 +144,7 @@ RETURNED = {
     "nothing": ("None", "one(k)"), "named tuple": ("collections.namedtuple('N', 'a b')(x, x * 2)", "one(k)"),
     "a result twice": ("[x * 2] * 2", "one(k)"),
 }  # fmt: skip
+EACH = range(1, 9)
 SAME = "[[r is a for a in parts(arguments[0])] for r in parts(results[-1]) if isinstance(r, (st.Tensor, dict, list))]"
 
 
@@ -145,7 +153,15 @@ def test_results_are_the_calls_own(kind):
     body, make = RETURNED[kind]
     seen = f"{SAME}, list(results[-1]) if isinstance(results[-1], dict) else None"
     check(
-        Case(f"{SETUP}def make(k): return {make}", body, "pass", seen, "make(i + 1)", calls=6),
+        Case(
+            f"{SETUP}def make(k): return {make}",
+            body,
+            "results.clear()",
+            seen,
+            "make(i + 1)",
+            calls=6,
+            at=EACH,
+        ),
         WAYS["audited"],
     )
 

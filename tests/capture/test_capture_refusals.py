@@ -35,7 +35,8 @@ REFUSED = {
     "finalizer": ("class Dies:\n    def __del__(self): ...", "(Dies(), x)[1]"),
     "lock": ("lock = threading.Lock()", "x * lock.locked()"),
     "redirected output": ("", STREAM, "id(sys.stdout)"),
-    "parameter group": (GROUPS, "opt.add_param_group({'params': more.parameters()})\nreturn x * random.random()", "len(opt.param_groups)"),
+    "parameter group": (GROUPS,
+                        "opt.add_param_group({'params': more.parameters()})\nreturn x * random.random()", "len(opt.param_groups)"),
     "seed of a generator": ("g = st.Generator()", "g.manual_seed(4)\nreturn x * random.random()", "g.get_state().tolist()"),
     "end of the stack": (DEEPER, "with contextlib.suppress(RecursionError): deeper(0)\nreturn x * K"),
 }  # fmt: skip

@@ -1,8 +1,9 @@
 """Programs of tests of captures, as text: a set-up, a function, what changes between its calls, what is seen.
 
 A body is an expression of the arguments, or lines. All parts stand in one function, so that what the set-up
-makes is in cells of the function. In a change and in what is given `i` is the number of the call; `results`
-has what all calls returned so far, `arguments` what the last was given, and `folder` is the test's own.
+makes is in cells of the function. In a change and in what is given `i` is the number of the call. A part that
+names them finds what all calls returned in `results`, what the last was given in `arguments`; if none does,
+nothing is held from one call to the next. `folder` is the test's own.
 """
 
 from __future__ import annotations
@@ -87,16 +88,21 @@ def history(case: Case, compiled: Callable[..., Any]) -> tuple[list[Any], Any]:
     results: list[Any] = []
     arguments: list[Any] = []
     f, change, given, seen = case.program(results, arguments)
-    f, found = compiled(f), []
+    f, found, parts = compiled(f), [], f"{case.change} {case.seen} {case.setup}"
     for i in range(case.calls):
         if i in case.at:
             change(i)
-        arguments[:] = given(i)
+        passed = given(i)
+        if "arguments" in parts:
+            arguments[:] = passed
         try:
-            results.append(f(*arguments))
+            result = f(*passed)
         except ArithmeticError as error:
-            results.append(type(error))
-        found.append([plain(results[-1]), plain(seen())])
+            result = type(error)
+        if "results" in parts:
+            results.append(result)
+        found.append([plain(result), plain(seen())])
+        del passed, result  # what is computed into memory of theirs must be right, too
     return found, f
 
 
