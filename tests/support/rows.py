@@ -43,6 +43,7 @@ ROWS = {
     "E3": "planned peak equals observed peak",
     "E4": "in place only for a sole consumer",
     "E5": "disjoint lifetimes share memory",
+    "E11": "ZeRO's formula gives 120, 31.4, 16.6, 1.9 GB; bytes of state per rank are the plan's",
     "E13": "16-bit products with float32 weights; a checkpoint's load time is on record",
     "F1": "ranks with shares of a batch learn what one process learns on all of it",
     "F4": "a ring has 2(N-1) exchanges with two peers, counted",

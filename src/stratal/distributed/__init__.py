@@ -28,3 +28,6 @@ from stratal.distributed.world import init as init
 from stratal.distributed.world import is_initialized as is_initialized
 from stratal.distributed.world import rank as rank
 from stratal.distributed.world import world_size as world_size
+from stratal.distributed.zero import Memory as Memory
+from stratal.distributed.zero import zero as zero
+from stratal.distributed.zero import zero_memory as zero_memory

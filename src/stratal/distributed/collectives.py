@@ -61,6 +61,10 @@ def _said(kind: str, array: Array, detail: str = "") -> str:
     return f"{kind}{detail} of {array.dtype}[{','.join(map(str, array.shape))}]"
 
 
+def _of_program(program: str) -> str:
+    return f" in program {program}" if program else ""
+
+
 def _through(make: Callable[[], algorithms.Rounds], what: str, finish: Callable[[], Any], wait: bool,
              tag: int | None = None) -> Any:  # fmt: skip
     within = world()
@@ -110,7 +114,7 @@ def start_all_reduce(x: Any, op: str, algorithm: str, program: str = "") -> Pend
         divide_for_mean(buffer, op, within.size)
         return _given(buffer, is_tensor)
 
-    what = _said("all_reduce", buffer, f" {op} by {chosen}") + f" in program {program}" * bool(program)
+    what = _said("all_reduce", buffer, f" {op} by {chosen}") + _of_program(program)
     rounds = functools.partial(make, buffer.reshape(-1), within.rank, within.size, combine)
     return Pending(within, within.start(rounds, what), finish)
 
@@ -120,6 +124,12 @@ def reduce_scatter(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool =
 
     Shapes: [n, ...] -> [n / world_size, ...]. Raises: ShapeError where n is not divisible.
     """
+    pending = start_reduce_scatter(x, op, algorithm)
+    return pending.value() if wait else pending
+
+
+def start_reduce_scatter(x: Any, op: str, algorithm: str, program: str = "") -> Pending:
+    """Begin a reduce-scatter; only ranks that name the same `program` take part in it."""
     combine, within = reduction(op, "reduce_scatter"), world()
     buffer, is_tensor = _taken(x, "reduce_scatter")
     _check_mean(buffer, op, "reduce_scatter")
@@ -132,10 +142,9 @@ def reduce_scatter(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool =
         divide_for_mean(part, op, within.size)
         return _given(part, is_tensor)
 
-    return _through(
-        lambda: make(buffer.reshape(-1), within.rank, within.size, combine),
-        _said("reduce_scatter", buffer, f" {op} by {chosen}"), finish, wait,
-    )  # fmt: skip
+    what = _said("reduce_scatter", buffer, f" {op} by {chosen}") + _of_program(program)
+    rounds = functools.partial(make, buffer.reshape(-1), within.rank, within.size, combine)
+    return Pending(within, within.start(rounds, what), finish)
 
 
 # -- moving --------------------------------------------------------------------------------------------------

@@ -16,19 +16,17 @@ from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError, DTypeError
-from stratal.distributed.collectives import all_reduce, broadcast, check_same
-from stratal.distributed.links import bucket_bytes, choose
-from stratal.distributed.overlapped import all_reduce_in_buckets
+from stratal.base.errors import AttributeValueError, CaptureError, DTypeError
+from stratal.distributed.collectives import all_reduce
+from stratal.distributed.links import choose
+from stratal.distributed.reducer import Reducer, begin_alike, pieces, reducer_of
 from stratal.distributed.world import world
-from stratal.graph.graph import Graph
-from stratal.graph.node import Input, topological
+from stratal.distributed.zero import ShardedReducer, Zero
 from stratal.optim.grad_scaler import GradScaler
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.handles import node_of
 from stratal.tensor.values.state import MODE, no_grad
 
 
@@ -70,7 +68,7 @@ def shard() -> tuple[int, int]:
     return world().rank, world().size
 
 
-def parallel(step: Callable[..., Any], strategy: Data) -> Callable[..., Any]:
+def parallel(step: Callable[..., Any], strategy: Data | Zero) -> Callable[..., Any]:
     """Return a training step that all ranks take together, on their parts of one batch.
 
     `step` is an ordinary function, compiled or not: forward, backward, `optimizer.step()`. Its loss must be a
@@ -83,7 +81,7 @@ def parallel(step: Callable[..., Any], strategy: Data) -> Callable[..., Any]:
     Raises: AttributeValueError where no optimizer is found; CallOrderError as said; ProgramMismatchError
     before the first update where ranks run different programs.
     """
-    if not callable(step) or not isinstance(strategy, Data):
+    if not callable(step) or not isinstance(strategy, (Data, Zero)):
         raise DTypeError("parallel: takes a function and a strategy", got=type(strategy).__name__,
                          hint="st.distributed.parallel(step, st.distributed.data())")  # fmt: skip
     found = strategy.optimizers or tuple(_optimizers_of(step))
@@ -93,18 +91,20 @@ def parallel(step: Callable[..., Any], strategy: Data) -> Callable[..., Any]:
             hint="st.distributed.data(optimizer)",
         )  # fmt: skip
     reducers: list[Reducer] = []
+    alone = isinstance(strategy, Data) and strategy.local_steps > 1
     if world().size > 1:
-        choose("all_reduce", 1, world().size, world().link, strategy.algorithm)
+        kind = "reduce_scatter" if isinstance(strategy, Zero) else "all_reduce"
+        choose(kind, 1, world().size, world().link, strategy.algorithm)
         for optimizer in found:
-            if _reducer_of(optimizer) is not None:
+            if reducer_of(optimizer) is not None:
                 raise AttributeValueError(
                     "parallel: an optimizer is of one parallel step", got=f"a second one for {optimizer}"
                 )
-            reducers.append(Reducer(strategy, _reads_gradients(step)))
-            _begin_alike(optimizer)
-            if strategy.local_steps == 1:
+            begin_alike(optimizer)
+            reducers.append(_reducer(strategy, _reads_gradients(step), optimizer))
+            if not alone:
                 optimizer.register_step_pre_hook(reducers[-1])
-    if world().size > 1 and strategy.local_steps > 1:
+    if world().size > 1 and isinstance(strategy, Data) and alone:
         return _local_steps(step, found, strategy.local_steps)
 
     @functools.wraps(step, updated=())
@@ -114,6 +114,12 @@ def parallel(step: Callable[..., Any], strategy: Data) -> Callable[..., Any]:
         return step(*args, **kwargs)
 
     return together
+
+
+def _reducer(strategy: Data | Zero, reader: str, optimizer: Optimizer) -> Reducer:
+    if isinstance(strategy, Zero):
+        return ShardedReducer(strategy, reader, optimizer)
+    return Reducer(strategy, reader)
 
 
 def _local_steps(
@@ -145,10 +151,8 @@ def average_parameters(optimizers: Sequence[Optimizer]) -> None:
     with no_grad():
         for bucket in _by_dtype(params):
             flat = all_reduce(concat([p.reshape((-1,)) for p in bucket]), "mean", algorithm="all_to_all")
-            start = 0
-            for p in bucket:
-                p.copy_(flat[start : start + p.numel()].reshape(p.shape))
-                start += p.numel()
+            for p, piece in pieces(bucket, flat):
+                p.copy_(piece)
 
 
 def _by_dtype(params: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -165,95 +169,13 @@ def synchronize(optimizer: Optimizer) -> None:
     """
     if world().size == 1:
         return
-    reducer = _reducer_of(optimizer)
+    reducer = reducer_of(optimizer)
     if reducer is None:
         raise AttributeValueError(
             "synchronize: the optimizer is of no parallel step", got=type(optimizer).__name__,
             hint="st.distributed.parallel(step, st.distributed.data(optimizer))",
         )  # fmt: skip
     reducer.reduce(optimizer)
-
-
-class Reducer:
-    """Hook of an optimizer, before it steps: makes gradients their means over ranks."""
-
-    def __init__(self, strategy: Data, reader: str) -> None:
-        self.strategy: Final = strategy
-        self.reader: Final = reader  # what reads gradients before the optimizer steps, if something does
-        self._reduced = False  # in this call of the step, since the optimizer stepped
-
-    def begin(self) -> None:
-        """Note that a step begins: one that raised may have left gradients reduced."""
-        self._reduced = False
-
-    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.reader and not self._reduced:
-            raise CallOrderError(
-                f"parallel: {self.reader} would see this rank's own gradients", got="no synchronize before",
-                hint="st.distributed.synchronize(optimizer), behind backward() and before it",
-            )  # fmt: skip
-        if not self._reduced:
-            self.reduce(optimizer)
-        self._reduced = False
-
-    def reduce(self, optimizer: Optimizer) -> None:
-        within = world()
-        limit = self.strategy.bucket_bytes or bucket_bytes(within.size, within.link)
-        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        with no_grad():
-            filled = list(buckets(params[::-1], limit))
-            flats = [concat([_gradient(p).reshape((-1,)) for p in bucket]) for bucket in filled]
-            means = all_reduce_in_buckets(flats, "mean", self.strategy.algorithm, _program(flats))
-            for bucket, mean in zip(filled, means, strict=True):
-                start = 0
-                for p in bucket:
-                    p.grad = mean[start : start + p.numel()].reshape(p.shape)
-                    start += p.numel()
-        self._reduced = True
-
-
-def buckets(params: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
-    """Yield parameters in order, together as long as their gradients have one dtype and fit into `limit`
-    bytes; a larger one has a bucket of its own.
-    """
-    bucket: list[Tensor] = []
-    filled = 0
-    for p in params:
-        if bucket and (p.dtype is not bucket[0].dtype or filled + p.nbytes > limit):
-            yield bucket
-            bucket, filled = [], 0
-        bucket.append(p)
-        filled += p.nbytes
-    if bucket:
-        yield bucket
-
-
-def _gradient(p: Tensor) -> Tensor:
-    assert p.grad is not None  # those without are in no bucket
-    return p.grad
-
-
-def _program(flats: Sequence[Tensor]) -> str:
-    """Return the digest of what computes gradients, where it is being captured: ranks must have it alike."""
-    if MODE.trace is None:
-        return ""  # what is computed at once differs from step to step: shapes are compared alone
-    roots = [node_of(x) for x in flats]
-    leaves = [n for n in topological(roots) if isinstance(n.op, Input)]
-    return Graph(leaves, roots).digest[:12]
-
-
-def _reducer_of(optimizer: Optimizer) -> Reducer | None:
-    hooks = (hook.function for hook in optimizer._hooks["before step"].values())
-    return next((h for h in hooks if isinstance(h, Reducer)), None)
-
-
-def _begin_alike(optimizer: Optimizer) -> None:
-    """Give every rank rank 0's parameters. Raises: ProgramMismatchError where they have other types."""
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    check_same(", ".join(str(p.type) for p in params), "parameters")
-    with no_grad():
-        for p in params:
-            p.copy_(broadcast(p))
 
 
 # -- finding optimizers --------------------------------------------------------------------------------------

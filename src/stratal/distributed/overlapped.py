@@ -1,7 +1,7 @@
 """Collectives inside of programs: what the records of `ops/collective.py` reach when they run.
 
-Also on tensors: `all_reduce_in_buckets` puts a start and a wait per bucket into what is being built, be it a
-capture or pending work.
+Also on tensors: functions that put a start and a wait per bucket into what is being built, be it a capture or
+pending work.
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from stratal.distributed.collectives import Pending, start_all_reduce
+from stratal.distributed.collectives import Pending, all_gather, start_all_reduce, start_reduce_scatter
+from stratal.distributed.records import (
+    AllGatherStart,
+    AllGatherWait,
+    ReduceScatterStart,
+    ReduceScatterWait,
+)
 from stratal.distributed.world import World, world
 from stratal.graph.node import Node, make
+from stratal.graph.op import Op
 from stratal.ops.collective import COMMUNICATORS, AllReduceStart, AllReduceWait
 from stratal.tensor.build import where_now
 from stratal.tensor.lazy import lazy
@@ -37,8 +44,17 @@ class Overlapped:
         self._last = 0
 
     def start(self, array: Array, op: str, algorithm: str, program: str) -> int:
+        return self._begun(start_all_reduce(array, op, algorithm, program))
+
+    def start_reduce_scatter(self, array: Array, op: str, algorithm: str, program: str) -> int:
+        return self._begun(start_reduce_scatter(array, op, algorithm, program))
+
+    def start_all_gather(self, array: Array, algorithm: str) -> int:
+        return self._begun(all_gather(array, algorithm=algorithm, wait=False))
+
+    def _begun(self, pending: Pending) -> int:
         self._last += 1
-        self._under_way[self._last] = start_all_reduce(array, op, algorithm, program)
+        self._under_way[self._last] = pending
         return self._last
 
     def finish(self, token: int) -> Array:
@@ -74,13 +90,36 @@ def overlap(reset: bool = False) -> dict[str, float]:
 def all_reduce_in_buckets(flats: Sequence[Tensor], op: str, algorithm: str, program: str) -> list[Tensor]:
     """Return the reductions over ranks of one-dimensional tensors, as nodes of the program being built.
 
-    Every start is put behind the one before it, which is the order on all ranks, and every wait behind all
-    starts, so that what is computed for later ones runs while earlier ones are under way. `program` is a
-    digest of what computes them: ranks whose digests differ do not exchange messages.
+    `program` is a digest of what computes them: ranks whose digests differ do not exchange messages.
     """
-    size, where = communicator().size, where_now()
+    size = communicator().size
     start = AllReduceStart(AXIS, size, op, algorithm, program)
-    wait = AllReduceWait(AXIS, size, op, algorithm)
+    return _overlapped(flats, start, AllReduceWait(AXIS, size, op, algorithm))
+
+
+def reduce_scatter_in_buckets(
+    flats: Sequence[Tensor], op: str, algorithm: str, program: str
+) -> list[Tensor]:
+    """Return this rank's parts of reductions, as `all_reduce_in_buckets` does. Shapes: [n] -> [n / ranks]."""
+    size = communicator().size
+    start = ReduceScatterStart(AXIS, size, op, algorithm, program)
+    return _overlapped(flats, start, ReduceScatterWait(AXIS, size, op, algorithm))
+
+
+def all_gather_in_buckets(flats: Sequence[Tensor], algorithm: str) -> list[Tensor]:
+    """Return what ranks have of each tensor, end to end. Shapes: [n] -> [n * ranks]."""
+    size = communicator().size
+    start = AllGatherStart(AXIS, size, algorithm)
+    return _overlapped(flats, start, AllGatherWait(AXIS, size, algorithm))
+
+
+def _overlapped(flats: Sequence[Tensor], start: Op, wait: Op) -> list[Tensor]:
+    """Return the results of one collective per tensor.
+
+    Every start is put behind the one before it, which is the order on all ranks, and every wait behind all
+    starts, so that what is computed for later ones runs while earlier ones are under way.
+    """
+    where = where_now()
     tokens: list[Node] = []
     nodes = [node_of(x) for x in flats]
     for node in nodes:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from stratal.base.dtypes import float64
-from stratal.base.errors import AttributeValueError
+from stratal.base.errors import AttributeValueError, CallOrderError
 from stratal.base.interrupts import deferring
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.scalars import RuntimeScalar
@@ -24,6 +24,8 @@ class ParamGroup(dict[str, Any]):
     never recompiles. Every other entry, and whether a runtime one is zero, is frozen at capture: changing it
     captures again. `betas` become runtime ones the first time they change: schedules may cycle them.
     """
+
+    shards: list[Tensor] | None = None  # of the parameters: what this rank updates in their place
 
     def __init__(self, entries: Mapping[str, Any], runtime: Iterable[str]) -> None:
         super().__init__()
@@ -69,6 +71,11 @@ class ParamGroup(dict[str, Any]):
         return {k: v.ask() if type(v) is RuntimeScalar else v for k, v in items.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.shards is not None:
+            raise CallOrderError(
+                "optimizer: one that is sharded over ranks is neither copied nor pickled", got="a shard",
+                hint="state_dict(), called on every rank, gathers its state",
+            )  # fmt: skip
         return _restored, ({**self, **self.as_numbers()}, sorted(self._runtime), bool(self._betas))
 
     def __delitem__(self, name: str) -> None:
@@ -138,6 +145,12 @@ class ParamGroup(dict[str, Any]):
             else:
                 return None
         return tuple(found)
+
+
+def updated(group: Mapping[str, Any]) -> list[Tensor]:
+    """Return what steps of a group update and have state for: its parameters, or this rank's shards."""
+    shards: list[Tensor] | None = getattr(group, "shards", None)
+    return group["params"] if shards is None else shards
 
 
 _PLAIN = frozenset({bool, int, float, str, tuple, type(None)})

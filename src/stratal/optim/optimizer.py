@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stratal.base.dtypes import as_dtype, float32, float64
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, not_given
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError, not_given
 from stratal.base.interrupts import ATOMIC, DEFERRED, deferring
 from stratal.nn.state import as_array
-from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_of
+from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_of, updated
 from stratal.optim.hooked import Hooked
 from stratal.optim.optimizer_state import Count, ParamState, StateTable, saved
 from stratal.tensor.api.explained import explain_methods, shown
@@ -244,13 +244,13 @@ class Optimizer(Hooked):
     @property
     def state_bytes(self) -> int:
         """Bytes of per-element state once all parameters have stepped, with the float32 master copies; step
-        counts are not counted.
+        counts are not counted. Of an optimizer that is sharded over ranks: this rank's.
         """
         if not self._managed:
             return sum(x.nbytes for s in self.state.values() for x in s.values() if isinstance(x, Tensor))
         total = 0
         for group in self.param_groups:
-            for p in group["params"]:
+            for p in updated(group):
                 work = self._work_dtype(p)
                 shapes = [self.slot_shape(name, p.shape) for name in self.slots(group, p.shape)]
                 shapes += [p.shape] if work is not p.dtype else []
@@ -307,11 +307,11 @@ class Optimizer(Hooked):
 
     def _ready(self, group: ParamGroup) -> tuple[list[Tensor], Counted]:
         """Return the parameters of a group that step now, and by count, after making the state they lack."""
-        moving = [p for p in group["params"] if p.grad is not None]
-        for p in moving:
-            if tuple(p.grad.shape) != tuple(p.shape):
+        moving = [p for p in updated(group) if p.grad is not None]
+        for p, grad in ((p, p.grad) for p in moving):
+            if grad is not None and tuple(grad.shape) != tuple(p.shape):
                 raise ShapeError(f"{type(self).__name__}: gradient and parameter differ in shape",
-                                 got=f"{list(p.grad.shape)} for {list(p.shape)}")  # fmt: skip
+                                 got=f"{list(grad.shape)} for {list(p.shape)}")  # fmt: skip
         self._make_state(group, moving)
         counted = self.state.by_count(moving) if self.counts(group) else [(None, moving)] if moving else []
         if MODE.trace is not None:
@@ -352,6 +352,11 @@ class Optimizer(Hooked):
         """Return the tensors that a step would change now, each once: parameters with gradients and state."""
         found: dict[int, Tensor] = {}
         for group in self.param_groups:
+            if group.shards is not None:
+                raise CallOrderError(
+                    f"{type(self).__name__}: a sharded step is not undone", got="a loss scaler",
+                    hint="train in bfloat16, or with st.distributed.data()",
+                )  # fmt: skip
             moving, counted = self._ready(group)
             found.update((id(c.cell), c.cell) for c, _ in counted if c is not None)
             for p in moving:
@@ -423,7 +428,7 @@ class Optimizer(Hooked):
         number = {p: k for k, p in enumerate(self._all_params())}
         state = {number.get(p, p): self._saved(s) for p, s in self.state.items() if s}
         groups = [
-            {**g.as_numbers(), "params": [number[p] for p in g["params"]]} for g in self.param_groups
+            {**g.as_numbers(), "params": [number[p] for p in updated(g)]} for g in self.param_groups
         ]
         return self._passed("after state", {"state": state, "param_groups": groups})
 
@@ -436,11 +441,11 @@ class Optimizer(Hooked):
         """Take over hyper-parameters and state from a state dict of the same optimizer, ours or PyTorch's."""
         state_dict = self._passed("before load", dict(state_dict))
         saved_groups = state_dict["param_groups"]
-        if [len(g["params"]) for g in saved_groups] != [len(g["params"]) for g in self.param_groups]:
+        if [len(g["params"]) for g in saved_groups] != [len(updated(g)) for g in self.param_groups]:
             raise AttributeValueError(
                 f"{type(self).__name__}: the state dict has other groups",
                 got=f"{[len(g['params']) for g in saved_groups]} parameters"
-                f" for {[len(g['params']) for g in self.param_groups]}",
+                f" for {[len(updated(g)) for g in self.param_groups]}",
             )  # fmt: skip
         index_of = [k for g in saved_groups for k in g["params"]]
         states = dict(state_dict["state"])
@@ -462,7 +467,7 @@ class Optimizer(Hooked):
         wrong = []
         number = {p: k for k, p in enumerate(self._all_params())}
         for group in self.param_groups:
-            for p in (p for p in group["params"] if p in given):
+            for p in (p for p in updated(group) if p in given):
                 for name in (*self.slots(group, p.shape), "master_param"):
                     value, shape = given[p].get(name), tuple(self.slot_shape(name, p.shape))
                     if value is not None and tuple(value.shape) != shape:
@@ -484,7 +489,7 @@ class Optimizer(Hooked):
         table = StateTable(like=self.state)
         for group in self.param_groups:
             counts: dict[float, Count] = {}
-            for p in group["params"]:
+            for p in updated(group):
                 if p not in given:
                     continue
                 entries = {k: self._loaded(p, k, v) for k, v in given[p].items()}
@@ -507,7 +512,7 @@ class Optimizer(Hooked):
         return made if name == "step" or not p.dtype.is_float else made.astype(self._slot_dtype(p, name))
 
     def _all_params(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
+        return [p for group in self.param_groups for p in updated(group)]
 
 
 def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ import stratal as st
 from stratal import distributed as dist
 from stratal import nn, optim
 from stratal.base.errors import AttributeValueError, DTypeError
-from stratal.distributed.data_parallel import _optimizers_of, buckets
+from stratal.distributed.data_parallel import _optimizers_of
 from stratal.distributed.links import Link, bucket_bytes
+from stratal.distributed.reducer import buckets
 
 
 @needs_mpi

@@ -1,0 +1,132 @@
+"""Hook of an optimizer in a parallel step: its parameters' gradients become their means over ranks.
+
+    grads, the last layer's first -> buckets, end to end -> one all-reduce each -> their means, as grads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from stratal.base.errors import CallOrderError
+from stratal.distributed.collectives import broadcast, check_same
+from stratal.distributed.links import bucket_bytes
+from stratal.distributed.overlapped import all_reduce_in_buckets
+from stratal.distributed.records import AllGatherWait
+from stratal.distributed.world import world
+from stratal.graph.graph import Graph, substitute
+from stratal.graph.node import Input, graph_input, topological
+from stratal.optim.optimizer import Optimizer
+from stratal.tensor.functions.shapes import concat
+from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.handles import node_of
+from stratal.tensor.values.state import MODE, no_grad
+
+
+class Sending(Protocol):
+    """What strategies say of messages."""
+
+    @property
+    def bucket_bytes(self) -> int:
+        """How many bytes of gradients leave at once; 0: what the model of links gives."""
+
+    @property
+    def algorithm(self) -> str:
+        """That of collectives."""
+
+
+class Reducer:
+    """Hook of an optimizer, before it steps: makes gradients their means over ranks."""
+
+    def __init__(self, strategy: Sending, reader: str) -> None:
+        self.strategy: Final = strategy
+        self.reader: Final = reader  # what reads gradients before the optimizer steps, if something does
+        self._reduced = False  # in this call of the step, since the optimizer stepped
+
+    def begin(self) -> None:
+        """Note that a step begins: one that raised may have left gradients reduced."""
+        self._reduced = False
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.reader and not self._reduced:
+            raise CallOrderError(
+                f"parallel: {self.reader} would see this rank's own gradients", got="no synchronize before",
+                hint="st.distributed.synchronize(optimizer), behind backward() and before it",
+            )  # fmt: skip
+        self.before(optimizer)
+        self._reduced = False
+
+    def before(self, optimizer: Optimizer) -> None:
+        """Reduce gradients, unless `synchronize` has."""
+        if not self._reduced:
+            self.reduce(optimizer)
+
+    def reduce(self, optimizer: Optimizer) -> None:
+        """Put means over ranks in place of gradients."""
+        within = world()
+        limit = self.strategy.bucket_bytes or bucket_bytes(within.size, within.link)
+        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        with no_grad():
+            filled = list(buckets(params[::-1], limit))
+            flats = [concat([gradient_of(p).reshape((-1,)) for p in bucket]) for bucket in filled]
+            means = all_reduce_in_buckets(flats, "mean", self.strategy.algorithm, program_digest(flats))
+            for bucket, mean in zip(filled, means, strict=True):
+                for p, piece in pieces(bucket, mean):
+                    p.grad = piece
+        self._reduced = True
+
+
+def pieces(params: Sequence[Tensor], flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each parameter with what stands for it in a vector of all, end to end."""
+    start = 0
+    for p in params:
+        yield p, flat[start : start + p.numel()].reshape(p.shape)
+        start += p.numel()
+
+
+def buckets(params: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
+    """Yield parameters in order, together as long as their gradients have one dtype and fit into `limit`
+    bytes; a larger one has a bucket of its own.
+    """
+    bucket: list[Tensor] = []
+    filled = 0
+    for p in params:
+        if bucket and (p.dtype is not bucket[0].dtype or filled + p.nbytes > limit):
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(p)
+        filled += p.nbytes
+    if bucket:
+        yield bucket
+
+
+def gradient_of(p: Tensor) -> Tensor:
+    assert p.grad is not None  # those without are in no bucket
+    return p.grad
+
+
+def program_digest(flats: Sequence[Tensor]) -> str:
+    """Return the digest of what computes gradients, where it is being captured: ranks must have it alike."""
+    if MODE.trace is None:
+        return ""  # what is computed at once differs from step to step: shapes are compared alone
+    roots = [node_of(x) for x in flats]
+    # What another optimizer's step gathered was computed by each rank from shards of its own.
+    gathered = [n for n in topological(roots) if isinstance(n.op, AllGatherWait)]
+    inputs = {n: graph_input("gathered", n.aval) for n in gathered}
+    roots = substitute(roots, inputs)
+    leaves = [n for n in topological(roots) if isinstance(n.op, Input)]
+    return Graph(leaves, roots).digest[:12]
+
+
+def reducer_of(optimizer: Optimizer) -> Reducer | None:
+    hooks = (hook.function for hook in optimizer._hooks["before step"].values())
+    return next((h for h in hooks if isinstance(h, Reducer)), None)
+
+
+def begin_alike(optimizer: Optimizer) -> None:
+    """Give every rank rank 0's parameters. Raises: ProgramMismatchError where they have other types."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    check_same(", ".join(str(p.type) for p in params), "parameters")
+    with no_grad():
+        for p in params:
+            p.copy_(broadcast(p))

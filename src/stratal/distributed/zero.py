@@ -1,0 +1,308 @@
+"""ZeRO: every rank keeps a share of the optimizer's state, and updates that share of the parameters.
+
+    gradients of a bucket, end to end -> one reduce-scatter: this rank's part of their means
+    -> the optimizer updates this rank's shard of the parameters, with the state it has for that
+    -> one all-gather: the parameters, whole again on every rank
+
+Stage 1 leaves each rank its own gradients, stage 2 drops them. As many bytes as `data` sends; the update and
+its state are 1 / ranks of one process's. See: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory optimizations
+toward training trillion parameter models", 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError
+from stratal.distributed.collectives import all_gather
+from stratal.distributed.links import bucket_bytes
+from stratal.distributed.overlapped import all_gather_in_buckets, reduce_scatter_in_buckets
+from stratal.distributed.reducer import Reducer, buckets, gradient_of, pieces, program_digest
+from stratal.distributed.world import world
+from stratal.nn.state import as_array
+from stratal.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, RAdam, RMSprop, Rprop
+from stratal.optim.optimizer import Optimizer
+from stratal.tensor.capture import note_mutation
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.shapes import concat
+from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import no_grad
+
+# Those that update element by element: a shard is updated as the whole is.
+ELEMENTWISE: Final = (SGD, Adam, AdamW, Adamax, RAdam, Adagrad, Adadelta, RMSprop, Lion, Rprop)
+
+
+class Zero(NamedTuple):
+    """What `zero` was told."""
+
+    stage: int
+    optimizers: tuple[Optimizer, ...]
+    bucket_bytes: int
+    algorithm: str
+
+
+def zero(
+    stage: int, *optimizers: Optimizer, bucket_bytes: int | None = None, algorithm: str = "all_to_all"
+) -> Zero:
+    """Return the strategy of data parallelism with a sharded update, for `parallel`.
+
+    `stage`: 1 shards the optimizer's state, 2 also drops gradients when the optimizer steps. Stage 3, sharded
+    parameters, is not there yet. `optimizers`, `bucket_bytes` and `algorithm` as for `data`; a bucket is one
+    shard on each rank. Raises: AttributeValueError.
+    """
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise DTypeError("zero: takes a stage and optimizers", got=type(optimizer).__name__)
+    if stage == 3:
+        raise AttributeValueError(
+            "zero: parameters are not sharded yet", got="stage 3",
+            hint="zero(2) shards the optimizer's state and drops gradients when they are used",
+        )  # fmt: skip
+    if stage not in (1, 2):
+        raise AttributeValueError("zero: a stage is 1 or 2", got=repr(stage))
+    if bucket_bytes is not None and bucket_bytes < 1:
+        raise AttributeValueError("zero: a bucket holds at least one byte", got=str(bucket_bytes))
+    return Zero(stage, optimizers, bucket_bytes or 0, algorithm)
+
+
+class Shard(NamedTuple):
+    """Parameters end to end, filled up with zeros to a multiple of the ranks, and this rank's part."""
+
+    params: tuple[Tensor, ...]
+    own: Tensor  # [length / ranks]
+    rank: int
+    size: int
+
+    @property
+    def length(self) -> int:
+        return int(self.own.shape[0]) * self.size
+
+    @property
+    def unfilled(self) -> int:
+        return sum(p.numel() for p in self.params)
+
+    def flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return tensors of the parameters' shapes end to end."""
+        parts = [t.reshape((-1,)) for t in tensors]
+        rest = self.length - self.unfilled
+        return concat([*parts, zeros((rest,), dtype=self.own.dtype)] if rest else parts)
+
+    def part(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return this rank's part of `flat`, made of nothing else."""
+        count = int(self.own.shape[0])
+        begin, end, start, found = self.rank * count, (self.rank + 1) * count, 0, []
+        for t in tensors:
+            low, high = max(begin - start, 0), min(end - start, t.numel())
+            if low < high:
+                found.append(t.reshape((-1,))[low:high])
+            start += t.numel()
+        if (rest := end - max(begin, self.unfilled)) > 0:
+            found.append(zeros((rest,), dtype=self.own.dtype))
+        return concat(found)
+
+
+class ShardedReducer(Reducer):
+    """Hooks of an optimizer whose update is sharded over ranks."""
+
+    def __init__(self, strategy: Zero, reader: str, optimizer: Optimizer) -> None:
+        """Shard an optimizer, with the state it has. Raises: AttributeValueError where that cannot be."""
+        super().__init__(strategy, reader)
+        if type(optimizer) not in ELEMENTWISE:
+            raise AttributeValueError(
+                "zero: an optimizer whose updates are not known to be element by element",
+                got=type(optimizer).__name__,
+                hint=f"there are {', '.join(k.__name__ for k in ELEMENTWISE)}; others with data()",
+            )  # fmt: skip
+        if reader == "GradScaler":
+            raise AttributeValueError(
+                "zero: a sharded step is not undone", got="a GradScaler", hint="bfloat16 needs no scale"
+            )
+        self.stage: Final = strategy.stage
+        state = optimizer.state_dict()
+        self.shards: Final = tuple(tuple(self._shards_of(g["params"])) for g in optimizer.param_groups)
+        for group, shards in zip(optimizer.param_groups, self.shards, strict=True):
+            group.shards = [s.own for s in shards]
+        note_mutation()
+        optimizer.register_step_post_hook(self.after)
+        optimizer.register_state_dict_post_hook(self.gathered)
+        optimizer.register_load_state_dict_pre_hook(self.sharded)
+        optimizer.load_state_dict(state)
+
+    def _shards_of(self, params: Sequence[Tensor]) -> Iterator[Shard]:
+        within = world()
+        limit = self.strategy.bucket_bytes or bucket_bytes(within.size, within.link)
+        for bucket in buckets([p for p in params[::-1] if p.requires_grad], limit):
+            count = -(-sum(p.numel() for p in bucket) // within.size)
+            own = tensor(np.zeros(count, np.float32)).astype(bucket[0].dtype)
+            yield Shard(tuple(bucket), own, within.rank, within.size)
+
+    def _all(self) -> list[Shard]:
+        return [shard for shards in self.shards for shard in shards]
+
+    # -- steps -----------------------------------------------------------------------------------------------
+    def before(self, optimizer: Optimizer) -> None:
+        self._check_gradients(optimizer)
+        shards = self._all()
+        with no_grad():
+            if self._reduced:  # whole already, and perhaps clipped
+                parts = [s.part([gradient_of(p) for p in s.params]) for s in shards]
+            else:
+                flats = [s.flat([gradient_of(p) for p in s.params]) for s in shards]
+                parts = reduce_scatter_in_buckets(
+                    flats, "mean", self.strategy.algorithm, program_digest(flats)
+                )
+            for shard, part in zip(shards, parts, strict=True):
+                shard.own.copy_(shard.part(shard.params))
+                shard.own.grad = part
+
+    def _check_gradients(self, optimizer: Optimizer) -> None:
+        """Refuse steps of other parameters than those sharded: a shard is updated as a whole."""
+        for group, shards in zip(optimizer.param_groups, self.shards, strict=False):
+            known = {p for shard in shards for p in shard.params}
+            with_gradient = {p for p in group["params"] if p.grad is not None}
+            if known != with_gradient:
+                some = sorted(str(p.type) for p in known ^ with_gradient)
+                raise CallOrderError(
+                    "zero: parameters have a gradient in every step, or in none",
+                    got=f"{'no' if known - with_gradient else 'a new'} gradient of {', '.join(some)}",
+                    hint="requires_grad_(False) before parallel() freezes one; data() takes any",
+                )  # fmt: skip
+        if len(optimizer.param_groups) != len(self.shards):
+            raise CallOrderError(
+                "zero: parameters were added to a sharded optimizer", got=f"{len(self.shards)} groups before",
+                hint="add_param_group() before parallel()",
+            )  # fmt: skip
+
+    def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Put the updated shards of all ranks in place of the parameters."""
+        shards = self._all()
+        with no_grad():
+            whole = all_gather_in_buckets([s.own for s in shards], self.strategy.algorithm)
+            for shard, flat in zip(shards, whole, strict=True):
+                shard.own.grad = None
+                for p, piece in pieces(shard.params, flat):
+                    p.copy_(piece)
+                    if self.stage > 1:
+                        p.grad = None
+
+    # -- state dicts -----------------------------------------------------------------------------------------
+    def gathered(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return the state dict of the whole optimizer; every rank calls it, since it gathers."""
+        number = _numbers(optimizer)
+        state: dict[int, dict[str, Any]] = {}
+        for k, shard in enumerate(self._all()):
+            for name, value in state_dict["state"].get(k, {}).items():
+                if isinstance(value, Tensor) and value.ndim:
+                    whole = pieces(shard.params, all_gather(value, algorithm=self.strategy.algorithm))
+                else:
+                    whole = ((p, value) for p in shard.params)
+                for p, piece in whole:
+                    state.setdefault(number[p], {})[name] = piece
+        groups = [
+            {**saved, "params": [number[p] for p in group["params"]]}
+            for saved, group in zip(state_dict["param_groups"], optimizer.param_groups, strict=True)
+        ]
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def sharded(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return this rank's part of the state dict of a whole optimizer.
+
+        Raises: AttributeValueError, ShapeError where it is of another one.
+        """
+        saved_groups = state_dict["param_groups"]
+        counts = [[len(g["params"]) for g in groups] for groups in (saved_groups, optimizer.param_groups)]
+        if counts[0] != counts[1]:
+            raise AttributeValueError(
+                f"{type(optimizer).__name__}: the state dict has other groups",
+                got=f"{counts[0]} parameters for {counts[1]}",
+            )
+        saved_as = dict(zip(_numbers(optimizer), (k for g in saved_groups for k in g["params"]), strict=True))
+        state = {}
+        for k, shard in enumerate(self._all()):
+            entries = [state_dict["state"].get(saved_as[p], {}) for p in shard.params]
+            state[k] = {name: _own_part(shard, name, entries) for name in entries[0]}
+            if any(e.keys() != entries[0].keys() for e in entries):
+                raise _of_one_shard("state", [", ".join(e) or "none" for e in entries])
+        groups, number = [], 0
+        for saved, shards in zip(saved_groups, self.shards, strict=True):
+            groups.append({**saved, "params": list(range(number, number + len(shards)))})
+            number += len(shards)
+        return {"state": {k: v for k, v in state.items() if v}, "param_groups": groups}
+
+
+def _numbers(optimizer: Optimizer) -> dict[Tensor, int]:
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    return {p: k for k, p in enumerate(params)}
+
+
+def _own_part(shard: Shard, name: str, entries: Sequence[Mapping[str, Any]]) -> Any:
+    """Return this rank's part of the saved state of a shard's parameters, of one name."""
+    values = [e.get(name) for e in entries]
+    arrays = [np.asarray(v if isinstance(v, Tensor) else as_array(v)) for v in values if v is not None]
+    if len(arrays) < len(values):
+        raise _of_one_shard(name, ["none" if v is None else "some" for v in values])
+    if not any(a.ndim for a in arrays):
+        if len({a.item() for a in arrays}) > 1:
+            raise _of_one_shard(name, [str(a.item()) for a in arrays])
+        return values[0]
+    wrong = [f"{list(a.shape)} for {list(p.shape)}" for a, p in zip(arrays, shard.params, strict=True)
+             if a.shape != tuple(p.shape)]  # fmt: skip
+    if wrong:
+        raise ShapeError(f"load_state_dict: {name} has other shapes", got="; ".join(wrong),
+                         hint="it is of an optimizer of other parameters")  # fmt: skip
+    flat = np.concatenate([a.reshape(-1) for a in arrays])
+    filled = np.zeros(shard.length, flat.dtype)
+    filled[: flat.size] = flat
+    return tensor(np.split(filled, shard.size)[shard.rank].copy())
+
+
+def _of_one_shard(what: str, got: Sequence[str]) -> AttributeValueError:
+    return AttributeValueError(
+        f"zero: parameters of one shard have the same {what}", got=" | ".join(dict.fromkeys(got)),
+        hint="parameters that did not all step together are trained on with data()",
+    )  # fmt: skip
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+class Memory(NamedTuple):
+    """Bytes of model state one rank keeps, without activations and buffers."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def zero_memory(
+    parameters: float, ranks: int, *, optimizer_bytes: float = 12, parameter_bytes: float = 2,
+    gradient_bytes: float = 2,
+) -> dict[str, Memory]:  # fmt: skip
+    """Return what each rank keeps of a model: "data", "zero 1", "zero 2" and "zero 3".
+
+    `parameters`: how many. The bytes are per parameter; by default those of Adam in mixed precision: weights
+    and gradients of 16 bits, and for the optimizer (the paper's K = 12) weights in float32 and two moments.
+    Units: bytes. See: Rajbhandari et al. 2020, figure 1.
+
+    >>> for name, kept in zero_memory(7.5e9, 64).items():
+    ...     print(f"{name}: {kept.total / 1e9:.3g} GB")
+    data: 120 GB
+    zero 1: 31.4 GB
+    zero 2: 16.6 GB
+    zero 3: 1.88 GB
+    """
+    if parameters < 0 or ranks < 1:
+        raise AttributeValueError(
+            "zero_memory: of parameters on at least one rank", got=f"{parameters} on {ranks} ranks"
+        )
+    found = {}
+    for stage, name in enumerate(("data", "zero 1", "zero 2", "zero 3")):
+        shares = [parameters / (ranks if stage >= least else 1) for least in (3, 2, 1)]
+        sizes = (parameter_bytes, gradient_bytes, optimizer_bytes)
+        found[name] = Memory(*(share * size for share, size in zip(shares, sizes, strict=True)))
+    return found

@@ -1,0 +1,57 @@
+"""ZeRO: what sharded optimizers learn, keep, send and save."""
+
+from __future__ import annotations
+
+import pytest
+from launching import launch, needs_mpi
+
+from stratal import distributed as dist
+from stratal import nn, optim
+from stratal.base.errors import AttributeValueError, DTypeError
+
+
+@needs_mpi
+@pytest.mark.row("E11", "F1")
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_sharded_update_learns_what_one_process_learns_with_less_state_on_each_rank(ranks: int) -> None:
+    status, output = launch(ranks, "rank_zero.py", timeout=60)
+    assert output.count("passed") == 6, output
+    assert status == 0, output
+
+
+@pytest.mark.quick
+@pytest.mark.row("E11")
+def test_the_memory_formula_gives_the_figures_of_the_paper() -> None:
+    kept = dist.zero_memory(7.5e9, 64)
+    found = [round(m.total / 1e9, 1) for m in kept.values()]
+    assert found == [120.0, 31.4, 16.6, 1.9]
+    assert kept["zero 1"].gradients == kept["zero 1"].parameters == 15e9
+    assert all(m == kept["data"] for m in dist.zero_memory(7.5e9, 1).values())
+    with pytest.raises(AttributeValueError, match="at least one rank"):
+        dist.zero_memory(1, 0)
+
+
+def test_strategies_that_are_not_there_are_refused_in_words() -> None:
+    with pytest.raises(AttributeValueError, match="not sharded yet") as raised:
+        dist.zero(3)
+    assert "zero(2)" in str(raised.value)
+    with pytest.raises(AttributeValueError, match="1 or 2"):
+        dist.zero(0)
+    with pytest.raises(AttributeValueError, match="at least one byte"):
+        dist.zero(1, bucket_bytes=0)
+    with pytest.raises(DTypeError, match="optimizers"):
+        dist.zero(1, nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_with_one_rank_nothing_is_sharded() -> None:
+    net = nn.Linear(3, 2)
+    optimizer = optim.Adam(net.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net.weight.sum().backward()
+        optimizer.step()
+
+    dist.parallel(step, dist.zero(2))()
+    assert optimizer.param_groups[0].shards is None and net.weight.grad is not None
+    assert optimizer.state_bytes == 2 * 4 * 8
