@@ -19,7 +19,7 @@ from stratal.distributed.records import (
     ReduceScatterStart,
     ReduceScatterWait,
 )
-from stratal.distributed.world import World, world
+from stratal.distributed.world import World, at_join, world
 from stratal.graph.node import Node, make
 from stratal.graph.op import Op
 from stratal.ops.collective import COMMUNICATORS, AllReduceStart, AllReduceWait
@@ -70,6 +70,13 @@ def communicator() -> Overlapped:
     if not isinstance(found, Overlapped):
         found = COMMUNICATORS[AXIS] = Overlapped(world())
     return found
+
+
+def _join(within: World) -> None:
+    COMMUNICATORS[AXIS] = Overlapped(within)
+
+
+at_join(_join)  # layers know nothing of this package: `nn.SyncBatchNorm` finds ranks by their axis
 
 
 def overlap(reset: bool = False) -> dict[str, float]:

@@ -99,6 +99,12 @@ def _tag(number: int, what: str) -> int:
 # MPI is one per process, and so is the world.
 _WORLD: Final[list[World]] = []
 _SETTINGS: Final = {"timeout": DEFAULT_TIMEOUT}
+_AT_JOIN: Final[list[Callable[[World], None]]] = []
+
+
+def at_join(function: Callable[[World], None]) -> None:
+    """Call a function with the world as soon as this process has joined it."""
+    _AT_JOIN.append(function)
 
 
 def preset(timeout: float) -> None:
@@ -132,6 +138,8 @@ def init(timeout: float | None = None) -> None:
         return
     seconds = _SETTINGS["timeout"] if timeout is None else timeout
     _WORLD.append(World(0, 1, None, seconds) if launched_size() == 1 else _over_mpi(seconds))
+    for function in _AT_JOIN:
+        function(_WORLD[0])
 
 
 def world() -> World:

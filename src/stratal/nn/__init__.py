@@ -42,6 +42,7 @@ _NAMES = {
     "reshaping": "ChannelShuffle Flatten Fold PixelShuffle PixelUnshuffle Unflatten Unfold Upsample "
     "UpsamplingBilinear2d UpsamplingNearest2d",
     "running_statistics": "BatchNorm1d BatchNorm2d BatchNorm3d InstanceNorm1d InstanceNorm2d InstanceNorm3d",
+    "sync_batch_norm": "SyncBatchNorm",
     "transformer": "Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder "
     "TransformerEncoderLayer",
 }

@@ -31,6 +31,10 @@ LINEAR = ("sum", "mean")
 class Communicator(Protocol):
     """What carries the messages of a mesh axis."""
 
+    @property
+    def size(self) -> int:
+        """How many ranks the axis has."""
+
     def start(self, array: Array, op: str, algorithm: str, program: str) -> int:
         """Begin to reduce a copy of an array over all ranks; return its token at once.
 

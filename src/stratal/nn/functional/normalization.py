@@ -70,11 +70,15 @@ def batch_norm(
     y, mean, variance = call("batch_norm", *operands, eps=eps)
     if running_mean is not None and running_var is not None:
         with no_grad():
-            unbiased = variance * (count / (count - 1))
-            for running, batch in ((running_mean, mean), (running_var, unbiased)):
-                running.copy_(running * (1.0 - momentum) + cast(batch, running.dtype) * momentum)
+            move_running((running_mean, running_var), (mean, variance * (count / (count - 1))), momentum)
     normal: Tensor = y
     return normal if rest is None else normal + _per_channel(rest, input)
+
+
+def move_running(running: Sequence[Tensor], batch: Sequence[Tensor], momentum: float | Tensor) -> None:
+    """Move running statistics towards those of a batch, in place."""
+    for old, new in zip(running, batch, strict=True):
+        old.copy_(old * (1.0 - momentum) + cast(new, old.dtype) * momentum)
 
 
 def _last_axes(name: str, input: Tensor, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
