@@ -13,16 +13,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from stratal.base.errors import AttributeValueError, CaptureError, DTypeError
+from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError, DTypeError
 from stratal.distributed.collectives import all_reduce
 from stratal.distributed.links import choose
 from stratal.distributed.reducer import Reducer, begin_alike, pieces, reducer_of
 from stratal.distributed.world import world
 from stratal.distributed.zero import ShardedReducer, Zero
-from stratal.optim.grad_scaler import GradScaler
+from stratal.nn.utils.gradients import SHARED_STEP
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
@@ -75,11 +75,12 @@ def parallel(step: Callable[..., Any], strategy: Data | Zero) -> Callable[..., A
     mean over its batch, and the ranks' batches of one size: then the step is that of one process on the whole
     batch. Parameters begin as rank 0 has them. Losses and metrics stay each rank's own.
 
-    Gradients are averaged when the optimizer steps. What is not linear in them, such as clipping by a norm,
-    needs `synchronize(optimizer)` first: a step whose own code clips, or that uses a GradScaler, is refused
-    without.
-    Raises: AttributeValueError where no optimizer is found; CallOrderError as said; ProgramMismatchError
-    before the first update where ranks run different programs.
+    Gradients are averaged when the optimizer steps, or before, when `nn.utils` clips them or a GradScaler
+    unscales them, wherever that is called. Code of one's own that is not linear in them comes behind
+    `synchronize(optimizer)`.
+    Raises: AttributeValueError where no optimizer is found; ProgramMismatchError before the first update
+    where ranks run different programs; the step CallOrderError where `get_total_norm` is given gradients
+    that are not averaged yet.
     """
     if not callable(step) or not isinstance(strategy, (Data, Zero)):
         raise DTypeError("parallel: takes a function and a strategy", got=type(strategy).__name__,
@@ -101,25 +102,65 @@ def parallel(step: Callable[..., Any], strategy: Data | Zero) -> Callable[..., A
                     "parallel: an optimizer is of one parallel step", got=f"a second one for {optimizer}"
                 )
             begin_alike(optimizer)
-            reducers.append(_reducer(strategy, _reads_gradients(step), optimizer))
+            reducers.append(_reducer(strategy, optimizer))
             if not alone:
                 optimizer.register_step_pre_hook(reducers[-1])
     if world().size > 1 and isinstance(strategy, Data) and alone:
         return _local_steps(step, found, strategy.local_steps)
 
+    shared = _SharedStep(list(zip(reducers, found, strict=False)))
+
     @functools.wraps(step, updated=())
     def together(*args: Any, **kwargs: Any) -> Any:
         for reducer in reducers:
             reducer.begin()
-        return step(*args, **kwargs)
+        before = SHARED_STEP.set(shared if reducers else None)
+        try:
+            return step(*args, **kwargs)
+        finally:
+            SHARED_STEP.reset(before)
 
     return together
 
 
-def _reducer(strategy: Data | Zero, reader: str, optimizer: Optimizer) -> Reducer:
-    if isinstance(strategy, Zero):
-        return ShardedReducer(strategy, reader, optimizer)
-    return Reducer(strategy, reader)
+def _reducer(strategy: Data | Zero, optimizer: Optimizer) -> Reducer:
+    return ShardedReducer(strategy, optimizer) if isinstance(strategy, Zero) else Reducer(strategy)
+
+
+class _SharedStep:
+    """What a parallel step does where its gradients are read before optimizers step."""
+
+    def __init__(self, reducers: Sequence[tuple[Reducer, Optimizer]]) -> None:
+        self._reducers: Final = reducers
+
+    def make_whole(self, params: Sequence[Tensor]) -> None:
+        for reducer, optimizer in self._of(params):
+            if not reducer.reduced(optimizer):
+                reducer.reduce(optimizer)
+
+    def changed(self, params: Sequence[Tensor]) -> None:
+        for reducer, optimizer in self._of(params):
+            reducer.note(optimizer)
+
+    def check_whole(self, gradients: Sequence[Tensor]) -> None:
+        given = set(map(id, gradients))
+        own = [p for r, o in self._reducers if not r.was_reduced for p in _params(o) if p.grad is not None]
+        if any(id(p.grad) in given for p in own):
+            raise CallOrderError(
+                "parallel: the norm would be that of this rank's own gradients", got="no synchronize before",
+                hint="st.distributed.synchronize(optimizer), behind backward() and before it",
+            )  # fmt: skip
+
+    def _of(self, params: Sequence[Tensor]) -> Iterator[tuple[Reducer, Optimizer]]:
+        """Yield the optimizers of some parameters."""
+        wanted = set(params)
+        for reducer, optimizer in self._reducers:
+            if not wanted.isdisjoint(_params(optimizer)):
+                yield reducer, optimizer
+
+
+def _params(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _local_steps(
@@ -223,21 +264,6 @@ def _variables_of(step: Any) -> Iterator[Any]:
             yield cell.cell_contents
     yield from (step.__globals__[name] for name in step.__code__.co_names if name in step.__globals__)
     yield from (*(step.__defaults__ or ()), *(step.__kwdefaults__ or {}).values())
-
-
-_READERS: Final = {"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"}
-
-
-def _reads_gradients(step: Any) -> str:
-    """Return the name of what a step's own code uses on gradients before its optimizer steps; or nothing."""
-    if any(isinstance(v, GradScaler) and v.is_enabled() for v in _variables_of(step)):
-        return "GradScaler"
-    codes, names = [c for c in (getattr(_innermost(step), "__code__", None),) if c is not None], set[str]()
-    while codes:
-        code = codes.pop()
-        names |= set(code.co_names)
-        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-    return min(names & _READERS, default="")
 
 
 def _inside(value: Any) -> Iterator[Optimizer]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from stratal.base.errors import CallOrderError
 from stratal.distributed.collectives import broadcast, check_same
 from stratal.distributed.links import bucket_bytes
 from stratal.distributed.overlapped import all_reduce_in_buckets
 from stratal.distributed.records import AllGatherWait
 from stratal.distributed.world import world
 from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Input, graph_input, topological
+from stratal.graph.node import Input, Node, graph_input, topological
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
@@ -38,34 +37,48 @@ class Sending(Protocol):
 class Reducer:
     """Hook of an optimizer, before it steps: makes gradients their means over ranks."""
 
-    def __init__(self, strategy: Sending, reader: str) -> None:
+    def __init__(self, strategy: Sending) -> None:
         self.strategy: Final = strategy
-        self.reader: Final = reader  # what reads gradients before the optimizer steps, if something does
-        self._reduced = False  # in this call of the step, since the optimizer stepped
+        self._means: dict[int, Node] | None = None  # once reduced, before the optimizer steps
 
     def begin(self) -> None:
         """Note that a step begins: one that raised may have left gradients reduced."""
-        self._reduced = False
+        self._means = None
+
+    @property
+    def was_reduced(self) -> bool:
+        """Whether gradients have been averaged in this step."""
+        return self._means is not None
+
+    def reduced(self, optimizer: Optimizer) -> bool:
+        """Return whether gradients are the means over ranks that `reduce` made, and nothing was added since.
+
+        In a capture that is seen. Outside of one it is not, so there they are reduced once more: the mean of
+        equal ones is the same.
+        """
+        return MODE.trace is not None and self._means == self._nodes(optimizer)
+
+    def note(self, optimizer: Optimizer) -> None:
+        """Note that gradients are alike on all ranks."""
+        self._means = self._nodes(optimizer)
+
+    def _nodes(self, optimizer: Optimizer) -> dict[int, Node]:
+        return {id(p): node_of(gradient_of(p)) for p in _with_gradient(optimizer)}
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self.reader and not self._reduced:
-            raise CallOrderError(
-                f"parallel: {self.reader} would see this rank's own gradients", got="no synchronize before",
-                hint="st.distributed.synchronize(optimizer), behind backward() and before it",
-            )  # fmt: skip
         self.before(optimizer)
-        self._reduced = False
+        self._means = None
 
     def before(self, optimizer: Optimizer) -> None:
-        """Reduce gradients, unless `synchronize` has."""
-        if not self._reduced:
+        """Reduce gradients, unless `synchronize` has, or what reads them."""
+        if not self.reduced(optimizer):
             self.reduce(optimizer)
 
     def reduce(self, optimizer: Optimizer) -> None:
         """Put means over ranks in place of gradients."""
         within = world()
         limit = self.strategy.bucket_bytes or bucket_bytes(within.size, within.link)
-        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        params = _with_gradient(optimizer)
         with no_grad():
             filled = list(buckets(params[::-1], limit))
             flats = [concat([gradient_of(p).reshape((-1,)) for p in bucket]) for bucket in filled]
@@ -73,7 +86,11 @@ class Reducer:
             for bucket, mean in zip(filled, means, strict=True):
                 for p, piece in pieces(bucket, mean):
                     p.grad = piece
-        self._reduced = True
+        self.note(optimizer)
+
+
+def _with_gradient(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 
 def pieces(params: Sequence[Tensor], flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -107,19 +107,15 @@ class Shard(NamedTuple):
 class ShardedReducer(Reducer):
     """Hooks of an optimizer whose update is sharded over ranks."""
 
-    def __init__(self, strategy: Zero, reader: str, optimizer: Optimizer) -> None:
+    def __init__(self, strategy: Zero, optimizer: Optimizer) -> None:
         """Shard an optimizer, with the state it has. Raises: AttributeValueError where that cannot be."""
-        super().__init__(strategy, reader)
+        super().__init__(strategy)
         if type(optimizer) not in ELEMENTWISE:
             raise AttributeValueError(
                 "zero: an optimizer whose updates are not known to be element by element",
                 got=type(optimizer).__name__,
                 hint=f"there are {', '.join(k.__name__ for k in ELEMENTWISE)}; others with data()",
             )  # fmt: skip
-        if reader == "GradScaler":
-            raise AttributeValueError(
-                "zero: a sharded step is not undone", got="a GradScaler", hint="bfloat16 needs no scale"
-            )
         self.stage: Final = strategy.stage
         state = optimizer.state_dict()
         self.shards: Final = tuple(tuple(self._shards_of(g["params"])) for g in optimizer.param_groups)
@@ -147,7 +143,7 @@ class ShardedReducer(Reducer):
         self._check_gradients(optimizer)
         shards = self._all()
         with no_grad():
-            if self._reduced:  # whole already, and perhaps clipped
+            if self.reduced(optimizer):  # whole already, and perhaps clipped
                 parts = [s.part([gradient_of(p) for p in s.params]) for s in shards]
             else:
                 flats = [s.flat([gradient_of(p) for p in s.params]) for s in shards]

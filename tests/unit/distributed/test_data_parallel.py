@@ -24,7 +24,7 @@ from stratal.distributed.reducer import buckets
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_ranks_learn_what_one_process_learns_on_the_whole_batch(ranks: int) -> None:
     status, output = launch(ranks, "rank_training.py", timeout=60)
-    assert output.count("passed") == 8, output
+    assert output.count("passed") == 9, output
     assert status == 0, output
 
 

@@ -1,9 +1,15 @@
-"""Parameters together: the joint norm of their gradients, clipping by it or by value, all as one vector."""
+"""Parameters together: the joint norm of their gradients, clipping by it or by value, all as one vector.
+
+In a parallel step gradients are first each rank's own. What reads them here, and cannot be done to each part
+by itself, asks `SHARED_STEP` to make them those of the whole batch before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 from stratal.base.errors import AttributeValueError
 from stratal.tensor.calls.kept import kept
@@ -13,6 +19,33 @@ from stratal.tensor.functions.reductions import norm
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
+
+
+class SharedStep(Protocol):
+    """A step that ranks take together."""
+
+    def make_whole(self, params: Sequence[Tensor]) -> None:
+        """Put gradients over the whole batch in place of this rank's own."""
+
+    def changed(self, params: Sequence[Tensor]) -> None:
+        """Note that whole gradients were changed, in the same way on every rank."""
+
+    def check_whole(self, gradients: Sequence[Tensor]) -> None:
+        """Refuse gradients that are this rank's own. Raises: CallOrderError."""
+
+
+SHARED_STEP: ContextVar[SharedStep | None] = ContextVar("shared_step", default=None)
+
+
+@contextmanager
+def whole_gradients(params: Sequence[Tensor]) -> Iterator[None]:
+    """Let gradients be those of the whole batch, where ranks share one, for what changes them inside."""
+    step = SHARED_STEP.get()
+    if step is not None:
+        step.make_whole(params)
+    yield
+    if step is not None:
+        step.changed(params)
 
 
 def _with_grad(parameters: Any) -> list[Tensor]:
@@ -38,6 +71,9 @@ def get_total_norm(
     given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     if not given:
         return zeros(())
+    step = SHARED_STEP.get()
+    if step is not None:
+        step.check_whole(given)
     with no_grad():
         total: Tensor = _joint_norm(given, float(norm_type))
         if error_if_nonfinite and not float(total) < float("inf"):
@@ -50,6 +86,11 @@ def clip_grads_with_norm_(
 ) -> None:
     """Scale all gradients by max_norm / total_norm where that is below 1."""
     params = _with_grad(parameters)
+    with whole_gradients(params):
+        _scale(params, max_norm, total_norm)
+
+
+def _scale(params: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> None:
     with no_grad():
         for p, scaled in zip(params, _scaled([p.grad for p in params], max_norm, total_norm), strict=True):
             p.grad.copy_(scaled)
@@ -68,15 +109,17 @@ def clip_grad_norm_(
     if norm_type <= 0:
         raise AttributeValueError("clip_grad_norm_: norm_type must be positive", got=str(norm_type))
     params = _with_grad(parameters)
-    total = get_total_norm([p.grad for p in params], norm_type, error_if_nonfinite)
-    clip_grads_with_norm_(params, max_norm, total)
+    with whole_gradients(params):
+        total = get_total_norm([p.grad for p in params], norm_type, error_if_nonfinite)
+        _scale(params, max_norm, total)
     return total
 
 
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
     """Clamp every element of every gradient to [-clip_value, clip_value]."""
-    with no_grad():
-        for p in _with_grad(parameters):
+    params = _with_grad(parameters)
+    with no_grad(), whole_gradients(params):
+        for p in params:
             p.grad.copy_(clip(p.grad, -float(clip_value), float(clip_value)))
 
 
