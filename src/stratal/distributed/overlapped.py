@@ -13,12 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.distributed.collectives import Pending, all_gather, start_all_reduce, start_reduce_scatter
-from stratal.distributed.records import (
-    AllGatherStart,
-    AllGatherWait,
-    ReduceScatterStart,
-    ReduceScatterWait,
-)
+from stratal.distributed.records import ShardStart, ShardWait
 from stratal.distributed.world import World, at_join, world
 from stratal.graph.node import Node, make
 from stratal.graph.op import Op
@@ -109,15 +104,15 @@ def reduce_scatter_in_buckets(
 ) -> list[Tensor]:
     """Return this rank's parts of reductions, as `all_reduce_in_buckets` does. Shapes: [n] -> [n / ranks]."""
     size = communicator().size
-    start = ReduceScatterStart(AXIS, size, op, algorithm, program)
-    return _overlapped(flats, start, ReduceScatterWait(AXIS, size, op, algorithm))
+    start = ShardStart(AXIS, size, "reduce_scatter", op, algorithm, program)
+    return _overlapped(flats, start, ShardWait(AXIS, size, "reduce_scatter", op, algorithm))
 
 
 def all_gather_in_buckets(flats: Sequence[Tensor], algorithm: str) -> list[Tensor]:
     """Return what ranks have of each tensor, end to end. Shapes: [n] -> [n * ranks]."""
     size = communicator().size
-    start = AllGatherStart(AXIS, size, algorithm)
-    return _overlapped(flats, start, AllGatherWait(AXIS, size, algorithm))
+    start = ShardStart(AXIS, size, "all_gather", algorithm=algorithm)
+    return _overlapped(flats, start, ShardWait(AXIS, size, "all_gather", algorithm=algorithm))
 
 
 def _overlapped(flats: Sequence[Tensor], start: Op, wait: Op) -> list[Tensor]:

@@ -1,25 +1,24 @@
 """Records of the collectives that shard: reduce_scatter and all_gather of vectors, each begun and waited for.
 
-    t0 = reduce_scatter_start(x0)     f32[n] on every rank
-    s0 = reduce_scatter_wait(t0, x0)  f32[n / ranks], this rank's part of the sum
-    t1 = all_gather_start(s1)         f32[n / ranks]
-    y1 = all_gather_wait(t1, s1)      f32[n], the parts of all ranks
+    t0 = shard_start(x0) {kind=reduce_scatter}     f32[n] on every rank
+    s0 = shard_wait(t0, x0) {kind=reduce_scatter}  f32[n / ranks], this rank's part of the sum
+    t1 = shard_start(s1) {kind=all_gather}         f32[n / ranks]
+    y1 = shard_wait(t1, s1) {kind=all_gather}      f32[n], the parts of all ranks
 
 Tokens are those of `ops/collective.py`. Over one rank each is the identity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol, cast
 
 import numpy as np
 
-from stratal.base.dims import Dim
 from stratal.base.dtypes import float32, float64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.base.types import TensorType
-from stratal.graph.op import Array, Op, Reject, Sample, record
+from stratal.graph.op import Array, Reject, Sample, record
 from stratal.ops.collective import TOKEN, Collective, Communicator
 
 
@@ -33,153 +32,100 @@ class ShardingCommunicator(Communicator, Protocol):
         """Begin to put the vectors of all ranks end to end; return the token at once."""
 
 
-class _Start(Collective):
-    """Begin a collective of a vector, after the one whose token stands before it."""
-
-    not_differentiable = "a token has no derivative"
-
-    def infer(self, *types: TensorType) -> TensorType:
-        if not 1 <= len(types) <= 2:
-            raise AttributeValueError(f"{self.name}: takes x and at most one token", got=str(len(types)))
-        self.check(types[-1], types[:-1])
-        self.result(types[-1])
-        return TOKEN
-
-    def ref(self, *arrays: Array) -> Array:
-        token = 0
-        if self.ranks > 1:
-            token = self.begin(cast(ShardingCommunicator, self.communicator()), arrays[-1])
-        return np.array(token, np.int64)
-
-    def begin(self, axis: ShardingCommunicator, array: Array) -> int:
-        """Return the token of the collective, which has begun."""
-        raise NotImplementedError
-
-    def result(self, x: TensorType) -> TensorType:
-        """Return the type of what is waited for. Raises: ShapeError."""
-        raise NotImplementedError
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        for dtype in (float32, float64):
-            yield Sample(_over_one(cls), (TensorType(dtype, (3,)),), smooth=False)
-            yield Sample(_over_one(cls), (TOKEN, TensorType(dtype, (3,))), smooth=False)
-
-    @classmethod
-    def rejects(cls) -> Iterable[Reject]:
-        row = TensorType(float32, (3,))
-        yield Reject(_over_one(cls), (row, row), "int64")
-        yield Reject(_over_one(cls), (), "at most one token")
-        yield Reject(_over_one(cls), (TensorType(float32, (3, 2)),), "vector")
+KINDS = ("reduce_scatter", "all_gather")
 
 
-class _Wait(Collective):
-    """The result of the collective whose token stands before x; more tokens put it behind them."""
+def result_type(name: str, kind: str, x: TensorType, ranks: int) -> TensorType:
+    """Return the type a collective of a vector gives each rank; `name` is the record's.
 
-    not_differentiable = "what start began has no derivative"
-
-    def infer(self, *types: TensorType) -> TensorType:
-        if len(types) < 2:
-            raise AttributeValueError(f"{self.name}: takes its token and x", got=str(len(types)))
-        self.check(types[-1], types[:-1])
-        return self.result(types[-1])
-
-    def ref(self, *arrays: Array) -> Array:
-        return np.array(arrays[-1]) if self.ranks == 1 else self.communicator().finish(int(arrays[-2]))
-
-    def result(self, x: TensorType) -> TensorType:
-        """Return the type of the result. Raises: ShapeError."""
-        raise NotImplementedError
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        for dtype in (float32, float64):
-            yield Sample(_over_one(cls), (TOKEN, TOKEN, TensorType(dtype, (3,))), smooth=False)
-
-    @classmethod
-    def rejects(cls) -> Iterable[Reject]:
-        row = TensorType(float32, (3,))
-        yield Reject(_over_one(cls), (row,), "its token")
-        yield Reject(_over_one(cls), (row, row), "int64")
-        yield Reject(_over_one(cls), (TOKEN, TensorType(float32, ())), "vector")
-
-
-def _over_one(cls: Callable[..., Op]) -> Op:
-    return cls("data", 1)
-
-
-def _length(name: str, x: TensorType) -> Dim:
+    Raises: AttributeValueError, ShapeError.
+    """
+    if kind not in KINDS:
+        raise AttributeValueError(f"{name}: no such kind", got=repr(kind), hint=", ".join(KINDS))
     if len(x.shape) != 1:
         raise ShapeError(f"{name}: takes a vector", got=str(x))
-    return x.shape[0]
-
-
-def _part(name: str, x: TensorType, ranks: int) -> TensorType:
-    """Return the type of one rank's part of x. Raises: ShapeError."""
-    count = _length(name, x)
+    count = x.shape[0]
+    if kind == "all_gather":
+        return TensorType(x.dtype, (count * ranks,))
     if not isinstance(count, int) or count % ranks:
         raise ShapeError(f"{name}: the length is divisible by the number of ranks", got=f"{x} over {ranks}")
     return TensorType(x.dtype, (count // ranks,))
 
 
 @record
-class ReduceScatterStart(_Start):
-    """Begin to reduce x over an axis, of which each rank gets its part."""
+class ShardStart(Collective):
+    """Begin to scatter the reduction of x over an axis, or to gather x, behind the token before it."""
 
     mesh_axis: str
     ranks: int
-    op: str = "sum"
+    kind: str
+    op: str = "sum"  # of a reduction
     algorithm: str = ""
     program: str = ""  # a digest of the program it is part of, alike on all ranks
-    name = "reduce_scatter_start"
+    name = "shard_start"
+    not_differentiable = "a token has no derivative"
 
-    def begin(self, axis: ShardingCommunicator, array: Array) -> int:
-        return axis.start_reduce_scatter(array, self.op, self.algorithm, self.program)
+    def infer(self, *types: TensorType) -> TensorType:
+        if not 1 <= len(types) <= 2:
+            raise AttributeValueError(f"{self.name}: takes x and at most one token", got=str(len(types)))
+        self.check(types[-1], types[:-1])
+        result_type(self.name, self.kind, types[-1], self.ranks)
+        return TOKEN
 
-    def result(self, x: TensorType) -> TensorType:
-        return _part(self.name, x, self.ranks)
+    def ref(self, *arrays: Array) -> Array:
+        if self.ranks == 1:
+            return np.array(0, np.int64)
+        axis = cast(ShardingCommunicator, self.communicator())
+        if self.kind == "all_gather":
+            return np.array(axis.start_all_gather(arrays[-1], self.algorithm), np.int64)
+        token = axis.start_reduce_scatter(arrays[-1], self.op, self.algorithm, self.program)
+        return np.array(token, np.int64)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for kind, dtype in zip(KINDS, (float32, float64), strict=True):
+            yield Sample(cls("data", 1, kind), (TensorType(dtype, (3,)),), smooth=False)
+            yield Sample(cls("data", 1, kind), (TOKEN, TensorType(dtype, (3,))), smooth=False)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        row = TensorType(float32, (3,))
+        yield Reject(cls("data", 1, "all_gather"), (row, row), "int64")
+        yield Reject(cls("data", 1, "all_gather"), (), "at most one token")
+        yield Reject(cls("data", 1, "all_gather"), (TensorType(float32, (3, 2)),), "vector")
+        yield Reject(cls("data", 2, "reduce_scatter"), (row,), "divisible")
+        yield Reject(cls("data", 1, "all"), (row,), "no such kind")
 
 
 @record
-class ReduceScatterWait(_Wait):
-    """This rank's part of the reduction of x that the token before it began."""
+class ShardWait(Collective):
+    """What the token before x began to scatter or to gather; more tokens put it behind them."""
 
     mesh_axis: str
     ranks: int
+    kind: str
     op: str = "sum"
     algorithm: str = ""
-    name = "reduce_scatter_wait"
+    name = "shard_wait"
+    not_differentiable = "what start began has no derivative"
 
-    def result(self, x: TensorType) -> TensorType:
-        return _part(self.name, x, self.ranks)
+    def infer(self, *types: TensorType) -> TensorType:
+        if len(types) < 2:
+            raise AttributeValueError(f"{self.name}: takes its token and x", got=str(len(types)))
+        self.check(types[-1], types[:-1])
+        return result_type(self.name, self.kind, types[-1], self.ranks)
 
+    def ref(self, *arrays: Array) -> Array:
+        return np.array(arrays[-1]) if self.ranks == 1 else self.communicator().finish(int(arrays[-2]))
 
-@record
-class AllGatherStart(_Start):
-    """Begin to put the x of all ranks of an axis end to end."""
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for kind, dtype in zip(KINDS, (float32, float64), strict=True):
+            yield Sample(cls("data", 1, kind), (TOKEN, TOKEN, TensorType(dtype, (3,))), smooth=False)
 
-    mesh_axis: str
-    ranks: int
-    algorithm: str = ""
-    op = "sum"  # of no meaning here
-    name = "all_gather_start"
-
-    def begin(self, axis: ShardingCommunicator, array: Array) -> int:
-        return axis.start_all_gather(array, self.algorithm)
-
-    def result(self, x: TensorType) -> TensorType:
-        return TensorType(x.dtype, (_length(self.name, x) * self.ranks,))
-
-
-@record
-class AllGatherWait(_Wait):
-    """The x of all ranks of an axis, end to end, that the token before it began to gather."""
-
-    mesh_axis: str
-    ranks: int
-    algorithm: str = ""
-    op = "sum"  # of no meaning here
-    name = "all_gather_wait"
-
-    def result(self, x: TensorType) -> TensorType:
-        return TensorType(x.dtype, (_length(self.name, x) * self.ranks,))
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        row = TensorType(float32, (3,))
+        yield Reject(cls("data", 1, "all_gather"), (row,), "its token")
+        yield Reject(cls("data", 1, "all_gather"), (row, row), "int64")
+        yield Reject(cls("data", 1, "all_gather"), (TOKEN, TensorType(float32, ())), "vector")

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from stratal.distributed.collectives import broadcast, check_same
 from stratal.distributed.links import bucket_bytes
 from stratal.distributed.overlapped import all_reduce_in_buckets
-from stratal.distributed.records import AllGatherWait
+from stratal.distributed.records import ShardWait
 from stratal.distributed.world import world
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input, topological
@@ -128,7 +128,8 @@ def program_digest(flats: Sequence[Tensor]) -> str:
         return ""  # what is computed at once differs from step to step: shapes are compared alone
     roots = [node_of(x) for x in flats]
     # What another optimizer's step gathered was computed by each rank from shards of its own.
-    gathered = [n for n in topological(roots) if isinstance(n.op, AllGatherWait)]
+    nodes = topological(roots)
+    gathered = [n for n in nodes if isinstance(n.op, ShardWait) and n.op.kind == "all_gather"]
     inputs = {n: graph_input("gathered", n.aval) for n in gathered}
     roots = substitute(roots, inputs)
     leaves = [n for n in topological(roots) if isinstance(n.op, Input)]
