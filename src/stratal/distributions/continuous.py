@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from stratal.base.errors import AttributeValueError
 from stratal.distributions import draws
 from stratal.distributions.derived import derived
 from stratal.distributions.distribution import NONNEGATIVE, POSITIVE, REAL, Distribution, Located, Rule
@@ -13,7 +12,7 @@ from stratal.special import erfinv, i0e, i1e, ndtr
 from stratal.tensor.functions import random
 from stratal.tensor.functions.elementwise import atan, cos, exp, expm1, log, log1p, sign, tan, where
 from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.state import MODE, no_grad
+from stratal.tensor.values.state import no_grad
 
 _EULER = 0.5772156649015329
 
@@ -211,8 +210,7 @@ class Uniform(Distribution):
 
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
         super().__init__(validate_args, low=low, high=high)
-        if self.validate_args and MODE.trace is None and not bool((self.low < self.high).all()):
-            raise AttributeValueError("Uniform: low must be below high", got=f"{self.low}, {self.high}")
+        self.high = self._check("high", self.high, ("above low", lambda v: v > self.low))
 
     def log_prob(self, value: Any) -> Tensor:
         x = self._asked(value)

@@ -66,8 +66,8 @@ class Binomial(Odds):
         )
 
     def log_prob(self, value: Any) -> Tensor:
-        k, n = self._asked(value), self.total_count
-        self._check("value", k, ("at most total_count", lambda v: v <= n))
+        n = self.total_count
+        k = self._check("value", self._asked(value), ("at most total_count", lambda v: v <= n))
         ways = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
         return ways + k * self.logits - n * softplus(self.logits)
 
@@ -140,8 +140,8 @@ class Multinomial(Categorical):
             return (classes[..., None] == arange(self.num_events)).astype(self.dtype).sum(axis=0).detach()
 
     def log_prob(self, value: Any) -> Tensor:
-        x = self._asked(value)
-        self._check("value", x.sum(axis=-1), ("of sum total_count", lambda s: s == self.total_count))
+        complete: Rule = ("of sum total_count", lambda v: v.sum(axis=-1) == self.total_count)
+        x = self._check("value", self._asked(value), complete)
         ways = lgamma(x.sum(axis=-1) + 1) - lgamma(x + 1).sum(axis=-1)
         return ways + where(x == 0, 0.0, x * where(x == 0, 0.0, self.logits)).sum(axis=-1)
 

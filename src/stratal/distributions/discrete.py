@@ -127,8 +127,8 @@ class Categorical(Distribution):
             return self._index(sample_shape).detach()
 
     def log_prob(self, value: Any) -> Tensor:
-        x = self._asked(value).astype("int64")
-        self._check("value", x, (f"below {self.num_events}", lambda v: v < self.num_events))
+        below: Rule = (f"below {self.num_events}", lambda v: v < self.num_events)
+        x = self._check("value", self._asked(value).astype("int64"), below)
         shape = broadcast_shapes("log_prob", x.shape, self.batch_shape)
         wide = broadcast_to(self.logits, (*shape, self.num_events))
         return take_along_axis(wide, broadcast_to(x, shape)[..., None], axis=-1)[..., 0]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from stratal.base.errors import AttributeValueError, NotGivenError
 from stratal.distributions.derived import derived
 from stratal.tensor.api.explained import explain_methods
-from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, default_float, normalise
+from stratal.tensor.build import as_tensor, broadcast_shapes, common_dtype, default_float, normalise, required
 from stratal.tensor.functions import random
 from stratal.tensor.functions.elementwise import exp, maximum, sqrt
 from stratal.tensor.functions.shapes import broadcast_to
@@ -44,8 +44,8 @@ class Distribution:
 
     A subclass gives `parameters` (names and what must hold of each), `support`, and of the methods below
     those that exist. `validate_args` checks parameters, and what `log_prob` and `cdf` are asked about; inside
-    compiled functions, where no value is known, nothing is checked. `own_axes` says of a parameter how many
-    of its last axes one distribution has, none if it is not there.
+    compiled functions kernels look, where something is computed of them. `own_axes` says of a parameter how
+    many of its last axes one distribution has, none if it is not there.
     """
 
     parameters: ClassVar[dict[str, Rule]] = {}
@@ -75,7 +75,7 @@ class Distribution:
                 )
             batches.append(value.shape[:cut])
             own[name] = value.shape[cut:]
-            self._check(name, value, self.parameters[name])
+            tensors[name] = self._check(name, value, self.parameters[name])
         self.batch_shape: tuple[int, ...] = tuple(broadcast_shapes(who, *batches))  # type: ignore[arg-type]
         for name, value in tensors.items():
             setattr(self, name, broadcast_to(value.astype(dtype), (*self.batch_shape, *own[name])))
@@ -91,19 +91,27 @@ class Distribution:
     def _validates(self, asked: bool | None) -> bool:
         return Distribution._validates_unasked if asked is None else bool(asked)
 
-    def _check(self, name: str, value: Tensor, rule: Rule) -> None:
+    def _check(self, name: str, value: Tensor, rule: Rule) -> Tensor:
+        """Return a value of which a rule holds, over its last axes or for each element."""
         words, holds = rule
-        if self.validate_args and MODE.trace is None and not bool(holds(value.detach()).all()):
+        if not self.validate_args:
+            return value
+        says = f"{type(self).__name__}: {name} must be {words}"
+        held = holds(value.detach())
+        if MODE.trace is not None:
+            held = held.reshape((*held.shape, *(1,) * (value.ndim - held.ndim)))
+            shape = broadcast_shapes("validate_args", value.shape, held.shape)
+            return required(broadcast_to(value, shape), ~broadcast_to(held, shape), 1, says)
+        if not bool(held.all()):
             raise AttributeValueError(
-                f"{type(self).__name__}: {name} must be {words}",
-                got=str(value.detach()).replace("\n", " ")[:120],
+                says, got=str(value.detach()).replace("\n", " ")[:120],
                 hint="validate_args=False leaves such checks out",
-            )
+            )  # fmt: skip
+        return value
 
     def _asked(self, value: Any) -> Tensor:
         x = as_tensor(value, type(self).__name__)
-        self._check("value", x, self.support)
-        return x.astype(self.dtype)
+        return self._check("value", x, self.support).astype(self.dtype)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}: {getattr(self, name).type}" for name in self._given if name in vars(self))

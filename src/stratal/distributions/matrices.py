@@ -62,7 +62,7 @@ class Wishart(ByCovariance):
         self._size = int(matrix.shape[-1])
         self.event_shape = (self._size, self._size)
         above: Rule = (f"greater than {self._size - 1}, the size - 1", lambda x: x > self._size - 1)
-        self._check("df", self.df, above)
+        self.df = self._check("df", self.df, above)
         self.scale_tril = factor_of(name, getattr(self, name))
 
     def _halves(self) -> Tensor:

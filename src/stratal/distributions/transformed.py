@@ -180,9 +180,7 @@ class Pareto(_Named):
         return base, [ExpTransform(), AffineTransform(0.0, self.scale)]
 
     def _asked(self, value: Any) -> Tensor:
-        x = super()._asked(value)
-        self._check("value", x, ("at least scale", lambda v: v >= self.scale))
-        return x
+        return self._check("value", super()._asked(value), ("at least scale", lambda v: v >= self.scale))
 
     def entropy(self) -> Tensor:
         return log(self.scale / self.alpha) + 1 + 1 / self.alpha

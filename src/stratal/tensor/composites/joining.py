@@ -21,7 +21,6 @@ from stratal.tensor.functions.elementwise import FUNCTIONS, cast
 from stratal.tensor.functions.indexing import take
 from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.reductions import amax, amin, mean
-from stratal.tensor.functions.reductions import any as any_of
 from stratal.tensor.functions.shapes import (
     as_axes,
     as_shape,
@@ -234,10 +233,8 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Tensor, ...]:
     """Return the place along every axis of elements of a shape counted in row-major order."""
     left = as_tensor(indices, "unravel_index")
     sizes = as_shape("unravel_index", (_tuple(shape),))
-    if left._storage is not None and bool(any_of((left < 0) | (left >= math.prod(sizes)))):
-        raise IndexOutOfRangeError(
-            "unravel_index: out of range", got=f"an index not in [0, {math.prod(sizes)})"
-        )
+    count = math.prod(sizes)
+    left = build.required(left, left, count, f"unravel_index: an index lies in [0, {count})")
     places = []
     for n in reversed(sizes):
         places.append(FUNCTIONS["remainder"](left, n))

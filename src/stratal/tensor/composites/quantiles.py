@@ -11,7 +11,7 @@ import numpy as np
 from stratal.base.dtypes import float64, int64
 from stratal.base.errors import AttributeValueError, ShapeError
 from stratal.tensor.arguments import check_axis
-from stratal.tensor.build import as_tensor, call, iota
+from stratal.tensor.build import as_tensor, call, iota, required
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, clip, in_floats, where
 from stratal.tensor.functions.indexing import take_along_axis
 from stratal.tensor.functions.naming import named
@@ -32,7 +32,7 @@ _WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _fractions(name: str, q: Any, scale: float) -> Tensor:
-    """Return q as float64 in [0, 1]; outside of it an error where the value is known, else NaN."""
+    """Return q as float64 in [0, 1]; outside of it an error."""
     if isinstance(q, Tensor):
         given, known = q, q._value(name).array if MODE.trace is None or q._storage is not None else None
     else:
@@ -43,7 +43,7 @@ def _fractions(name: str, q: Any, scale: float) -> Tensor:
     if known is not None and not np.all((known >= 0) & (known <= scale)):
         raise AttributeValueError(f"{name}: q lies between 0 and {scale:g}", got=str(known))
     t = cast(given, float64) / scale if scale != 1 else cast(given, float64)
-    return where((t >= 0) & (t <= 1), t, math.nan)
+    return required(t, ~((t >= 0) & (t <= 1)), 1, f"{name}: q lies between 0 and {scale:g}")
 
 
 def _rows(name: str, x: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:

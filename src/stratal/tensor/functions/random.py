@@ -19,8 +19,8 @@ from stratal.tensor.build import as_tensor, call, full, looked_at, required, whe
 from stratal.tensor.device import check_device
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.functions.naming import named
-from stratal.tensor.functions.reductions import argmax
-from stratal.tensor.functions.shapes import as_shape, narrow, reshape
+from stratal.tensor.functions.reductions import amax, argmax
+from stratal.tensor.functions.shapes import as_shape, broadcast_to, narrow, reshape
 from stratal.tensor.tensor import Tensor, tensor, wrap
 from stratal.tensor.values.alive import share
 from stratal.tensor.values.handle import CONSTANT, stand_for
@@ -340,14 +340,16 @@ def multinomial(
     source = _source(key, generator)
     if not t.dtype.is_float or t.ndim not in (1, 2):
         raise DTypeError("multinomial: takes one or two axes of float weights", got=str(t.type))
-    logits = where(t > 0, FUNCTIONS["log"](t), -float("inf"))
     if num_samples < 1:
         raise AttributeValueError("multinomial: draws at least one sample", got=str(num_samples))
+    says = "multinomial: weights are finite, not negative and not all zero"
     w = looked_at("multinomial", t)
-    if w is not None and not (np.isfinite(w).all() and (w >= 0).all() and (w > 0).any(-1).all()):
-        raise AttributeValueError(
-            "multinomial: weights are finite, not negative and not all zero", got=str(w.tolist())[:200]
-        )
+    if w is None:
+        some = broadcast_to(amax(t, axis=-1, keepdims=True) > 0, t.shape)
+        t = required(t, ~((t >= 0) & FUNCTIONS["isfinite"](t) & some), 1, says)
+    elif not (np.isfinite(w).all() and (w >= 0).all() and (w > 0).any(-1).all()):
+        raise AttributeValueError(says, got=str(w.tolist())[:200])
+    logits = where(t > 0, FUNCTIONS["log"](t), -float("inf"))
     if replacement:
         wide = (*t.shape[:-1], num_samples, t.shape[-1])
         spread = reshape(logits, (*t.shape[:-1], 1, t.shape[-1])) + gumbel(wide, dtype=t.dtype, key=source)
