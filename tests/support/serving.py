@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -38,17 +39,28 @@ def frozen(seed: int = 1, name: str = "digits") -> Any:
 class Server:
     """A running server: its address, its processes, and requests to it."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        address: str,
+        headers: dict[str, str],
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self.process = process
         self.port = int(address.rsplit(":", 1)[1])
+        self.headers = headers  # of every request that has none of its own
+        self.tls = tls
+        self.log = Path()
 
     def request(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers (lower case) and body of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        if self.tls is not None:
+            connection = http.client.HTTPSConnection("localhost", self.port, timeout=60, context=self.tls)
         with contextlib.closing(connection):
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path, body, self.headers if headers is None else headers)
             answer = connection.getresponse()
             return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
 
@@ -113,7 +125,9 @@ def eventually(condition: Callable[[], object], seconds: float = 40.0) -> bool:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Server]:
+def serving(
+    folder: Path, *options: str, headers: dict[str, str] | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[Server]:
     """Serve a folder for a block; every process of it is killed afterwards."""
     report, log = folder.parent / f"{folder.name}.json", folder.parent / f"{folder.name}.log"
     report.unlink(missing_ok=True)
@@ -130,7 +144,8 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
     try:
         assert eventually(lambda: report.exists() or process.poll() is not None, 150)
         assert process.poll() is None, log.read_text()
-        server = Server(process, json.loads(report.read_text())["address"])
+        server = Server(process, json.loads(report.read_text())["address"], headers or {}, tls)
+        server.log = log
         left = server.processes()
         yield server
         if process.poll() is None:

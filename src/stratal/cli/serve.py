@@ -7,11 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from stratal.base.errors import AttributeValueError
 from stratal.cli.report import add_json_option, seconds, whole, write_json
-from stratal.serve.server import serve
+from stratal.serve.access import Access, Tls, read_keys
+from stratal.serve.connections import Limits
+from stratal.serve.server import Listening, serve
 from stratal.serve.service import Options
 
-_DEFAULT = Options()
+_DEFAULT, _LIMITS = Options(), Limits()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +33,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help="requests that may wait (%(default)s)")  # fmt: skip
     parser.add_argument("--hang-seconds", metavar="S", type=seconds, default=_DEFAULT.hang_seconds,
                         help="a worker that is silent for longer hangs (%(default)s)")  # fmt: skip
+    _configure_access(parser)
+
+
+def _configure_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--api-keys", metavar="FILE", type=Path,
+                        help="of lines: name, key, and `admin` where it may load models")  # fmt: skip
+    parser.add_argument("--allow-load", action="store_true",
+                        help="let everyone load and unload models, where there are no keys")  # fmt: skip
+    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="certificate and its chain, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", type=Path, help="key of the certificate, PEM")
+    parser.add_argument("--connections", metavar="N", type=whole(1), default=_LIMITS.connections,
+                        help="that may be open (%(default)s)")  # fmt: skip
+    parser.add_argument("--head-seconds", metavar="S", type=seconds, default=_LIMITS.head_seconds,
+                        help="for a TLS handshake, and for the head of a request (%(default)g)")  # fmt: skip
+    parser.add_argument("--idle-seconds", metavar="S", type=seconds, default=_LIMITS.idle_seconds,
+                        help="that a connection may be silent between requests (%(default)g)")  # fmt: skip
+
+
+def _listening(args: argparse.Namespace) -> Listening:
+    if (args.tls_cert is None) != (args.tls_key is None):
+        given = "--tls-cert" if args.tls_cert else "--tls-key"
+        raise AttributeValueError("serve: TLS takes --tls-cert and --tls-key", got=f"only {given}")
+    return Listening(
+        args.host, args.port,
+        Access(read_keys(args.api_keys) if args.api_keys else (), args.allow_load),
+        Tls(args.tls_cert, args.tls_key) if args.tls_cert else None,
+        Limits(args.connections, args.head_seconds, args.idle_seconds),
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,6 +75,6 @@ def run(args: argparse.Namespace) -> int:
         ready = sum(m["state"] == "READY" for m in models)
         print(f"{ready} of {len(models)} models ready at {address}, {options.workers} workers", flush=True)
 
-    serve(args.folder, args.host, args.port, options, started)
+    serve(args.folder, _listening(args), options, started)
     print("drained", flush=True)
     return 0

@@ -12,6 +12,8 @@ from typing import Any
 from stratal.base.errors import StratalError
 from stratal.base.version import VERSION
 from stratal.serve import protocol
+from stratal.serve.access import Access
+from stratal.serve.connections import MOST_HEAD_BYTES
 from stratal.serve.extra import required
 from stratal.serve.fleet import FleetError
 from stratal.serve.protocol import Bytes, RequestError
@@ -22,29 +24,38 @@ from stratal.serve.status_page import PAGE
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-MOST_HEADER_BYTES = 1 << 16
+LEAST_RATE = 1 << 14  # bytes a second at which a body must come, after a while
+PUBLIC = {"/", "/v2", "/v2/health/live", "/v2/health/ready"}  # paths that are answered without a key
 _BOUNDS = ("0.001", "0.002", "0.005", "0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1.0", "+Inf")
 
 
 class App:
-    """The ASGI application of a service."""
+    """The ASGI application of a service, for those who have access."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, access: Access) -> None:
         self.service = service
-        self._others = _routes(service)
+        self.access = access
+        self._others = _routes(service, access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        target = _infer_target(scope) if scope["type"] == "http" else None
-        if target is None:
-            await self._others(scope, receive, send)
-        else:
+        target = _infer_target(scope)
+        if target is not None:
             await self._infer(*target, scope, receive, send)
+            return
+        try:
+            if scope["path"] not in PUBLIC:
+                scope["caller"] = self.access.caller(_headers(scope))
+        except RequestError as error:
+            await send_error(send, error.status, error.summary)
+        else:
+            await self._others(scope, receive, send)
 
     async def _infer(self, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
         started, code, options = time.perf_counter(), 200, self.service.options
         metrics, known = self.service.metrics, name if name in self.service.registry.models else "unknown"
         try:
             headers = _headers(scope)
+            self.access.caller(headers)
             if self.service.draining:
                 raise RequestError(503, "the server is shutting down")
             self.service.registry.ready(name, version)  # refuse before anything is read
@@ -82,8 +93,8 @@ def _infer_target(scope: Scope) -> tuple[str, str] | None:
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:
     """Return the headers by name. Raises: RequestError where they are too long."""
-    if sum(len(k) + len(v) for k, v in scope["headers"]) > MOST_HEADER_BYTES:
-        raise RequestError(431, f"the headers have more than {MOST_HEADER_BYTES} bytes")
+    if sum(len(k) + len(v) for k, v in scope["headers"]) > MOST_HEAD_BYTES:
+        raise RequestError(431, f"the headers have more than {MOST_HEAD_BYTES} bytes")
     return dict(scope["headers"])
 
 
@@ -102,11 +113,15 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int, s
     if declared is not None and declared > limit:
         raise RequestError(413, f"the body has more than {limit} bytes", got=str(declared))
     parts, size, more = [], 0, True
+    clock = asyncio.get_running_loop().time
+    started = clock()
     while more:
-        try:
-            message = await asyncio.wait_for(receive(), seconds)
+        try:  # a client that sends a byte now and then is no better than one that is silent
+            left = started + seconds + size / LEAST_RATE - clock()
+            message = await asyncio.wait_for(receive(), min(seconds, left))
         except TimeoutError:
-            raise RequestError(408, f"no more of the body within {seconds:g} s") from None
+            text = f"the body comes too slowly: silent for {seconds:g} s, or under {LEAST_RATE} bytes/s"
+            raise RequestError(408, text) from None
         if message["type"] == "http.disconnect":
             raise RequestError(400, "the client is gone")
         part = message.get("body", b"")
@@ -123,8 +138,10 @@ async def send_error(send: Send, status: int, text: str) -> None:
 
     body = json.dumps({"error": text}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if status in (408, 413):
+    if status in (401, 408, 413):
         headers.append((b"connection", b"close"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -139,7 +156,7 @@ async def _send_answer(send: Send, pieces: list[Bytes], head_bytes: int | None) 
     await send({"type": "http.response.body", "body": body})
 
 
-def _routes(service: Service) -> Any:
+def _routes(service: Service, access: Access) -> Any:
     """Return the starlette application of all routes but infer."""
     routing, responses = required("starlette.routing"), required("starlette.responses")
     json_response, text_response = responses.JSONResponse, responses.Response
@@ -170,10 +187,12 @@ def _routes(service: Service) -> Any:
         return json_response(registry.index())
 
     async def load(request: Any) -> Any:
+        access.check_change(request.scope["caller"])
         await service.load(request.path_params["name"])
         return json_response({})
 
     async def unload(request: Any) -> Any:
+        access.check_change(request.scope["caller"])
         await service.unload(request.path_params["name"])
         return json_response({})
 

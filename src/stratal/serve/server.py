@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from stratal.base.errors import AttributeValueError
+from stratal.serve.access import Access, Tls
+from stratal.serve.connections import Limits, protocol_class
 from stratal.serve.extra import required
 from stratal.serve.service import Options, Service
 
@@ -28,30 +34,61 @@ def bound(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(
-    folder: Path, host: str = "127.0.0.1", port: int = 8000, options: Options | None = None,
-    started: Callable[[str, Service], None] = lambda *_: None,
-) -> None:  # fmt: skip
+@dataclass(frozen=True)
+class Listening:
+    """Where a server listens, and for whom."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    access: Access = field(default_factory=Access)
+    tls: Tls | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+Started = Callable[[str, Service], None]
+
+
+def serve(folder: Path, listening: Listening, options: Options, started: Started = lambda *_: None) -> None:
     """Serve the models of a folder until SIGTERM or SIGINT; `started` is told the address once it is ready.
 
-    Raises: AttributeValueError where the folder or address is no good, MissingExtraError.
+    Raises: AttributeValueError where the folder, address or certificate is no good, MissingExtraError.
     """
     if not folder.is_dir():
         raise AttributeValueError("serve: a folder of artefacts", got=str(folder))
     uvicorn = required("uvicorn")
     required("httptools")
-    asyncio.run(_serve(uvicorn, folder, bound(host, port), options or Options(), started))
+    context = listening.tls.context() if listening.tls else None
+    sock = bound(listening.host, listening.port)
+    for warning in exposure(sock.getsockname()[0], listening):
+        print(f"stratal: {warning}", file=sys.stderr)
+    asyncio.run(_serve(uvicorn, folder, sock, context, listening, options, started))
+
+
+def exposure(address: str, listening: Listening) -> list[str]:
+    """Return what is worth a warning of a server that other machines reach."""
+    if ip_address(address.partition("%")[0]).is_loopback:
+        return []
+    found = []
+    if not listening.access.keys:
+        found.append(f"whoever reaches {address} may ask: --api-keys FILE wants a key")
+    if listening.tls is None:
+        found.append(
+            f"requests{' and keys' * bool(listening.access.keys)} travel in the clear: see --tls-cert"
+        )
+    return found
 
 
 async def _serve(
-    uvicorn: Any, folder: Path, sock: socket.socket, options: Options, started: Callable[[str, Service], None]
-) -> None:
+    uvicorn: Any, folder: Path, sock: socket.socket, context: ssl.SSLContext | None, listening: Listening,
+    options: Options, started: Started,
+) -> None:  # fmt: skip
     from stratal.serve.app import App
 
-    service = Service(folder, options)
+    service, limits = Service(folder, options), listening.limits
+    protocol = protocol_class(limits)
     config = uvicorn.Config(
-        App(service), http="httptools", log_level="warning", access_log=False, lifespan="off",
-        server_header=False, timeout_keep_alive=30,
+        App(service, listening.access), http=protocol, ws="none", log_level="warning", access_log=False,
+        lifespan="off", server_header=False, timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=max(1, round(options.drain_seconds)),
     )  # fmt: skip
 
@@ -62,11 +99,26 @@ async def _serve(
             service.draining = True
             self.should_exit = True
 
+        async def startup(self, sockets: Any = None) -> None:
+            """Listen with limits on the handshake, too, which uvicorn's own start does not have."""
+            await super().startup(sockets=[])
+            handshake = None if context is None else limits.head_seconds
+
+            def connection() -> Any:
+                return protocol(config=config, server_state=self.server_state, app_state={})
+
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(
+                connection, sock=sock, backlog=1024, ssl=context, ssl_handshake_timeout=handshake
+            )
+            self.servers.append(server)
+
     try:
         await service.start()
         host, port = sock.getsockname()[:2]
-        started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", service)
-        await Server(config).serve(sockets=[sock])
+        scheme = "http" if context is None else "https"
+        started(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}", service)
+        await Server(config).serve()
     finally:
         await service.close()
         sock.close()

@@ -16,6 +16,7 @@ tr + tr { border-top: 1px solid color-mix(in srgb, currentColor 20%, transparent
 .bars { display: flex; align-items: end; gap: 2px; height: 2rem }
 .bars i { width: .7rem; background: currentColor; opacity: .6 } .bad { color: #c33 }
 </style></head><body><h1>Stratal</h1><p id="line">...</p>
+<form id="ask" hidden><label>API key <input id="key" type="password" autocomplete="off"></label></form>
 <table><thead><tr><th>model</th><th>state</th><th>rows/s</th><th>requests</th><th>late</th><th>waiting</th>
 <th>latency, 1 ms to 1 s</th></tr></thead><tbody id="models"></tbody></table>
 <script>
@@ -45,8 +46,13 @@ function show(s) {
   }
   before = { at: now, rows: Object.fromEntries(s.models.map(m => [m.name, m.rows])) }
 }
-const poll = () => fetch("status").then(r => r.json()).then(show)
+let given = ""
+ask.onsubmit = event => { event.preventDefault(); given = key.value; poll() }
+const poll = () => fetch("status", given ? { headers: { "X-API-Key": given } } : {}).then(r => {
+  ask.hidden = r.status != 401
+  if (r.status == 401) line.textContent = "the server asks for a key"
+  else return r.json().then(show) })
   .catch(() => { line.textContent = "the server does not answer" })
-poll(); setInterval(poll, 1000)
+poll(); setInterval(() => { if (ask.hidden) poll() }, 1000)
 </script></body></html>
 """

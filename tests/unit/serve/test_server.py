@@ -48,7 +48,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    with serving(folder, "--workers", "1", "--body-limit", "100000", "--sla", "30000") as running:
+    with serving(
+        folder, "--workers", "1", "--body-limit", "100000", "--sla", "30000", "--allow-load"
+    ) as running:
         yield running
 
 
@@ -361,7 +363,7 @@ def changing(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own
 
 
-MORTAL = ("--workers", "1", "--sla", "50000", "--hang-seconds", "2")
+MORTAL = ("--workers", "1", "--allow-load", "--sla", "50000", "--hang-seconds", "2")
 
 
 @pytest.fixture(scope="module")
@@ -477,7 +479,7 @@ def test_no_process_outlives_a_front_end_that_is_killed(ending: Server) -> None:
 
 def test_a_folder_without_models_serves_none_and_is_ready(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    with serving(tmp_path / "none", "--workers", "1") as server:
+    with serving(tmp_path / "none", "--workers", "1", "--allow-load") as server:
         assert server.json("POST", "/v2/repository/index") == (200, [])
         st.freeze(*_example(), batch_sizes=None).save(tmp_path / "none" / "fixed.stratal")
         assert server.json("POST", "/v2/repository/models/fixed/load")[0] == 200
