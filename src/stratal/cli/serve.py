@@ -33,6 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help="requests that may wait (%(default)s)")  # fmt: skip
     parser.add_argument("--hang-seconds", metavar="S", type=seconds, default=_DEFAULT.hang_seconds,
                         help="a worker that is silent for longer hangs (%(default)s)")  # fmt: skip
+    parser.add_argument("--log", metavar="FILE", type=Path,
+                        help="append a line of JSON for each request; - is standard error")  # fmt: skip
     _configure_access(parser)
 
 
@@ -60,6 +62,7 @@ def _listening(args: argparse.Namespace) -> Listening:
         Access(read_keys(args.api_keys) if args.api_keys else (), args.allow_load),
         Tls(args.tls_cert, args.tls_key) if args.tls_cert else None,
         Limits(args.connections, args.head_seconds, args.idle_seconds),
+        args.log,
     )  # fmt: skip
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from stratal.base.errors import StratalError
 from stratal.base.version import VERSION
 from stratal.serve import protocol
-from stratal.serve.access import Access
+from stratal.serve.access import Access, Key
 from stratal.serve.connections import MOST_HEAD_BYTES
 from stratal.serve.extra import required
 from stratal.serve.fleet import FleetError
 from stratal.serve.protocol import Bytes, RequestError
 from stratal.serve.registry import metadata
+from stratal.serve.request_log import MOST_TEXT, Call, chosen_id
 from stratal.serve.service import Service
 from stratal.serve.status_page import PAGE
 
@@ -39,23 +38,36 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         target = _infer_target(scope)
+        given = dict(scope["headers"])
+        call = Call(chosen_id(given.get(b"x-request-id", b"").decode("latin-1")))
         if target is not None:
-            await self._infer(*target, scope, receive, send)
+            call.model, call.version = target
+            await self._infer(call, b"x-request-id" in given, scope, receive, send)
             return
+        scope["call"], scope["caller"] = call, None
+        send = _noting(call, send)
         try:
             if scope["path"] not in PUBLIC:
-                scope["caller"] = self.access.caller(_headers(scope))
+                scope["caller"] = self._known(call, _headers(scope))
         except RequestError as error:
-            await send_error(send, error.status, error.summary)
+            await send_error(send, error.status, error.summary, call.id)
         else:
             await self._others(scope, receive, send)
+        if self.service.log is not None and (scope["method"] != "GET" or call.status >= 400):
+            asked = {"request": f"{scope['method']} {scope['path']}"[:MOST_TEXT]}
+            self.service.log.write(call.to_json() | asked)
 
-    async def _infer(self, name: str, version: str, scope: Scope, receive: Receive, send: Send) -> None:
-        started, code, options = time.perf_counter(), 200, self.service.options
-        metrics, known = self.service.metrics, name if name in self.service.registry.models else "unknown"
+    def _known(self, call: Call, headers: dict[bytes, bytes]) -> Key | None:
+        """Return whose key a request has, and note the name. Raises: RequestError."""
+        caller = self.access.caller(headers)
+        call.caller = caller.name if caller else ""
+        return caller
+
+    async def _infer(self, call: Call, named: bool, scope: Scope, receive: Receive, send: Send) -> None:
+        options, name, version = self.service.options, call.model, call.version
         try:
             headers = _headers(scope)
-            self.access.caller(headers)
+            self._known(call, headers)
             if self.service.draining:
                 raise RequestError(503, "the server is shutting down")
             self.service.registry.ready(name, version)  # refuse before anything is read
@@ -65,19 +77,18 @@ class App:
             length = _number(headers, b"inference-header-content-length")
             model = self.service.registry.ready(name, version)  # another may have taken over meanwhile
             request = protocol.parse(body, length, model.signature, options.most_rows)
-            outputs = await self.service.infer(model, request)
+            call.id = call.id if named else chosen_id(request.id, call.id)
+            outputs = await self.service.infer(model, request, call)
             pieces, head_bytes = protocol.answer(request, model.signature, model.name, model.version, outputs)
         except RequestError as error:
-            code = error.status
-            await send_error(send, code, error.summary)
+            call.failed(error.status, error.summary)
+            await send_error(send, call.status, call.error, call.id)
         except Exception:
-            traceback.print_exc()
-            code = 500
-            await send_error(send, code, "internal error: the server's standard error has it")
+            self.service.fault(call)
+            await send_error(send, call.status, call.error, call.id)
         else:
-            await _send_answer(send, pieces, head_bytes)
-        metrics.requests.labels(known, str(code)).inc()
-        metrics.latency.labels(known).observe(time.perf_counter() - started)
+            await _send_answer(send, pieces, head_bytes, call.id)
+        self.service.answered(call, str(call.status))
 
 
 def _infer_target(scope: Scope) -> tuple[str, str] | None:
@@ -133,11 +144,26 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int, s
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def send_error(send: Send, status: int, text: str) -> None:
+def _noting(call: Call, send: Send) -> Send:
+    """Return a `send` that notes the status of an answer, and puts the request's id into its headers."""
+
+    async def noting(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            call.status = message["status"]
+            names = {name for name, _ in message["headers"]}
+            if b"x-request-id" not in names:
+                message["headers"] = [*message["headers"], (b"x-request-id", call.id.encode())]
+        await send(message)
+
+    return noting
+
+
+async def send_error(send: Send, status: int, text: str, request_id: str) -> None:
     """Answer with an error as the protocol has it; a connection whose body is unread is not used again."""
 
-    body = json.dumps({"error": text}).encode()
+    body = json.dumps({"error": text, "id": request_id}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers.append((b"x-request-id", request_id.encode()))
     if status in (401, 408, 413):
         headers.append((b"connection", b"close"))
     if status == 401:
@@ -146,10 +172,11 @@ async def send_error(send: Send, status: int, text: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _send_answer(send: Send, pieces: list[Bytes], head_bytes: int | None) -> None:
+async def _send_answer(send: Send, pieces: list[Bytes], head_bytes: int | None, request_id: str) -> None:
     body = b"".join(pieces)
     kind = b"application/json" if head_bytes is None else b"application/octet-stream"
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    headers.append((b"x-request-id", request_id.encode()))
     if head_bytes is not None:
         headers.append((b"inference-header-content-length", b"%d" % head_bytes))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -233,13 +260,15 @@ def _starlette(routes: list[Any], json_response: Any) -> Any:
     starlette = required("starlette.applications").Starlette
     http_error = required("starlette.exceptions").HTTPException
 
-    async def refused(_: Any, error: Any) -> Any:
+    async def refused(request: Any, error: Any) -> Any:
+        call = request.scope["call"]
         if isinstance(error, (RequestError, FleetError)):
-            status = error.status if isinstance(error, RequestError) else 400
-            return json_response({"error": error.summary}, status)
-        if isinstance(error, StratalError):
-            return json_response({"error": error.rule}, 500)
-        return json_response({"error": str(error.detail)}, error.status_code)
+            call.failed(error.status if isinstance(error, RequestError) else 400, error.summary)
+        elif isinstance(error, StratalError):
+            call.failed(500, error.rule)
+        else:
+            call.failed(error.status_code, str(error.detail))
+        return json_response({"error": call.error, "id": call.id}, call.status)
 
     handlers = {RequestError: refused, FleetError: refused, StratalError: refused, http_error: refused}
     return starlette(routes=routes, exception_handlers=handlers)

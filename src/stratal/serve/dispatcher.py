@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from stratal.serve.fleet import FleetError, Process
 from stratal.serve.frames import Head
@@ -25,6 +25,14 @@ STRIKE_SECONDS: Final = 600.0
 GRACE: Final = 1.0  # seconds after its deadline that a request in work may still be answered
 
 
+class Answered(NamedTuple):
+    """The bytes of a request's outputs, and seconds: that it waited, that its batch took a worker."""
+
+    outputs: list[memoryview]
+    queued: float
+    computed: float
+
+
 @dataclass(eq=False)
 class Pending:
     """A request between arrival and answer."""
@@ -32,8 +40,9 @@ class Pending:
     model: Loaded
     rows: int
     inputs: Sequence[Bytes]
+    arrived: float
     deadline: float
-    answer: asyncio.Future[list[memoryview]]
+    answer: asyncio.Future[Answered]
     retried: bool = False
 
     def fail(self, status: int, rule: str, got: str = "") -> None:
@@ -59,10 +68,8 @@ class Dispatcher:
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    async def infer(
-        self, model: Loaded, rows: int, inputs: Sequence[Bytes], deadline: float
-    ) -> list[memoryview]:
-        """Return the bytes of the outputs. Raises: RequestError; 429 where it cannot be in time, 503, 504."""
+    async def infer(self, model: Loaded, rows: int, inputs: Sequence[Bytes], deadline: float) -> Answered:
+        """Return the outputs. Raises: RequestError; 429 where it cannot be in time, 503, 504."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         if len(self.queue) >= self._limit:
@@ -72,7 +79,7 @@ class Dispatcher:
             if not len(self.queue):
                 self.queue.ease(model.key, model.table)
             raise RequestError(429, f"{model.name}: cannot be in time", got=reason)
-        pending = Pending(model, rows, inputs, deadline, loop.create_future())
+        pending = Pending(model, rows, inputs, now, deadline, loop.create_future())
         self.queue.push(model.key, pending, rows, deadline)
         self.pump()
         try:
@@ -115,7 +122,7 @@ class Dispatcher:
         started = loop.time()
         try:
             head, body = await asyncio.wait_for(worker.call({"model": batch.model}, parts), limit)
-            self._deliver(batch, model, head, body, loop.time() - started)
+            self._deliver(batch, model, head, body, started)
         except (FleetError, TimeoutError) as error:
             self._brought_down(worker, batch, "hung" if isinstance(error, TimeoutError) else "ended")
             return
@@ -124,8 +131,9 @@ class Dispatcher:
             worker.close()
         self.pump()
 
-    def _deliver(self, batch: Batch[Pending], model: Loaded, head: Head, body: bytes, seconds: float) -> None:
-        """Give every request its rows. `seconds` is the whole round trip: that is what a plan must count."""
+    def _deliver(self, batch: Batch[Pending], model: Loaded, head: Head, body: bytes, started: float) -> None:
+        """Give every request its rows, and take note of the whole round trip: a plan must count that."""
+        seconds = asyncio.get_running_loop().time() - started
         if "error" in head:
             for pending in batch.items:
                 pending.fail(500, f"{model.name}: {head['error']}")
@@ -136,7 +144,7 @@ class Dispatcher:
         self.metrics.predicted.labels(model.name).observe(abs(batch.seconds / max(1e-9, seconds) - 1))
         for pending, outputs in zip(batch.items, _shared_out(batch, model, memoryview(body)), strict=True):
             if not pending.answer.done():
-                pending.answer.set_result(outputs)
+                pending.answer.set_result(Answered(outputs, started - pending.arrived, head["seconds"]))
 
     # -- workers ---------------------------------------------------------------------------------------------
 

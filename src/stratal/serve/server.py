@@ -16,6 +16,7 @@ from stratal.base.errors import AttributeValueError
 from stratal.serve.access import Access, Tls
 from stratal.serve.connections import Limits, protocol_class
 from stratal.serve.extra import required
+from stratal.serve.request_log import RequestLog
 from stratal.serve.service import Options, Service
 
 
@@ -43,6 +44,7 @@ class Listening:
     access: Access = field(default_factory=Access)
     tls: Tls | None = None
     limits: Limits = field(default_factory=Limits)
+    log: Path | None = None  # of requests; `-` is standard error
 
 
 Started = Callable[[str, Service], None]
@@ -84,7 +86,8 @@ async def _serve(
 ) -> None:  # fmt: skip
     from stratal.serve.app import App
 
-    service, limits = Service(folder, options), listening.limits
+    log = RequestLog(listening.log) if listening.log else None
+    service, limits = Service(folder, options, log), listening.limits
     protocol = protocol_class(limits)
     config = uvicorn.Config(
         App(service, listening.access), http=protocol, ws="none", log_level="warning", access_log=False,

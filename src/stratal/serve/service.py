@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import traceback
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from stratal.serve.fleet import Fleet, FleetError
 from stratal.serve.metrics import Metrics
 from stratal.serve.protocol import InferRequest, RequestError
 from stratal.serve.registry import Loaded, Registry, loaded_of
+from stratal.serve.request_log import Call, RequestLog
 
 _PAUSE: Final = 0.5  # seconds before a worker is tried again that could not be forked
 
@@ -37,8 +39,9 @@ class Options:
 class Service:
     """Everything but HTTP. Lives in one event loop."""
 
-    def __init__(self, folder: Path, options: Options) -> None:
+    def __init__(self, folder: Path, options: Options, log: RequestLog | None = None) -> None:
         self.options = options
+        self.log = log
         self.registry = Registry(folder)
         self.metrics = Metrics()
         self.dispatcher = Dispatcher(self.metrics, options.queue_limit, options.hang_seconds)
@@ -164,16 +167,34 @@ class Service:
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    async def infer(self, model: Loaded, request: InferRequest) -> list[memoryview]:
-        """Return the bytes of a model's outputs. Raises: RequestError."""
+    async def infer(self, model: Loaded, request: InferRequest, call: Call) -> list[memoryview]:
+        """Return the bytes of a model's outputs, and note in `call` what ran. Raises: RequestError."""
+        call.version, call.rows = model.version, request.rows
         now = asyncio.get_running_loop().time()
         asked = (
             self.options.sla if request.timeout is None else min(request.timeout, self.options.most_seconds)
         )
-        outputs = await self.dispatcher.infer(model, request.rows, request.inputs, now + asked)
+        answered = await self.dispatcher.infer(model, request.rows, request.inputs, now + asked)
+        call.queued, call.computed = answered.queued, answered.computed
         if asyncio.get_running_loop().time() > now + asked:
             self.metrics.late.labels(model.name).inc()
-        return outputs
+        return answered.outputs
+
+    def answered(self, call: Call, code: str) -> None:
+        """Count an inference request and log it, once its answer is sent; `code` is HTTP's or gRPC's."""
+        known = call.model if call.model in self.registry.models else "unknown"
+        self.metrics.requests.labels(known, code).inc()
+        self.metrics.latency.labels(known).observe(call.seconds)
+        if self.log is not None:
+            self.log.write(call.to_json())
+
+    def fault(self, call: Call) -> None:
+        """Note the exception that is being handled, a fault of the server, to be found by the id."""
+        call.failed(500, "internal error: the server's log has it")
+        if self.log is None:
+            traceback.print_exc()
+        else:
+            self.log.write({"id": call.id, "traceback": traceback.format_exc()})
 
     @property
     def ready(self) -> bool:
@@ -188,3 +209,5 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.fleet.close()
+        if self.log is not None:
+            self.log.close()

@@ -1,14 +1,18 @@
-"""API keys, TLS, and limits on connections: who is answered, and who is told why not."""
+"""API keys, TLS, limits on connections, and the log: who is answered, who is told why not, what is noted."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib.util
+import json
+import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +22,13 @@ import numpy as np
 import pytest
 from serving import Server, asked, eventually, frozen, rows, serving
 
-from stratal.base.errors import FormatError
+from stratal.base.errors import AttributeValueError, FormatError
 from stratal.cli import main
 from stratal.serve.access import Access, Tls, read_keys
 from stratal.serve.app import read_body
 from stratal.serve.connections import Limits, protocol_class
 from stratal.serve.protocol import RequestError
+from stratal.serve.request_log import RequestLog
 from stratal.serve.server import Listening, exposure
 
 EXTRA = ("starlette", "uvicorn", "httptools", "prometheus_client")
@@ -71,6 +76,7 @@ def guarded(folder: Path) -> Iterator[Server]:
     options = {
         "workers": 1, "sla": 30000, "api-keys": folder / "keys", "tls-cert": folder / "own.crt",
         "tls-key": folder / "own.key", "connections": 6, "head-seconds": 2, "idle-seconds": 2,
+        "log": folder / "log",
     }  # fmt: skip
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     with serving(folder / "models", *given, headers=ADMIN, tls=tls) as running:
@@ -306,8 +312,106 @@ def test_a_body_in_drops_is_given_up() -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_no_key_is_in_what_the_server_writes(guarded: Server) -> None:
+# -- the log -------------------------------------------------------------------------------------------------
+
+
+def logged(folder: Path, identity: str) -> dict[str, Any]:
+    """Return the one line of the log with an id."""
+    found: list[dict[str, Any]] = []
+
+    def written() -> bool:
+        lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+        found[:] = [line for line in lines if line["id"] == identity]
+        return bool(found)
+
+    assert eventually(written, 20)
+    (line,) = found
+    return line
+
+
+def asking(guarded: Server, body: Any, **names: str) -> tuple[int, dict[str, str], Any]:
+    headers = ADMIN | {name.replace("_", "-"): value for name, value in names.items()}
+    status, answered, text = guarded.request("POST", INFER, json.dumps(body).encode(), headers)
+    return status, answered, json.loads(text)
+
+
+def test_each_request_is_a_line_with_its_id_and_where_its_time_went(guarded: Server, folder: Path) -> None:
+    status, names, _ = asking(guarded, asked(rows(3)) | {"id": "in-body"}, X_Request_Id="trace/7")
+    assert (status, names["x-request-id"]) == (200, "trace/7")
+    line = logged(folder, "trace/7")
+    said = {key: line[key] for key in ("caller", "model", "version", "rows", "status")}
+    assert said == {"caller": "ops", "model": "digits", "version": "1", "rows": 3, "status": 200}
+    assert 0 < line["compute_ms"] < line["queue_ms"] + line["compute_ms"] < line["total_ms"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+    status, names, _ = asking(guarded, asked(rows(1)) | {"id": "in-body"})
+    assert (status, names["x-request-id"]) == (200, "in-body")
+    assert logged(folder, "in-body")["rows"] == 1
+
+
+def test_every_error_has_the_id_that_the_log_has(guarded: Server, folder: Path) -> None:
+    status, names, found = asking(guarded, {}, X_Request_Id="wrong-1")
+    assert (status, names["x-request-id"], found["id"]) == (400, "wrong-1", "wrong-1")
+    line = logged(folder, "wrong-1")
+    assert (line["status"], line["error"], line["model"]) == (400, found["error"], "digits")
+    status, names, text = guarded.request("GET", "/nowhere", b"", {"X-API-Key": "guess"})
+    line = logged(folder, names["x-request-id"])
+    assert json.loads(text)["id"] == line["id"]
+    assert (line["status"], line["request"], "caller" in line) == (401, "GET /nowhere", False)
+    status, names, text = guarded.request("POST", "/v2/repository/models/nobody/load")
+    line = logged(folder, names["x-request-id"])
+    assert (status, line["status"], line["caller"]) == (404, 404, "ops")
+    assert json.loads(text) == {"error": line["error"], "id": line["id"]}
+
+
+@pytest.mark.parametrize(
+    "identity", ['a\n{"id": "forged"}', "x" * 129, "", "a b", 'a"b', "\u2028\x1b[2J", "caf\u00e9", "\ud800"]
+)
+def test_ids_that_are_no_ids_are_replaced_and_forge_no_line(
+    guarded: Server, folder: Path, identity: str
+) -> None:
+    status, names, found = asking(guarded, asked(rows(1)) | {"id": identity})
+    assert status == 200
+    assert found.get("id", "") == identity  # the protocol's own is the client's
+    assert re.fullmatch("[0-9a-f]{24}", names["x-request-id"])
+    logged(folder, names["x-request-id"])
+    if "\n" not in identity and identity.isascii():
+        _, names, _ = asking(guarded, asked(rows(1)), X_Request_Id=identity)
+        assert re.fullmatch("[0-9a-f]{24}", names["x-request-id"])
+    assert "forged" not in (folder / "log").read_text()
+
+
+def test_a_path_cannot_forge_a_line_of_the_log(guarded: Server, folder: Path) -> None:
+    path = "/v2/models/%0a%7b%22id%22:%22forged%22%7d/infer"
+    status, names, _ = guarded.request("POST", path, b"{}")
+    assert status == 404
+    assert logged(folder, names["x-request-id"])["model"] == '\n{"id":"forged"}'
+    assert all(json.loads(line)["id"] != "forged" for line in (folder / "log").read_text().splitlines())
+
+
+def test_a_log_that_cannot_be_written_as_fast_drops_lines_and_says_how_many(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    log = RequestLog(tmp_path / "pipe")
+    for k in range(30_000):  # a pipe takes 64 KiB, and nobody reads
+        log.write({"id": f"{k:060}"})
+    assert log.dropped > 0
+    closing = threading.Thread(target=log.close, args=(60.0,))
+    closing.start()
+    os.set_blocking(reader, True)
+    with open(reader, encoding="ascii") as file:
+        lines = [json.loads(line) for line in file]
+    closing.join(60)
+    assert sum(line.get("dropped", 1) for line in lines) == 30_000
+    with pytest.raises(AttributeValueError, match="cannot write the log"):
+        RequestLog(tmp_path / "nowhere" / "log")
+
+
+def test_no_key_is_in_what_the_server_writes(guarded: Server, folder: Path) -> None:
     guarded.request("POST", INFER, b"{}", {"X-API-Key": SHOP})
     guarded.json("POST", INFER, asked(rows(1)))
-    written = guarded.log.read_text() + guarded.request("GET", "/metrics")[2].decode()
+    written = (
+        guarded.log.read_text()
+        + (folder / "log").read_text()
+        + guarded.request("GET", "/metrics")[2].decode()
+    )
     assert SHOP not in written and OPS not in written
