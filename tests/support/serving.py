@@ -50,6 +50,7 @@ class Server:
         self.port = int(address.rsplit(":", 1)[1])
         self.headers = headers  # of every request that has none of its own
         self.tls = tls
+        self.grpc = ""
         self.log = Path()
 
     def request(
@@ -144,8 +145,9 @@ def serving(
     try:
         assert eventually(lambda: report.exists() or process.poll() is not None, 150)
         assert process.poll() is None, log.read_text()
-        server = Server(process, json.loads(report.read_text())["address"], headers or {}, tls)
-        server.log = log
+        told = json.loads(report.read_text())
+        server = Server(process, told["address"], headers or {}, tls)
+        server.log, server.grpc = log, told.get("grpc", "")
         left = server.processes()
         yield server
         if process.poll() is None:

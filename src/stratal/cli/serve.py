@@ -24,6 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="address to listen on; only this machine by default"
     )
     parser.add_argument("--port", type=whole(0), default=8000, help="port; 0 takes a free one")
+    parser.add_argument(
+        "--grpc-port", metavar="PORT", type=whole(0), help="speak gRPC there, too; 0: a free one"
+    )
     parser.add_argument("--workers", type=whole(1), help="processes that compute; one a core by default")
     parser.add_argument("--sla", metavar="MS", type=seconds, default=_DEFAULT.sla * 1e3,
                         help="milliseconds for a request without its own timeout (%(default)g)")  # fmt: skip
@@ -62,7 +65,7 @@ def _listening(args: argparse.Namespace) -> Listening:
         Access(read_keys(args.api_keys) if args.api_keys else (), args.allow_load),
         Tls(args.tls_cert, args.tls_key) if args.tls_cert else None,
         Limits(args.connections, args.head_seconds, args.idle_seconds),
-        args.log,
+        args.log, args.grpc_port,
     )  # fmt: skip
 
 
@@ -72,9 +75,11 @@ def run(args: argparse.Namespace) -> int:
         queue_limit=args.queue_limit, hang_seconds=args.hang_seconds,
     )  # fmt: skip
 
-    def started(address: str, service: Any) -> None:
+    def started(address: str, grpc: str, service: Any) -> None:
         models = service.registry.index()
-        write_json(args.json, {"address": address, "pid": os.getpid(), "models": models})
+        addresses = {"address": address} | ({"grpc": grpc} if grpc else {})
+        write_json(args.json, addresses | {"pid": os.getpid(), "models": models})
+        address += f", gRPC at {grpc}" if grpc else ""
         ready = sum(m["state"] == "READY" for m in models)
         print(f"{ready} of {len(models)} models ready at {address}, {options.workers} workers", flush=True)
 

@@ -104,6 +104,10 @@ class Tls:
     certificate: Path
     key: Path
 
+    def pem(self) -> tuple[bytes, bytes]:
+        """Return the key and the certificate as they are in their files."""
+        return self.key.read_bytes(), self.certificate.read_bytes()
+
     def context(self) -> ssl.SSLContext:
         """Return a context for a server, TLS 1.2 or newer. Raises: AttributeValueError naming the file."""
         for path in (self.certificate, self.key):

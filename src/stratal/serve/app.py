@@ -42,7 +42,7 @@ class App:
         call = Call(chosen_id(given.get(b"x-request-id", b"").decode("latin-1")))
         if target is not None:
             call.model, call.version = target
-            await self._infer(call, b"x-request-id" in given, scope, receive, send)
+            await self._infer(call, scope, receive, send)
             return
         scope["call"], scope["caller"] = call, None
         send = _noting(call, send)
@@ -63,7 +63,7 @@ class App:
         call.caller = caller.name if caller else ""
         return caller
 
-    async def _infer(self, call: Call, named: bool, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _infer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
         options, name, version = self.service.options, call.model, call.version
         try:
             headers = _headers(scope)
@@ -77,7 +77,7 @@ class App:
             length = _number(headers, b"inference-header-content-length")
             model = self.service.registry.ready(name, version)  # another may have taken over meanwhile
             request = protocol.parse(body, length, model.signature, options.most_rows)
-            call.id = call.id if named else chosen_id(request.id, call.id)
+            call.id = chosen_id(headers.get(b"x-request-id", b"").decode("latin-1"), request.id, call.id)
             outputs = await self.service.infer(model, request, call)
             pieces, head_bytes = protocol.answer(request, model.signature, model.name, model.version, outputs)
         except RequestError as error:

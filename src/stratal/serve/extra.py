@@ -1,4 +1,4 @@
-"""What only the extra `[serve]` brings, imported where it is used."""
+"""What only the extras `[serve]` and `[grpc]` bring, imported where it is used."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from stratal.base.errors import MissingExtraError
 
 
-def required(module: str) -> Any:
-    """Return a module of the extra. Raises: MissingExtraError naming the extra."""
+def required(module: str, extra: str = "serve") -> Any:
+    """Return a module of an extra. Raises: MissingExtraError naming the extra."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        hint = "pip install 'stratal[serve]'"
+        hint = f"pip install 'stratal[{extra}]'"
         raise MissingExtraError(f"serve: needs {module.split('.')[0]}", got=str(error), hint=hint) from error

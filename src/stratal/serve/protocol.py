@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,28 +92,44 @@ def parse(body: bytes, header_length: int | None, signature: Signature, most_row
         raise RequestError(400, "the body is not JSON", got=str(error)) from None
     if not isinstance(head, dict) or not set(head) <= _KEYS:
         raise RequestError(400, f"a request has {', '.join(sorted(_KEYS))}", got=repr(head)[:80])
+    at = 0
+
+    def taken(row: Mapping[str, Any], spec: TensorSpec, shape: Sequence[int]) -> Bytes:
+        """Return the bytes of an input: from its JSON, or the next ones behind it."""
+        nonlocal at
+        size, nbytes = _parameter(row, "binary_data_size"), math.prod(shape) * spec.dtype.itemsize
+        if size is None:
+            return _from_json(row.get("data"), spec, shape)
+        if type(size) is not int or size != nbytes or at + size > len(binary):
+            raise RequestError(
+                400, f"{spec.name}: binary_data_size is not {nbytes}, or the body ends", got=repr(size)
+            )
+        at += size
+        return binary[at - size : at]
+
+    request = fitted(head, signature, most_rows, taken)
+    if at != len(binary):
+        raise RequestError(400, "the body goes on after its tensors", got=f"{len(binary) - at} bytes")
+    return request
+
+
+Taken = Callable[[Mapping[str, Any], TensorSpec, Sequence[int]], Bytes]
+
+
+def fitted(head: Mapping[str, Any], signature: Signature, most_rows: int, taken: Taken) -> InferRequest:
+    """Return the request that a head describes; `taken` gives the bytes of each input, in the head's order.
+
+    Raises: RequestError for all that does not fit the signature.
+    """
     given = _by_name(head.get("inputs"), "inputs")
     if set(given) != {s.name for s in signature.inputs}:
         wanted = ", ".join(s.name for s in signature.inputs)
         raise RequestError(400, f"inputs of this model: {wanted}", got=", ".join(given) or "none")
     raw: dict[str, tuple[list[int], Bytes]] = {}
-    at = 0
-    for name, row in given.items():  # in the order of the bytes
+    for name, row in given.items():
         spec = next(s for s in signature.inputs if s.name == name)
         shape = _shape(row, spec, most_rows)
-        size = _parameter(row, "binary_data_size")
-        nbytes = math.prod(shape) * spec.dtype.itemsize
-        if size is None:
-            raw[name] = shape, _from_json(row.get("data"), spec, shape)
-        elif type(size) is not int or size != nbytes or at + size > len(binary):
-            raise RequestError(
-                400, f"{name}: binary_data_size is not {nbytes}, or the body ends", got=repr(size)
-            )
-        else:
-            raw[name] = shape, binary[at : at + size]
-            at += size
-    if at != len(binary):
-        raise RequestError(400, "the body goes on after its tensors", got=f"{len(binary) - at} bytes")
+        raw[name] = shape, taken(row, spec, shape)
     rows = {shape[0] for shape, _ in raw.values()} if signature.batched else {1}
     if len(rows) != 1:
         raise RequestError(400, "inputs have different numbers of rows", got=", ".join(map(str, rows)))
@@ -121,7 +137,7 @@ def parse(body: bytes, header_length: int | None, signature: Signature, most_row
     identity = head.get("id", "")
     if not isinstance(identity, str) or len(identity) > 1000:
         raise RequestError(400, "id is a text of at most 1000 characters", got=repr(identity)[:80])
-    return InferRequest(identity, rows.pop(), inputs, _wanted(head, signature, header_length), _timeout(head))
+    return InferRequest(identity, rows.pop(), inputs, _wanted(head, signature), _timeout(head))
 
 
 def _by_name(rows: Any, what: str) -> dict[str, dict[str, Any]]:
@@ -173,7 +189,7 @@ def _from_json(data: Any, spec: TensorSpec, shape: Sequence[int]) -> bytes:
     return made.tobytes()
 
 
-def _wanted(head: Mapping[str, Any], signature: Signature, header_length: int | None) -> dict[str, bool]:
+def _wanted(head: Mapping[str, Any], signature: Signature) -> dict[str, bool]:
     default = bool(_parameter(head, "binary_data_output"))
     rows = head.get("outputs")
     if not rows:

@@ -16,6 +16,7 @@ from stratal.base.errors import AttributeValueError
 from stratal.serve.access import Access, Tls
 from stratal.serve.connections import Limits, protocol_class
 from stratal.serve.extra import required
+from stratal.serve.grpc_server import GrpcServer, address
 from stratal.serve.request_log import RequestLog
 from stratal.serve.service import Options, Service
 
@@ -45,13 +46,14 @@ class Listening:
     tls: Tls | None = None
     limits: Limits = field(default_factory=Limits)
     log: Path | None = None  # of requests; `-` is standard error
+    grpc_port: int | None = None
 
 
-Started = Callable[[str, Service], None]
+Started = Callable[[str, str, Service], None]
 
 
 def serve(folder: Path, listening: Listening, options: Options, started: Started = lambda *_: None) -> None:
-    """Serve the models of a folder until SIGTERM or SIGINT; `started` is told the address once it is ready.
+    """Serve the models of a folder until SIGTERM or SIGINT; `started` is told the addresses once it is ready.
 
     Raises: AttributeValueError where the folder, address or certificate is no good, MissingExtraError.
     """
@@ -59,6 +61,8 @@ def serve(folder: Path, listening: Listening, options: Options, started: Started
         raise AttributeValueError("serve: a folder of artefacts", got=str(folder))
     uvicorn = required("uvicorn")
     required("httptools")
+    if listening.grpc_port is not None:
+        required("grpc.aio", "grpc")
     context = listening.tls.context() if listening.tls else None
     sock = bound(listening.host, listening.port)
     for warning in exposure(sock.getsockname()[0], listening):
@@ -88,6 +92,7 @@ async def _serve(
 
     log = RequestLog(listening.log) if listening.log else None
     service, limits = Service(folder, options, log), listening.limits
+    grpc = None if listening.grpc_port is None else GrpcServer(service, listening.access)
     protocol = protocol_class(limits)
     config = uvicorn.Config(
         App(service, listening.access), http=protocol, ws="none", log_level="warning", access_log=False,
@@ -120,8 +125,11 @@ async def _serve(
         await service.start()
         host, port = sock.getsockname()[:2]
         scheme = "http" if context is None else "https"
-        started(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}", service)
+        other = await grpc.start(host, listening.grpc_port or 0, listening.tls, limits) if grpc else ""
+        started(f"{scheme}://{address(host, port)}", other, service)
         await Server(config).serve()
     finally:
+        if grpc:
+            await grpc.stop(options.drain_seconds)
         await service.close()
         sock.close()

@@ -27,6 +27,7 @@ from stratal.cli import main
 from stratal.serve.access import Access, Tls, read_keys
 from stratal.serve.app import read_body
 from stratal.serve.connections import Limits, protocol_class
+from stratal.serve.grpc_schema import METHODS, messages
 from stratal.serve.protocol import RequestError
 from stratal.serve.request_log import RequestLog
 from stratal.serve.server import Listening, exposure
@@ -78,6 +79,8 @@ def guarded(folder: Path) -> Iterator[Server]:
         "tls-key": folder / "own.key", "connections": 6, "head-seconds": 2, "idle-seconds": 2,
         "log": folder / "log",
     }  # fmt: skip
+    if importlib.util.find_spec("grpc"):
+        options["grpc-port"] = 0
     given = [str(text) for name, value in options.items() for text in (f"--{name}", value)]
     with serving(folder / "models", *given, headers=ADMIN, tls=tls) as running:
         yield running
@@ -200,6 +203,31 @@ def test_a_server_that_others_reach_without_keys_or_tls_is_warned_of(folder: Pat
     open_to_all, in_the_clear = exposure("0.0.0.0", Listening())
     assert "--api-keys" in open_to_all and "--tls-cert" in in_the_clear
     assert "and keys" in exposure("::", Listening(access=Access(keys)))[0]
+
+
+def test_grpc_asks_for_the_same_keys_over_the_same_tls(guarded: Server, folder: Path) -> None:
+    grpc = pytest.importorskip("grpc", reason="the extra [grpc] is not installed")
+    made = messages()
+
+    def ask(method: str, credentials: Any, *keys: tuple[str, str], **fields: Any) -> str:
+        with grpc.secure_channel(guarded.grpc, credentials) as channel:
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+            try:
+                call(made[f"{method}Request"](**fields).SerializeToString(), metadata=keys, timeout=30)
+            except grpc.RpcError as error:
+                assert error.code().name == "UNAVAILABLE" or dict(error.trailing_metadata())["x-request-id"]
+                return str(error.code().name)
+            return "OK"
+
+    own = grpc.ssl_channel_credentials((folder / "own.crt").read_bytes())
+    shop, ops = ("x-api-key", SHOP), ("authorization", f"Bearer {OPS}")
+    assert ask("ServerLive", grpc.ssl_channel_credentials()) == "UNAVAILABLE"  # not a certificate it knows
+    assert ask("ServerLive", own) == ask("ModelReady", own, shop, name="digits") == "OK"
+    for name in set(METHODS) - {"ServerLive", "ServerReady", "ServerMetadata"}:
+        assert ask(name, own) == ask(name, own, ("x-api-key", "guess")) == "UNAUTHENTICATED"
+    for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+        assert ask(name, own, shop, model_name="digits") == "PERMISSION_DENIED"
+    assert ask("RepositoryModelLoad", own, ops, model_name="digits") == "OK"
 
 
 # -- connections ---------------------------------------------------------------------------------------------
