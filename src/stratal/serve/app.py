@@ -14,16 +14,17 @@ from stratal.serve.access import Access, Key
 from stratal.serve.connections import MOST_HEAD_BYTES
 from stratal.serve.extra import required
 from stratal.serve.fleet import FleetError
-from stratal.serve.protocol import Bytes, RequestError
+from stratal.serve.protocol import Bytes, RequestError, load_parameters
 from stratal.serve.registry import metadata
 from stratal.serve.request_log import MOST_TEXT, Call, chosen_id
-from stratal.serve.service import Service
+from stratal.serve.service import Options, Service
 from stratal.serve.status_page import PAGE
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LEAST_RATE = 1 << 14  # bytes a second at which a body must come, after a while
+MOST_PARAMETERS = 1 << 16  # bytes of a body that is no inference
 PUBLIC = {"/", "/v2", "/v2/health/live", "/v2/health/ready"}  # paths that are answered without a key
 _BOUNDS = ("0.001", "0.002", "0.005", "0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1.0", "+Inf")
 
@@ -78,6 +79,7 @@ class App:
             model = self.service.registry.ready(name, version)  # another may have taken over meanwhile
             request = protocol.parse(body, length, model.signature, options.most_rows)
             call.id = chosen_id(headers.get(b"x-request-id", b"").decode("latin-1"), request.id, call.id)
+            model = self.service.registry.routed(name, version, call.id)
             outputs = await self.service.infer(model, request, call)
             pieces, head_bytes = protocol.answer(request, model.signature, model.name, model.version, outputs)
         except RequestError as error:
@@ -200,7 +202,8 @@ def _routes(service: Service, access: Access) -> Any:
         return json_response({"ready": service.ready}, 200 if service.ready else 503)
 
     async def model(request: Any) -> Any:
-        return json_response(metadata(_known(request)))
+        found = _known(request)
+        return json_response(metadata(found, registry.versions(found.name)))
 
     async def model_ready(request: Any) -> Any:
         found = registry.ready(request.path_params["name"], request.path_params.get("version", ""))
@@ -208,14 +211,29 @@ def _routes(service: Service, access: Access) -> Any:
 
     async def config(request: Any) -> Any:
         found = _known(request)
-        return json_response(metadata(found) | {"max_batch_size": found.table.sizes[-1]} | found.facts)
+        return json_response(
+            metadata(found, registry.versions(found.name))
+            | {"max_batch_size": found.table.sizes[-1]}
+            | found.facts
+        )
 
     async def index(_: Any) -> Any:
         return json_response(registry.index())
 
     async def load(request: Any) -> Any:
         access.check_change(request.scope["caller"])
-        await service.load(request.path_params["name"])
+        version, share = load_parameters(await _object(request, service.options))
+        await service.load(request.path_params["name"], version, share)
+        return json_response({})
+
+    async def promote(request: Any) -> Any:
+        access.check_change(request.scope["caller"])
+        await service.promote(request.path_params["name"])
+        return json_response({})
+
+    async def rollback(request: Any) -> Any:
+        access.check_change(request.scope["caller"])
+        await service.rollback(request.path_params["name"])
         return json_response({})
 
     async def unload(request: Any) -> Any:
@@ -252,8 +270,23 @@ def _routes(service: Service, access: Access) -> Any:
         route("/v2/repository/index", index, methods=["POST"]),
         route("/v2/repository/models/{name}/load", load, methods=["POST"]),
         route("/v2/repository/models/{name}/unload", unload, methods=["POST"]),
+        route("/v2/repository/models/{name}/promote", promote, methods=["POST"]),
+        route("/v2/repository/models/{name}/rollback", rollback, methods=["POST"]),
     ]
     return _starlette(routes, json_response)
+
+
+async def _object(request: Any, options: Options) -> dict[str, Any]:
+    """Return the JSON object of a request's body; none is an empty one. Raises: RequestError."""
+    limit = min(options.body_limit, MOST_PARAMETERS)
+    body = await read_body(_headers(request.scope), request.receive, limit, options.read_seconds)
+    try:
+        found = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, "the body is not JSON", got=str(error)) from None
+    if not isinstance(found, dict):
+        raise RequestError(400, "the body is a JSON object", got=repr(found)[:80])
+    return found
 
 
 def _starlette(routes: list[Any], json_response: Any) -> Any:
@@ -274,6 +307,13 @@ def _starlette(routes: list[Any], json_response: Any) -> Any:
     return starlette(routes=routes, exception_handlers=handlers)
 
 
+def _canary_of(service: Service, name: str) -> dict[str, Any] | None:
+    canary = service.registry.canaries.get(name)
+    if canary is None:
+        return None
+    return {"version": canary.model.version, "share": canary.share, "state": canary.model.state}
+
+
 def status_of(service: Service) -> dict[str, Any]:
     """Return what the status page shows."""
     dispatcher, sample = service.dispatcher, service.metrics.registry.get_sample_value
@@ -292,7 +332,7 @@ def status_of(service: Service) -> dict[str, Any]:
             "late": sample("stratal_late_total", counts) or 0.0,
             "waiting": dispatcher.queue.waiting(model.key),
             "latency_ms": {str(n): 1e3 * s for n, s in zip(table.sizes, table.seconds, strict=True)},
-            "histogram": buckets, **model.facts,
+            "histogram": buckets, **model.facts, "canary": _canary_of(service, name),
         })  # fmt: skip
     return {
         "version": VERSION,

@@ -8,7 +8,7 @@ down `STRIKES` workers within `STRIKE_SECONDS` is quarantined: its requests are 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -64,6 +64,7 @@ class Dispatcher:
         self._hang_seconds = hang_seconds
         self._retries: deque[Pending] = deque()
         self._strikes: dict[str, deque[float]] = {}
+        self._unanswered: Counter[str] = Counter()
         self._running: set[asyncio.Task[None]] = set()
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -81,11 +82,18 @@ class Dispatcher:
             raise RequestError(429, f"{model.name}: cannot be in time", got=reason)
         pending = Pending(model, rows, inputs, now, deadline, loop.create_future())
         self.queue.push(model.key, pending, rows, deadline)
+        self._unanswered[model.key] += 1
         self.pump()
         try:
             return await asyncio.wait_for(pending.answer, max(0.0, deadline - now) + GRACE)
         except TimeoutError:
             raise RequestError(504, f"{model.name}: no answer by the deadline") from None
+        finally:
+            self._unanswered[model.key] -= 1
+
+    def unanswered(self, model: Loaded) -> int:
+        """Return how many requests of a model wait or run."""
+        return self._unanswered[model.key]
 
     def pump(self) -> None:
         """Give every idle worker a batch, as long as there are some."""
@@ -220,6 +228,8 @@ class Dispatcher:
         again = [p for p in self._retries if p.model.key == model.key]
         for pending in [*self.queue.remove_model(model.key), *again]:
             pending.fail(503, f"{model.name}: {why}")
+        if not self._unanswered[model.key]:
+            del self._unanswered[model.key]
 
     async def drained(self, seconds: float) -> None:
         """Wait until nothing waits or runs, at most so long."""

@@ -167,9 +167,9 @@ class GrpcServer:
 
     async def _model_metadata(self, request: Any, call: Call, _: Any) -> Any:
         call.model, call.version = request.name, request.version
-        return self._messages["ModelMetadataResponse"](
-            **metadata(self.service.registry.ready(request.name, request.version))
-        )
+        registry = self.service.registry
+        found = registry.ready(request.name, request.version)
+        return self._messages["ModelMetadataResponse"](**metadata(found, registry.versions(found.name)))
 
     async def _index(self, request: Any, _: Call, __: Any) -> Any:
         rows = self.service.registry.index()
@@ -178,9 +178,8 @@ class GrpcServer:
 
     async def _load(self, request: Any, call: Call, _: Any) -> Any:
         call.model = request.model_name
-        if request.parameters:
-            raise RequestError(400, "load: takes no parameters", got=", ".join(request.parameters))
-        await self.service.load(request.model_name)
+        version, share = protocol.load_parameters({"parameters": _parameters(request)})
+        await self.service.load(request.model_name, version, share)
         return self._messages["RepositoryModelLoadResponse"]()
 
     async def _unload(self, request: Any, call: Call, _: Any) -> Any:
@@ -195,6 +194,7 @@ class GrpcServer:
         model = self.service.registry.ready(request.model_name, request.model_version)
         asked = fitted(request, model.signature, self.service.options.most_rows)
         call.id = chosen_id(_headers(context).get(b"x-request-id", b"").decode("latin-1"), asked.id, call.id)
+        model = self.service.registry.routed(request.model_name, request.model_version, call.id)
         left = context.time_remaining()
         if left is not None:
             sla = self.service.options.sla if asked.timeout is None else asked.timeout

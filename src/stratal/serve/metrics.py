@@ -37,6 +37,14 @@ class Metrics:
             client.Histogram, "prediction_error", "|predicted / measured - 1| of a batch", by_model,
             buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
         )  # fmt: skip
+        by_version = ("model", "version")
+        self.version_requests = made(
+            client.Counter, "version_requests", "requests that a version was given", (*by_version, "code")
+        )
+        self.version_latency = made(
+            client.Histogram, "version_seconds", "from arrival to answer", by_version, buckets=BUCKETS
+        )
+        self.canary = made(client.Gauge, "canary_share", "share of requests of a canary; 0: none", by_model)
         self.queued = made(client.Gauge, "queued_requests", "requests that wait")
         self.workers = made(client.Gauge, "workers", "workers that live")
         self.lost = made(client.Counter, "workers_lost", "workers that ended or hung", ("how",))

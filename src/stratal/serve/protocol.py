@@ -214,6 +214,26 @@ def _timeout(head: Mapping[str, Any]) -> float | None:
     return value / 1e6
 
 
+def load_parameters(head: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return version and canary share of a request to load a model. Raises: RequestError."""
+    given = head.get("parameters", {})
+    known = {"version", "canary_share"}
+    if not set(head) <= {"parameters"} or not isinstance(given, dict) or not set(given) <= known:
+        raise RequestError(400, f"load: parameters {' and '.join(sorted(known))}", got=repr(dict(head))[:80])
+    version, share = given.get("version", ""), given.get("canary_share")
+    if not isinstance(version, str):
+        raise RequestError(400, "load: a version is a text", got=repr(version)[:80])
+    if share is None:
+        return version, None
+    try:
+        number = math.nan if isinstance(share, bool) else float(share)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 < number < 1:
+        raise RequestError(400, "load: a canary share is above 0 and below 1", got=repr(share)[:80])
+    return version, number
+
+
 def answer(
     request: InferRequest, signature: Signature, name: str, version: str, outputs: Sequence[Bytes]
 ) -> tuple[list[Bytes], int | None]:

@@ -6,6 +6,7 @@ models/digits/1.stratal, .../2/         artefacts by version: the highest is loa
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,14 @@ class Loaded:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Canary:
+    """A version that is tried: it answers a share of the requests for its model."""
+
+    model: Loaded
+    share: float
+
+
 @dataclass
 class Registry:
     """The folder of models and what is loaded of it."""
@@ -43,6 +52,8 @@ class Registry:
     folder: Path
     models: dict[str, Loaded] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  # name: why it did not load
+    canaries: dict[str, Canary] = field(default_factory=dict)
+    previous: dict[str, Loaded] = field(default_factory=dict)  # what answered before, for a rollback
 
     def found(self) -> dict[str, dict[str, Path]]:
         """Return {name: {version: path}} of the artefacts that are in the folder now."""
@@ -53,12 +64,14 @@ class Registry:
                 names[name] = versions
         return names
 
-    def newest(self, name: str) -> tuple[str, Path]:
-        """Return version and path of a model in the folder. Raises: RequestError where there is none."""
+    def located(self, name: str, version: str = "") -> tuple[str, Path]:
+        """Return version, by default the newest, and path in the folder. Raises: RequestError, 404."""
         versions = self.found().get(name)  # looked up among what is there: no path is made of the name
         if versions is None:
             raise RequestError(404, "repository: there is no such model", got=name[:100])
-        version = max(versions, key=int)
+        version = version or max(versions, key=int)
+        if version not in versions:
+            raise RequestError(404, f"{name}: versions {', '.join(versions)}", got=version[:20])
         return version, versions[version]
 
     def ready(self, name: str, version: str = "") -> Loaded:
@@ -68,10 +81,33 @@ class Registry:
             status = 503 if name in self.failed else 404
             raise RequestError(status, self.failed.get(name) or "there is no such model", got=name[:100])
         if version and version != model.version:
-            raise RequestError(404, f"{name}: version {model.version} is loaded", got=version[:20])
+            canary = self.canaries.get(name)
+            if canary is None or version != canary.model.version:
+                loaded = " and ".join(self.versions(name))
+                raise RequestError(404, f"{name}: version {loaded} is loaded", got=version[:20])
+            model = canary.model
         if model.state != "READY":
             raise RequestError(503, f"{name}: {model.why}")
         return model
+
+    def routed(self, name: str, version: str, request_id: str) -> Loaded:
+        """Return the model that answers a request; one that is sent again, with its id, goes there again."""
+        canary = self.canaries.get(name)
+        if version or canary is None or canary.model.state != "READY":
+            return self.ready(name, version)
+        drawn = int.from_bytes(hashlib.sha256(f"{name}/{request_id}".encode()).digest()[:7], "big") / (
+            1 << 56
+        )
+        return canary.model if drawn < canary.share else self.ready(name)
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions of a model that are loaded."""
+        found = [self.models[name].version] if name in self.models else []
+        return found + ([self.canaries[name].model.version] if name in self.canaries else [])
+
+    def loaded_keys(self) -> set[str]:
+        """Return the names in the workers of all that is loaded."""
+        return {m.key for m in self.models.values()} | {c.model.key for c in self.canaries.values()}
 
     def index(self) -> list[dict[str, str]]:
         """Return the repository index of the protocol."""
@@ -82,6 +118,10 @@ class Registry:
             if model is not None:
                 row = {"name": name, "version": model.version, "state": model.state, "reason": model.why}
             rows.append(row)
+            if canary := self.canaries.get(name):
+                why = canary.model.why or f"canary: {canary.share:.3g} of the requests"
+                version, state = canary.model.version, canary.model.state
+                rows.append({"name": name, "version": version, "state": state, "reason": why})
         return rows
 
 
@@ -114,11 +154,11 @@ def loaded_of(name: str, version: str, probed: dict[str, Any]) -> Loaded:
     return Loaded(name, version, f"{name}/{version}/{probed['content'][:16]}", signature, table, facts)
 
 
-def metadata(model: Loaded) -> dict[str, Any]:
+def metadata(model: Loaded, versions: list[str]) -> dict[str, Any]:
     """Return a model's metadata as the protocol has it."""
     return {
         "name": model.name,
-        "versions": [model.version],
+        "versions": versions,
         "platform": "stratal",
         "inputs": [_tensor(s) for s in model.signature.inputs],
         "outputs": [_tensor(s) for s in model.signature.outputs],

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stratal.serve.dispatcher import Dispatcher
+from stratal.serve.dispatcher import GRACE, Dispatcher
 from stratal.serve.fleet import Fleet, FleetError
 from stratal.serve.metrics import Metrics
 from stratal.serve.protocol import InferRequest, RequestError
-from stratal.serve.registry import Loaded, Registry, loaded_of
+from stratal.serve.registry import Canary, Loaded, Registry, loaded_of
 from stratal.serve.request_log import Call, RequestLog
 
 _PAUSE: Final = 0.5  # seconds before a worker is tried again that could not be forked
@@ -67,56 +67,128 @@ class Service:
         async with self._changing:
             await self._fill()
 
-    async def load(self, name: str) -> None:
-        """Load the newest version of a model, or load it again, and let new workers take over.
+    async def load(self, name: str, version: str = "", share: float | None = None) -> None:
+        """Load a version of a model, by default the newest, or load it again, and let new workers take over.
 
-        What was loaded under the name answers until the new one is ready. Raises: RequestError, FleetError.
+        What was loaded under the name answers until the new one is ready, and ends what it began. With a
+        `share` the version becomes a canary: it answers that share of the requests, the other one the rest,
+        until `promote`, `rollback` or the next load. Raises: RequestError, FleetError.
         """
-        await self._load(name)
+        await self._load(name, version, share)
 
-    async def _load(self, name: str) -> None:
-        version, path = self.registry.newest(name)
-        old = self.registry.models.get(name)
+    async def _load(self, name: str, version: str = "", share: float | None = None) -> None:
+        version, path = self.registry.located(name, version)
+        if share is not None:
+            self._check_canary(name, version)
         try:
             probed = await self.fleet.probe(str(path), self.options.load_seconds)
             model = loaded_of(name, version, probed)
             async with self._changing:
-                answer, _ = await self.fleet.command(do="load", key=model.key, path=str(path))
-                if answer["content"] != probed["content"]:
-                    raise FleetError("load: the artefact changed while it was loaded")
-                if self.dispatcher.workers:
-                    await self._roll()
+                if share is not None:
+                    self._check_canary(name, version, model)
+                await self._bring(model, path)
+                self._switch(model, share)
         except (FleetError, RequestError) as error:
             self.registry.failed[name] = f"{error.rule}: {error.got}" if error.got else error.rule
             raise
         self.registry.failed.pop(name, None)
-        self.registry.models[name] = model
+
+    def _check_canary(self, name: str, version: str, model: Loaded | None = None) -> None:
+        """Return where a version can be a canary beside the one that answers. Raises: RequestError."""
+        stable = self.registry.ready(name)
+        if version == stable.version:
+            raise RequestError(400, "canary: another version than the one that answers", got=version)
+        if model is not None and model.signature.to_json() != stable.signature.to_json():
+            raise RequestError(400, f"canary: inputs and outputs of version {stable.version}", got=version)
+
+    async def _bring(self, model: Loaded, path: Path) -> None:
+        """Let the zygote load a model, and new workers have it. Raises: FleetError."""
+        answer, _ = await self.fleet.command(do="load", key=model.key, path=str(path))
+        if answer["content"] != model.facts["content"]:
+            raise FleetError("load: the artefact changed while it was loaded")
+        if self.dispatcher.workers:
+            await self._roll()
+
+    def _switch(self, model: Loaded, share: float | None = None) -> None:
+        """Send requests to a model that all workers have; what it replaces ends what it began."""
+        name, registry = model.name, self.registry
+        replaced = [registry.canaries.pop(name).model] if name in registry.canaries else []
+        if share is not None:
+            registry.canaries[name] = Canary(model, share)
+        else:
+            if (old := registry.models.get(name)) is not None and old.key != model.key:
+                registry.previous[name] = old
+                replaced.append(old)
+            registry.models[name] = model
+            self.metrics.ready.labels(name).set(1)
         self.dispatcher.serve(model, self.options.sla)
-        self.metrics.ready.labels(name).set(1)
-        if old is not None and old.key != model.key:
-            self._spawn(self._let_go(old))
+        self._show_canary(name)
+        for old in replaced:
+            if old.key != model.key:
+                self._spawn(self._let_go(old))
+
+    def _show_canary(self, name: str) -> None:
+        canary = self.registry.canaries.get(name)
+        self.metrics.canary.labels(name).set(canary.share if canary else 0)
+
+    async def promote(self, name: str) -> None:
+        """Let a canary answer all requests. Raises: RequestError where there is none."""
+        async with self._changing:
+            canary = self.registry.canaries.get(name)
+            if canary is None:
+                raise RequestError(404, "promote: the model has no canary", got=name[:100])
+            self._switch(canary.model)
+
+    async def rollback(self, name: str) -> None:
+        """Take back the last change: end the canary, or let the version answer again that did before.
+
+        Raises: RequestError where nothing was changed, FleetError where the version before is not as it was.
+        """
+        async with self._changing:
+            canary = self.registry.canaries.pop(name, None)
+            if canary is not None:
+                self._show_canary(name)
+                self._spawn(self._let_go(canary.model))
+                return
+            before = self.registry.previous.get(name)
+            if before is None:
+                raise RequestError(404, "rollback: no version answered before this one", got=name[:100])
+            _, path = self.registry.located(name, before.version)
+            await self._bring(before, path)
+            before.state, before.why = "READY", ""
+            self._switch(before)
+            self.registry.previous.pop(name)
 
     async def _let_go(self, old: Loaded) -> None:
-        """Forget a model that another took over from, once what waits for it is answered."""
-        until = asyncio.get_running_loop().time() + self.options.most_seconds
-        while self.dispatcher.queue.waiting(old.key) and asyncio.get_running_loop().time() < until:
+        """Forget a model that another took over from, once what it began is answered."""
+        until = asyncio.get_running_loop().time() + self.options.most_seconds + GRACE
+        while self.dispatcher.unanswered(old) and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.05)
-        self.dispatcher.forget(old, "another version took over while it waited")
-        await self.fleet.command(do="unload", key=old.key)
+        async with self._changing:
+            if old.key not in self.registry.loaded_keys():  # it may have come back meanwhile
+                self.dispatcher.forget(old, "another version took over while it waited")
+                await self.fleet.command(do="unload", key=old.key)
 
     async def unload(self, name: str) -> None:
         """Stop serving a model; what waits for it is answered with an error. Raises: RequestError."""
         model = self.registry.models.pop(name, None)
         if model is None:
             raise RequestError(404, "repository: the model is not loaded", got=name[:100])
-        self.dispatcher.forget(model, "it was unloaded while it waited")
+        self.registry.previous.pop(name, None)
+        canary = self.registry.canaries.pop(name, None)
         self.metrics.ready.labels(name).set(0)
+        self._show_canary(name)
+        gone = [model] if canary is None else [model, canary.model]
+        for each in gone:
+            self.dispatcher.forget(each, "it was unloaded while it waited")
         async with self._changing:
-            await self.fleet.command(do="unload", key=model.key)
+            for each in gone:
+                await self.fleet.command(do="unload", key=each.key)
             await self._roll()  # workers forked from now on do not have it
 
     def _quarantined(self, model: Loaded) -> None:
-        self.metrics.ready.labels(model.name).set(0)
+        if self.registry.models.get(model.name) is model:
+            self.metrics.ready.labels(model.name).set(0)
         print(f"stratal: {model.name} is {model.why}", file=sys.stderr)
 
     # -- workers ---------------------------------------------------------------------------------------------
@@ -152,9 +224,10 @@ class Service:
 
     async def _restart(self) -> None:
         self.fleet.start()
-        for model in self.registry.models.values():
+        canaries = [canary.model for canary in self.registry.canaries.values()]
+        for model in [*self.registry.models.values(), *canaries]:
             if model.state == "READY":
-                _, path = self.registry.newest(model.name)
+                _, path = self.registry.located(model.name, model.version)
                 answer, _ = await self.fleet.command(do="load", key=model.key, path=str(path))
                 if answer["content"] != model.facts["content"]:
                     model.state, model.why = "UNAVAILABLE", "its artefact changed: load it again"
@@ -185,6 +258,9 @@ class Service:
         known = call.model if call.model in self.registry.models else "unknown"
         self.metrics.requests.labels(known, code).inc()
         self.metrics.latency.labels(known).observe(call.seconds)
+        if call.rows:  # it was given to a version
+            self.metrics.version_requests.labels(call.model, call.version, code).inc()
+            self.metrics.version_latency.labels(call.model, call.version).observe(call.seconds)
         if self.log is not None:
             self.log.write(call.to_json())
 

@@ -30,7 +30,8 @@ function show(s) {
   models.replaceChildren()
   for (const m of s.models) {
     const old = before && before.rows[m.name], row = models.insertRow()
-    cell(row, m.name + " " + m.version)
+    const c = m.canary, tried = c ? ", " + c.version + " for " + (100 * c.share).toFixed(1) + "%" : ""
+    cell(row, m.name + " " + m.version + tried)
     cell(row, m.why || m.state, m.state == "READY" ? "" : "bad")
     const rate = old == null ? "" : (1e3 * (m.rows - old) / (now - before.at)).toFixed(1)
     cell(row, rate, "n")

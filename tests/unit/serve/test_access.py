@@ -45,7 +45,8 @@ INFER = "/v2/models/digits/infer"
 GUARDED = (
     ("POST", INFER), ("GET", "/v2/models/digits"), ("GET", "/v2/models/digits/ready"), ("GET", "/metrics"),
     ("GET", "/status"), ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/digits/load"),
-    ("POST", "/v2/repository/models/digits/unload"), ("GET", "/v2/health/live/"),
+    ("POST", "/v2/repository/models/digits/unload"), ("POST", "/v2/repository/models/digits/promote"),
+    ("POST", "/v2/repository/models/digits/rollback"), ("GET", "/v2/health/live/"),
     ("GET", "//v2/models/digits"), ("GET", "/v2/models/../../status"), ("GET", "/nowhere"),
     ("POST", "/v2/models/nobody/infer"),
 )  # fmt: skip
@@ -110,12 +111,12 @@ def test_health_is_told_to_all_and_answers_to_keys(guarded: Server) -> None:
 
 
 def test_models_are_changed_by_admins_alone(guarded: Server) -> None:
-    for change in ("unload", "load"):
+    for change, done in {"promote": 404, "rollback": 404, "unload": 200, "load": 200}.items():
         path = f"/v2/repository/models/digits/{change}"
         status, _, body = guarded.request("POST", path, b"", {"X-API-Key": SHOP})
         assert status == 403
         assert b"not marked admin; got shop" in body
-        assert guarded.request("POST", path)[0] == 200
+        assert guarded.request("POST", path)[0] == done
     assert guarded.infer(rows(1))[0] == 200
 
 
