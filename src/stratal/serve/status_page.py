@@ -11,13 +11,14 @@ PAGE: Final = """<!doctype html>
 :root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif }
 body { margin: 2rem auto; max-width: 62rem; padding: 0 1rem }
 table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .3rem .6rem }
-th { font-weight: 600; opacity: .7 } td.n { text-align: right; font-variant-numeric: tabular-nums }
+th { font-weight: 600; opacity: .7 } .n { text-align: right; font-variant-numeric: tabular-nums }
 tr + tr { border-top: 1px solid color-mix(in srgb, currentColor 20%, transparent) }
 .bars { display: flex; align-items: end; gap: 2px; height: 2rem }
-.bars i { width: .7rem; background: currentColor; opacity: .6 } .bad { color: #c33 }
+.bars i { width: .7rem; background: currentColor; opacity: .6 } .bad { color: light-dark(#b11, #f77) }
 </style></head><body><h1>Stratal</h1><p id="line">...</p>
 <form id="ask" hidden><label>API key <input id="key" type="password" autocomplete="off"></label></form>
-<table><thead><tr><th>model</th><th>state</th><th>rows/s</th><th>requests</th><th>late</th><th>waiting</th>
+<table><thead><tr><th>model</th><th>state</th><th class="n">rows/s</th>
+<th class="n">requests</th><th class="n">late</th><th class="n">waiting</th>
 <th>latency, 1 ms to 1 s</th></tr></thead><tbody id="models"></tbody></table>
 <script>
 let before = null
@@ -25,8 +26,9 @@ const cell = (row, text, kind = "") => {
   const c = row.insertCell(); c.textContent = text; c.className = kind }
 function show(s) {
   const now = performance.now()
-  line.textContent = (s.ready ? "ready" : "not ready") + ", " + s.workers.length + " workers ("
-    + s.workers.filter(w => w.busy).length + " busy), " + s.queued + " requests wait"
+  const some = (n, what) => n + " " + what + (n == 1 ? "" : "s")
+  line.textContent = (s.ready ? "ready" : "not ready") + ", " + some(s.workers.length, "worker") + " ("
+    + s.workers.filter(w => w.busy).length + " busy), " + some(s.queued, "request") + " waiting"
   models.replaceChildren()
   for (const m of s.models) {
     const old = before && before.rows[m.name], row = models.insertRow()
@@ -44,6 +46,10 @@ function show(s) {
       bar.title = "up to " + bound + " s: " + counts[k]
       bars.append(bar) })
     row.insertCell().append(bars)
+  }
+  for (const [name, why] of Object.entries(s.failed)) {
+    const row = models.insertRow()
+    cell(row, name); cell(row, "not loaded: " + why, "bad"); row.cells[1].colSpan = 6
   }
   before = { at: now, rows: Object.fromEntries(s.models.map(m => [m.name, m.rows])) }
 }

@@ -9,8 +9,10 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
@@ -128,6 +130,21 @@ def test_metrics_and_the_status_page_are_there(server: Server) -> None:
     assert b"<title>Stratal</title>" in page
     assert "default-src 'self'" in headers["content-security-policy"]
     assert b"http://" not in page and b"https://" not in page  # nothing from elsewhere
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+def test_a_browser_shows_the_status_page_without_a_fault(server: Server, tmp_path: Path) -> None:
+    flags = ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "dump-dom",
+             "enable-logging=stderr", "virtual-time-budget=3000", f"user-data-dir={tmp_path}")  # fmt: skip
+    address = f"http://127.0.0.1:{server.port}/"
+    command = ["chromium", *(f"--{flag}" for flag in flags), address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0
+    assert "CONSOLE" not in done.stderr
+    assert "ready, 1 worker (" in done.stdout
+    assert "<td>digits 1</td>" in done.stdout.replace(' class=""', "")
+    assert "not loaded: " in done.stdout
 
 
 def test_requests_that_wait_share_batches_and_each_gets_its_own_rows(server: Server) -> None:
