@@ -236,11 +236,11 @@ def fitted(request: Any, signature: Any, most_rows: int) -> protocol.InferReques
 
 
 def _parameters(message: Any) -> dict[str, Any]:
-    return {
-        name: getattr(value, which)
-        for name, value in message.parameters.items()
-        if (which := value.WhichOneof("parameter_choice"))
+    """Return the parameters of a message by name; None for one without a value."""
+    choices = {
+        name: (value, value.WhichOneof("parameter_choice")) for name, value in message.parameters.items()
     }
+    return {name: getattr(value, which) if which else None for name, (value, which) in choices.items()}
 
 
 def _taken(row: Mapping[str, Any], spec: TensorSpec, shape: Sequence[int]) -> Bytes:

@@ -230,6 +230,11 @@ def test_errors_have_the_codes_of_grpc(client: Client) -> None:
         ("NOT_FOUND", "RepositoryModelUnload", {"model_name": "nobody"}),
         ("NOT_FOUND", "RepositoryModelLoad", {"model_name": "../../etc/passwd"}),
         ("INVALID_ARGUMENT", "RepositoryModelLoad", {"model_name": "broken"}),
+        (
+            "NOT_FOUND",
+            "RepositoryModelLoad",
+            {"model_name": "digits", "parameters": {"version": {"string_param": "9"}}},
+        ),
         ("INVALID_ARGUMENT", "RepositoryModelLoad", {"model_name": "digits", "parameters": {"config": {}}}),
     ]:
         assert client.ask(name, **fields)[0] == code, (name, fields)
