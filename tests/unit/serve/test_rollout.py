@@ -151,7 +151,7 @@ def test_requests_end_on_the_version_they_began_on(server: Server) -> None:
             with ThreadPoolExecutor(2) as pool:
                 path = f"/v2/models/digits/versions/{begun}/infer"
                 answers = [pool.submit(version_of, server, "a" * k, path) for k in range(2)]
-                assert eventually(lambda: any(w["busy"] for w in server.status()["workers"]))
+                assert eventually(lambda: _one_runs_and_one_waits(server.status()))
                 assert server.json("POST", REPOSITORY + change, _version(change))[0] == 200
                 os.kill(worker, signal.SIGCONT)
                 assert [answer.result(60) for answer in answers] == [begun, begun]
@@ -159,6 +159,10 @@ def test_requests_end_on_the_version_they_began_on(server: Server) -> None:
             with contextlib.suppress(ProcessLookupError):  # it ends after its last batch
                 os.kill(worker, signal.SIGCONT)
     assert version_of(server) == "2"
+
+
+def _one_runs_and_one_waits(status: Any) -> bool:
+    return any(w["busy"] for w in status["workers"]) and status["queued"] == 1
 
 
 def _version(change: str) -> Any:
