@@ -172,6 +172,12 @@ class Section:
     def __init__(self, weight: int = 1) -> None:
         self._weight: Final = weight
 
+    def weight_here(self) -> int:
+        """Return what to add to `SIGNALS.depth`, and to take off again, where nothing may come between a
+        statement and the section's beginning: on the way into a `with` block a handler may raise.
+        """
+        return self._weight if get_ident() == SIGNALS.thread else 0
+
     def __enter__(self) -> None:
         if get_ident() == SIGNALS.thread:
             SIGNALS.depth += self._weight

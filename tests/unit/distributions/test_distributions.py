@@ -224,7 +224,7 @@ def test_mixtures_are_pytorchs(vector):
     [
         (lambda: D.Normal(0.0, -1.0), "scale must be positive"),
         (lambda: D.Normal(float("nan"), 1.0), "loc must be real"),
-        (lambda: D.Uniform(1.0, 1.0), "low must be below high"),
+        (lambda: D.Uniform(1.0, 1.0), "high must be above low"),
         (lambda: D.Bernoulli(1.5), "probs must be in"),
         (lambda: D.Bernoulli(), "probs or logits"),
         (lambda: D.Bernoulli(0.5).log_prob(0.5), "value must be 0 or 1"),
@@ -263,3 +263,40 @@ def test_a_wrong_distribution_is_refused_with_the_users_line(make, says):
     with pytest.raises(StratalError, match=says) as info:
         make()
     assert "test_distributions.py" in str(info.value)
+
+
+NONE_OF_THEIRS = {  # draws and densities with arguments no distribution of theirs has
+    "Bernoulli": lambda a: st.distributions.Bernoulli(a).sample(),
+    "Categorical": lambda a: st.distributions.Categorical(a).sample(),
+    "Uniform": lambda a: st.distributions.Uniform(a * 0, a * 0).sample(),
+    "Normal": lambda a: st.distributions.Normal(a * 0, a * 0).log_prob(a),
+    "LogNormal": lambda a: st.distributions.LogNormal(a, -a - 9).sample(),
+    "Gamma": lambda a: st.distributions.Gamma(a, a).sample(),
+    "Dirichlet": lambda a: st.distributions.Dirichlet(a).sample(),
+    "Poisson": lambda a: st.distributions.Poisson(a).sample(),
+    "Multinomial": lambda a: st.distributions.Multinomial(3, a).sample(),
+    "class of Categorical": lambda a: st.distributions.Categorical(st.ones(2)).log_prob(a.long()),
+    "count of Binomial": lambda a: st.distributions.Binomial(2, st.tensor(0.5)).log_prob(a.abs()),
+    "sum of Multinomial": lambda a: st.distributions.Multinomial(3, st.ones(3)).log_prob(a.abs()),
+    "value of Pareto": lambda a: st.distributions.Pareto(a.abs() + 9, a.abs()).log_prob(a.abs()),
+    "df of Wishart": lambda a: st.distributions.Wishart(a.abs().min(), st.eye(3)).sample(),
+    "multinomial": lambda a: st.multinomial(a, 2),
+    "quantile": lambda a: st.quantile(a, a.max()),
+}
+
+
+@pytest.mark.parametrize("name", NONE_OF_THEIRS)
+def test_arguments_that_are_wrong_are_an_error_in_compiled_functions_too(name: str) -> None:
+    wrong, function = st.tensor([-1.0, 2.0, 5.0]), NONE_OF_THEIRS[name]
+    with pytest.raises(st.StratalError):
+        function(wrong).tolist()
+    with pytest.raises(st.StratalError):
+        st.compile(function)(wrong).tolist()
+
+
+def test_arguments_that_are_right_are_taken_in_compiled_functions() -> None:
+    right = st.tensor([0.25, 0.5, 0.25])
+    step = st.compile(lambda a: st.distributions.Multinomial(4, a).log_prob(st.tensor([1.0, 2.0, 1.0])))
+    want = st.distributions.Multinomial(4, right).log_prob(st.tensor([1.0, 2.0, 1.0]))
+    assert step(right).item() == pytest.approx(want.item(), rel=1e-5)
+    assert set(st.compile(lambda a: st.multinomial(a, 2))(right).tolist()) < {0, 1, 2}

@@ -513,6 +513,8 @@ class Accesses:
                     self._touch_state(value)
                 elif isinstance(groups := getattr(value, "param_groups", None), list):
                     self._touch(groups, f"the groups of {self.name(value)}", False)
+                elif isinstance(overflows := getattr(value, "_overflows", None), dict):  # of a GradScaler
+                    self._touch(overflows, f"the overflows of {self.name(value)}", False)
                 elif tables_of(value):
                     for module in value.modules():  # Stratal's functions may write into them
                         self._touch_state(module)

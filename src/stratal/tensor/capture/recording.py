@@ -16,6 +16,7 @@ from stratal.base import tree
 from stratal.base.collector import collector_paused
 from stratal.base.dtypes import as_dtype
 from stratal.base.errors import CaptureError, UndecidedError
+from stratal.base.interrupts import SIGNALS, UNINTERRUPTIBLE
 from stratal.base.types import TensorType
 from stratal.graph.node import Node
 from stratal.tensor.capture import refusals
@@ -243,6 +244,7 @@ class Recording:
 
     def run(self, varying: dict[str, Place | None]) -> Entry:
         """Run the function, and return what it did; Python's state is as before."""
+        undivided = UNINTERRUPTIBLE.weight_here()
         with collector_paused(), tracing(self.trace):
             leaves = [self._argument(k, x) for k, x in enumerate(self.leaves)]
             args, kwargs = self._passed(leaves)
@@ -278,10 +280,14 @@ class Recording:
                 containers = self._containers(accesses, effects)
                 effects += [*turned, *self._carried(templates)]
             finally:
-                accesses.restore()
-                self.trace.restore()
-                for place, value in self.varying:
-                    place.write(value)
+                SIGNALS.depth += undivided  # no call, on whose way Ctrl-C could still come
+                try:
+                    accesses.restore()
+                    self.trace.restore()
+                    for place, value in self.varying:
+                        place.write(value)
+                finally:
+                    SIGNALS.depth -= undivided
             self.trace.accesses = None
         sized = [node_in(made) for made in self.sized.values()]
         self.trace.fixed.update(self.trace.numbers.values())

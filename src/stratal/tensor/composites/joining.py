@@ -234,7 +234,11 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Tensor, ...]:
     left = as_tensor(indices, "unravel_index")
     sizes = as_shape("unravel_index", (_tuple(shape),))
     count = math.prod(sizes)
-    left = build.required(left, left, count, f"unravel_index: an index lies in [0, {count})")
+    known = build.looked_at("unravel_index", left)
+    if known is None:
+        left = build.required(left, (left < 0) | (left >= count), 1, "unravel_index: out of range")
+    elif not ((known >= 0) & (known < count)).all():
+        raise IndexOutOfRangeError("unravel_index: out of range", got=f"an index not in [0, {count})")
     places = []
     for n in reversed(sizes):
         places.append(FUNCTIONS["remainder"](left, n))
