@@ -5,7 +5,7 @@ Of a test with many cases a quarter runs, at least `LEAST`. A mark asks for fewe
     @pytest.mark.sampled(4)     one case in four, at least one; a test without cases, at one commit in four
 
 The others are marked slow, so that `-m slow` runs them; quick tests run whole. Over some commits all run, and
-a run can be had again: it prints its seed, `--sample-seed` takes it. `--whole` runs all.
+a run can be had again: it prints its seed, `--sample-seed` takes it. `--whole` runs all, a name too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def seed_of(config: pytest.Config) -> str:
 
 def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     """Mark as slow the cases of tests that this run does not draw."""
-    if config.getoption("--whole"):
+    if config.getoption("--whole") or any("::" in argument for argument in config.args):
         return
     seed = seed_of(config)
     tests: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
