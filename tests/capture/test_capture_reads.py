@@ -54,6 +54,7 @@ def outcome(kind, carrier):
 UNWATCHED = list(READ)[list(READ).index("random") :]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", READ)
 def test_what_a_function_reads_is_guarded_or_refused(kind):
     found = outcome(kind, "function")

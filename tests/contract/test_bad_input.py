@@ -315,7 +315,7 @@ def run_with(cache: Path, code: str = TRAIN, **env: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_training_is_the_same_with_a_corrupt_cache_and_with_none(tmp_path: Path) -> None:
     good = run_with(tmp_path / "cache")
     assert good.returncode == 0, good.stderr

@@ -46,6 +46,7 @@ def test_a_name_nobody_tests_is_seen(tmp_path: Path) -> None:
     assert little == {"exp": ["test_little.py::test_one"], "log": []}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("A8")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", SPACES)

@@ -44,7 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return json.loads(report.read_text(encoding="utf-8"))
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
     page: Path, ran: dict[str, list[str]]
@@ -93,6 +93,7 @@ def test_every_file_a_page_names_is_there(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAME)
 def test_every_module_attribute_a_page_names_is_there(page: Path) -> None:
     """A name in a table of pipeline steps or of the form `module.py` (`name`) must be defined somewhere."""

@@ -84,6 +84,7 @@ def test_the_table_of_examples_names_them_all_and_each_fits_on_a_page() -> None:
 
 
 # -- A12: ten lines and the long form ------------------------------------------------------------------------
+@pytest.mark.sampled(2)
 @pytest.mark.row("A12")
 def test_ten_lines_of_the_readme_learn_what_the_long_form_learns() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

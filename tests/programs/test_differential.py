@@ -47,6 +47,7 @@ def test_two_thousand_random_graphs(target: str) -> None:
     run_script("fuzz/fuzz.py", "--graphs", "2000", "--processes", "2", target=target)
 
 
+@pytest.mark.sampled(3)
 def test_kernels_of_random_graphs_touch_nothing_beyond_their_buffers() -> None:
     run_script("support/guard_worker.py", "graphs", "0", "16")
 

@@ -302,7 +302,7 @@ def again(trial: Trial, handler: str) -> Trial:
     return made
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 @table
 @pytest.mark.parametrize("at_most", [6, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_handler_at_any_moment_changes_nothing(

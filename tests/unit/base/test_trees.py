@@ -41,6 +41,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.sampled(2)
 @given(TREES)
 def test_unflatten_undoes_flatten(value: Any) -> None:
     leaves, structure = tree.flatten(value)

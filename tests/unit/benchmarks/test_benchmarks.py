@@ -233,7 +233,7 @@ def test_an_unknown_task_to_tune_is_refused_by_name(capsys: pytest.CaptureFixtur
     assert "unknown task 'conv_65'" in capsys.readouterr().err
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A13")
 @pytest.mark.parametrize("name", structures.MODELS)
 def test_shapes_are_trained_on_with_the_same_losses_eagerly_and_captured(

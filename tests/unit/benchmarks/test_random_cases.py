@@ -26,7 +26,7 @@ GROUPS = (*CONTRACTIONS, *CONVOLUTIONS)
 CASES = draw_cases(5 * len(CONTRACTIONS), 4 * len(CONVOLUTIONS), seed=1)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("group", GROUPS)
 def test_random_cases_agree_with_numpy_in_float64(group: str) -> None:
     for case in CASES:

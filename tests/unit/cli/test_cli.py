@@ -52,7 +52,8 @@ def test_ops_lists_every_primitive_with_file_and_reasons(
 ) -> None:
     assert main(["ops", "--json", str(tmp_path / "ops.json")]) == 0
     rows = json.loads((tmp_path / "ops.json").read_text())
-    assert {row["name"] for row in rows} == set(REGISTRY) - {"input", "const", "item"}
+    ops = {name for name, record in REGISTRY.items() if record.__module__.startswith("stratal.ops.")}
+    assert {row["name"] for row in rows} == ops - {"input", "const", "item"}
     for row in rows:
         assert {"name", "file", "differentiable", "lowered"} <= set(row)
         assert row["file"].startswith("stratal/ops/")
@@ -136,7 +137,7 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("arguments, unbuffered", WAYS)
 def test_an_output_that_cannot_be_written_is_told_in_one_line(
     arguments: str, unbuffered: str, tmp_path: Path

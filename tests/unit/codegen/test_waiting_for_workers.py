@@ -82,7 +82,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     monkeypatch.setattr(assemble_workers, "SCRIPT", folder / "worker.py")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("within_limit")
 def test_a_stopped_worker_is_replaced_and_its_kernels_are_compiled(workers: Workers) -> None:
     (worker,) = workers.take(1)
@@ -133,7 +133,7 @@ def test_a_module_at_which_two_workers_fall_silent_is_refused(
 SILENT = ["import time; time.sleep(600)", "import sys; sys.exit(3)", "import os; os.close(1); os.read(0, 1)"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("within_limit")
 @pytest.mark.parametrize("script", SILENT)
 def test_where_workers_never_greet_this_process_compiles(

@@ -45,7 +45,7 @@ with tf.Session() as sess: # Connect to the TF runtime.
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.row("B1")
 def test_the_listing_of_the_lectures_runs_and_its_loss_falls():
     mnist = input_data.read_data_sets(one_hot=True)

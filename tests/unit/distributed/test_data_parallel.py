@@ -18,13 +18,22 @@ from stratal.distributed.data_parallel import _optimizers_of
 from stratal.distributed.links import Link, bucket_bytes
 from stratal.distributed.reducer import buckets
 
+CHECKS = (  # of each launch; a process compiles anew
+    "equal buckets refusals",
+    "hidden different_programs_are_refused local_steps",
+    "clipped_and_accumulated clipping_sees_the_whole_batch_wherever_it_is_called"
+    " a_loss_scaler_meets_the_overflow_of_any_rank",
+)
+
 
 @needs_mpi
+@pytest.mark.sampled(3)
 @pytest.mark.row("F1", "F7", "F9", "F10")
+@pytest.mark.parametrize("checks", CHECKS)
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
-def test_ranks_learn_what_one_process_learns_on_the_whole_batch(ranks: int) -> None:
-    status, output = launch(ranks, "rank_training.py", timeout=60)
-    assert output.count("passed") == 9, output
+def test_ranks_learn_what_one_process_learns_on_the_whole_batch(ranks: int, checks: str) -> None:
+    status, output = launch(ranks, "rank_training.py", *checks.split(), timeout=60)
+    assert output.count("passed") == 3, output
     assert status == 0, output
 
 

@@ -12,11 +12,13 @@ from stratal.base.errors import AttributeValueError, CallOrderError, ShapeError
 
 
 @needs_mpi
+@pytest.mark.sampled(3)
 @pytest.mark.row("F1")
+@pytest.mark.parametrize("check", ["equal", "gradients", "converted"])
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_statistics_and_gradients_are_those_of_one_process_on_the_whole_batch(ranks: int) -> None:
-    status, output = launch(ranks, "rank_sync_batch_norm.py", timeout=60)
-    assert output.count("passed") == 3, output
+def test_statistics_and_gradients_are_those_of_one_process_on_the_whole_batch(ranks: int, check: str) -> None:
+    status, output = launch(ranks, "rank_sync_batch_norm.py", check, timeout=60)
+    assert output.count("passed") == 1, output
     assert status == 0, output
 
 

@@ -11,11 +11,17 @@ from stratal.base.errors import AttributeValueError, DTypeError
 
 
 @needs_mpi
+@pytest.mark.sampled(3)
 @pytest.mark.row("E11", "F1")
+@pytest.mark.parametrize(
+    "checks", ["equal two_optimizers", "bytes_sent_and_kept saved_and_loaded", "master_weights refusals"]
+)
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_sharded_update_learns_what_one_process_learns_with_less_state_on_each_rank(ranks: int) -> None:
-    status, output = launch(ranks, "rank_zero.py", timeout=60)
-    assert output.count("passed") == 6, output
+def test_a_sharded_update_learns_what_one_process_learns_with_less_state_on_each_rank(
+    ranks: int, checks: str
+) -> None:
+    status, output = launch(ranks, "rank_zero.py", *checks.split(), timeout=60)
+    assert output.count("passed") == 2, output
     assert status == 0, output
 
 

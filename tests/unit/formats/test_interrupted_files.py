@@ -167,7 +167,7 @@ def test_a_signal_while_a_zip_file_is_made_or_read_raises_what_its_handler_raise
     assert epoch(path) == line * saves
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("no_callbacks_of_the_collector")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(

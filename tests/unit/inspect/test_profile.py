@@ -112,6 +112,7 @@ def test_the_first_sentence_names_the_most_expensive_kernel_its_line_and_its_bou
     assert top.lines[0].startswith("test_profile.py:")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.row("I12")
 def test_where_python_between_the_runs_takes_longest_it_is_named_and_no_kernel() -> None:
     add = st.compile(lambda x: x + 1)
@@ -123,6 +124,7 @@ def test_where_python_between_the_runs_takes_longest_it_is_named_and_no_kernel()
     assert profiler.profile().bottleneck.startswith("Python between two runs of")
 
 
+@pytest.mark.sampled(3)
 def test_kernels_come_in_falling_order_of_time_and_cover_the_run(measured: Profile) -> None:
     program = measured.programs[0]
     times = [row.seconds for row in program.kernels]
@@ -239,7 +241,7 @@ def test_bytes_touched_a_moment_ago_come_from_the_cache_that_holds_them() -> Non
     assert large[1].memory_seconds == pytest.approx((8 << 23) / 10e9)  # memory
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.row("I1")
 def test_no_kernel_is_faster_than_the_measured_machine(measured: Profile) -> None:
     peaks = machine_peaks(measured.peaks.threads)

@@ -86,6 +86,7 @@ def test_gradients_of_a_tree_lstm_are_those_of_its_loss() -> None:
     check_gradients(model, root_loss, *models.levels_of(forest(4)), labels(4))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.row("A11")
 def test_a_tree_lstm_learns_32_trees_by_heart() -> None:
     st.manual_seed(0)

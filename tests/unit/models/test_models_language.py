@@ -160,6 +160,7 @@ def translator() -> Any:
     return models.Seq2SeqTransformer(1, 1, 12, 2, VOCAB, VOCAB, 16)
 
 
+@pytest.mark.sampled(2)
 def test_a_transformer_decodes_the_likeliest_token_after_those_before() -> None:
     model, source = spread(translator()), st.tensor(texts(3, 6).T)
     found = np.asarray(model.greedy_decode(source, 9, start_symbol=1))
@@ -344,7 +345,7 @@ WITH_DROPOUT: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", WITH_DROPOUT)
 def test_dropout_follows_the_seed_in_training_and_is_off_in_evaluation(name: str) -> None:
     build, case = WITH_DROPOUT[name]

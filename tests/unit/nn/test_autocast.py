@@ -80,7 +80,7 @@ def run(layer: Any, *inputs: Any) -> Any:
     return out[0] if isinstance(out, tuple) else out
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_and_their_gradients_stay_near_float32(name: str, compiled: bool) -> None:

@@ -134,7 +134,7 @@ def first_reached(fault: Fault, start: int) -> str | None:
     return next((name for name in names if str(fault) in healthy(name)[1]), None)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("case", range(0, len(CASES), 8), ids=lambda k: f"{CASES[k][0]}-{CASES[k][1]}")
 def test_a_training_survives_a_failure(case: int, tmp_path: Path) -> None:
     fault, mode = CASES[case]
@@ -411,6 +411,7 @@ def test_a_module_that_ends_two_workers_is_not_compiled_in_this_process(
     assert all(np.allclose(a, b, rtol=1e-5) for a, b in zip(got, run(compiled(dense())), strict=True))
 
 
+@pytest.mark.sampled(2)
 def test_falling_back_takes_no_longer_than_a_few_compilations() -> None:
     """Many kernels that fail at once go down a level together."""
     attempts = []

@@ -84,6 +84,7 @@ def test_plan_and_decisions_of_a_program_from_the_cache_are_those_it_was_made_wi
     assert warm["decisions"] == cold["decisions"] != []
 
 
+@pytest.mark.sampled(2)
 def test_lines_are_those_of_the_program_that_runs(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     moved = run(tmp_path / "c", "\n\n\n" + SCRIPT)
@@ -117,6 +118,7 @@ def test_the_package_in_a_zip_file_finds_the_same_programs(tmp_path: Path) -> No
     assert fresh["planned"] and fresh["plan"] == cold["plan"]
 
 
+@pytest.mark.sampled(2)
 def test_threads_and_target_have_entries_of_their_own(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     threads = run(tmp_path / "c", STRATAL_THREADS="1")

@@ -12,7 +12,7 @@ DTYPES = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]
 SHAPES = [(3, 1000), (1000,), (7, 33), (2, 64), (4, 65), (1, 7), (9, 5), (2, 3, 257), (40, 5), (64, 1)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_first_of_equal_extremes_is_found_in_every_lane(dtype: str, target: str) -> None:

@@ -90,7 +90,7 @@ def product(spec: str, dtype: Any, **sizes: int) -> Graph:
     return Graph([x, w], [Builder(()).contract(x, w, spec=spec)], name=f"product {spec}")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8], ids=str)
 def test_panels_across_lines_hold_what_they_should(dtype: Any, target: str) -> None:
@@ -148,7 +148,7 @@ def windows(shape: tuple[int, ...], window: int, stride: int, padding: int, dtyp
     return Graph([x], [y], name=f"{kind} of {window} at {stride}")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", [float32, float64, int32, bfloat16, int8], ids=str)
 def test_windows_next_to_each_other_are_read_in_vectors(dtype: Any, target: str) -> None:

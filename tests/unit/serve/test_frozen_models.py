@@ -212,6 +212,7 @@ def changed(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:
     return files | {name: bytes(data)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rehash", [False, True], ids=["hash as it was", "content hash made to fit"])
 def test_a_changed_artefact_is_refused_or_is_the_same_model(
     artefact: Path, tmp_path: Path, rehash: bool, monkeypatch: pytest.MonkeyPatch

@@ -320,6 +320,7 @@ def test_under_twice_the_load_admitted_rows_are_in_time_and_goodput_stays() -> N
     assert overload.refused > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("k", [5, 10])
 def test_with_slas_of_their_own_the_plan_beats_a_greedy_shared_queue(k: int) -> None:
     sessions = [Session(s.name, s.table, s.rate, k * s.table.seconds[0]) for s in zoo(400)]

@@ -93,6 +93,7 @@ def metrics(server: Server) -> dict[str, float]:
     return {k: float(v) for k, _, v in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
+@pytest.mark.sampled(2)
 def test_a_canary_answers_its_share_and_an_id_always_goes_to_one_version(
     server: Server, folder: Path
 ) -> None:

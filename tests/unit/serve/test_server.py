@@ -59,6 +59,7 @@ def server(folder: Path) -> Iterator[Server]:
 # -- answers -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [1, 4, 11])
 def test_binary_answers_have_the_frozen_models_bits(server: Server, count: int) -> None:
     assert server.binary(rows(count)) == np.asarray(frozen()(rows(count))).tobytes()
@@ -281,6 +282,7 @@ def test_a_body_that_stalls_ends_and_one_that_goes_on_is_cut_off() -> None:
         assert refused.value.status == status
 
 
+@pytest.mark.sampled(2)
 def test_a_load_test_counts_from_when_requests_were_due(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -411,6 +413,7 @@ def killed_while_it_runs(server: Server, model: str, pool: ThreadPoolExecutor, h
     return found
 
 
+@pytest.mark.sampled(2)
 def test_the_requests_of_a_killed_worker_go_to_another_until_the_model_is_quarantined(mortal: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         status, y = killed_while_it_runs(mortal, "digits", pool)
@@ -426,6 +429,7 @@ def test_the_requests_of_a_killed_worker_go_to_another_until_the_model_is_quaran
     assert mortal.infer(rows(1))[0] == 200
 
 
+@pytest.mark.sampled(2)
 def test_a_worker_that_hangs_is_killed_and_its_request_answered_by_another(mortal: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         status, _ = killed_while_it_runs(mortal, "other", pool, hang=True)
@@ -471,6 +475,7 @@ def test_models_are_swapped_unloaded_and_loaded_while_requests_go_on(mortal: Ser
     assert mortal.infer(rows(1), "swap")[0] == 200
 
 
+@pytest.mark.sampled(2)
 def test_on_sigterm_what_is_under_way_is_answered_and_nothing_is_left(ending: Server) -> None:
     processes = ending.processes()
     (worker,) = ending.workers()
@@ -494,6 +499,7 @@ def test_no_process_outlives_a_front_end_that_is_killed(ending: Server) -> None:
     assert eventually(lambda: not any(map(alive, processes)), 20)
 
 
+@pytest.mark.sampled(2)
 def test_a_folder_without_models_serves_none_and_is_ready(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with serving(tmp_path / "none", "--workers", "1", "--allow-load") as server:

@@ -65,7 +65,7 @@ def run(name, arrays, dtype):
     return np.asarray(got), want
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", CASES)
 def test_a_function_agrees_with_scipy(name, dtype):
@@ -154,6 +154,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_agree_with_differences_to_second_order(name):
     function, *values = SMOOTH[name]
@@ -192,6 +193,7 @@ BETA = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("a", "x", "lower", "upper", "slope"), GAMMA)
 def test_the_incomplete_gamma_function_and_its_derivative_by_the_parameter(a, x, lower, upper, slope):
     p, z = st.tensor(np.array(a), requires_grad=True), st.tensor(np.array(x))
@@ -202,6 +204,7 @@ def test_the_incomplete_gamma_function_and_its_derivative_by_the_parameter(a, x,
     np.testing.assert_allclose(float(p.grad), slope, rtol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("a", "b", "x", "lower", "by_a", "by_b"), BETA)
 def test_the_incomplete_beta_function_and_its_derivatives_by_both_parameters(a, b, x, lower, by_a, by_b):
     p, q = (st.tensor(np.array(v), requires_grad=True) for v in (a, b))

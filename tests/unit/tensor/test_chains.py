@@ -95,7 +95,7 @@ def check(name: str, length: int, compiled: bool) -> None:
     np.testing.assert_array_equal(np.asarray(run(st.tensor(start()))), link(start(), length))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "compiled"])
 @pytest.mark.parametrize("name", LINKS)
 def test_a_long_chain_gives_the_bits_of_numpy(name: str, compiled: bool) -> None:
@@ -321,7 +321,7 @@ def test_a_loop_that_asks_for_nothing_is_computed_in_pieces_that_share_a_program
     assert programs.COMPILED[0] - before <= 8
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("small_backlog")
 def test_a_loop_that_writes_elsewhere_in_every_turn_is_computed_in_pieces_that_come_again() -> None:
     x, whole = st.zeros(100), np.zeros(100)

@@ -146,6 +146,7 @@ def _through(chain: list[str], array: Any, tracked: bool, eager: bool) -> list[A
         return run()
 
 
+@pytest.mark.sampled(3)
 def test_sizes_that_only_seem_to_follow_from_each_other() -> None:
     SESSION.reset()
 
@@ -177,6 +178,7 @@ def test_states_of_changing_size_are_written_where_they_stand() -> None:
         np.testing.assert_array_equal(held.numpy(), wanted)
 
 
+@pytest.mark.sampled(3)
 def test_layers_with_statistics_in_changing_sizes() -> None:
     SESSION.reset()
     nets = []
@@ -201,6 +203,7 @@ def test_layers_with_statistics_in_changing_sizes() -> None:
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.sampled(2)
 def test_little_work_of_many_sizes_is_compiled_a_few_times() -> None:
     SESSION.reset()
     x = st.arange(200) * 1.0

@@ -113,7 +113,7 @@ def trained(name: str, act: Callable[..., None] = lambda *_: None) -> tuple[Any,
     return losses, bits(net), state
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_steps_as_when_its_ops_are_built(name: str, unrecorded: Callable[[], None]) -> None:
     recognized = trained(name)
@@ -236,6 +236,7 @@ def test_a_run_that_fails_fails_again_and_writes_nothing() -> None:
     assert total.tolist() == [v + 1 for v in before]
 
 
+@pytest.mark.sampled(2)
 def test_a_long_chain_of_promises_needs_no_recursion() -> None:
     x = st.tensor(np.ones(2, np.float32))
     for _ in range(3):

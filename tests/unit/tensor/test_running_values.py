@@ -23,7 +23,7 @@ KEPT: dict[str, tuple[Any, Update]] = {
     "counts": (0.0, lambda kept, loss, weight: kept + (st.arange(8) == 3).float() * loss),
     "list": ((), lambda kept, loss, weight: (*kept, loss)),
 }
-SECOND = 192  # steps before the second measurement
+SECOND = 128  # steps before the second measurement
 
 
 class Run:
@@ -66,21 +66,21 @@ def calls(function: Callable[[], None]) -> int:
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "compiled"])
 @pytest.mark.parametrize("kind", KEPT)
 def test_later_steps_take_no_more_calls_and_few_programs(kind: str, compiled: bool) -> None:
     start, update = KEPT[kind]
     run = Run(update, start, compiled)
     before = programs.COMPILED[0]
-    run.steps(128)
+    run.steps(64)
     first = calls(lambda: run.steps(64))
     run.steps(SECOND)
     assert calls(lambda: run.steps(64)) <= 1.25 * first + 500
     assert programs.COMPILED[0] - before <= 8
     with st.eager():
         slow = Run(update, start, False)
-        slow.steps(128 + 64 + SECOND + 64)
+        slow.steps(64 + 64 + SECOND + 64)
     found, want = (np.array([float(v) for v in k]) if isinstance(k, tuple) else np.asarray(k)
                    for k in (run.kept, slow.kept))  # fmt: skip
     np.testing.assert_allclose(found, want, rtol=2e-5)

@@ -260,6 +260,7 @@ DIAGONALS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("diagonal", DIAGONALS.values(), ids=DIAGONALS)
 def test_writes_reach_diagonals_wherever_what_they_are_of_begins(diagonal, compiled):

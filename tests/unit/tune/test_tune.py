@@ -200,6 +200,7 @@ def test_a_record_that_names_no_legal_schedule_is_ignored(path: Path, parameters
     results(program)
 
 
+@pytest.mark.sampled(2)
 def test_a_kernel_has_the_same_digest_in_another_process() -> None:
     text = (
         "import stratal as st\nfrom stratal.tune.session import Watch, tasks_of\n"
@@ -300,6 +301,7 @@ def test_only_a_way_that_wins_by_a_margin_with_confidence_replaces_the_default(
     assert Objective("time", way, 0).wins(way, timing, 0) is wins
 
 
+@pytest.mark.sampled(2)
 def test_ctrl_c_ends_the_search_and_keeps_what_was_found(measurer: Measurer) -> None:
     task = only_task(product_graph(256, 256, 256))
     seen: list[Attempt] = []
