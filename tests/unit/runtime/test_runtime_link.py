@@ -84,11 +84,15 @@ def test_every_kind_that_the_linker_knows_is_tested() -> None:
 
 @pytest.mark.parametrize("kind", [1, 4, 9, 41, 42])
 def test_functions_of_the_c_library_are_called_from_more_than_2_gb_away(kind: int) -> None:
-    with mmap.mmap(-1, 5 << 30, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
-        far = f"{REACHES[kind].replace('callee', 'labs')}\n.bss\n.zero {1 << 28}"  # too large for any gap
-        library = linked(far)
     function = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value or 0
-    assert abs(function - library.addresses["caller"]) > 1 << 31
+    near = []
+    for _ in range(20):  # those that came near, in a gap that other tests left, fill what is in reach
+        with mmap.mmap(-1, 5 << 30, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+            library = linked(f"{REACHES[kind].replace('callee', 'labs')}\n.bss\n.zero {1 << 28}")
+        if abs(function - library.addresses["caller"]) > 1 << 31:
+            break
+        near.append(library)
+    assert len(near) < 20
     assert called(library, "caller", -30) == 30
 
 
