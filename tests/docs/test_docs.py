@@ -32,19 +32,24 @@ def test_the_documentation_shows_what_the_code_prints(page: Path, name: str, sho
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Run all pages in one process, which declares ops and targets the tests here must not see, with a cache
-    of its own: what other tests measured and tuned changes plans.
+def ran(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, list[str]]:
+    """Run all pages that are asked for in one process, which declares ops and targets the tests here must not
+    see, with a cache of its own: what other tests measured and tuned changes plans.
     """
     report = tmp_path_factory.mktemp("pages") / "report.json"
     around = os.environ | {"STRATAL_CACHE_DIR": str(report.parent / "cache")}
-    program = [sys.executable, doc_pages.__file__, "--json", str(report)]
+    test = test_the_code_of_a_page_runs_and_prints_what_the_page_shows.__name__
+    asked = [i for i in request.session.items if getattr(i, "originalname", "") == test]
+    chosen = [str(item.callspec.params["page"]) for item in asked]  # type: ignore[attr-defined]
+    program = [sys.executable, doc_pages.__file__, "--json", str(report), *chosen]
     done = subprocess.run(program, capture_output=True, text=True, timeout=600, env=around)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(report.read_text(encoding="utf-8"))
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
     page: Path, ran: dict[str, list[str]]
@@ -52,6 +57,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
     assert ran[str(page.relative_to(ROOT))] == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_block_of_code_runs_or_says_why_it_does_not(page: Path) -> None:
     for block in doc_pages.blocks(page):
@@ -82,6 +88,7 @@ def test_outputs_are_compared_word_for_word_and_floats_as_floats(
     assert doc_pages.agrees(shown, printed) == same
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAME)
 def test_every_file_a_page_names_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -93,7 +100,7 @@ def test_every_file_a_page_names_is_there(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAME)
 def test_every_module_attribute_a_page_names_is_there(page: Path) -> None:
     """A name in a table of pipeline steps or of the form `module.py` (`name`) must be defined somewhere."""

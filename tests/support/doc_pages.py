@@ -188,7 +188,8 @@ def renew(page: Path) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--json"]:
-        report = {str(page.relative_to(ROOT)): list(faults(page)) for page in pages()}
+        chosen = [Path(a) for a in arguments[2:]] or pages()
+        report = {str(page.relative_to(ROOT)): list(faults(page)) for page in chosen}
         Path(arguments[1]).write_text(json.dumps(report), encoding="utf-8")
         return 0
     failed = [fault for page in [Path(a) for a in arguments] or pages() for fault in renew(page)]
