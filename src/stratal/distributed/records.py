@@ -66,10 +66,7 @@ class ShardStart(Collective):
     not_differentiable = "a token has no derivative"
 
     def infer(self, *types: TensorType) -> TensorType:
-        if not 1 <= len(types) <= 2:
-            raise AttributeValueError(f"{self.name}: takes x and at most one token", got=str(len(types)))
-        self.check(types[-1], types[:-1])
-        result_type(self.name, self.kind, types[-1], self.ranks)
+        result_type(self.name, self.kind, self.begun(types), self.ranks)
         return TOKEN
 
     def ref(self, *arrays: Array) -> Array:
@@ -110,13 +107,10 @@ class ShardWait(Collective):
     not_differentiable = "what start began has no derivative"
 
     def infer(self, *types: TensorType) -> TensorType:
-        if len(types) < 2:
-            raise AttributeValueError(f"{self.name}: takes its token and x", got=str(len(types)))
-        self.check(types[-1], types[:-1])
-        return result_type(self.name, self.kind, types[-1], self.ranks)
+        return result_type(self.name, self.kind, self.awaited(types), self.ranks)
 
     def ref(self, *arrays: Array) -> Array:
-        return np.array(arrays[-1]) if self.ranks == 1 else self.communicator().finish(int(arrays[-2]))
+        return self.finished(arrays)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

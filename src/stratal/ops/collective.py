@@ -73,6 +73,24 @@ class Collective(Op):
         if any(t != TOKEN for t in tokens):
             raise DTypeError(f"{self.name}: a token is a scalar of int64", got=", ".join(map(str, tokens)))
 
+    def begun(self, types: Sequence[TensorType]) -> TensorType:
+        """Return the type of x, of a record that begins a collective. Raises: AttributeValueError."""
+        if not 1 <= len(types) <= 2:
+            raise AttributeValueError(f"{self.name}: takes x and at most one token", got=str(len(types)))
+        self.check(types[-1], types[:-1])
+        return types[-1]
+
+    def awaited(self, types: Sequence[TensorType]) -> TensorType:
+        """Return the type of x, of a record that waits for one. Raises: AttributeValueError."""
+        if len(types) < 2:
+            raise AttributeValueError(f"{self.name}: takes its token and x", got=str(len(types)))
+        self.check(types[-1], types[:-1])
+        return types[-1]
+
+    def finished(self, arrays: Sequence[Array]) -> Array:
+        """Return what the collective gave whose token stands before x."""
+        return np.array(arrays[-1]) if self.ranks == 1 else self.communicator().finish(int(arrays[-2]))
+
     def communicator(self) -> Communicator:
         found = COMMUNICATORS.get(self.mesh_axis)
         if found is None:
@@ -144,9 +162,7 @@ class AllReduceStart(Collective):
     not_differentiable = "a token has no derivative: all_reduce has one"
 
     def infer(self, *types: TensorType) -> TensorType:
-        if not 1 <= len(types) <= 2:
-            raise AttributeValueError(f"{self.name}: takes x and at most one token", got=str(len(types)))
-        self.check(types[-1], types[:-1])
+        self.begun(types)
         return TOKEN
 
     def ref(self, *arrays: Array) -> Array:
@@ -180,13 +196,10 @@ class AllReduceWait(Collective):
     not_differentiable = "what start began has no derivative: all_reduce has one"
 
     def infer(self, *types: TensorType) -> TensorType:
-        if len(types) < 2:
-            raise AttributeValueError(f"{self.name}: takes its token and x", got=str(len(types)))
-        self.check(types[-1], types[:-1])
-        return types[-1]
+        return self.awaited(types)
 
     def ref(self, *arrays: Array) -> Array:
-        return np.array(arrays[-1]) if self.ranks == 1 else self.communicator().finish(int(arrays[-2]))
+        return self.finished(arrays)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
