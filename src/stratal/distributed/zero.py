@@ -24,7 +24,7 @@ from stratal.distributed.reducer import Reducer, buckets, gradient_of, pieces, p
 from stratal.distributed.world import world
 from stratal.nn.state import as_array
 from stratal.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, Lion, RAdam, RMSprop, Rprop
-from stratal.optim.optimizer import Optimizer
+from stratal.optim.optimizer import Optimizer, check_groups
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.shapes import concat
@@ -209,12 +209,7 @@ class ShardedReducer(Reducer):
         Raises: AttributeValueError, ShapeError where it is of another one.
         """
         saved_groups = state_dict["param_groups"]
-        counts = [[len(g["params"]) for g in groups] for groups in (saved_groups, optimizer.param_groups)]
-        if counts[0] != counts[1]:
-            raise AttributeValueError(
-                f"{type(optimizer).__name__}: the state dict has other groups",
-                got=f"{counts[0]} parameters for {counts[1]}",
-            )
+        check_groups(optimizer, saved_groups, [len(g["params"]) for g in optimizer.param_groups])
         saved_as = dict(zip(_numbers(optimizer), (k for g in saved_groups for k in g["params"]), strict=True))
         state = {}
         for k, shard in enumerate(self._all()):

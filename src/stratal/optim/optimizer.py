@@ -441,12 +441,7 @@ class Optimizer(Hooked):
         """Take over hyper-parameters and state from a state dict of the same optimizer, ours or PyTorch's."""
         state_dict = self._passed("before load", dict(state_dict))
         saved_groups = state_dict["param_groups"]
-        if [len(g["params"]) for g in saved_groups] != [len(updated(g)) for g in self.param_groups]:
-            raise AttributeValueError(
-                f"{type(self).__name__}: the state dict has other groups",
-                got=f"{[len(g['params']) for g in saved_groups]} parameters"
-                f" for {[len(updated(g)) for g in self.param_groups]}",
-            )  # fmt: skip
+        check_groups(self, saved_groups, [len(updated(g)) for g in self.param_groups])
         index_of = [k for g in saved_groups for k in g["params"]]
         states = dict(state_dict["state"])
         given = {p: states.pop(k) for k, p in zip(index_of, self._all_params(), strict=True) if k in states}
@@ -513,6 +508,16 @@ class Optimizer(Hooked):
 
     def _all_params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in updated(group)]
+
+
+def check_groups(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> None:
+    """Refuse the groups of a state dict that have not as many parameters. Raises: AttributeValueError."""
+    found = [len(group["params"]) for group in saved]
+    if found != list(counts):
+        raise AttributeValueError(
+            f"{type(optimizer).__name__}: the state dict has other groups",
+            got=f"{found} parameters for {list(counts)}",
+        )
 
 
 def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
