@@ -43,6 +43,8 @@ def _fractions(name: str, q: Any, scale: float) -> Tensor:
     if known is not None and not np.all((known >= 0) & (known <= scale)):
         raise AttributeValueError(f"{name}: q lies between 0 and {scale:g}", got=str(known))
     t = cast(given, float64) / scale if scale != 1 else cast(given, float64)
+    if MODE.trace is None or not isinstance(q, Tensor):
+        return t
     return required(t, ~((t >= 0) & (t <= 1)), 1, f"{name}: q lies between 0 and {scale:g}")
 
 
