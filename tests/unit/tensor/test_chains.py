@@ -5,13 +5,14 @@ loop that never asks for a value is computed piece by piece.
 from __future__ import annotations
 
 import random
-import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from python_calls import calls_and_depth
 
 import stratal as st
 from stratal import compiler, nn
@@ -200,27 +201,6 @@ def graph_of(name: str, length: int) -> Graph:
     return Graph(inputs, roots)
 
 
-def calls_and_depth(graph: Graph) -> tuple[int, int]:
-    """Return how many Python functions deciding about a graph calls, and how deep they nest."""
-    calls = depth = deepest = 0
-
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls, depth, deepest
-        if event == "call":
-            calls, depth = calls + 1, depth + 1
-            deepest = max(deepest, depth)
-        elif event == "return":
-            depth -= 1
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        compiler.decided(graph, current_target())
-    finally:
-        sys.setprofile(before)
-    return calls, deepest
-
-
 LONG = ("momentum", "normalised", "sum_of_losses", "squared", "stacked", "centred")  # half a minute each
 
 
@@ -231,7 +211,8 @@ LONG = ("momentum", "normalised", "sum_of_losses", "squared", "stacked", "centre
 def test_decisions_take_calls_in_proportion_to_nodes_and_no_deeper_a_stack(name: str) -> None:
     """From 150 links on, kernels are as long as they get."""
     graphs = [graph_of(name, length) for length in (150, 300)]
-    (calls, depth), (more, deeper) = map(calls_and_depth, graphs)
+    decisions = [partial(compiler.decided, graph, current_target()) for graph in graphs]
+    (calls, depth), (more, deeper) = map(calls_and_depth, decisions)
     grown = len(graphs[1].nodes) / len(graphs[0].nodes)
     assert more <= 1.2 * grown * calls
     assert deeper <= depth + 2 and deeper < 120

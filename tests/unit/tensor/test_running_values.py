@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from python_calls import calls_and_depth
 
 import stratal as st
 from stratal import nn, optim
@@ -49,23 +49,6 @@ class Run:
             self.kept = self.update(self.kept, loss, self.net.weight.detach())
 
 
-def calls(function: Callable[[], None]) -> int:
-    """Return how many functions of Python's run in a call."""
-    found = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal found
-        found += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
-    return found
-
-
 @pytest.mark.sampled(28)
 @pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "compiled"])
 @pytest.mark.parametrize("kind", KEPT)
@@ -74,9 +57,10 @@ def test_later_steps_take_no_more_calls_and_few_programs(kind: str, compiled: bo
     run = Run(update, start, compiled)
     before = programs.COMPILED[0]
     run.steps(64)
-    first = calls(lambda: run.steps(64))
+    first, _ = calls_and_depth(lambda: run.steps(64))
     run.steps(SECOND)
-    assert calls(lambda: run.steps(64)) <= 1.25 * first + 500
+    later, _ = calls_and_depth(lambda: run.steps(64))
+    assert later <= 1.25 * first + 500
     assert programs.COMPILED[0] - before <= 8
     with st.eager():
         slow = Run(update, start, False)
