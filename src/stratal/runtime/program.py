@@ -27,7 +27,7 @@ from stratal.runtime.host import HostCalls, has_host_calls
 from stratal.runtime.loader import load_kernels
 from stratal.runtime.pool import LOCK, Pool, pool_for
 from stratal.runtime.prologue import Prologue
-from stratal.runtime.storage import Array, Layout, Storage, any_exported, any_stamped, laid_out, layout_of
+from stratal.runtime.storage import Array, Layout, Storage, any_exported, any_stamped, layout_of
 
 _ADDRESS: Final = attrgetter("address")
 _LAYOUT: Final = attrgetter("layout")
@@ -45,11 +45,11 @@ class Issued(NamedTuple):
 
 
 def _issue(layout: Layout) -> Issued:
-    array = laid_out(layout)
-    owner = array
-    while isinstance(owner.base, type(array)):
+    storage = Storage.in_memory(layout)
+    owner = storage.array
+    while isinstance(owner.base, type(owner)):
         owner = owner.base
-    return Issued(Storage.over(array, encode.address_of(array), layout), array, owner)
+    return Issued(storage, storage.array, owner)
 
 
 def _unshared() -> tuple[int, int, int]:
