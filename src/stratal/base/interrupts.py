@@ -242,30 +242,30 @@ def deferring(function: Callable[P, T]) -> Callable[P, T]:
 @block
 def interruptible() -> Generator[None]:
     """Let Ctrl-C raise KeyboardInterrupt at once in what takes long, unless that is uninterruptible."""
-    before = SIGNALS.open
+    before, in_main = SIGNALS.open, get_ident() == SIGNALS.thread
     try:
-        if get_ident() == SIGNALS.thread and SIGNALS.depth < _HARD:
+        if in_main and SIGNALS.depth < _HARD:
             SIGNALS.open = SIGNALS.depth
             if SIGNALS.pending:
                 SIGNALS.deliver()
         yield
     finally:
-        if get_ident() == SIGNALS.thread:
+        if in_main:  # a call here would let a handler come before what is put back
             SIGNALS.open = before
 
 
 @block
 def users_code() -> Generator[None]:
     """Let all handlers run in a function of the user's that is called from a section."""
-    depth, before = SIGNALS.depth, SIGNALS.open
+    depth, before, in_main = SIGNALS.depth, SIGNALS.open, get_ident() == SIGNALS.thread
     try:
-        if get_ident() == SIGNALS.thread:
+        if in_main:
             SIGNALS.depth = SIGNALS.open = 0
             if SIGNALS.pending:
                 SIGNALS.deliver()
         yield
     finally:
-        if get_ident() == SIGNALS.thread:
+        if in_main:  # a call here would let a handler come before what is put back
             SIGNALS.depth, SIGNALS.open = depth, before
 
 

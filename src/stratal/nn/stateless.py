@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 from stratal.base.errors import AttributeValueError, ShapeError
@@ -81,8 +82,7 @@ def _replaced(module: Module, places: Tables, given: Mapping[str, Any]) -> Gener
                 table[key] = tensor
         yield
     finally:
-        for table, key, tensor in before:
-            table[key] = tensor
+        any(starmap(dict.__setitem__, before))  # in C: no handler of signals comes before the last
 
 
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -62,8 +62,9 @@ def _one_thread() -> Generator[None]:
         os.environ[_THREADS] = "1"
         yield
     finally:
-        os.environ.pop(_THREADS)
-        if before is not None:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
             os.environ[_THREADS] = before
 
 

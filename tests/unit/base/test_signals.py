@@ -196,6 +196,17 @@ class Trial:
         self.raised.append(kind())
         raise self.raised[-1]
 
+    def came(self, before: int) -> bool:
+        """Disarm the timer; return whether it has fired. Its signal may go to another thread, and be known
+        here a moment later: that is waited for, and what the handler raises is raised here.
+        """
+        if signal.setitimer(signal.ITIMER_REAL, 0)[0]:
+            return False
+        until = time.monotonic() + 1.0
+        while self.fired == before and time.monotonic() < until:
+            time.sleep(1e-4)
+        return True
+
     # -- one step, and checking it ---------------------------------------------------------------------------
     def facts_after(self, steps: int) -> Facts:
         while len(self.known) <= steps:
@@ -287,7 +298,7 @@ def test_a_handler_at_a_random_time_changes_nothing(
         delay_s = rng.uniform(2e-6, longest_s)
         trial.step(
             lambda: signal.setitimer(signal.ITIMER_REAL, delay_s),  # noqa: B023
-            lambda: signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0,  # what comes, has come before it returns
+            lambda: trial.came(before),  # noqa: B023
         )
         if trial.fired == before:  # the timer was longer than the step
             longest_s = max(min(longest_s, 1.5 * (time.perf_counter() - begun)) * 0.9, 2e-5)
@@ -489,7 +500,7 @@ def test_handlers_run_while_the_main_thread_waits_for_another(on_alarm: Any) -> 
     held.wait(10)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
     try:
-        assert (st.ones(2) * 1.5 + 0.25).tolist() == [1.75, 1.75]
+        assert st.zeros(2).cosh().tolist() == [1.0, 1.0]
         assert done.is_set()
     finally:
         done.set()
