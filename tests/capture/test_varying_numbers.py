@@ -37,7 +37,9 @@ VALUES: dict[str, list[Any]] = {  # the first two make a float, or a size, vary
     "bool": [True, False],
     "size": [4, 5, 6, 1, 7, 2, 3, 1024],
 }
-_ENDLESS = "**", "<<", "pow", "shift", "factorial", "perm", "comb", "bytes", "long", "range"  # of a large int
+_ENDLESS = (  # of a large int
+    "**", "<<", "pow", "shift", "factorial", "perm", "comb", "bytes", "long", "range", "partial",
+)  # fmt: skip
 
 
 # -- the cases -----------------------------------------------------------------------------------------------
