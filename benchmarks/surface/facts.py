@@ -17,6 +17,7 @@ from stratal.graph.graph import Graph
 from stratal.graph.node import Const, Input, Item, Node, topological
 from stratal.optimize.in_reals import use_reals
 from stratal.tensor.build import call as call_op
+from stratal.tensor.lazy.lazy import lazily
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.transformations.gradients import grad
 from stratal.tensor.values.handles import node_of
@@ -80,7 +81,7 @@ def _work(function: Any, call: Call) -> tuple[list[Node], bool]:
     """Return the nodes of the results that are ops; and whether the results need none: nothing was given, or
     nothing changes.
     """
-    with no_grad():
+    with no_grad(), lazily():
         tensors = call.mapped(tensor)
         given = {node_of(t) for t in _tensors((tensors.args, dict(tensors.kwargs)))}
         roots = [node_of(t) for t in _tensors(tensors.of(function))]

@@ -21,6 +21,7 @@ from stratal.graph.op import REGISTRY
 from stratal.ops.annotations import Annotation
 from stratal.ops.families import Elementwise
 from stratal.tensor.lazy import programs
+from stratal.tensor.lazy.lazy import lazily
 
 F = nn.functional
 
@@ -60,7 +61,8 @@ def test_as_many_ops_run_as_the_fetched_value_has_ancestors(monkeypatch: pytest.
     made, parents = [start], [set()]
     for k in range(30):
         i, j = rng.integers(0, len(made), 2)
-        made.append(st.maximum(made[i], made[j]) if k % 2 else made[i] * made[j])
+        with lazily():
+            made.append(st.maximum(made[i], made[j]) if k % 2 else made[i] * made[j])
         parents.append({int(i), int(j)})
     fetch = made[21]
     ancestors, queue = set(), [21]

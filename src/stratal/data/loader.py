@@ -13,8 +13,9 @@ import numpy as np
 from stratal.base import tree
 from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.data.shuffle import permutation
+from stratal.tensor.calls.moves import stack
 from stratal.tensor.functions.random import Generator, default_generator
-from stratal.tensor.tensor import tensor
+from stratal.tensor.tensor import Tensor, tensor
 
 Array = np.ndarray[Any, Any]
 _SPLIT: Final = -1  # the stream of splits: the epochs of a loader with the same seed have those from 0 on
@@ -299,6 +300,9 @@ def _stacked(*rows: Any) -> Any:
         return list(rows)
     if isinstance(first, (bool, int, float)) and not isinstance(first, np.generic):
         return tensor(list(rows))
+    stacked = stack(rows) if isinstance(first, Tensor) else None
+    if stacked is not None:
+        return stacked
     arrays = [np.asarray(r) for r in rows]
     if len(shapes := {a.shape for a in arrays}) > 1:
         raise ShapeError(

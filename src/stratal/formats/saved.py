@@ -5,6 +5,7 @@ class.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, constant, graph_input
 from stratal.tensor.device import check_device
 from stratal.tensor.lazy import programs
+from stratal.tensor.lazy.lazy import lazily
 from stratal.tensor.tensor import Tensor, hold, tensor
 from stratal.tensor.values import values
 from stratal.tensor.values.handles import node_of
@@ -168,14 +170,14 @@ def _detached(value: Any) -> Any:
 @block
 def evaluating(model: Any) -> Generator[None]:
     """Put a module into evaluation mode for a block; every part then goes back to the mode it was in."""
-    parts = [(m, m.training) for m in model.modules()] if hasattr(model, "modules") else []
+    parts = list(model.modules()) if hasattr(model, "modules") else []
+    before = [(vars(part), "training", part.training) for part in parts]
     try:
-        for part, _ in parts:
+        for part in parts:
             part.training = False
         yield
     finally:
-        for part, mode in parts:
-            part.training = mode
+        any(starmap(dict.__setitem__, before))  # in C: no handler of signals comes before the last
 
 
 def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mapping[str, Tensor]) -> Graph:
@@ -186,7 +188,7 @@ def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mappi
     """
     for value in named.values():
         np.asarray(_detached(value))  # give every weight its value: it then is an input, not a computation
-    with no_grad(), ModeBlock("eager", None):
+    with no_grad(), ModeBlock("eager", None), lazily():
         examples = [tensor(x) for x in inputs]
         before = {name: node_of(value) for name, value in named.items()}
         results = tree.leaves(function(*examples))

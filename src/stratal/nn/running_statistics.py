@@ -67,7 +67,7 @@ class _Tracking(Affine):
     def _next_momentum(self) -> Any:
         """Count one more batch, and return the share it has in the running statistics."""
         with no_grad():
-            self.num_batches_tracked.copy_(self.num_batches_tracked + 1)
+            self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 return 1.0 / self.num_batches_tracked.astype(self.running_mean.dtype)
         return self.momentum

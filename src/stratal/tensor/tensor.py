@@ -465,6 +465,26 @@ def set_number(cell: Tensor, number: float) -> None:
         cell.data = tensor(number, dtype=cell.dtype)
 
 
+_WRITTEN_BYTES = 1 << 16
+
+
+def write_over(cell: Tensor, value: Tensor) -> bool:
+    """Write a value that is there where the old one of a tensor stands, if nobody else may look there;
+    return whether that was done.
+    """
+    storage, new = cell._storage, value._storage
+    mode = MODE.__dict__
+    if storage is None or new is None or mode["trace"] is not None or mode["step"] is not None:
+        return False
+    if cell._track or value._track or cell._leaf or cell._view is not None or watched(storage, cell):
+        return False
+    if new.type.nbytes > _WRITTEN_BYTES:  # which the two may share
+        return False
+    storage.array[...] = new.array
+    storage.stamp = None
+    return True
+
+
 def fresh(tensor: Tensor) -> Tensor:
     """Return another handle on the same value, so that changing one in place leaves the other alone."""
     held, track = held_of(tensor)

@@ -25,8 +25,8 @@ class Last:
     def __del__(self):
         self.attempt("stored", lambda: self.stored.tolist())
         self.attempt("pending", lambda: self.pending.tolist())
-        self.attempt("op", lambda: (self.stored * 3).tolist())
-        self.attempt("write", lambda: self.stored.add_(1).tolist())
+        self.attempt("op", lambda: self.stored.exp().tolist())
+        self.attempt("write", lambda: self.stored.sinh_().tolist())
         self.attempt("compiled", lambda: self.compile(lambda x: x + 1)(self.stored))
         self.attempt("array", lambda: self.pending.numpy())
         self.attempt("made", lambda: len(self.stratal.ones(2).numpy().tobytes()))
@@ -37,7 +37,7 @@ class Last:
 step = st.compile(lambda x: (x @ x) * 2)
 for around in (True, False):
     made = Last()
-    made.stored, made.pending, made.compile, made.attempt = st.ones(2), st.ones(3) * 4, st.compile, attempt
+    made.stored, made.pending, made.compile, made.attempt = st.ones(2), st.ones(3).exp(), st.compile, attempt
     made.stored.numpy()
     made.stratal = st
     st.ones, st.nn

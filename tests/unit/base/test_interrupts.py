@@ -218,12 +218,12 @@ def test_what_a_handler_raises_while_compiling_is_not_taken_for_an_error_of_the_
 
     monkeypatch.setattr(programs, "compile_graph", slowly)
     with Storm(signal.SIGALRM, Alarm) as storm:
-        y = st.tensor([1.0, 2.0, 3.0]) * 1.25 + 7.5
+        y = st.tensor([0.0, 0.0, 0.0]).exp() * 1.25 + 7.5
         with pytest.raises(Alarm):
             y.tolist()
         assert storm.fired == 1
     monkeypatch.undo()
-    assert y.tolist() == [8.75, 10.0, 11.25]
+    assert y.tolist() == [8.75, 8.75, 8.75]
 
 
 def test_two_signals_held_at_once_are_both_delivered():

@@ -62,7 +62,7 @@ def test_only_the_ancestors_of_what_is_asked_run():
 def test_a_flush_computes_live_tensors_that_share_its_work():
     x = st.tensor([1.0, 2.0])
     shared = x.exp()
-    first, second, other = shared.sum(), shared.max(), x * 5.0
+    first, second, other = shared.sum(), shared.max(), x.sin()
     assert first.item() == pytest.approx(np.exp([1, 2]).sum())
     assert is_finished(second)
     assert is_finished(shared)
@@ -188,7 +188,7 @@ def test_a_step_leaves_no_history_behind():
 
 
 def test_a_value_that_was_overwritten_is_an_error_not_a_wrong_number():
-    p = st.tensor([1.0, 2.0], requires_grad=True)
+    p = st.ones(20_000).requires_grad_()
     loss = (p * p).sum()
     loss.item()
     with st.no_grad():
@@ -231,7 +231,7 @@ def test_fresh_parameters_are_made_before_the_step_that_uses_them():
 
 
 def test_a_number_that_changes_at_one_place_becomes_an_input():
-    x = st.tensor([1.0, 2.0])
+    x = st.tensor(np.full(20_000, 2.0, np.float32))
 
     def scaled(rate):
         return (x * rate).tolist()
@@ -240,7 +240,7 @@ def test_a_number_that_changes_at_one_place_becomes_an_input():
     assert compiled_during(lambda: scaled(0.1)) == 0
     assert compiled_during(lambda: scaled(0.2)) == 1
     assert compiled_during(lambda: [scaled(r) for r in (0.3, 0.4, 0.5)]) == 0
-    np.testing.assert_allclose(scaled(0.7), [0.7, 1.4], rtol=1e-6)
+    np.testing.assert_allclose(scaled(0.7), 1.4, rtol=1e-6)
 
 
 def test_training_in_lazy_style_compiles_at_most_three_programs():
@@ -281,7 +281,7 @@ def test_the_random_state_moves_on_with_every_run():
 def test_storage_is_freed_when_nobody_holds_the_tensor():
     x = st.tensor(np.zeros(1000, np.float32))
     reference = weakref.ref(x._storage)
-    y = x + 1.0
+    y = x.exp()
     del x
     gc.collect()
     assert reference() is not None
@@ -325,7 +325,7 @@ def test_effects_happen_exactly_once():
 def test_an_interrupt_during_a_run_loses_no_update(monkeypatch):
     import signal
 
-    p = st.tensor([1.0])
+    p = st.tensor([0.0])
     run = programs.run
 
     def interrupted(program, inputs):
@@ -333,12 +333,12 @@ def test_an_interrupt_during_a_run_loses_no_update(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         return found
 
-    p += 1.0
+    p.exp_()
     monkeypatch.setattr(programs, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         p.numpy()
     monkeypatch.undo()
-    assert p.tolist() == [2.0]
+    assert p.tolist() == [1.0]
 
 
 def test_an_error_names_this_line_where_equal_work_ran_before():

@@ -43,9 +43,11 @@ from stratal.tensor.functions import (
 )
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast
 from stratal.tensor.functions.naming import in_words, words_of
+from stratal.tensor.lazy.lazy import lazily
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.tensor import tensor as make_tensor
 from stratal.tensor.transformations.gradients import backward
+from stratal.tensor.values.backlog import HERE
 from stratal.tensor.values.views import shares_memory
 
 # -- the same function under its own name --------------------------------------------------------------------
@@ -117,8 +119,12 @@ def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tenso
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if kwargs:
             args, kwargs = in_words(function.__name__, words, (self, *args), kwargs)
-            return update(self, function(*args, **kwargs), name)
-        return update(self, function(self, *args, **kwargs), name)
+        else:
+            args = (self, *args)
+        if HERE.backlog.ops:  # work before this may fail, as if it had not happened
+            with lazily():
+                return update(self, function(*args, **kwargs), name)
+        return update(self, function(*args, **kwargs), name)
 
     method.__doc__ = f"Give this tensor the value of `{name}` of it, and return it."
     return method

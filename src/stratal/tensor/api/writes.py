@@ -12,7 +12,7 @@ from stratal.tensor.composites.matrices import fill_diagonal
 from stratal.tensor.functions import creation, shapes
 from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.functions.indexing import set_at
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor, write_over
 from stratal.tensor.tensor import tensor as make_tensor
 from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.handles import held_of, rebind
@@ -36,7 +36,8 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
         value = cast(value, self.dtype)
     if value.shape != self.shape:
         value = shapes.broadcast_to(value, self.shape)
-    rebind(self, *held_of(value))
+    if not write_over(self, value):
+        rebind(self, *held_of(value))
     return self
 
 

@@ -21,9 +21,10 @@ from stratal.base.session import SESSION
 from stratal.base.source import unscoped, user_line
 from stratal.graph.node import Node
 from stratal.tensor.build import changes
+from stratal.tensor.calls.direct import are_ready, by_numpy, by_program
+from stratal.tensor.calls.moves import MOVES
 from stratal.tensor.functions.random import generator_state
 from stratal.tensor.lazy.companions import trivial
-from stratal.tensor.lazy.execution import read_now
 from stratal.tensor.scalars import FromFloat, RuntimeScalar
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values import values
@@ -41,7 +42,6 @@ Key = tuple[Any, ...]
 _CAPACITY: Final = 4096  # templates, each with its programs
 _MOST_KEYS: Final = 1 << 14
 _MOST_VARIANTS: Final = 64
-_MOST_INDICES: Final = 4  # of stored data, at one place of the code
 _MOST_TENSORS: Final = 128  # operands of one call; `stack` and `concat` join more of them otherwise
 _ACTS: Final = frozenset({"backward"})  # what they are called for is no result
 _JOINS: Final = frozenset({"concat", "stack"})
@@ -51,7 +51,6 @@ _NESTED: Final = frozenset({tuple, list})
 _TEMPLATES = SESSION.cache(dict[Key, Template]())
 _NUMBERED = SESSION.cache(dict[Key, Template | None]())  # of kinds of calls, with floats as operands
 _VARIANTS = SESSION.cache(dict[Key, int]())  # how many numbers came with calls of a kind
-_INDICES = SESSION.cache(dict[Key, "_Indices"]())  # what came with calls of a kind that takes indices
 _SEEN = SESSION.cache(dict[Key, bool]())  # calls that came once (True), and those that cannot be kept (False)
 
 
@@ -64,6 +63,7 @@ def kept(function: Any) -> Any:
         return deferring(function)
 
     shaping, defers = _takes_indices(function), not takes_functions(function)
+    moved = MOVES.get(function.__name__) if shaping else None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -74,22 +74,33 @@ def kept(function: Any) -> Any:
             mode = MODE.__dict__
             if mode["trace"] is not None or mode["eager"] is not None or mode["autocast"] is not None:
                 return function(*args, **kwargs)
+            at_once = HERE.at_once is not False and mode["step"] is None
+            if moved is not None and at_once and not kwargs:
+                found = moved(*args)
+                if found is not None:
+                    return found
             tensors: list[Tensor] = []
-            key = _key(function, args, kwargs, tensors)
+            key = _key(function, mode["grad"], args, kwargs, tensors)
             if key is None:
-                return function(*args, **kwargs)
+                return _plain(function, args, kwargs, False)
             if shaping and not any(t._track == TRACKED for t in tensors):
                 HERE.backlog.note_sizes((function, user_line()), [t.type.shape for t in tensors])
             template = _TEMPLATES.get(key)
             if template is None:
                 template = _second(key, function, args, kwargs, tensors)
                 if template is None:
-                    return function(*args, **kwargs)
-                if template.__class__ is _Indices:
-                    return template.note(function(*args, **kwargs))
+                    return _plain(function, args, kwargs, at_once and are_ready(tensors))
             if template.layouts is not None and template.layouts != layouts_of(tensors):
-                return function(*args, **kwargs)
+                return _plain(function, args, kwargs, at_once and are_ready(tensors))
             template.used = True
+            direct = template.direct
+            if direct is None and template.program is not None:
+                direct, template.program = by_program(template, *template.program), None
+                template.direct = direct
+            if direct is not None and at_once:
+                found = direct(tensors)
+                if found is not None:
+                    return found
             floats = list(_floats((args, kwargs))) if template.numbers else ()
             if template.draws:  # its key and the one after it are one step of all threads
                 with LOCK:
@@ -105,22 +116,27 @@ def kept(function: Any) -> Any:
     return call
 
 
+def _plain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], at_once: bool) -> Any:
+    """Return what a function gives; the calls inside are computed at once only if this one may be."""
+    if HERE.at_once is not None:
+        return function(*args, **kwargs)
+    try:
+        HERE.at_once = at_once
+        return function(*args, **kwargs)
+    finally:
+        HERE.at_once = None
+
+
 def _promised(template: Template, tensors: Sequence[Tensor], floats: Sequence[float]) -> Any:
     """Return the results of a template over some tensors and floats."""
-    operands = []
-    stopped = CONSTANT
-    for tensor in tensors:
-        held, track = held_of(tensor)
-        operands.append(held)
-        if track == STOPPED:
-            stopped = STOPPED
+    operands: list[Any] = [held_of(tensor)[0] for tensor in tensors]
     for number in template.numbers:
         operands.append(values.leaf(number.storage(floats)))
     state = generator_state() if template.draws else None
     if state is not None:
         operands.append(held_of(state)[0])
     call = Call(template, operands, user_line())
-    results = promise(call, stopped)
+    results = promise(call)
     for made, relation in zip(results, template.views):  # noqa: B905 (there may be none)
         if relation is not None:
             relate(made, relation, tensors)
@@ -129,68 +145,68 @@ def _promised(template: Template, tensors: Sequence[Tensor], floats: Sequence[fl
     return template.container(results)
 
 
-def promise(call: Call, stopped: int) -> list[Tensor]:
-    """Return tensors that hold the results of a call; `stopped` is what those that take no gradient are."""
-    template = call.template
+def promise(call: Call) -> list[Tensor]:
+    """Return tensors that hold the results of a call."""
     results = []
-    for k, (node, _, track) in enumerate(template.shown):
-        type_ = node.aval
-        track = track or (stopped if type_.dtype.is_inexact else CONSTANT)
-        made = initialize(Tensor.__new__(Tensor), type_, Promise(call, k), track)
+    for k, (node, _, track) in enumerate(call.template.shown):
+        made = initialize(Tensor.__new__(Tensor), node.aval, Promise(call, k), track)
         enlist(made)
         results.append(made)
+    template = call.template
     HERE.backlog.note_result(results[0], len(template.rows), (template.rows[-1].op.name, call.line))
     return results
 
 
 # -- which calls are alike -----------------------------------------------------------------------------------
 def _key(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
-) -> Key | None:
+    function: Callable[..., Any], grad: bool, args: tuple[Any, ...], kwargs: dict[str, Any],
+    tensors: list[Tensor],
+) -> Key | None:  # fmt: skip
     """Return what calls with equal graphs have in common, None where it is not known; collect the tensors."""
-    parts = _parts(args, tensors)
-    if parts is None:
+    parts: list[Any] = [function, grad, as_dtype(float)]
+    if not _collect(args, parts, tensors):
         return None
-    named = _parts(kwargs.values(), tensors) if kwargs else ()
-    if named is None or not 0 < len(tensors) < _MOST_TENSORS:
-        return None
-    key: Key = (function, MODE.grad, as_dtype(float), parts)
     if kwargs:
-        key += (tuple(kwargs), named)
-    if len(tensors) > 1:
-        ids = [id(t) for t in tensors]
-        if len(set(ids)) < len(ids):
+        parts.append(tuple(kwargs))
+        if not _collect(kwargs.values(), parts, tensors):
+            return None
+    count = len(tensors)
+    if not 0 < count < _MOST_TENSORS:
+        return None
+    if count > 1 and (tensors[0] is tensors[1] or count > 2):
+        ids = list(map(id, tensors))
+        if len(set(ids)) < count:
             if function.__name__ in _JOINS:  # each pattern would be another graph
                 return None
-            key += (tuple([ids.index(i) for i in ids]),)
-    return key
+            parts.append(tuple([ids.index(i) for i in ids]))
+    return tuple(parts)
 
 
-def _parts(given: Iterable[Any], tensors: list[Tensor]) -> Key | None:
-    parts: list[Any] = []
+def _collect(given: Iterable[Any], parts: list[Any], tensors: list[Tensor]) -> bool:
+    """Add what a key says of some arguments to its parts; return whether that is known of all."""
     for value in given:
         kind = value.__class__
         if kind is Tensor or issubclass(kind, Tensor):
             if value._trace is not None or value._track == USED_UP:
-                return None
+                return False
             tensors.append(value)
-            parts.append(value.type)
-            parts.append(value._track)
+            type_ = value.type
+            parts += (type_.shape, type_.dtype, value._track)  # types hash and compare in Python
         elif kind in _VALUES:
-            parts.append(kind)
-            parts.append(value)
+            parts += (kind, value)
         elif kind is int:
             parts.append((kind, value))
         elif kind is float:
             parts.append((kind, value.hex()))  # 0.0 and -0.0 are equal
         elif kind is tuple or kind is list or kind is slice:
-            inner = _parts((value.start, value.stop, value.step) if kind is slice else value, tensors)
-            if inner is None:
-                return None
-            parts += (kind, inner)
+            inner: list[Any] = []
+            sequence = (value.start, value.stop, value.step) if kind is slice else value
+            if not _collect(sequence, inner, tensors):
+                return False
+            parts += (kind, tuple(inner))
         else:
-            return None
-    return tuple(parts)
+            return False
+    return True
 
 
 def _floats(given: Iterable[Any]) -> Iterator[float]:
@@ -244,46 +260,15 @@ def _second(
     if bare != key and not _takes_indices(function):
         if changes(key, bare, depth=2):
             return _numbered(key, bare, function, args, kwargs, tensors)
-    elif bare != key:
-        found = _indices(bare)
-        found.count += before is None
-        stored = all(t._storage is not None and not t._track for t in tensors)
-        if found.count > _MOST_VARIANTS and not stored:
-            _let_vary(bare)
-            return None
-        if before is None or (stored and found.come_from_data()):
-            _note_seen(key)
-            return found
+    elif bare != key and before is None:
+        _note_variant(bare)
+    elif bare != key and _VARIANTS.get(bare, 0) > _MOST_VARIANTS:
+        _let_vary(bare)
+        return None
     if before is None:
         _note_seen(key)
         return None
     return _known(key, function, args, kwargs, tensors)
-
-
-class _Indices:
-    """Sizes and indices that came with one kind of call, and what they took."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.types: set[Any] = set()
-
-    def come_from_data(self) -> bool:
-        """Return whether many take results of few types, as batches are taken of data."""
-        return self.count > _MOST_INDICES and _MOST_INDICES * len(self.types) <= self.count
-
-    def note(self, result: Any) -> Any:
-        """Take note of a result and return it, computed at once where it is a batch of data."""
-        if result.__class__ is Tensor:
-            self.types.add(result.type)
-            if self.come_from_data():
-                read_now(result)
-        return result
-
-
-def _indices(bare: Key) -> _Indices:
-    if bare not in _INDICES and len(_INDICES) >= _MOST_KEYS:
-        _INDICES.clear()
-    return _INDICES.setdefault(bare, _Indices())
 
 
 def _known(
@@ -426,7 +411,8 @@ def _recorded(
     if not all(t._view is None or t._view.repeats for t in found.results):
         return None
     operands += [node for node, _ in trace.numbers.values()]
-    made = _template(operands, found, drawn if drawn is not None and drawn.written else None)
+    stopped = STOPPED if any(t._track == STOPPED for t in tensors) else CONSTANT
+    made = _template(operands, found, drawn if drawn is not None and drawn.written else None, stopped)
     if made is not None:
         views = [relation_of(t, tensors) for t in found.results]
         made.views = views if any(views) else []
@@ -434,6 +420,7 @@ def _recorded(
         asks = trace.asks_layouts or any(id(memory) in trace.regrouped for memory in memories)
         made.layouts = layouts_of(tensors) if asks else None
         made.numbers = [number for _, number in trace.numbers.values()]
+        made.direct = by_numpy(made)
     return made
 
 
@@ -454,11 +441,14 @@ def _only(results: list[Tensor]) -> Tensor:
     return results[0]
 
 
-def _template(operands: Sequence[Node], found: _Found, drawn: Cell | None) -> Template | None:
+def _template(
+    operands: Sequence[Node], found: _Found, drawn: Cell | None, stopped: int
+) -> Template | None:
     """Return the template of some results, and of the state of the generator that was `drawn` from; None
     where they need other leaves, or no computing.
     """
-    roots, tracks = [_node_in(t) for t in found.results], [t._track for t in found.results]
+    roots = [_node_in(t) for t in found.results]
+    tracks = [t._track or (stopped if t.type.dtype.is_inexact else CONSTANT) for t in found.results]
     if any(root in operands or trivial(root) for root in roots) or len(set(roots)) < len(roots):
         return None
     if drawn is None:

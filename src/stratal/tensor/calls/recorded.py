@@ -51,7 +51,7 @@ class Backward:
         _keep(self.key, found)
         made, places = found
         takers = list(self.takers)
-        results = promise(Call(made, self._leaves, user_line()), STOPPED)
+        results = promise(Call(made, self._leaves, user_line()))
         return [(takers[k], result) for k, result in zip(places, results, strict=True)]
 
     def remember(self, targets: Sequence[Tensor], found: Sequence[Node | None]) -> None:

@@ -15,6 +15,7 @@ from stratal.base.dims import Dim, Sym, as_int, known_equal, same_shape, upper_b
 from stratal.base.dtypes import bool_, int64, uint8
 from stratal.base.errors import AttributeValueError, DTypeError, IndexOutOfRangeError, ShapeError
 from stratal.base.source import scope
+from stratal.base.types import TensorType
 from stratal.graph.op import Op
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import (
@@ -80,17 +81,17 @@ class _Plan(NamedTuple):
 _ARRAYS = -1
 
 
-def _entries(x: Tensor, index: Any) -> list[Any]:
+def _entries(type_: TensorType, index: Any) -> list[Any]:
     given = list(index) if isinstance(index, tuple) else [index]
     given = [_as_entry(e) for e in given]
     dots = [k for k, e in enumerate(given) if e is Ellipsis]
     if len(dots) > 1:
         raise AttributeValueError("index: only one ellipsis is possible", got=str(index))
     used = sum(_axes_of(e) for e in given)
-    if used > x.ndim:
-        raise IndexOutOfRangeError("index: more indices than axes", got=f"{used} indices for {x.type}")
+    if used > type_.ndim:
+        raise IndexOutOfRangeError("index: more indices than axes", got=f"{used} indices for {type_}")
     at = dots[0] if dots else len(given)
-    fill = [slice(None)] * (x.ndim - used)
+    fill = [slice(None)] * (type_.ndim - used)
     return given[:at] + fill + given[at + len(dots) :]
 
 
@@ -147,29 +148,30 @@ def _range(entry: slice, n: Dim) -> _Range:
     return _Range(first, (last - first + by - 1) // by, by)
 
 
-def _plan(x: Tensor, index: Any) -> _Plan:
+def _plan(type_: TensorType, index: Any) -> _Plan:
     ranges: list[_Range] = []
     layout: list[int | None] = []
     arrays: dict[int, Tensor] = {}
     spots: list[int] = []  # in the layout, of arrays with axes; an int selects before them, as in PyTorch
     n: Dim
-    for entry in _entries(x, index):
+    for entry in _entries(type_, index):
         axis = len(ranges)
         if entry is None:
             layout.append(None)
         elif isinstance(entry, slice):
-            ranges.append(_range(entry, x.shape[axis]))
+            ranges.append(_range(entry, type_.shape[axis]))
             layout.append(axis)
         elif isinstance(entry, int):
-            n = x.shape[axis]
+            n = type_.shape[axis]
             if not (-n <= entry and n > entry):
-                raise IndexOutOfRangeError("index: out of range", got=f"{entry} on axis {axis} of {x.type}")
+                raise IndexOutOfRangeError("index: out of range", got=f"{entry} on axis {axis} of {type_}")
             ranges.append(_Range(entry if entry >= 0 else n + entry, 1, 1))
         else:
             masked = entry.dtype.is_bool
-            parts = nonzero_indices(entry, against=x.shape[axis : axis + entry.ndim]) if masked else [entry]
+            sizes = type_.shape[axis : axis + entry.ndim]
+            parts = nonzero_indices(entry, against=sizes) if masked else [entry]
             for part in parts:
-                n = x.shape[len(ranges)]
+                n = type_.shape[len(ranges)]
                 arrays[len(ranges)] = part if masked else _from_end(part, n)
                 ranges.append(_Range(0, n, 1))
             spots += [len(layout)] * bool(entry.ndim)
@@ -197,7 +199,7 @@ def _widened(x: Tensor, index: Any) -> tuple[Tensor, Any]:
     given = index if isinstance(index, tuple) else (index,)
     if not any(_is_scalar_mask(e) for e in given):
         return x, index
-    entries = _entries(x, index)
+    entries = _entries(x.type, index)
     axis = 0
     for k, entry in enumerate(entries):
         if _is_scalar_mask(entry):
@@ -218,30 +220,35 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     if is_plain_mask(x, index):
         return selected(x, index)
     x, index = _widened(x, index)
-    plan = _plan(x, index)
+    plan = _plan(x.type, index)
     if plan.arrays:
-        return _take_arrays(view_of(x, *_take_ranges(x, plan.ranges)), plan)
-    return view_of(x, *_basic(x, plan))
+        return _take_arrays(view_of(x, *_take_ranges(x.type, plan.ranges)), plan)
+    return view_of(x, *_basic(x.type, plan))
 
 
-def _basic(x: Tensor, plan: _Plan) -> list[Op]:
+def basic_ops(type_: TensorType, index: Any) -> tuple[Op, ...]:
     """Return the ops of an index without arrays."""
-    ops = _take_ranges(x, plan.ranges)
+    return tuple(_basic(type_, _plan(type_, index)))
+
+
+def _basic(type_: TensorType, plan: _Plan) -> list[Op]:
+    """Return the ops of an index without arrays."""
+    ops = _take_ranges(type_, plan.ranges)
     shape = tuple(1 if axis is None else plan.ranges[axis].length for axis in plan.layout)
     if not same_shape(shape, [r.length for r in plan.ranges]):
         ops.append(OPS["reshape"](shape))
     return ops
 
 
-def _take_all(ranges: Sequence[_Range], x: Tensor) -> bool:
-    return all(r.step == 1 and known_equal(r.length, n) for r, n in zip(ranges, x.shape, strict=True))
+def _take_all(ranges: Sequence[_Range], type_: TensorType) -> bool:
+    return all(r.step == 1 and known_equal(r.length, n) for r, n in zip(ranges, type_.shape, strict=True))
 
 
-def _take_ranges(x: Tensor, ranges: Sequence[_Range]) -> list[Op]:
+def _take_ranges(type_: TensorType, ranges: Sequence[_Range]) -> list[Op]:
     ops: list[Op] = []
-    if not _take_all(ranges, x):
+    if not _take_all(ranges, type_):
         lows, stops, steps = zip(*((r.low, r.stop, abs(r.step)) for r in ranges), strict=True)
-        if not same_shape([*lows, *stops, *steps], [*[0] * x.ndim, *x.shape, *[1] * x.ndim]):
+        if not same_shape([*lows, *stops, *steps], [*[0] * type_.ndim, *type_.shape, *[1] * type_.ndim]):
             ops.append(OPS["slice"](lows, stops, steps))
     turned = tuple(k for k, r in enumerate(ranges) if r.step < 0 and not r.empty)
     return [*ops, OPS["flip"](turned)] if turned else ops
@@ -315,7 +322,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     given = value if isinstance(value, Scalar) else as_written("x[i] = v", value, x.dtype)
     if MODE.trace is None and _is_basic(index):
         part = tensor(given, dtype=x.dtype) if isinstance(given, Scalar) else given
-        if write_part(x, _basic(x, _plan(x, index)), part):
+        if write_part(x, basic_ops(x.type, index), part):
             return
     mask = whole_mask(x, index, given)
     updated = set_at(x, index, given) if mask is None else masked_fill(x, mask, given)
@@ -329,7 +336,7 @@ def _is_at(value: Tensor, x: Tensor, index: Any) -> bool:
     view, base = value._view, x._view
     if view is None or base is None or not base.covers(view) or len(view.ops) == len(base.ops):
         return False
-    return _is_basic(index) and tuple(_basic(x, _plan(x, index))) == view.ops[len(base.ops) :]
+    return _is_basic(index) and basic_ops(x.type, index) == view.ops[len(base.ops) :]
 
 
 def _is_basic(index: Any) -> bool:
@@ -362,12 +369,12 @@ def set_at(x: Tensor, index: Any, value: Any, kind: str = "set") -> Tensor:
     wide, index = _widened(x, index)
     if wide is not x:
         return reshape(set_at(wide, index, value, kind), x.shape)
-    plan = _plan(x, index)
+    plan = _plan(x.type, index)
     if not plan.arrays:
         shape = tuple(1 if axis is None else plan.ranges[axis].length for axis in plan.layout)
         (node, part), track = nodes_and_track([x, _fit(value, x, shape)])
-        return finish(put(node, _basic(x, plan), part, where_now()), track)
-    if _take_all(plan.ranges, x):
+        return finish(put(node, _basic(x.type, plan), part, where_now()), track)
+    if _take_all(plan.ranges, x.type):
         return _set_arrays(x, plan, value, kind)
     where_to = getitem(positions(x), index)
     update = _fit(value, x, where_to.shape)

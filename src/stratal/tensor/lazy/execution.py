@@ -21,15 +21,12 @@ from stratal.tensor.lazy import programs
 from stratal.tensor.lazy.companions import Run, goal_of, is_leaf, trivial
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import FAILED, LIVE, enlist, share, shared
-from stratal.tensor.values.handle import CONSTANT, TRACKED, AnyHandle, Handle, become, spend
+from stratal.tensor.values.handle import CONSTANT, TRACKED, Handle, become, spend
 from stratal.tensor.values.handles import track_of_value
 from stratal.tensor.values.promises import PromisedLeaf
-from stratal.tensor.values.state import LOCK, MODE
-from stratal.tensor.values.view_ops import is_view
+from stratal.tensor.values.state import MODE
 
 _ROOM: Final = 200  # frames: what compiling takes
-_AT_ONCE_BYTES: Final = 1 << 24
-_MOST_VIEWS: Final = 4  # of each other
 
 
 @dataclass(slots=True)
@@ -182,8 +179,6 @@ def _prepared(work: Run, plan: Plan) -> list[Storage]:
     order, plan.leaves = programs.walk(_roots(plan), is_leaf)
     plan.leaves += [s for s in updates if s not in set(plan.leaves)]
     found = programs.Work(plan.leaves, plan.outputs, [(s, v) for s, (v, _) in updates.items()], order)
-    if take_slices(found):
-        return _prepared(work, plan)
     plan.program = programs.program_for(found, "flush")
     seen = {node for node, (_, cell) in updates.items() if seen_elsewhere(cell, _stored(node), 1)}
     plan.read_later = work.read_later()  # last: who holds a value may begin to read it, and let go
@@ -196,41 +191,6 @@ def _prepared(work: Run, plan: Plan) -> list[Storage]:
             plan.homes[node] = storage
         inputs.append(storage)
     return inputs
-
-
-def take_slices(work: programs.Work) -> bool:
-    """Copy slices of known values, where it is only their places that tell this work from earlier work:
-    batches drawn from a data set must not be compiled one by one. Return whether some were copied.
-    """
-    slices = [n for n in work.order if n.op.name == "slice" and values.finished(n) is None]
-    slices = [n for n in slices if values.finished(n.inputs[0]) is not None]
-    if not slices or programs.is_known(work) or not programs.came_before(work, set(slices)):
-        return False
-    for node in slices:
-        taken = np.asarray(node.op.ref(_stored(node.inputs[0]).array))
-        values.finish(node, Storage.copy_of(taken, node.aval))
-    return True
-
-
-def read_now(tensor: AnyHandle) -> AnyHandle:
-    """Give a view of a tensor that has a value, if it is small and takes no gradient, its own at once; return
-    it. So what waits does not depend on where in the data a batch lies.
-    """
-    node = tensor._node
-    if node is None or tensor._storage is not None or tensor._track or tensor.type.nbytes > _AT_ONCE_BYTES:
-        return tensor
-    ops: list[Any] = []
-    while values.finished(node) is None:
-        if not is_view(node.op) or len(ops) == _MOST_VIEWS:
-            return tensor
-        ops.append(node.op)
-        node = node.inputs[0]
-    with LOCK:
-        array = _stored(node).array
-        for op in reversed(ops):
-            array = np.asarray(op.ref(array))
-        settle_in(tensor, Storage.copy_of(array, tensor.type), {})
-    return tensor
 
 
 def _stored(node: Node) -> Storage:

@@ -1,21 +1,20 @@
 """Flushing: compute what is needed now, with what is worth computing in the same run.
 
-`companions` says what one run takes in, `execution` runs it; `alone` is the short way for one value.
+`companions` says what one run takes in, `execution` runs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 
 from stratal.base.errors import CaptureError, DonatedBufferError, StratalError
-from stratal.base.interrupts import UNINTERRUPTIBLE
+from stratal.base.interrupts import UNINTERRUPTIBLE, block
 from stratal.graph.graph import Graph
 from stratal.graph.interpret import interpret
 from stratal.graph.node import Node
 from stratal.runtime.storage import Storage
 from stratal.tensor.lazy import programs, recognized
-from stratal.tensor.lazy.alone import compute_alone
 from stratal.tensor.lazy.companions import Run, depending, goal_of, is_leaf, readers, still_read, waiting
 from stratal.tensor.lazy.execution import end_histories, execute, restore, settle_in, undo
 from stratal.tensor.lazy.programs import refuse_at_exit
@@ -44,10 +43,7 @@ def flush(tensors: Iterable[Handle]) -> None:
 
 def compute(tensor: Handle) -> None:
     """Give one tensor its value."""
-    refuse_at_exit()
-    with LOCK:
-        if MODE.trace is not None or not recognized.run_alone(tensor):
-            flush([tensor])
+    flush([tensor])
 
 
 def value_of(handle: Handle, asked: str) -> Storage:
@@ -160,8 +156,6 @@ def _flush(wanted: Sequence[Node | Handle], at_once: bool = False) -> None:
     found = recognized.waiting(wanted, at_once)
     if found is not None and recognized.run(found):
         return
-    if found is None and len(wanted) == 1 and isinstance(wanted[0], Handle) and compute_alone(wanted[0]):
-        return
     error = _attempt(wanted, at_once, found)
     if error is not None:
         raise error
@@ -265,6 +259,17 @@ def _give_up(tensors: Iterable[Handle]) -> None:
     for tensor in tensors:
         if tensor._storage is None:
             set_apart(tensor)
+
+
+@block
+def lazily() -> Generator[None]:
+    """Let no call of a block compute at once what it could: whoever wants the graph finds all of it."""
+    before = HERE.at_once
+    try:
+        HERE.at_once = False
+        yield
+    finally:
+        HERE.at_once = before
 
 
 # -- eager ---------------------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ choices = settings.together(
 )
 
 _PROGRAMS = SESSION.cache(LRU[tuple[Key, object], Program](_CAPACITY))  # of lazy work, those used last
-_MOVED = SESSION.cache(LRU[tuple[Key, object], None](_CAPACITY))  # work but for where its slices begin
 _LIVING = SESSION.cache(WeakTable[Program]())  # by digest and settings, while in use
 _RECENT = SESSION.cache(deque[Program](maxlen=32))  # compiled last: kept although nobody may hold them
 COMPILED = [0]  # how many programs this process has compiled
@@ -48,8 +47,8 @@ class Work(NamedTuple):
     updates: list[tuple[Node, Node]]
     order: list[Node]  # every node of the run, leaves included
 
-    def key(self, moving: Container[Node] = ()) -> Key:
-        """Return the structure, equal for equal work on other leaves; of `moving` nodes only types count."""
+    def key(self) -> Key:
+        """Return the structure, equal for equal work on other leaves."""
         number: dict[Node, int] = {}
         rows: list[Any] = []
         for node in self.leaves:
@@ -59,8 +58,7 @@ class Work(NamedTuple):
             if node not in number:
                 number[node] = len(number)
                 op = node.op.bare() if node.op.name == "watched" else node.op  # type: ignore[attr-defined]
-                shown = (op.name, node.type) if node in moving else op
-                rows.append((shown, *[number[i] for i in node.inputs]))
+                rows.append((op, *[number[i] for i in node.inputs]))
         rows.append(tuple([number[o] for o in self.outputs]))
         rows.append(tuple([(number[s], number[v]) for s, v in self.updates]))
         return tuple(rows)
@@ -101,19 +99,6 @@ def walk(roots: Iterable[Node], is_leaf: Callable[[Node], bool]) -> tuple[list[N
         return found
 
     return topological(roots, stop), leaves
-
-
-def is_known(work: Work) -> bool:
-    """Return whether there is a program for some work."""
-    return (work.key(), choices()) in _PROGRAMS
-
-
-def came_before(work: Work, moving: Container[Node]) -> bool:
-    """Return whether work was asked about that differs in `moving` nodes alone, and remember this."""
-    key = (work.key(moving), choices())
-    known = key in _MOVED
-    _MOVED.keep(key, None)
-    return known
 
 
 def program_for(work: Work, name: str) -> Program:

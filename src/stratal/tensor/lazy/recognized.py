@@ -22,7 +22,7 @@ from stratal.tensor.lazy.execution import seen_elsewhere, settle_in
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import FAILED, LIVE, SEVERAL
 from stratal.tensor.values.backlog import HERE
-from stratal.tensor.values.handle import TRACKED, USED_UP, Handle, spend
+from stratal.tensor.values.handle import USED_UP, Handle, spend
 from stratal.tensor.values.promises import Call, Promise, PromisedLeaf
 
 _CAPACITY: Final = 1024
@@ -164,42 +164,20 @@ def run(found: Waiting) -> bool:
             _settle(known, tensors, made)
     if len(known.updates) + len(known.outputs) == len(tensors):
         HERE.backlog.nothing_waits()
-    if len(tensors) == len(found.calls.numbers) == len(known.outputs) == 1:
+    if len(found.calls.numbers) == 1 and not known.updates:
         _note_alone(found, known)
     return True
 
 
-def run_alone(tensor: Handle) -> bool:
-    """Compute the only tensor that waits, a result of a call on values, as it was computed before; return
-    whether it was. It is what `waiting` and `run` come to there, at a third of their cost.
-    """
-    held = tensor._held
-    if held.__class__ is not Promise or len(LIVE) != 1 or FAILED or SEVERAL or id(tensor) not in LIVE:
-        return False
-    call: Call = held.call
-    known = call.template.alone
-    if known is None or tensor._home is not None or tensor._track == TRACKED:
-        return False
-    choices, program, order = known
-    inputs = [values.finished(call.operands[k]) for k in order]  # type: ignore[arg-type]
-    if None in inputs or choices != programs.choices():
-        return False
-    try:
-        (made,) = programs.run(program, inputs)  # type: ignore[arg-type]
-    except StratalError:
-        return False  # the long way says what is wrong
-    settle_in(tensor, made, {})
-    HERE.backlog.nothing_waits()
-    return True
-
-
 def _note_alone(found: Waiting, known: _Known) -> None:
-    """Remember the program of a single call, if nothing else was computed with it."""
+    """Remember the program that gave all results of one call, and nothing else."""
     (call,) = found.calls.numbers
     inputs = [found.leaves[k] for leaf, k in known.inputs if leaf]
-    if len(call.operands) == len(set(call.operands)) == len(inputs) == len(known.inputs):
+    results = [(found.key[1][k][1], place) for k, place, _ in sorted(known.outputs)]
+    once = len(call.operands) == len(set(call.operands)) == len(inputs) == len(known.inputs)
+    if once and results == [(k, k) for k in range(len(call.template.results))]:
         order = [call.operands.index(node) for node in inputs]
-        call.template.alone = found.key[-1], known.program, order
+        call.template.program = known.program, found.key[-1], order
 
 
 def _make_room(known: _Known, tensors: Sequence[Handle], inputs: list[Any]) -> None:

@@ -115,6 +115,7 @@ class Backlog:
 class _Here(threading.local):
     def __init__(self) -> None:
         self.backlog: Final = Backlog()
+        self.at_once: bool | None = None  # whether the public call under way computes at once
 
 
 HERE: Final = _Here()  # what is this thread's own

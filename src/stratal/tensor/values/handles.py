@@ -14,7 +14,7 @@ from stratal.base.weak import note
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
 from stratal.runtime.storage import Array, Storage
-from stratal.tensor.values import values
+from stratal.tensor.values import immediate, values
 from stratal.tensor.values.alive import LEAVES, LIVE, SEVERAL, adopt, earlier, enlist, share, supersede
 from stratal.tensor.values.backlog import HERE
 from stratal.tensor.values.handle import (
@@ -177,11 +177,16 @@ def place(made: Handle) -> None:
             become(made, known, None, track_of_value(made, made._track))
         share(made, *_holder(node, known))
         return
-    enlist(made)
     if MODE.eager is not None:
+        enlist(made)
         MODE.eager(made)
-    else:
-        HERE.backlog.note_result(made, 1, (node.op.name, *node.where))
+        return
+    found = immediate.value_of(node) if HERE.at_once and made._track in (CONSTANT, STOPPED) else None
+    if found is not None:
+        become(made, found, None, made._track)
+        return
+    enlist(made)
+    HERE.backlog.note_result(made, 1, (node.op.name, *node.where))
 
 
 def _holder(node: Node, storage: Storage) -> list[Handle]:

@@ -8,7 +8,7 @@ group  := views through which gradients flow to each other; `detach` begins anot
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from stratal.graph.op import Op
 from stratal.runtime.storage import Export, Storage
 from stratal.tensor.values.view_ops import RETYPING, Layout, layout_after, row_major
 
+Ops = tuple[Op, ...] | Callable[[], tuple[Op, ...]]
 _FEW: Final = 8
 _EVERYWHERE: Final = (0, 1 << 62)
 
@@ -76,31 +77,44 @@ class Memory:
 class View:
     """How a handle shows a memory: the ops that take it of the origin, and its group."""
 
-    __slots__ = ("_layout", "_span", "group", "memory", "ops", "parent", "type")
+    __slots__ = ("_layout", "_ops", "_own", "_span", "group", "memory", "parent", "type")
 
     def __init__(
-        self, memory: Memory | None, parent: View | None, ops: tuple[Op, ...], type_: TensorType,
+        self, memory: Memory | None, parent: View | None, ops: Ops, type_: TensorType,
         group: object = None, layout: Layout | None = None,
     ) -> None:  # fmt: skip
         """Of a parent, or of a memory itself; without a group of its own it is in that of the parent. A
-        layout is that in the parent, which lies anywhere itself.
+        layout is that in the parent, which lies anywhere itself. Ops that are seldom asked for may be said
+        by a function.
         """
-        self.parent, self.type = parent, type_
+        self.parent, self.type, self._own = parent, type_, ops
+        self._ops: tuple[Op, ...] | None = None
         if parent is None:
             self.memory: Memory = memory or Memory(type_)
-            self.ops, self.group = ops, group or self.memory
+            self.group = group or self.memory
         else:
             self.memory = parent.memory
-            self.ops, self.group = parent.ops + ops, group or parent.group
+            self.group = group or parent.group
             if layout is not None:
                 layout = Layout(layout.offset + _offset_in(type_, parent), layout.strides)
         self._layout = layout
         self._span: tuple[int, int] | None = None
 
     @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops that take it of the origin."""
+        found = self._ops
+        if found is None:
+            found = self._ops = self.own_ops if self.parent is None else self.parent.ops + self.own_ops
+        return found
+
+    @property
     def own_ops(self) -> tuple[Op, ...]:
         """The ops that take it of its parent."""
-        return self.ops if self.parent is None else self.ops[len(self.parent.ops) :]
+        own = self._own
+        if not isinstance(own, tuple):
+            own = self._own = own()
+        return own
 
     @property
     def layout(self) -> Layout:

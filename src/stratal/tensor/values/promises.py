@@ -51,8 +51,8 @@ class Template:
     """The graph of one call. Values are numbered: first the operands, then the constants, then a row each."""
 
     __slots__ = (
-        "alone", "constants", "container", "draws", "layouts", "numbers", "operands", "results", "rows",
-        "shown", "used", "views",
+        "constants", "container", "direct", "draws", "layouts", "numbers", "operands", "program", "results",
+        "rows", "shown", "used", "views",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +69,8 @@ class Template:
         self.views: list[Relation | None] = []  # of results, if there are any
         self.layouts: list[Any] | None = None  # of operands, where they decide what is a view and what a copy
         self.numbers: list[Any] = []  # operands made of the floats of a call, after the tensors
-        self.alone: tuple[Any, Any, list[int]] | None = None  # how a call that waits alone is computed
+        self.direct: Any = None  # what computes such a call at once, on small values that are there
+        self.program: tuple[Any, Any, list[int]] | None = None  # of a call that waited alone
         self.used = True  # since room was made for others
 
     def gives_like(self, other: Template) -> bool:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratal.graph.op import Op
 from stratal.tensor.values.handle import AnyHandle, Handle, attach, begin
-from stratal.tensor.values.memory import View
+from stratal.tensor.values.memory import Ops, View
 from stratal.tensor.values.promises import Relation
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.view_ops import Layout
 
 
 def join(
-    made: AnyHandle, base: Handle, ops: tuple[Op, ...] = (), detached: bool = False,
+    made: AnyHandle, base: Handle, ops: Ops = (), detached: bool = False,
     layout: Layout | None = None,
 ) -> AnyHandle:  # fmt: skip
     """Let a new tensor show the memory of another one, by some ops; return it."""

@@ -1,0 +1,222 @@
+"""Calls that came before, on small values that are there, run at once: no node, nothing pending.
+
+A call's template (`promises`) says how: by NumPy, op by op, where that has the bits of a kernel
+(`immediate`), else by the program that computed such a call when it was the only one that waited. Nothing is
+compiled for it. Calls on values that wait, that take gradients, or are large stay as they are: one program
+computes them together with what else waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from functools import partial
+from threading import local
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.errors import StratalError
+from stratal.graph.node import Const
+from stratal.ops.families import Elementwise
+from stratal.runtime.program import OutputMemory
+from stratal.runtime.storage import Array, Storage, row_major
+from stratal.tensor.lazy import programs
+from stratal.tensor.tensor import hold
+from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, Handle
+from stratal.tensor.values.immediate import SMALL, is_exact
+from stratal.tensor.values.promises import Template
+from stratal.tensor.values.state import MODE
+from stratal.tensor.values.views import relate
+
+Direct = Callable[[Sequence[Handle]], Any]  # returns None where the call is computed as any other
+_MOST_ROWS: Final = 16
+
+
+def is_small(template: Template) -> bool:
+    """Return whether a call is worth computing at once: on few elements, no gradients, no random numbers."""
+    nodes = [*template.operands, *(r.node for r in template.results)]
+    return (
+        not (template.draws or template.numbers)
+        and len(template.rows) <= _MOST_ROWS
+        and all(r.track in (CONSTANT, STOPPED) for r in template.results)
+        and all(hasattr(n.type, "dtype") and 0 < n.aval.size <= SMALL for n in nodes)
+    )
+
+
+def are_ready(tensors: Sequence[Handle]) -> bool:
+    """Return whether operands have their values, and no gradient asks what becomes of them."""
+    grad = MODE.grad
+    return _ready(tensors) is not None and not any(t._track == TRACKED and grad for t in tensors)
+
+
+def _ready(tensors: Sequence[Handle]) -> list[Storage] | None:
+    """Return the values of operands; None where some wait, or NumPy may write to them."""
+    found = []
+    for tensor in tensors:
+        storage = tensor._storage
+        if storage is None or (storage._exports is not None and storage.exported):
+            return None
+        found.append(storage)
+    return found
+
+
+def _results(template: Template) -> Callable[[Sequence[Storage], Sequence[Handle]], Any]:
+    """Return what makes a call's results of their values, and of its operands."""
+    tracks, views, container = [r.track for r in template.results], template.views, template.container
+    if len(tracks) == 1 and not views:
+        (track,) = tracks
+        return lambda made, tensors: container((hold(made[0], track),))
+
+    def results(made: Sequence[Storage], tensors: Sequence[Handle]) -> Any:
+        found = list(map(hold, made, tracks))
+        for result, relation in zip(found, views):  # noqa: B905 (there may be none)
+            if relation is not None:
+                relate(result, relation, tensors)
+        return container(found)
+
+    return results
+
+
+# -- by NumPy ------------------------------------------------------------------------------------------------
+class _Quiet(local):
+    """What calls a function without NumPy's warnings of overflow and the like, in each thread."""
+
+    def __init__(self) -> None:
+        before, context = np.geterr(), copy_context()
+        context.run(partial(np.seterr, all="ignore"))
+        self.call: Callable[..., Any] = context.run  # a quarter of what `np.errstate` takes
+        if np.geterr() != before:  # this NumPy has one state for all contexts
+            np.seterr(**before)
+            self.call = np.errstate(all="ignore")(lambda function, *args: function(*args))
+
+
+_QUIET: Final = _Quiet()
+
+
+def by_numpy(template: Template) -> Direct | None:
+    """Return how NumPy computes a call with the bits of kernels; None where it does not."""
+    constants = all(isinstance(n.op, Const) or is_exact(n.op.name, n.aval.dtype) for n in template.constants)
+    if not constants or not is_small(template) or not all(map(_is_exact, template.rows)):
+        return None
+    known = _constants(template)
+    rows = [(k, row) for k, row in enumerate(template.rows, len(template.operands) + len(template.constants))]
+    rows = [(k, row) for k, row in rows if k not in known]
+    if any(r.number in known for r in template.results):
+        return None
+    memory = [OutputMemory(row_major(r.node.aval)) for r in template.results]
+    results = _results(template)
+    first = len(template.operands)
+    ((_, row), *more) = rows
+    ufunc = _ufunc(row)
+    if ufunc is not None and not more and not template.views:
+        return _of_one(ufunc, row.operands, known, memory[0], results)
+    if row.operands == (0,) and first == 1 and not more:
+        return _of_view(row.op.ref, memory[0], results)
+    steps = [(k, row.op.ref, row.operands) for k, row in rows]
+    numbers = [r.number for r in template.results]
+
+    def compute(operands: list[Array], made: list[Storage]) -> None:
+        values = dict(known)
+        values.update(enumerate(operands))
+        for k, ref, places in steps:
+            values[k] = np.asarray(ref(*[values[p] for p in places]))
+        for storage, k in zip(made, numbers, strict=True):
+            storage.array[...] = values[k]
+
+    def run(tensors: Sequence[Handle]) -> Any:
+        storages = _ready(tensors)
+        if storages is None:
+            return None
+        made = [m.take() for m in memory]
+        _QUIET.call(compute, [s.array for s in storages], made)
+        return results(made, tensors)
+
+    return run
+
+
+def _constants(template: Template) -> dict[int, Array]:
+    """Return the values that no operand decides, by number."""
+    known: dict[int, Any] = {
+        k: n.op.value.array if isinstance(n.op, Const) else n.op.ref()
+        for k, n in enumerate(template.constants, len(template.operands))
+    }
+    for k, row in enumerate(template.rows, len(template.operands) + len(template.constants)):
+        if all(p in known for p in row.operands):
+            with np.errstate(all="ignore"):
+                known[k] = np.asarray(row.op.ref(*[known[p] for p in row.operands]))
+    return known
+
+
+def _is_exact(row: Any) -> bool:
+    return is_exact(row.op.name, row.type.dtype) if hasattr(row.type, "dtype") else False
+
+
+def _ufunc(row: Any) -> Any:
+    """Return the function of NumPy's that an op is, as it is."""
+    op = row.op
+    same = isinstance(op, Elementwise) and type(op).ref is Elementwise.ref
+    same = same and type(op).numpy is Elementwise.numpy and row.type.dtype.itemsize != 2
+    ufunc = type(op).ufunc if same else None
+    return ufunc if isinstance(ufunc, np.ufunc) else None
+
+
+def _of_one(
+    ufunc: Any, places: Sequence[int], known: dict[int, Array], memory: OutputMemory, results: Any
+) -> Direct:
+    """Return how one op is computed, straight into its memory."""
+    take = memory.take
+    constants = [known[p] for p in places if p in known]
+    places = [p if p not in known else -1 - [q for q in places if q in known].index(p) for p in places]
+    in_order = places == list(range(len(places)))
+
+    def run(tensors: Sequence[Handle]) -> Any:
+        storages = _ready(tensors)
+        if storages is None:
+            return None
+        made = take()
+        given = [s.array for s in storages]
+        if not in_order:
+            given = [given[p] if p >= 0 else constants[-1 - p] for p in places]
+        _QUIET.call(ufunc, *given, made.array)
+        return results((made,), tensors)
+
+    return run
+
+
+def _of_view(ref: Any, memory: OutputMemory, results: Any) -> Direct:
+    """Return how one op on one operand is computed, which may be a view for NumPy."""
+    take = memory.take
+
+    def compute(array: Array, made: Array) -> None:
+        made[...] = ref(array)
+
+    def run(tensors: Sequence[Handle]) -> Any:
+        storages = _ready(tensors)
+        if storages is None:
+            return None
+        made = take()
+        _QUIET.call(compute, storages[0].array, made.array)
+        return results((made,), tensors)
+
+    return run
+
+
+# -- by a program --------------------------------------------------------------------------------------------
+def by_program(template: Template, program: Any, choices: Any, inputs: Sequence[int]) -> Direct | None:
+    """Return how a program computes a call: its `inputs` are these operands, its outputs the results."""
+    if not is_small(template):
+        return None
+    results = _results(template)
+
+    def run(tensors: Sequence[Handle]) -> Any:
+        storages = _ready(tensors)
+        if storages is None or choices != programs.choices():
+            return None
+        try:
+            made = programs.run(program, [storages[k] for k in inputs])
+        except StratalError:
+            return None  # the long way says what is wrong
+        return results(made, tensors)
+
+    return run

@@ -1,0 +1,196 @@
+"""Indices, shifts and joins of data that is there: copied at once, before a call is looked up.
+
+Their numbers differ from call to call, as where a batch lies does, so that no table of calls knows them. A
+function here returns None where the call is not as plain as that, and it goes the way of all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from stratal.base.session import SESSION
+from stratal.base.types import TensorType
+from stratal.runtime.program import OutputMemory
+from stratal.runtime.storage import Array, Storage, row_major
+from stratal.tensor.functions.indexing import basic_ops
+from stratal.tensor.tensor import Tensor, hold
+from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED
+from stratal.tensor.values.immediate import MOVED_BYTES
+from stratal.tensor.values.state import MODE
+from stratal.tensor.values.views import join
+
+_FEW_BYTES: Final = 1 << 16  # memory of values up to this size is used again
+_CAPACITY: Final = 1 << 10
+_NUMBERS: Final = frozenset({int, slice, type(None), type(Ellipsis)})
+_BOUNDS: Final = frozenset({int, type(None)})
+
+_MEMORY = SESSION.cache(dict[Any, OutputMemory]())  # by dtype and shape
+
+
+def _storage_for(part: Array, like: Tensor) -> Storage | None:
+    """Return new memory for an array of a tensor's dtype; None where nothing or too much is to be copied."""
+    if not 0 < part.nbytes <= MOVED_BYTES:
+        return None
+    return _empty(like, part.shape, part.nbytes)
+
+
+def _empty(like: Tensor, shape: tuple[int, ...], nbytes: int) -> Storage:
+    dtype = like.type.dtype
+    if nbytes > _FEW_BYTES:
+        return Storage.empty(TensorType(dtype, shape))
+    key = dtype, shape
+    memory = _MEMORY.get(key)
+    if memory is None:
+        if len(_MEMORY) >= _CAPACITY:
+            _MEMORY.clear()
+        memory = _MEMORY[key] = OutputMemory(row_major(TensorType(dtype, shape)))
+    return memory.take()
+
+
+def _array(x: Any) -> Array | None:
+    """Return what a tensor holds, where it is there, nobody writes to it, and no gradient asks how."""
+    if x.__class__ is not Tensor and not isinstance(x, Tensor):
+        return None
+    storage = x._storage
+    if storage is None or storage._exports is not None or (x._track and not _stops(x)):
+        return None
+    return storage.array
+
+
+def _stops(x: Tensor) -> bool:
+    return x._track == STOPPED or (x._track == TRACKED and not MODE.grad)
+
+
+def _held(storage: Storage, x: Tensor) -> Tensor:
+    return hold(storage, STOPPED if x._track else CONSTANT)
+
+
+def getitem(x: Tensor, index: Any) -> Tensor | None:
+    """`x[index]` for ints, slices of ints, new axes and an ellipsis: a view."""
+    array = _array(x)
+    if array is None:
+        return None
+    if index.__class__ is not int:
+        for part in index if index.__class__ is tuple else (index,):
+            kind = part.__class__
+            if kind is slice:
+                if not {part.start.__class__, part.stop.__class__, part.step.__class__} <= _BOUNDS:
+                    return None
+            elif kind not in _NUMBERS:
+                return None
+    try:
+        part = array[index]
+    except (IndexError, ValueError):
+        return None  # the usual way says what is wrong
+    if part.__class__ is not np.ndarray:
+        part = np.asarray(part)
+    storage = _storage_for(part, x)
+    if storage is None:
+        return None
+    storage.array[...] = part
+    return join(_held(storage, x), x, partial(basic_ops, x.type, index))
+
+
+def roll(x: Any, shift: Any, axis: Any = None) -> Tensor | None:
+    """`roll(x, shift, axis)` along one axis, or several by a shift each."""
+    array = _array(x)
+    axes = axis if axis.__class__ is tuple else (axis,)
+    shifts = shift if shift.__class__ is tuple else (shift,)
+    if array is None or len(axes) != len(shifts) or {a.__class__ for a in (*axes, *shifts)} != {int}:
+        return None
+    ndim = array.ndim
+    if not all(-ndim <= a < ndim for a in axes) or len({a % ndim for a in axes}) < len(axes):
+        return None
+    storage = _storage_for(array, x)
+    if storage is None:
+        return None
+    made = storage.array
+    full = slice(None)
+    pieces = []
+    for a, s in zip(axes, shifts, strict=True):
+        s %= array.shape[a]
+        pairs = ((slice(s, None), slice(None, -s)), (slice(None, s), slice(-s, None)))
+        pieces.append(pairs if s else ((full, full),))
+    to, of = [full] * ndim, [full] * ndim
+    for chosen in product(*pieces):
+        for a, (there, here) in zip(axes, chosen, strict=True):
+            to[a], of[a] = there, here
+        made[tuple(to)] = array[tuple(of)]
+    return _held(storage, x)
+
+
+def flip(x: Any, *args: Any) -> Tensor | None:
+    """`flip(x, axes)`: in reverse order along some axes."""
+    array = _array(x)
+    axes = args[0] if len(args) == 1 and args[0].__class__ in (tuple, list) else args
+    if array is None or {a.__class__ for a in axes} != {int}:
+        return None
+    ndim = array.ndim
+    if not all(-ndim <= a < ndim for a in axes) or len({a % ndim for a in axes}) < len(axes):
+        return None
+    storage = _storage_for(array, x)
+    if storage is None:
+        return None
+    index = [slice(None)] * ndim
+    for a in axes:
+        index[a] = slice(None, None, -1)
+    storage.array[...] = array[tuple(index)]
+    return _held(storage, x)
+
+
+def _arrays(given: Any) -> list[Array] | None:
+    """Return what tensors of one dtype, none of which takes a gradient, hold."""
+    if given.__class__ not in (list, tuple) or set(map(type, given)) != {Tensor}:
+        return None
+    storages = [t._storage for t in given]
+    if None in storages or any(t._track or t._storage._exports is not None for t in given):
+        return None
+    if len({t.type.dtype for t in given}) > 1:
+        return None
+    return [s.array for s in storages]
+
+
+def stack(given: Any, axis: Any = 0) -> Tensor | None:
+    """`stack(arrays)` along a new first axis."""
+    arrays = _arrays(given) if axis.__class__ is int and axis == 0 else None
+    if arrays is None:
+        return None
+    shape, count = arrays[0].shape, len(arrays)
+    nbytes = count * arrays[0].nbytes
+    if not 0 < nbytes <= MOVED_BYTES or any(a.shape != shape for a in arrays):
+        return None
+    storage = _empty(given[0], (count, *shape), nbytes)
+    made = storage.array
+    if shape:
+        np.concatenate(arrays, out=made.reshape(count * shape[0], *shape[1:]))
+    else:
+        made[...] = arrays
+    return hold(storage)
+
+
+def concat(given: Any, axis: Any = 0) -> Tensor | None:
+    """`concat(arrays, axis)` of as many axes each."""
+    arrays = _arrays(given) if axis.__class__ is int else None
+    if arrays is None or not -arrays[0].ndim <= axis < arrays[0].ndim:
+        return None
+    shape = list(arrays[0].shape)
+    rest = shape[:axis] + shape[axis:][1:]
+    if any([*a.shape[:axis], *a.shape[axis:][1:]] != rest for a in arrays):
+        return None
+    shape[axis] = sum(a.shape[axis] for a in arrays)
+    nbytes = sum(a.nbytes for a in arrays)
+    if not 0 < nbytes <= MOVED_BYTES:
+        return None
+    storage = _empty(given[0], tuple(shape), nbytes)
+    np.concatenate(arrays, axis, out=storage.array)
+    return hold(storage)
+
+
+MOVES: Final[dict[str, Callable[..., Tensor | None]]] = {
+    "getitem": getitem, "roll": roll, "flip": flip, "stack": stack, "concat": concat,
+}  # fmt: skip
