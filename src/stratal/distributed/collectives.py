@@ -229,6 +229,41 @@ def receive(like: Any, source: int, *, tag: int = 0, wait: bool = True) -> Any:
     return _through(lambda: iter(rounds), what, lambda: _given(buffer, is_tensor), wait, tag)
 
 
+class Exchanges:
+    """Arrays sent to servers over one channel, and received back, of the same shapes and dtypes.
+
+    What is sent leaves at once. What comes back is received when the first value is asked for, all of it in
+    one round: a server that sends it early never waits for one that sends it late.
+    """
+
+    def __init__(self, channel: int) -> None:
+        self.channel: Final = channel
+        self.started = 0
+        self._awaited: list[tuple[int, Array]] = []
+
+    def start(self, x: Any, server: int) -> Pending:
+        """Begin to send `x`; the value is what that server sends back."""
+        buffer, is_tensor = _taken(x, "exchange")
+        flat, within = buffer.reshape(-1), world()
+        self.started += 1
+        self._awaited.append((server, flat))
+        there = [algorithms.Round([(server, flat)], [])]
+        what = _said("push", buffer, f" to rank {server}")
+
+        def finish() -> Any:
+            self._receive(within)
+            return _given(buffer, is_tensor)
+
+        return Pending(within, within.start(lambda: iter(there), what, self.channel), finish)
+
+    def _receive(self, within: World) -> None:
+        back, self._awaited = self._awaited, []
+        if back:
+            servers = ", ".join(map(str, dict.fromkeys(server for server, _ in back)))
+            rounds = [algorithms.Round([], back)]
+            within.run(lambda: iter(rounds), f"pull of {len(back)} arrays from rank {servers}", self.channel)
+
+
 def barrier() -> None:
     """Return once every rank has come here."""
     within = world()

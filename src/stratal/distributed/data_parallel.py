@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError, DTypeError
 from stratal.distributed.collectives import all_reduce
 from stratal.distributed.links import choose
+from stratal.distributed.parameter_server import ParameterServer, ServedOptimizer, served_step
 from stratal.distributed.reducer import Reducer, begin_alike, pieces, reducer_of
 from stratal.distributed.world import world
 from stratal.distributed.zero import ShardedReducer, Zero
@@ -68,7 +69,10 @@ def shard() -> tuple[int, int]:
     return world().rank, world().size
 
 
-def parallel(step: Callable[..., Any], strategy: Data | Zero) -> Callable[..., Any]:
+Strategy = Data | Zero | ParameterServer
+
+
+def parallel(step: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]:
     """Return a training step that all ranks take together, on their parts of one batch.
 
     `step` is an ordinary function, compiled or not: forward, backward, `optimizer.step()`. Its loss must be a
@@ -82,7 +86,7 @@ def parallel(step: Callable[..., Any], strategy: Data | Zero) -> Callable[..., A
     where ranks run different programs; the step CallOrderError where `get_total_norm` is given gradients
     that are not averaged yet.
     """
-    if not callable(step) or not isinstance(strategy, (Data, Zero)):
+    if not callable(step) or not isinstance(strategy, Strategy):
         raise DTypeError("parallel: takes a function and a strategy", got=type(strategy).__name__,
                          hint="st.distributed.parallel(step, st.distributed.data())")  # fmt: skip
     found = strategy.optimizers or tuple(_optimizers_of(step))
@@ -120,10 +124,13 @@ def parallel(step: Callable[..., Any], strategy: Data | Zero) -> Callable[..., A
         finally:
             SHARED_STEP.reset(before)
 
-    return together
+    served = [r for r in reducers if isinstance(r, ServedOptimizer)]
+    return served_step(together, served, step) if served else together
 
 
-def _reducer(strategy: Data | Zero, optimizer: Optimizer) -> Reducer:
+def _reducer(strategy: Strategy, optimizer: Optimizer) -> Reducer:
+    if isinstance(strategy, ParameterServer):
+        return ServedOptimizer(strategy, optimizer)
     return ShardedReducer(strategy, optimizer) if isinstance(strategy, Zero) else Reducer(strategy)
 
 

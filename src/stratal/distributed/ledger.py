@@ -94,7 +94,8 @@ class Ledger:
         unseen = [r for r in peers if not self.lines[r]["pid"]]
         named = ", ".join(f"rank {r}" for r in absent)
         waits = f"for {named}" if absent else "for messages of ranks inside it"
-        told = [self.describe(r) for r in (absent or seen)]
+        stopped = [r for r in range(len(self.lines)) if r not in seen and self._is_stopped(r)]
+        told = [self.describe(r) for r in (*(absent or seen), *stopped)]  # the others may wait for those
         told += [f"rank {r} is on another host" for r in unseen]
         return CollectiveTimeoutError(
             f"rank {self.rank} waited {seconds:g} s in {what}{_numbered(number)} {waits}", got="; ".join(told)
@@ -112,6 +113,10 @@ class Ledger:
         if not line["what"]:
             doing = "has made no collective"
         return f"rank {rank} {doing}" + (f" and {state}" if state else " and has ended" * int(line["ended"]))
+
+    def _is_stopped(self, rank: int) -> bool:
+        pid = int(self.lines[rank]["pid"])
+        return rank != self.rank and bool(pid) and _state(pid) == "T"
 
     def _where(self, rank: int) -> str:
         return self.lines[rank]["where"].decode() or "no line of a script"

@@ -12,7 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from stratal.distributed.collectives import Pending, all_gather, start_all_reduce, start_reduce_scatter
+from stratal.distributed.collectives import (
+    Exchanges,
+    Pending,
+    all_gather,
+    start_all_reduce,
+    start_reduce_scatter,
+)
 from stratal.distributed.records import ShardStart, ShardWait
 from stratal.distributed.world import World, at_join, world
 from stratal.graph.node import Node, make
@@ -34,6 +40,8 @@ class Overlapped:
 
     def __init__(self, within: World) -> None:
         self.size: Final = within.size
+        self.channels = 0  # handed out to optimizers
+        self._exchanges: Final[dict[int, Exchanges]] = {}  # by channel
         self.waited_s = 0.0  # spent in `finish`, by the thread that runs programs
         self._under_way: dict[int, Pending] = {}
         self._last = 0
@@ -46,6 +54,13 @@ class Overlapped:
 
     def start_all_gather(self, array: Array, algorithm: str) -> int:
         return self._begun(all_gather(array, algorithm=algorithm, wait=False))
+
+    def start_exchange(self, array: Array, server: int, channel: int) -> int:
+        return self._begun(self.exchanges(channel).start(array, server))
+
+    def exchanges(self, channel: int) -> Exchanges:
+        """Return what goes to servers and back over a channel."""
+        return self._exchanges.setdefault(channel, Exchanges(channel))
 
     def _begun(self, pending: Pending) -> int:
         self._last += 1
@@ -96,7 +111,7 @@ def all_reduce_in_buckets(flats: Sequence[Tensor], op: str, algorithm: str, prog
     """
     size = communicator().size
     start = AllReduceStart(AXIS, size, op, algorithm, program)
-    return _overlapped(flats, start, AllReduceWait(AXIS, size, op, algorithm))
+    return _overlapped(flats, [start] * len(flats), AllReduceWait(AXIS, size, op, algorithm))
 
 
 def reduce_scatter_in_buckets(
@@ -105,17 +120,26 @@ def reduce_scatter_in_buckets(
     """Return this rank's parts of reductions, as `all_reduce_in_buckets` does. Shapes: [n] -> [n / ranks]."""
     size = communicator().size
     start = ShardStart(AXIS, size, "reduce_scatter", op, algorithm, program)
-    return _overlapped(flats, start, ShardWait(AXIS, size, "reduce_scatter", op, algorithm))
+    wait = ShardWait(AXIS, size, "reduce_scatter", op, algorithm)
+    return _overlapped(flats, [start] * len(flats), wait)
 
 
 def all_gather_in_buckets(flats: Sequence[Tensor], algorithm: str) -> list[Tensor]:
     """Return what ranks have of each tensor, end to end. Shapes: [n] -> [n * ranks]."""
     size = communicator().size
     start = ShardStart(AXIS, size, "all_gather", algorithm=algorithm)
-    return _overlapped(flats, start, ShardWait(AXIS, size, "all_gather", algorithm=algorithm))
+    wait = ShardWait(AXIS, size, "all_gather", algorithm=algorithm)
+    return _overlapped(flats, [start] * len(flats), wait)
 
 
-def _overlapped(flats: Sequence[Tensor], start: Op, wait: Op) -> list[Tensor]:
+def exchange_in_buckets(flats: Sequence[Tensor], servers: Sequence[int], channel: int) -> list[Tensor]:
+    """Return what servers send back for each one-dimensional tensor; `servers` are the ranks each goes to."""
+    size = communicator().size
+    starts = [ShardStart(AXIS, size, "exchange", server=rank, channel=channel) for rank in servers]
+    return _overlapped(flats, starts, ShardWait(AXIS, size, "exchange"))
+
+
+def _overlapped(flats: Sequence[Tensor], starts: Sequence[Op], wait: Op) -> list[Tensor]:
     """Return the results of one collective per tensor.
 
     Every start is put behind the one before it, which is the order on all ranks, and every wait behind all
@@ -124,7 +148,7 @@ def _overlapped(flats: Sequence[Tensor], start: Op, wait: Op) -> list[Tensor]:
     where = where_now()
     tokens: list[Node] = []
     nodes = [node_of(x) for x in flats]
-    for node in nodes:
+    for node, start in zip(nodes, starts, strict=True):
         tokens.append(make(start, *tokens[-1:], node, where=where))
     pairs = zip(tokens, nodes, strict=True)
     found = [wrap(make(wait, tokens[-1], own, node, where=where), CONSTANT) for own, node in pairs]

@@ -1,9 +1,12 @@
-"""Records of the collectives that shard: reduce_scatter and all_gather of vectors, each begun and waited for.
+"""Records of the collectives that shard: reduce_scatter, all_gather and exchange of vectors, each begun and
+waited for.
 
     t0 = shard_start(x0) {kind=reduce_scatter}     f32[n] on every rank
     s0 = shard_wait(t0, x0) {kind=reduce_scatter}  f32[n / ranks], this rank's part of the sum
     t1 = shard_start(s1) {kind=all_gather}         f32[n / ranks]
     y1 = shard_wait(t1, s1) {kind=all_gather}      f32[n], the parts of all ranks
+    t2 = shard_start(x2) {kind=exchange}           f32[n], sent to a server of parameters
+    y2 = shard_wait(t2, x2) {kind=exchange}        f32[n], what it sends back
 
 Tokens are those of `ops/collective.py`. Over one rank each is the identity.
 """
@@ -31,8 +34,11 @@ class ShardingCommunicator(Communicator, Protocol):
     def start_all_gather(self, array: Array, algorithm: str) -> int:
         """Begin to put the vectors of all ranks end to end; return the token at once."""
 
+    def start_exchange(self, array: Array, server: int, channel: int) -> int:
+        """Begin to send a copy of a vector to a server; return the token of what comes back at once."""
 
-KINDS = ("reduce_scatter", "all_gather")
+
+KINDS = ("reduce_scatter", "all_gather", "exchange")
 
 
 def result_type(name: str, kind: str, x: TensorType, ranks: int) -> TensorType:
@@ -45,6 +51,8 @@ def result_type(name: str, kind: str, x: TensorType, ranks: int) -> TensorType:
     if len(x.shape) != 1:
         raise ShapeError(f"{name}: takes a vector", got=str(x))
     count = x.shape[0]
+    if kind == "exchange":
+        return x
     if kind == "all_gather":
         return TensorType(x.dtype, (count * ranks,))
     if not isinstance(count, int) or count % ranks:
@@ -54,7 +62,7 @@ def result_type(name: str, kind: str, x: TensorType, ranks: int) -> TensorType:
 
 @record
 class ShardStart(Collective):
-    """Begin to scatter the reduction of x over an axis, or to gather x, behind the token before it."""
+    """Begin to scatter the reduction of x over an axis, to gather or exchange x, behind its token."""
 
     mesh_axis: str
     ranks: int
@@ -62,6 +70,8 @@ class ShardStart(Collective):
     op: str = "sum"  # of a reduction
     algorithm: str = ""
     program: str = ""  # a digest of the program it is part of, alike on all ranks
+    server: int = 0  # the rank an exchange is with
+    channel: int = 0  # of its messages
     name = "shard_start"
     not_differentiable = "a token has no derivative"
 
@@ -75,12 +85,14 @@ class ShardStart(Collective):
         axis = cast(ShardingCommunicator, self.communicator())
         if self.kind == "all_gather":
             return np.array(axis.start_all_gather(arrays[-1], self.algorithm), np.int64)
+        if self.kind == "exchange":
+            return np.array(axis.start_exchange(arrays[-1], self.server, self.channel), np.int64)
         token = axis.start_reduce_scatter(arrays[-1], self.op, self.algorithm, self.program)
         return np.array(token, np.int64)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        for kind, dtype in zip(KINDS, (float32, float64), strict=True):
+        for kind, dtype in zip(KINDS, (float32, float64, float32), strict=True):
             yield Sample(cls("data", 1, kind), (TensorType(dtype, (3,)),), smooth=False)
             yield Sample(cls("data", 1, kind), (TOKEN, TensorType(dtype, (3,))), smooth=False)
 
@@ -96,7 +108,7 @@ class ShardStart(Collective):
 
 @record
 class ShardWait(Collective):
-    """What the token before x began to scatter or to gather; more tokens put it behind them."""
+    """What the token before x began to scatter, gather or exchange; more tokens put it behind them."""
 
     mesh_axis: str
     ranks: int
@@ -114,7 +126,7 @@ class ShardWait(Collective):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        for kind, dtype in zip(KINDS, (float32, float64), strict=True):
+        for kind, dtype in zip(KINDS, (float32, float64, float32), strict=True):
             yield Sample(cls("data", 1, kind), (TOKEN, TOKEN, TensorType(dtype, (3,))), smooth=False)
 
     @classmethod

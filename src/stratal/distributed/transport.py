@@ -8,7 +8,7 @@ link a spinning thread would take half a core from the kernels.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -64,24 +64,54 @@ class MpiTransport:
         Raises: CollectiveTimeoutError, ProgramMismatchError, RankLostError; afterwards CallOrderError, since
         messages of the lost collective may still be under way.
         """
-        if self._broken is not None:
-            raise CallOrderError(
-                f"{what}: an earlier collective of this rank failed", got=self._broken.rule,
-                hint="start the job again; a failed collective leaves messages under way",
-            )  # fmt: skip
+        self._check_unbroken(what)
         self.ledger.start(number, what, where)
         for messages in rounds:
             if messages.sends or messages.receives:
                 self._round(messages, number, what, tag)
         self.ledger.finish(number)
 
+    def next_message(self, sources: Sequence[tuple[int, int]], what: str, where: str) -> tuple[int, int]:
+        """Return the first of some (peer, tag) from which a message has come; it is not received yet.
+
+        Raises: RankLostError where all of these peers have ended; CollectiveTimeoutError.
+        """
+        self._check_unbroken(what)
+        self.ledger.start(0, what, where)
+        peers = sorted({peer for peer, _ in sources})
+        found: list[tuple[int, int]] = []
+
+        def test() -> bool:
+            found.extend([source for source in sources if self._comm.Iprobe(*source)][:1])
+            return bool(found)
+
+        def trouble() -> StratalError | None:
+            seen = [self.ledger.trouble(0, what, [peer]) for peer in peers]
+            return seen[0] if all(seen) else None
+
+        self._poll(test, trouble, lambda: self.ledger.timed_out(0, what, peers, self.timeout))
+        self.ledger.finish(0)
+        return found[0]
+
+    def _check_unbroken(self, what: str) -> None:
+        if self._broken is not None:
+            raise CallOrderError(
+                f"{what}: an earlier collective of this rank failed", got=self._broken.rule,
+                hint="start the job again; a failed collective leaves messages under way",
+            )  # fmt: skip
+
     def _round(self, messages: Round, number: int, what: str, tag: int) -> None:
         mpi, comm = self._mpi, self._comm
         requests = [comm.Irecv((_bytes(a), mpi.BYTE), peer, tag) for peer, a in messages.receives]
         requests += [comm.Isend((_bytes(a), mpi.BYTE), peer, tag) for peer, a in messages.sends]
         statuses = [mpi.Status() for _ in requests]
+        others = range(comm.Get_size()) if number else [peer for part in messages for peer, _ in part]
         try:
-            self._poll(lambda: bool(mpi.Request.Testall(requests, statuses)), messages, number, what)
+            self._poll(
+                lambda: bool(mpi.Request.Testall(requests, statuses)),
+                lambda: self.ledger.trouble(number, what, others),
+                lambda: self.ledger.timed_out(number, what, others, self.timeout),
+            )
         except StratalError as error:
             self._lost += [requests, messages]
             self._broken = error
@@ -99,10 +129,13 @@ class MpiTransport:
                 raise self._broken
         self.counters.count(messages)
 
-    def _poll(self, test: Callable[[], bool], messages: Round, number: int, what: str) -> None:
+    def _poll(
+        self, test: Callable[[], bool], trouble: Callable[[], StratalError | None],
+        timed_out: Callable[[], StratalError],
+    ) -> None:  # fmt: skip
+        """Return once `test` holds. Raises: what `trouble` returns twice, `timed_out` after the time-out."""
         began = time.monotonic_ns()
         looked, suspected = began, False
-        others = range(self._comm.Get_size()) if number else [peer for part in messages for peer, _ in part]
         while not test():
             now = time.monotonic_ns()
             waited = now - began
@@ -112,11 +145,11 @@ class MpiTransport:
                 time.sleep(0)
             if now - looked > _LOOK_NS:
                 looked = now
-                found = self.ledger.trouble(number, what, others)
+                found = trouble()
                 if found is not None and not suspected:  # what it sent before it ended may still arrive
                     found, suspected = None, True
                 if found is None and waited > self.timeout * 1e9:
-                    found = self.ledger.timed_out(number, what, others, self.timeout)
+                    found = timed_out()
                 if found is not None:
                     raise found
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -68,6 +68,26 @@ class World:
             self.busy_s += time.monotonic() - began
 
         return self._engine.push(run, mutates=[self._network], name=what)
+
+    def next_message(self, sources: Sequence[tuple[int, int]], what: str) -> tuple[int, int]:
+        """Return the first of some (rank, tag) from which a message has come, for `start` to receive.
+
+        Raises: what `MpiTransport.next_message` raises.
+        """
+        if self._transport is None or self._engine is None or self._network is None:
+            raise CallOrderError(f"{what}: there are no other ranks", got="a job of one rank")
+        line, transport, found = user_line(), self._transport, []  # type: Any, MpiTransport, list[Any]
+        tagged = [(rank, _TAGS + tag) for rank, tag in sources]
+
+        def run() -> None:
+            try:
+                found.append(transport.next_message(tagged, what, str(line or "")))
+            except StratalError as error:
+                raise error.at([line] if line else ()) from None
+
+        self._engine.push(run, mutates=[self._network], name=what).wait()
+        rank, tag = found[0]
+        return rank, tag - _TAGS
 
     def wait(self, operation: Operation | None) -> None:
         """Return once rounds are through. Raises: what `MpiTransport.run` raises."""
