@@ -64,6 +64,7 @@ ROWS = {
     "I2": "contraction, normalisation, element-wise: operations and time; fusion shrinks the last two",
     "I6": "timing refuses work not waited for; hidden synchronisations are told",
     "I7": "warm-up, repeats, random order, an interval on every number",
+    "N5": "losses and parameters have the same bits at 1, 2, 3 and 4 ranks, and when that number changes",
     "N13": "a time-out names who waits for whom, in which collective, from which line",
     "I12": "the top bottleneck comes first",
 }

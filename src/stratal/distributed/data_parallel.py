@@ -14,15 +14,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError, DTypeError
 from stratal.distributed.collectives import all_reduce
+from stratal.distributed.fixed_order import FixedOrder, Noting, fixed_order_step
 from stratal.distributed.links import choose
 from stratal.distributed.parameter_server import ParameterServer, ServedOptimizer, served_step
 from stratal.distributed.reducer import Reducer, begin_alike, pieces, reducer_of
 from stratal.distributed.world import world
 from stratal.distributed.zero import ShardedReducer, Zero
+from stratal.nn.module import Module
 from stratal.nn.utils.gradients import SHARED_STEP
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture.compiled import Compiled
@@ -38,6 +40,7 @@ class Data(NamedTuple):
     bucket_bytes: int
     algorithm: str
     local_steps: int = 1
+    virtual_shards: int = 0
 
 
 def data(
@@ -45,6 +48,7 @@ def data(
     bucket_bytes: int | None = None,
     algorithm: str = "all_to_all",
     local_steps: int = 1,
+    virtual_shards: int | None = None,
 ) -> Data:
     """Return the strategy of data parallelism, for `parallel`.
 
@@ -53,6 +57,10 @@ def data(
     all_to_all adds in the order of ranks, so that gradients do not depend on buckets, to the bit.
     `local_steps`: each rank takes that many steps by itself, then parameters become their means over ranks,
     which sends less and learns something else: compare the accuracy. Optimizer states stay each rank's own.
+    `virtual_shards`: the same bits at any number of ranks that divides it, for steps of one optimizer. The
+    step runs once per shard of the whole batch, with random numbers of that shard; gradients are added over a
+    tree of shards, and the update comes when the step has returned for all of them. The result are the means
+    of the float scalars that it returned.
     """
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
@@ -61,7 +69,15 @@ def data(
         raise AttributeValueError("data: a bucket holds at least one byte", got=str(bucket_bytes))
     if local_steps < 1:
         raise AttributeValueError("data: ranks take at least one step by themselves", got=str(local_steps))
-    return Data(optimizers, bucket_bytes or 0, algorithm, local_steps)
+    if virtual_shards is not None:
+        if virtual_shards < 1:
+            raise AttributeValueError("data: there is at least one virtual shard", got=str(virtual_shards))
+        if bucket_bytes is not None or algorithm != "all_to_all" or local_steps > 1:
+            raise AttributeValueError(
+                "data: virtual_shards fix what is sent, and when",
+                got="bucket_bytes, algorithm or local_steps beside it",
+            )  # fmt: skip
+    return Data(optimizers, bucket_bytes or 0, algorithm, local_steps, virtual_shards or 0)
 
 
 def shard() -> tuple[int, int]:
@@ -95,37 +111,65 @@ def parallel(step: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]
             "parallel: no optimizer is seen in the step's variables", got=getattr(step, "__name__", "a step"),
             hint="st.distributed.data(optimizer)",
         )  # fmt: skip
+    if isinstance(strategy, Data) and strategy.virtual_shards:
+        return _in_fixed_order(step, found, strategy)
     reducers: list[Reducer] = []
     alone = isinstance(strategy, Data) and strategy.local_steps > 1
     if world().size > 1:
         kind = "reduce_scatter" if isinstance(strategy, Zero) else "all_reduce"
         choose(kind, 1, world().size, world().link, strategy.algorithm)
         for optimizer in found:
-            if reducer_of(optimizer) is not None:
-                raise AttributeValueError(
-                    "parallel: an optimizer is of one parallel step", got=f"a second one for {optimizer}"
-                )
-            begin_alike(optimizer)
+            _begin(optimizer)
             reducers.append(_reducer(strategy, optimizer))
             if not alone:
                 optimizer.register_step_pre_hook(reducers[-1])
     if world().size > 1 and isinstance(strategy, Data) and alone:
         return _local_steps(step, found, strategy.local_steps)
 
-    shared = _SharedStep(list(zip(reducers, found, strict=False)))
+    together = _sharing(step, list(zip(reducers, found, strict=False)))
+    served = [r for r in reducers if isinstance(r, ServedOptimizer)]
+    return served_step(together, served, step) if served else together
+
+
+def _begin(optimizer: Optimizer) -> None:
+    if reducer_of(optimizer) is not None:
+        raise AttributeValueError(
+            "parallel: an optimizer is of one parallel step", got=f"a second one for {optimizer}"
+        )
+    begin_alike(optimizer)
+
+
+def _in_fixed_order(
+    step: Callable[..., Any], optimizers: Sequence[Optimizer], strategy: Data
+) -> Callable[..., Any]:
+    if len(optimizers) > 1:
+        raise AttributeValueError(
+            "data(virtual_shards=...): a step has one optimizer", got=f"{len(optimizers)} of them",
+            hint="one with several groups; or data(optimizer, virtual_shards=...)",
+        )  # fmt: skip
+    _begin(optimizers[0])
+    noting = Noting(strategy, optimizers[0])
+    modules = _seen_by(step, Module)
+    fixed = FixedOrder(_sharing(step, [(noting, optimizers[0])]), noting, strategy.virtual_shards, modules)
+    optimizers[0].register_step_pre_hook(noting)
+    return fixed_order_step(step, fixed)
+
+
+def _sharing(step: Callable[..., Any], pairs: Sequence[tuple[Reducer, Optimizer]]) -> Callable[..., Any]:
+    """Return a step in which what reads gradients has those of all ranks."""
+    shared = _SharedStep(pairs)
 
     @functools.wraps(step, updated=())
     def together(*args: Any, **kwargs: Any) -> Any:
-        for reducer in reducers:
+        for reducer, _ in pairs:
             reducer.begin()
-        before = SHARED_STEP.set(shared if reducers else None)
+        before = SHARED_STEP.set(shared if pairs else None)
         try:
             return step(*args, **kwargs)
         finally:
             SHARED_STEP.reset(before)
 
-    served = [r for r in reducers if isinstance(r, ServedOptimizer)]
-    return served_step(together, served, step) if served else together
+    return together
 
 
 def _reducer(strategy: Strategy, optimizer: Optimizer) -> Reducer:
@@ -227,13 +271,19 @@ def synchronize(optimizer: Optimizer) -> None:
 
 
 # -- finding optimizers --------------------------------------------------------------------------------------
-def _optimizers_of(step: Any) -> Iterator[Optimizer]:
-    """Yield the optimizers that the variables of a step show, in containers and attributes of one object."""
-    seen: dict[int, Optimizer] = {}
-    for value in _variables_of(step):
-        for found in _inside(value):
-            seen[id(found)] = found
-    yield from seen.values()
+T = TypeVar("T")
+
+
+def _optimizers_of(step: Any) -> list[Optimizer]:
+    return _seen_by(step, Optimizer)
+
+
+def _seen_by(step: Any, kind: type[T]) -> list[T]:
+    """Return the objects of a kind that the variables of a step show, in containers and attributes of one
+    object.
+    """
+    found = (x for value in _variables_of(step) for x in _inside(value, kind))
+    return list({id(x): x for x in found}.values())
 
 
 def _layers(step: Any) -> Iterator[Any]:
@@ -273,8 +323,8 @@ def _variables_of(step: Any) -> Iterator[Any]:
     yield from (*(step.__defaults__ or ()), *(step.__kwdefaults__ or {}).values())
 
 
-def _inside(value: Any) -> Iterator[Optimizer]:
-    if isinstance(value, Optimizer):
+def _inside(value: Any, kind: type[T]) -> Iterator[T]:
+    if isinstance(value, kind):
         yield value
         return
     parts: Iterable[Any] = ()
@@ -284,4 +334,4 @@ def _inside(value: Any) -> Iterator[Optimizer]:
         parts = value.values()
     elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)):
         parts = vars(value).values()
-    yield from (part for part in list(parts) if isinstance(part, Optimizer))
+    yield from (part for part in list(parts) if isinstance(part, kind))

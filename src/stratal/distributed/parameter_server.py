@@ -27,7 +27,7 @@ from stratal.distributed.algorithms import Round
 from stratal.distributed.collectives import all_gather, all_reduce, broadcast
 from stratal.distributed.links import bucket_bytes
 from stratal.distributed.overlapped import communicator, exchange_in_buckets
-from stratal.distributed.reducer import Reducer, buckets, gradient_of, pieces, reducer_of
+from stratal.distributed.reducer import Reducer, buckets, check_gradients, gradient_of, pieces, reducer_of
 from stratal.distributed.world import world
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture import note_mutation
@@ -165,7 +165,7 @@ class ServedOptimizer(Reducer):
         """Send gradients and take over the parameters that come back; the step itself has nothing to do."""
         if self.serving is not None:
             return
-        self._check_gradients(optimizer)
+        check_gradients(optimizer, [p for part in self.parts for p in part.params], "parameter_server")
         with no_grad():
             flats = [part.flat([gradient_of(p) for p in part.params]) for part in self.parts]
             servers = [part.server for part in self.parts]
@@ -177,17 +177,6 @@ class ServedOptimizer(Reducer):
             "parameter_server: gradients over the whole batch are known to servers alone",
             got="clipping, a loss scaler or synchronize()", hint="train with st.distributed.data() or zero()",
         )  # fmt: skip
-
-    def _check_gradients(self, optimizer: Optimizer) -> None:
-        known = {p for part in self.parts for p in part.params}
-        found = {p for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
-        if known != found:
-            some = sorted(str(p.type) for p in known ^ found)
-            raise CallOrderError(
-                "parameter_server: parameters have a gradient in every step, or in none",
-                got=f"{'no' if known - found else 'a new'} gradient of {', '.join(some)}",
-                hint="requires_grad_(False) before parallel() freezes one; data() takes any",
-            )  # fmt: skip
 
     @property
     def pushed(self) -> int:

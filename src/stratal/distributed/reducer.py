@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
+from stratal.base.errors import CallOrderError
 from stratal.distributed.collectives import broadcast, check_same
 from stratal.distributed.links import bucket_bytes
 from stratal.distributed.overlapped import all_reduce_in_buckets
@@ -91,6 +92,18 @@ class Reducer:
 
 def _with_gradient(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def check_gradients(optimizer: Optimizer, params: Sequence[Tensor], name: str) -> None:
+    """Refuse steps of other parameters than these. Raises: CallOrderError."""
+    known, found = set(params), set(_with_gradient(optimizer))
+    if known != found:
+        some = sorted(str(p.type) for p in known ^ found)
+        raise CallOrderError(
+            f"{name}: parameters have a gradient in every step, or in none",
+            got=f"{'no' if known - found else 'a new'} gradient of {', '.join(some)}",
+            hint="requires_grad_(False) before parallel() freezes one; data() takes any",
+        )  # fmt: skip
 
 
 def pieces(params: Sequence[Tensor], flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,0 +1,333 @@
+"""Data parallel with the same bits at any number of ranks: virtual shards, summed over a tree of fixed shape.
+
+    batch            | v0 | v1 | v2 | v3 | v4 | v5 |      virtual shards, whatever the number of ranks
+    on 2 ranks       |   rank 0     |   rank 1     |
+    on 3 ranks       | rank 0  | rank 1  | rank 2  |
+    gradients        (v0 + (v1 + v2)) + (v3 + (v4 + v5))  for any of them, then / 6, one update
+
+A rank runs the step once per shard of its part, with an optimizer that notes gradients instead of updating.
+Random numbers come from a key of the shard, not of the rank. Each rank adds up the nodes of the tree that lie
+in its part, sends slices of them to the rank that adds those up, and all gather the sum.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from stratal.base import tree
+from stratal.base.errors import (
+    AttributeValueError,
+    CallOrderError,
+    CaptureError,
+    DTypeError,
+    ShapeError,
+)
+from stratal.distributed.algorithms import Round, Rounds, all_to_all_all_gather, bounds, parts
+from stratal.distributed.collectives import all_gather
+from stratal.distributed.errors import ProgramMismatchError
+from stratal.distributed.reducer import Reducer, Sending, buckets, check_gradients, gradient_of, pieces
+from stratal.distributed.world import world
+from stratal.optim.optimizer import Optimizer
+from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.random import default_generator
+from stratal.tensor.functions.shapes import concat
+from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import MODE, no_grad
+
+Array = np.ndarray[Any, Any]
+Node = tuple[int, int]  # of the tree: leaves from .. to, without the last
+_STRIDE: Final = 0x9E3779B97F4A7C15  # between the keys of steps, as between a generator's draws
+
+
+# -- the tree ------------------------------------------------------------------------------------------------
+def cover(node: Node, low: int, high: int) -> Iterator[Node]:
+    """Yield the largest nodes at or below one that lie within the leaves [low, high), in order."""
+    first, last = node
+    if low <= first and last <= high:
+        yield node
+    elif first < high and low < last:
+        middle = (first + last) // 2
+        yield from cover((first, middle), low, high)
+        yield from cover((middle, last), low, high)
+
+
+def total(node: Node, of: Callable[[Node], list[Array] | None]) -> list[Array]:
+    """Return the sums of a node; `of` knows those of some nodes, and of every leaf."""
+    found = of(node)
+    if found is not None:
+        return found
+    middle = (node[0] + node[1]) // 2
+    left, right = total((node[0], middle), of), total((middle, node[1]), of)
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
+def nodes_of(rank: int, size: int, shards: int) -> list[Node]:
+    """Return the nodes that a rank adds up by itself."""
+    ends = bounds(shards, size)
+    return list(cover((0, shards), ends[rank], ends[rank + 1]))
+
+
+def tree_all_reduce(own: Sequence[Array], buffer: Array, rank: int, size: int, shards: int) -> Rounds:
+    """Leave in `buffer` the sum over all leaves; `own` are the sums of this rank's nodes.
+
+    Shapes: all [n]. Bytes sent: those of its nodes and one buffer more, times (N-1)/N.
+    """
+    part = parts(buffer, size)
+    others = [r for r in range(size) if r != rank]
+    columns = [np.stack([parts(a, size)[r] for a in own]) for r in range(size)]
+    known = {r: np.empty((len(nodes_of(r, size, shards)), part[rank].size), buffer.dtype) for r in others}
+    yield Round(
+        [(r, columns[r].reshape(-1)) for r in others], [(r, a.reshape(-1)) for r, a in known.items()]
+    )
+    known[rank] = columns[rank]
+    sums: dict[Node, list[Array]] = {}
+    for r in range(size):
+        sums.update((node, [row]) for node, row in zip(nodes_of(r, size, shards), known[r], strict=True))
+    np.copyto(part[rank], total((0, shards), sums.get)[0])
+    yield from all_to_all_all_gather(buffer, rank, size)
+
+
+# -- steps ---------------------------------------------------------------------------------------------------
+class Noting(Reducer):
+    """Hook of an optimizer that notes gradients where it would step, shard by shard."""
+
+    def __init__(self, strategy: Sending, optimizer: Optimizer) -> None:
+        super().__init__(strategy)
+        self.optimizer: Final = optimizer
+        self.params: Final = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+        self.noted: Final = [  # gradients end to end, of each dtype
+            (bucket, zeros((sum(p.numel() for p in bucket),), dtype=bucket[0].dtype))
+            for bucket in buckets(self.params, 1 << 62)
+        ]
+        self.count: Final = tensor(np.int64(0))  # of the steps noted
+        self._updating = False
+        self._nothing: Final[list[list[Tensor]]] = [[] for _ in optimizer.param_groups]
+
+    def before(self, optimizer: Optimizer) -> None:
+        if self._updating:
+            return
+        check_gradients(optimizer, self.params, "data(virtual_shards=...)")
+        with no_grad():
+            for bucket, noted in self.noted:
+                noted.copy_(concat([gradient_of(p).reshape((-1,)) for p in bucket]))
+            self.count.copy_(self.count + 1)
+
+    def reduce(self, optimizer: Optimizer) -> None:
+        raise CallOrderError(
+            "data(virtual_shards=...): gradients over the whole batch are known when the step has returned",
+            got="clipping, a loss scaler or synchronize()", hint="data() without virtual_shards takes them",
+        )  # fmt: skip
+
+    def gradients(self, shard: Callable[[], Any]) -> tuple[list[Array], Any]:
+        """Return the gradients of one shard, and what its step returned. Raises: CallOrderError."""
+        steps, rates = int(self.count), _hyper_parameters(self.optimizer)
+        if len([h for k in ("before step", "after step") for h in self.optimizer._hooks[k]]) != 1:
+            raise CallOrderError(
+                "data(virtual_shards=...): hooks of steps would run once per shard", got="a hook",
+                hint="call it behind the parallel step",
+            )  # fmt: skip
+        with self._steps_of(self._nothing):
+            result = shard()
+        steps = int(self.count) - steps
+        if steps != 1 or _hyper_parameters(self.optimizer) != rates:
+            raise CallOrderError(
+                "data(virtual_shards=...): a step runs once per shard, and its optimizer steps once in it",
+                got=f"{steps} steps" if steps != 1 else "other hyper-parameters",
+                hint="one optimizer.step() in the step; scheduler.step() behind it",
+            )  # fmt: skip
+        with no_grad():
+            return [np.array(noted.detach()) for _, noted in self.noted], result
+
+    def update(self, means: Iterable[Array]) -> None:
+        """Take the optimizer's step with some gradients."""
+        with no_grad():
+            for (bucket, _), mean in zip(self.noted, means, strict=True):
+                for p, piece in pieces(bucket, tensor(mean)):
+                    p.grad = piece
+        self._updating = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._updating = False
+
+    @contextmanager
+    def _steps_of(self, nothing: Sequence[list[Tensor]]) -> Iterator[None]:
+        """Let steps of the optimizer update no parameter."""
+        groups = self.optimizer.param_groups
+        if len(groups) != len(nothing):
+            raise CallOrderError("data(virtual_shards=...): parameters were added", got="another group",
+                                 hint="add_param_group() before parallel()")  # fmt: skip
+        for group, none in zip(groups, nothing, strict=True):
+            group.shards = none
+        try:
+            yield
+        finally:
+            for group in groups:
+                group.shards = None
+
+
+def _hyper_parameters(optimizer: Optimizer) -> list[Mapping[str, Any]]:
+    return [group.as_numbers() for group in optimizer.param_groups]
+
+
+class _HasBuffers(Protocol):
+    def buffers(self) -> Iterator[Tensor]: ...
+
+
+class FixedOrder:
+    """Runs the step shard by shard, and updates once."""
+
+    def __init__(
+        self, step: Callable[..., Any], noting: Noting, shards: int, modules: Sequence[_HasBuffers]
+    ) -> None:
+        within = world()
+        if shards % within.size:
+            raise AttributeValueError(
+                "data: virtual_shards is a multiple of the number of ranks",
+                got=f"{shards} shards on {within.size} ranks", hint="12 goes with 1, 2, 3, 4, 6 and 12 ranks",
+            )  # fmt: skip
+        self._step: Final = step
+        self._noting: Final = noting
+        self._shards: Final = shards
+        self._modules: Final = modules
+        self._own: Final = shards // within.size
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        within = world()
+        rows, shard_of = self._sliced(args, kwargs)
+        state = np.array(default_generator().get_state())
+        results: list[Any] = []
+
+        def of(node: Node) -> list[Array] | None:
+            if node[1] - node[0] > 1:
+                return None
+            default_generator().set_state(_state_of(state, node[0]))
+            args, kwargs = shard_of(node[0] - within.rank * self._own)
+            gradients, result = self._of_shard(args, kwargs, not results)
+            results.append(result)
+            return gradients
+
+        try:
+            sums = [total(node, of) for node in nodes_of(within.rank, within.size, self._shards)]
+        finally:
+            state[1] = (int(state[1]) + _STRIDE) % (1 << 64)
+            default_generator().set_state(state)
+        result = self._joined(results, rows, state)
+        self._noting.update(self._mean(list(own)) for own in zip(*sums, strict=True))
+        return result
+
+    def _of_shard(self, args: Any, kwargs: Any, first: bool) -> tuple[list[Array], Any]:
+        """Return the gradients and the result of a shard, after a look at buffers at the first one."""
+        before = [np.array(b).tobytes() for m in self._modules for b in m.buffers()] if first else []
+        found = self._noting.gradients(lambda: self._step(*args, **kwargs))
+        after = [np.array(b).tobytes() for m in self._modules for b in m.buffers()] if first else []
+        if before != after:
+            raise CallOrderError(
+                "data(virtual_shards=...): a step changed buffers, which would depend on the number of ranks",
+                got="running statistics, as of BatchNorm",
+                hint="GroupNorm and LayerNorm have none; data() leaves them to each rank",
+            )  # fmt: skip
+        return found
+
+    def _mean(self, own: list[Array]) -> Array:
+        within, shards = world(), self._shards
+        buffer = np.empty_like(own[0])
+        within.run(
+            lambda: tree_all_reduce(own, buffer, within.rank, within.size, shards),
+            f"all_reduce sum over {shards} virtual shards of {buffer.dtype}[{buffer.size}]",
+        )
+        np.divide(buffer, np.asarray(shards, buffer.dtype), out=buffer)
+        return buffer
+
+    def _sliced(self, args: Any, kwargs: Any) -> tuple[int, Callable[[int], Any]]:
+        """Return the rows of a shard, and the arguments by the number of a shard of this rank."""
+        leaves, structure = tree.flatten((args, kwargs))
+        shapes = [list(x.shape) for x in leaves if _is_batch(x)]
+        lengths = {shape[0] for shape in shapes}
+        if len(lengths) != 1 or (count := lengths.pop()) % self._own or not count:
+            raise ShapeError(
+                f"data(virtual_shards={self._shards}): arguments are batches of one size, divisible by this "
+                f"rank's {self._own} shards", got=", ".join(map(str, shapes)) or "none",
+                hint="DataLoader(..., drop_last=True) with a batch size that virtual_shards divides",
+            )  # fmt: skip
+        rows = count // self._own
+
+        def of(number: int) -> Any:
+            some = slice(number * rows, (number + 1) * rows)
+            return tree.unflatten(structure, [x[some] if _is_batch(x) else x for x in leaves])
+
+        return rows, of
+
+    def _joined(self, results: Sequence[Any], rows: int, state: Array) -> Any:
+        """Return the means over all shards of what steps returned, and check that ranks agree."""
+        values, structure = [], None
+        for result in results:
+            leaves, structure = tree.flatten(result)
+            values.append([_number(leaf) for leaf in leaves])
+        own = np.array(values, np.float64)
+        head = np.array([state[1], rows, own.shape[1]], np.uint64)
+        found = all_gather(np.concatenate([head, own.reshape(-1).view(np.uint64)])).reshape(world().size, -1)
+        if (found[:, :3] != head).any():
+            raise ProgramMismatchError(
+                "data(virtual_shards=...): ranks have random generators of one state and batches of one size",
+                got="; ".join(f"{h[1]} rows, key {h[0]:x} on rank {r}" for r, h in enumerate(found[:, :3])),
+                hint="st.manual_seed(0) on every rank; drop_last=True",
+            )  # fmt: skip
+        everywhere = np.ascontiguousarray(found[:, 3:]).view(np.float64).reshape(self._shards, -1)
+        means = total((0, self._shards), lambda n: [everywhere[n[0]]] if n[1] - n[0] == 1 else None)[0]
+        like = tree.leaves(results[0])
+        joined = [_like(x, mean / self._shards) for x, mean in zip(like, means, strict=True)]
+        assert structure is not None  # a rank has shards
+        return tree.unflatten(structure, joined)
+
+
+def _is_batch(x: Any) -> bool:
+    return isinstance(x, (Tensor, np.ndarray)) and x.ndim > 0
+
+
+def _state_of(state: Array, shard: int) -> Array:
+    """Return the state of a generator for one shard of a step."""
+    digest = hashlib.blake2b(state[1].tobytes() + shard.to_bytes(8, "little"), digest_size=16).digest()
+    key, draws = np.frombuffer(digest, np.uint64)
+    return np.array([state[0], key, draws], np.uint64)
+
+
+def _number(x: Any) -> float:
+    """Return the number that a leaf of a result is; NaN for None. Raises: DTypeError."""
+    if x is None:
+        return float("nan")
+    if isinstance(x, float) or (isinstance(x, Tensor) and not x.ndim and x.dtype.is_float):
+        return float(x)
+    raise DTypeError(
+        "data(virtual_shards=...): a step returns None or float scalars, which become means over the batch",
+        got=str(x.type) if isinstance(x, Tensor) else type(x).__name__,
+        hint="compute other things outside of the step",
+    )  # fmt: skip
+
+
+def _like(x: Any, mean: float) -> Any:
+    if x is None:
+        return None
+    return tensor(np.asarray(mean)).astype(x.dtype) if isinstance(x, Tensor) else float(mean)
+
+
+def fixed_order_step(step: Callable[..., Any], fixed: FixedOrder) -> Callable[..., Any]:
+    """Return the step of all shards together."""
+
+    @functools.wraps(step, updated=())
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        if MODE.trace is not None:
+            raise CaptureError(
+                "parallel: a step that runs shard by shard is not compiled from outside",
+                got="virtual_shards",
+                hint="st.distributed.parallel(st.compile(step), st.distributed.data(virtual_shards=...))",
+            )  # fmt: skip
+        return fixed(args, kwargs)
+
+    return taken
