@@ -72,21 +72,20 @@ def close(found: Any, want: Any, tolerance: float) -> None:
 
 
 def equal() -> None:
-    cases = [("float32", {}, {}), ("float64", {"compiled": False}, {"bucket_bytes": 256})]
-    if SIZE > 2:
-        cases.append(("float64", {}, {"servers": 2, "bucket_bytes": 1}))
-    for dtype, options, of_servers in cases:
-        whole = Training(dtype, **options)
+    servers: list[dict[str, Any]] = [{"bucket_bytes": 256}]
+    servers += [{"servers": 2, "bucket_bytes": 1}] if SIZE > 2 else []
+    for dtype, compiled, strategies in (("float32", True, [{}]), ("float64", False, servers)):
+        whole = Training(dtype, compiled=compiled)
         whole.run(20)
-        served = Training(dtype, dist.parameter_server(**of_servers), **options)
-        losses = served.run(20)
-        assert (losses[0] is None) == served.strategy.is_server
-        if not served.strategy.is_server:
-            found = np.concatenate([p.reshape(-1) for p in served.parameters()])
-            want = np.concatenate([p.reshape(-1) for p in whole.parameters()])
-            np.testing.assert_allclose(found, want, rtol=0, atol=TOLERANCE[dtype])
-        dist.pull(served.optimizer)
-        close(served.parameters(), whole.parameters(), TOLERANCE[dtype])
+        for options in strategies:
+            served = Training(dtype, dist.parameter_server(**options), compiled=compiled)
+            losses = served.run(20)
+            assert (losses[0] is None) == served.strategy.is_server
+            if not served.strategy.is_server:
+                for a, b in zip(served.parameters(), whole.parameters(), strict=True):
+                    np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE[dtype])
+            dist.pull(served.optimizer)
+            close(served.parameters(), whole.parameters(), TOLERANCE[dtype])
 
 
 def sent_in_an_epoch() -> None:
@@ -245,15 +244,14 @@ def refused(kind: type[Exception], said: str, call: Any) -> None:
 
 def fault(what: str) -> None:
     """The last worker, or the server, fails in the middle of training."""
-    training = Training("float32", dist.parameter_server())
-    training.run(2)
-    if (what.startswith("server") and training.strategy.is_server) or (
-        what.startswith("worker") and training.strategy.workers - 1 == RANK
-    ):
+    strategy = dist.parameter_server()
+    training = Counting(strategy)
+    training.taken(st.ones(strategy.workers))
+    if (SIZE - 1 if what.startswith("server") else strategy.workers - 1) == RANK:
         if what.endswith("stops"):
             os.kill(os.getpid(), signal.SIGSTOP)
         sys.exit(0)
-    training.run(2)
+    training.taken(st.ones(strategy.workers))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def test_workers_learn_what_one_process_learns_and_messages_equal_the_formula(ra
 
 FAULTS = {
     "worker stops": (
-        r"rank [02] waited 3 s in .*\n.*rank 1 .* is stopped by a signal\n *where: rank_servers.py"
+        r"rank [02] waited 1.5 s in .*\n.*rank 1 .* is stopped by a signal\n *where: rank_servers.py"
     ),
     "server stops": r"for rank 2\n.*rank 2 .* is stopped by a signal\n *where: rank_servers.py:\d+",
     "worker ends": r"rank 1 has ended, rank 2 waits for it",
@@ -42,7 +42,7 @@ def slow(value: object) -> Any:
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("fault", ["worker stops", *(slow(f) for f in FAULTS if f != "worker stops")])
 def test_a_worker_or_server_that_fails_is_named_within_the_time_out(fault: str) -> None:
-    status, output = launch(3, "rank_servers.py", "fault", fault, timeout=3.0)
+    status, output = launch(3, "rank_servers.py", "fault", fault, timeout=1.5)
     assert status == 1, output
     assert re.search(FAULTS[fault], output), output
 
