@@ -5,10 +5,11 @@
     weights.safetensors       parameters and buffers by name, once for all batch sizes
     constants.safetensors     the large constants the graphs refer to
     plans.json                {batch size: the plan the program had where it was saved}, for people and diffs
+    training.safetensors      features of training rows, where `freeze` was given some
 
 The content hash covers graphs, weights, constants and signature: equal hashes, equal models, whoever saved
-them. Plans and versions say how it was made; loading compiles, or finds in the cache, for this machine.
-Only data is read: nothing in an artefact is ever executed before it is verified, and no part of it is Python.
+them. Plans, versions and the training sample say how it was made; loading compiles, or finds in the cache,
+for this machine. Only data is read: nothing in an artefact is executed before it is verified, none is Python.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from stratal.formats.files import Bytes
 from stratal.formats.model import graph_text
 from stratal.formats.safetensors import encode, parse_json
 from stratal.formats.signature import Signature, signature_from_json
+from stratal.formats.training_sample import Sample, check_sample
 from stratal.graph.graph import Graph
 from stratal.graph.json_form import graph_from_json, graph_to_json
 from stratal.graph.node import label_of
@@ -46,6 +48,7 @@ MAX_SIZES: Final = 64
 _KEYS: Final = {"format", "version", "name", "signature", "batch_sizes", "stratal", "toolchain", "content"}
 _HASHED: Final = ("graphs.json", "weights.safetensors", "constants.safetensors")
 FILES: Final = {"artifact.json", "plans.json", *_HASHED}
+TRAINING: Final = "training.safetensors"
 INPUT: Final = "input "  # label of a graph's input k; weights are labelled by their names
 
 
@@ -71,10 +74,11 @@ class FrozenModel:
 
     def __init__(
         self, name: str, signature: Signature, graphs: Mapping[int, Graph], weights: Mapping[str, Array],
-        origin: Origin | None = None,
+        origin: Origin | None = None, training: Sample | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.signature = signature
+        self.training = training or {}  # features of training rows, by input
         self.origin = origin  # None until it was saved
         self._graphs = dict(sorted(graphs.items()))
         self._weights = {label: tensor(array) for label, array in weights.items()}
@@ -158,6 +162,8 @@ class FrozenModel:
             name: [(json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()]
             for name, value in texts.items()
         }
+        if self.training:
+            written[TRAINING] = list(encode(self.training))
         write_container(path, written | {name: list(parts) for name, parts in files.items()})
 
     def __repr__(self) -> str:
@@ -197,7 +203,7 @@ def content_hash(files: Mapping[str, Iterable[Bytes]], signature: Signature) -> 
 
 def frozen_of(files: Mapping[str, memoryview]) -> FrozenModel:
     """Return the frozen model in the files of a container. Raises: FormatError for any that is not whole."""
-    if set(files) != FILES:
+    if set(files) - {TRAINING} != FILES:
         raise FormatError("artefact: not the files of one", got=", ".join(sorted(files)))
     head = parse_json(bytes(files["artifact.json"]), "artifact.json")
     if not isinstance(head, dict) or set(head) != _KEYS:
@@ -219,8 +225,11 @@ def frozen_of(files: Mapping[str, memoryview]) -> FrozenModel:
     plans = _by_size(parse_json(bytes(files["plans.json"]), "plans.json"), sizes, "plans.json")
     for size, graph in graphs.items():
         _check_graph(graph, size, signature, weights)
+    training = tensors_of(files, TRAINING)
+    if TRAINING in files:
+        check_sample(training, signature)
     origin = Origin(head["content"], head["stratal"], head["toolchain"], plans)
-    return FrozenModel(head["name"], signature, graphs, weights, origin)
+    return FrozenModel(head["name"], signature, graphs, weights, origin, training)
 
 
 def _sizes(data: object, signature: Signature) -> list[int]:

@@ -12,6 +12,7 @@ from stratal.base.errors import AttributeValueError, CaptureError, FormatError, 
 from stratal.formats.artifact import MAX_BATCH, MAX_SIZES, FrozenModel
 from stratal.formats.saved import evaluating, graph_of
 from stratal.formats.signature import NAME, Signature, TensorSpec
+from stratal.formats.training_sample import training_sample
 from stratal.graph.graph import Graph
 from stratal.graph.node import label_of
 from stratal.tensor.tensor import tensor
@@ -21,8 +22,9 @@ SIZES: Final = (1, 2, 4, 8, 16, 32)
 
 
 def freeze(
-    module: Callable[..., Any], sample: Any, *, batch_sizes: Sequence[int] | None = SIZES, name: str = ""
-) -> FrozenModel:
+    module: Callable[..., Any], sample: Any, *, batch_sizes: Sequence[int] | None = SIZES, name: str = "",
+    training: Any = None,
+) -> FrozenModel:  # fmt: skip
     """Return the forward pass of a module in evaluation mode, for inference: a `FrozenModel`.
 
     `sample` is an input (or a tuple of several) whose axis 0 counts rows. A program is made for each of
@@ -33,12 +35,15 @@ def freeze(
     Rows must not depend on each other, since a server puts rows of different requests into one batch: that is
     tried on the sample with its other rows changed.
 
+    `training` is an input (or a tuple of several) of training data, 50 rows or more: features of at most 1000
+    of them are stored in the artefact, and a server tells where requests differ from them.
+
     Raises: ShapeError where outputs have no batch axis or rows depend on each other, FormatError for what is
     no module, CaptureError for what has no graph.
     """
     if not callable(module) or not hasattr(module, "state_dict"):
         raise FormatError("freeze: a module", got=type(module).__name__, hint="st.freeze(net, example)")
-    examples = [np.asarray(tensor(x)) for x in (sample if isinstance(sample, tuple) else (sample,))]
+    examples = _arrays(sample)
     sizes = _checked_sizes(batch_sizes, examples)
     weights = {key: np.array(_detached(value)) for key, value in module.state_dict(keep_vars=True).items()}
     graphs = {}
@@ -49,10 +54,15 @@ def freeze(
     used = {label_of(node) for graph in graphs.values() for node in graph.inputs}
     signature = _signature(module, examples, graphs, batched=batch_sizes is not None)
     kept = {key: array for key, array in weights.items() if key in used}
-    frozen = FrozenModel(name or type(module).__name__, signature, graphs, kept)
+    known = None if training is None else training_sample(_arrays(training), signature)
+    frozen = FrozenModel(name or type(module).__name__, signature, graphs, kept, training=known)
     if signature.batched:
         _check_rows(frozen, examples)
     return frozen
+
+
+def _arrays(given: Any) -> list[Array]:
+    return [np.asarray(tensor(x)) for x in (given if isinstance(given, tuple) else (given,))]
 
 
 def _checked_sizes(batch_sizes: Sequence[int] | None, examples: Sequence[Array]) -> list[int]:

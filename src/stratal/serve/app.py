@@ -81,7 +81,9 @@ class App:
             call.id = chosen_id(headers.get(b"x-request-id", b"").decode("latin-1"), request.id, call.id)
             model = self.service.registry.routed(name, version, call.id)
             outputs = await self.service.infer(model, request, call)
-            pieces, head_bytes = protocol.answer(request, model.signature, model.name, model.version, outputs)
+            pieces, head_bytes = protocol.answer(
+                request, model.signature, model.name, model.version, outputs, call.variant
+            )
         except RequestError as error:
             call.failed(error.status, error.summary)
             await send_error(send, call.status, call.error, call.id)
@@ -241,10 +243,19 @@ def _routes(service: Service, access: Access) -> Any:
         await service.unload(request.path_params["name"])
         return json_response({})
 
+    async def feedback(request: Any) -> Any:
+        caller, name = request.scope["caller"], request.path_params["name"]
+        registry.ready(name)
+        request.scope["call"].model = name
+        body = await _object(request, service.options)
+        return json_response(service.monitoring.labelled(name, caller.name if caller else "", body))
+
     async def metrics(_: Any) -> Any:
+        await service.monitoring.refresh()
         return text_response(service.metrics.text(), media_type=service.metrics.content_type)
 
     async def status(_: Any) -> Any:
+        await service.monitoring.refresh()
         return json_response(status_of(service))
 
     async def page(_: Any) -> Any:
@@ -267,6 +278,7 @@ def _routes(service: Service, access: Access) -> Any:
         route("/v2/health/ready", ready),
         *(route(f"/v2/models/{{name}}{end}", handler) for end, handler in by_name),
         *(route(f"/v2/models/{{name}}/versions/{{version}}{end}", handler) for end, handler in by_name),
+        route("/v2/models/{name}/feedback", feedback, methods=["POST"]),
         route("/v2/repository/index", index, methods=["POST"]),
         route("/v2/repository/models/{name}/load", load, methods=["POST"]),
         route("/v2/repository/models/{name}/unload", unload, methods=["POST"]),
@@ -314,6 +326,13 @@ def _canary_of(service: Service, name: str) -> dict[str, Any] | None:
     return {"version": canary.model.version, "share": canary.share, "state": canary.model.state}
 
 
+def _variants_of(service: Service, name: str) -> dict[str, float]:
+    """Return how many requests each variant of a model answered in its place."""
+    sample, variants = service.metrics.registry.get_sample_value, service.registry.config(name).variants
+    pairs = [(v, {"model": name, "variant": v}) for v in variants]
+    return {v: sample("stratal_variant_requests_total", labels) or 0.0 for v, labels in pairs}
+
+
 def status_of(service: Service) -> dict[str, Any]:
     """Return what the status page shows."""
     dispatcher, sample = service.dispatcher, service.metrics.registry.get_sample_value
@@ -333,6 +352,7 @@ def status_of(service: Service) -> dict[str, Any]:
             "waiting": dispatcher.queue.waiting(model.key),
             "latency_ms": {str(n): 1e3 * s for n, s in zip(table.sizes, table.seconds, strict=True)},
             "histogram": buckets, **model.facts, "canary": _canary_of(service, name),
+            "variants": _variants_of(service, name), "monitoring": service.monitoring.to_json(name),
         })  # fmt: skip
     return {
         "version": VERSION,

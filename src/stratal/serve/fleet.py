@@ -136,7 +136,7 @@ class Fleet:
         """Return what a probe says of an artefact. Raises: FleetError where it ends, hangs or refuses it."""
         process = await self.fork(path)
         try:
-            answer, _ = await asyncio.wait_for(process.answer(), seconds)
+            answer, training = await asyncio.wait_for(process.answer(), seconds)
         except TimeoutError:
             raise FleetError("load: the model does not load and run in time", got=f"{seconds:g} s") from None
         except FleetError as error:
@@ -147,7 +147,7 @@ class Fleet:
             process.kill()
         if "error" in answer:
             raise FleetError("load: the model is refused", got=answer["error"])
-        return answer
+        return answer | {"training": training}
 
     def _forget(self) -> None:
         if self._control is not None:

@@ -203,6 +203,8 @@ class GrpcServer:
         reply = self._messages["ModelInferResponse"](
             model_name=model.name, model_version=model.version, id=request.id
         )
+        if call.variant:
+            reply.parameters["variant"].string_param = call.variant
         for spec, data in zip(model.signature.outputs, outputs, strict=True):
             if spec.name in asked.binary:
                 shape = [asked.rows if n == -1 else n for n in spec.full_shape]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stratal.serve.extra import required
@@ -21,6 +22,7 @@ class Metrics:
         def made(kind: Any, name: str, text: str, labels: tuple[str, ...] = (), **more: Any) -> Any:
             return kind(f"stratal_{name}", text, labels, registry=self.registry, **more)
 
+        self.monitoring = MonitoringMetrics(client, made)
         by_model = ("model",)
         self.requests = made(
             client.Counter, "requests", "requests answered, by HTTP status", ("model", "code")
@@ -50,7 +52,44 @@ class Metrics:
         self.lost = made(client.Counter, "workers_lost", "workers that ended or hung", ("how",))
         self.ready = made(client.Gauge, "model_ready", "1 where a model can be asked", by_model)
 
+        self.variants = made(
+            client.Counter,
+            "variant_requests",
+            "requests that a cheaper variant answered",
+            ("model", "variant"),
+        )
+
     def text(self) -> bytes:
         """Return all of them as Prometheus reads them."""
         text: bytes = self._text(self.registry)
         return text
+
+
+class MonitoringMetrics:
+    """Counters and gauges of `monitoring`: drift, feedback, error budgets and alerts."""
+
+    def __init__(self, client: Any, made: Callable[..., Any]) -> None:
+        by_model, by_version = ("model",), ("model", "version")
+        by_feature = (*by_version, "feature")
+        self.psi = made(client.Gauge, "drift_psi", "population stability index of a feature", by_feature)
+        self.ks = made(client.Gauge, "drift_ks", "Kolmogorov-Smirnov distance of a feature", by_feature)
+        self.labelled = made(client.Counter, "feedback_rows", "rows with a label", by_version)
+        self.right = made(client.Counter, "feedback_right_rows", "rows whose class was the label", by_version)
+        self.error = made(
+            client.Counter, "feedback_error", "absolute error of rows with a label, summed", by_version
+        )
+        self.accuracy = made(client.Gauge, "feedback_accuracy", "of the latest rows with a label", by_version)
+        self.latest_error = made(
+            client.Gauge,
+            "feedback_mean_error",
+            "mean absolute error of the latest rows with a label",
+            by_version,
+        )
+        self.burn = made(
+            client.Gauge,
+            "slo_burn_rate",
+            "share of bad requests over the share that may be",
+            ("model", "window"),
+        )
+        self.left = made(client.Gauge, "slo_budget_left", "share of the error budget of six hours", by_model)
+        self.alert = made(client.Gauge, "alert", "1 where an alert is on", ("model", "alert"))

@@ -51,6 +51,7 @@ class InferRequest:
     inputs: list[Bytes]
     binary: dict[str, bool]  # output name: as bytes, else as JSON
     timeout: float | None  # seconds
+    variants: bool = True  # a cheaper variant may answer
 
 
 def datatype(spec: TensorSpec) -> str:
@@ -137,7 +138,12 @@ def fitted(head: Mapping[str, Any], signature: Signature, most_rows: int, taken:
     identity = head.get("id", "")
     if not isinstance(identity, str) or len(identity) > 1000:
         raise RequestError(400, "id is a text of at most 1000 characters", got=repr(identity)[:80])
-    return InferRequest(identity, rows.pop(), inputs, _wanted(head, signature), _timeout(head))
+    variants = _parameter(head, "allow_variants")
+    if variants not in (None, True, False):
+        raise RequestError(400, "allow_variants: true or false", got=repr(variants)[:40])
+    return InferRequest(
+        identity, rows.pop(), inputs, _wanted(head, signature), _timeout(head), variants is not False
+    )
 
 
 def _by_name(rows: Any, what: str) -> dict[str, dict[str, Any]]:
@@ -235,7 +241,12 @@ def load_parameters(head: Mapping[str, Any]) -> tuple[str, float | None]:
 
 
 def answer(
-    request: InferRequest, signature: Signature, name: str, version: str, outputs: Sequence[Bytes]
+    request: InferRequest,
+    signature: Signature,
+    name: str,
+    version: str,
+    outputs: Sequence[Bytes],
+    variant: str = "",
 ) -> tuple[list[Bytes], int | None]:
     """Return the pieces of an answer's body, and the length of its JSON where bytes follow."""
     rows, tail = [], []
@@ -253,6 +264,8 @@ def answer(
     head: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": rows}
     if request.id:
         head["id"] = request.id
+    if variant:
+        head["parameters"] = {"variant": variant}
     text = json.dumps(head).encode()
     binary = any(request.binary.values())
     return [text, *tail], len(text) if binary else None

@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from stratal.base.errors import FormatError
 from stratal.formats.container import SINGLE_FILE
 from stratal.formats.manifest import MANIFEST
 from stratal.formats.signature import Signature, signature_from_json
+from stratal.formats.training_sample import Sample, check_sample, feature_names
+from stratal.serve.model_config import ModelConfig
 from stratal.serve.planning import LatencyTable
 from stratal.serve.protocol import RequestError, datatype
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_NOTHING: Final = ModelConfig()
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -35,6 +40,7 @@ class Loaded:
     facts: dict[str, Any]
     state: str = "READY"  # or UNAVAILABLE
     why: str = ""
+    training: Sample = field(default_factory=dict)  # features of training rows, by input
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Registry:
     failed: dict[str, str] = field(default_factory=dict)  # name: why it did not load
     canaries: dict[str, Canary] = field(default_factory=dict)
     previous: dict[str, Loaded] = field(default_factory=dict)  # what answered before, for a rollback
+    configs: dict[str, ModelConfig] = field(default_factory=dict)
 
     def found(self) -> dict[str, dict[str, Path]]:
         """Return {name: {version: path}} of the artefacts that are in the folder now."""
@@ -99,6 +106,15 @@ class Registry:
             1 << 56
         )
         return canary.model if drawn < canary.share else self.ready(name)
+
+    def config(self, name: str) -> ModelConfig:
+        """Return what is promised of a model."""
+        return self.configs.get(name, _NOTHING)
+
+    def variant(self, name: str, signature: Signature) -> Loaded | None:
+        """Return a model that can answer in another's place: it is ready, and takes and returns the same."""
+        found = self.models.get(name)
+        return found if found and found.state == "READY" and found.signature == signature else None
 
     def versions(self, name: str) -> list[str]:
         """Return the versions of a model that are loaded."""
@@ -151,7 +167,21 @@ def loaded_of(name: str, version: str, probed: dict[str, Any]) -> Loaded:
     if not signature.batched:
         table = LatencyTable((1,), table.seconds[:1])
     facts = {key: probed[key] for key in ("content", "stratal", "weight_bytes")}
-    return Loaded(name, version, f"{name}/{version}/{probed['content'][:16]}", signature, table, facts)
+    key = f"{name}/{version}/{probed['content'][:16]}"
+    return Loaded(name, version, key, signature, table, facts, training=_training(probed, signature))
+
+
+def _training(probed: dict[str, Any], signature: Signature) -> Sample:
+    """Return the training sample that a probe sent, one input after another. Raises: FormatError."""
+    rows, at, sample = probed["training_rows"], 0, Sample()
+    numbers = np.frombuffer(probed["training"], np.float64)
+    for spec in signature.inputs if rows else ():
+        count = len(feature_names(spec))
+        sample[spec.name] = numbers[at : at + rows * count].reshape(rows, count)
+        at += rows * count
+    if rows:
+        check_sample(sample, signature)
+    return sample
 
 
 def metadata(model: Loaded, versions: list[str]) -> dict[str, Any]:

@@ -41,8 +41,10 @@ class Call:
     id: str
     model: str = ""
     version: str = ""
+    variant: str = ""  # the model that answered, where the one that was asked has variants
     caller: str = ""
     rows: int = 0
+    asked: float | None = None  # seconds it may take, where it got as far as a queue
     queued: float | None = None
     computed: float | None = None
     status: int = 200
@@ -63,7 +65,8 @@ class Call:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         known = {
             "caller": self.caller, "model": self.model[:MOST_TEXT], "version": self.version[:MOST_TEXT],
-            "rows": self.rows, "queue_ms": _ms(self.queued), "compute_ms": _ms(self.computed),
+            "variant": self.variant, "rows": self.rows, "queue_ms": _ms(self.queued),
+            "compute_ms": _ms(self.computed),
             "total_ms": _ms(self.seconds), "status": self.status, "error": self.error[: 5 * MOST_TEXT],
         }  # fmt: skip
         return {"time": now, "id": self.id} | {k: v for k, v in known.items() if v not in ("", None)}

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stratal.serve.dispatcher import GRACE, Dispatcher
+from stratal.serve.dispatcher import GRACE, Answered, Dispatcher
 from stratal.serve.fleet import Fleet, FleetError
 from stratal.serve.metrics import Metrics
+from stratal.serve.model_config import read_config
+from stratal.serve.monitoring import Monitoring
 from stratal.serve.protocol import InferRequest, RequestError
 from stratal.serve.registry import Canary, Loaded, Registry, loaded_of
 from stratal.serve.request_log import Call, RequestLog
@@ -47,6 +49,7 @@ class Service:
         self.dispatcher = Dispatcher(self.metrics, options.queue_limit, options.hang_seconds)
         self.dispatcher.on_lost = lambda: self._spawn(self._keep_alive())
         self.dispatcher.on_quarantine = self._quarantined
+        self.monitoring = Monitoring(self.metrics, log)
         self.fleet = Fleet()
         self.draining = False
         self._changing = asyncio.Lock()  # of models and workers, one change at a time
@@ -81,12 +84,14 @@ class Service:
         if share is not None:
             self._check_canary(name, version)
         try:
+            config = read_config(self.registry.folder, name)
             probed = await self.fleet.probe(str(path), self.options.load_seconds)
             model = loaded_of(name, version, probed)
             async with self._changing:
                 if share is not None:
                     self._check_canary(name, version, model)
                 await self._bring(model, path)
+                self.registry.configs[name] = config
                 self._switch(model, share)
         except (FleetError, RequestError) as error:
             self.registry.failed[name] = f"{error.rule}: {error.got}" if error.got else error.rule
@@ -121,11 +126,16 @@ class Service:
                 replaced.append(old)
             registry.models[name] = model
             self.metrics.ready.labels(name).set(1)
-        self.dispatcher.serve(model, self.options.sla)
+            self.monitoring.watch(model, registry.config(name))
+        self.dispatcher.serve(model, self.sla(name))
         self._show_canary(name)
         for old in replaced:
             if old.key != model.key:
                 self._spawn(self._let_go(old))
+
+    def sla(self, name: str) -> float:
+        """Return the seconds in which a model answers a request that does not ask for another time."""
+        return self.registry.config(name).sla or self.options.sla
 
     def _show_canary(self, name: str) -> None:
         canary = self.registry.canaries.get(name)
@@ -177,6 +187,7 @@ class Service:
         self.registry.previous.pop(name, None)
         canary = self.registry.canaries.pop(name, None)
         self.metrics.ready.labels(name).set(0)
+        self.monitoring.forget(name)
         self._show_canary(name)
         gone = [model] if canary is None else [model, canary.model]
         for each in gone:
@@ -241,26 +252,61 @@ class Service:
     # -- requests --------------------------------------------------------------------------------------------
 
     async def infer(self, model: Loaded, request: InferRequest, call: Call) -> list[memoryview]:
-        """Return the bytes of a model's outputs, and note in `call` what ran. Raises: RequestError."""
+        """Return the bytes of a model's outputs, and note in `call` what ran. Raises: RequestError.
+
+        Where the model would refuse for lack of time, a cheaper variant answers, if there is one in time.
+        """
         call.version, call.rows = model.version, request.rows
-        now = asyncio.get_running_loop().time()
-        asked = (
-            self.options.sla if request.timeout is None else min(request.timeout, self.options.most_seconds)
-        )
-        answered = await self.dispatcher.infer(model, request.rows, request.inputs, now + asked)
+        loop = asyncio.get_running_loop()
+        sla = self.sla(model.name)
+        call.asked = sla if request.timeout is None else min(request.timeout, self.options.most_seconds)
+        deadline = loop.time() + call.asked
+        variants = self.registry.config(model.name).variants
+        call.variant = model.name if variants else ""
+        try:
+            answered = await self.dispatcher.infer(model, request.rows, request.inputs, deadline)
+        except RequestError as refusal:
+            if refusal.status != 429 or not request.variants:
+                raise
+            model, answered = await self._cheaper(model, variants, request, call, deadline, refusal)
         call.queued, call.computed = answered.queued, answered.computed
-        if asyncio.get_running_loop().time() > now + asked:
-            self.metrics.late.labels(model.name).inc()
+        if loop.time() > deadline:
+            self.metrics.late.labels(call.model).inc()
+        loop.call_soon(self.monitoring.answered, model, call, request.inputs, answered.outputs)
         return answered.outputs
+
+    async def _cheaper(
+        self, model: Loaded, variants: tuple[str, ...], request: InferRequest, call: Call, deadline: float,
+        refusal: RequestError,
+    ) -> tuple[Loaded, Answered]:  # fmt: skip
+        """Return the first variant that is in time, and its answer. Raises: RequestError, the model's own."""
+        for name in variants:
+            variant = self.registry.variant(name, model.signature)
+            if variant is None:
+                continue
+            try:
+                answered = await self.dispatcher.infer(variant, request.rows, request.inputs, deadline)
+            except RequestError as error:
+                if error.status == 429:
+                    continue
+                raise
+            call.variant, call.version = name, variant.version
+            self.metrics.variants.labels(model.name, name).inc()
+            if self.log is not None:
+                self.log.write({"id": call.id, "model": model.name, "switched_to": name, "why": refusal.got})
+            return variant, answered
+        raise refusal
 
     def answered(self, call: Call, code: str) -> None:
         """Count an inference request and log it, once its answer is sent; `code` is HTTP's or gRPC's."""
         known = call.model if call.model in self.registry.models else "unknown"
         self.metrics.requests.labels(known, code).inc()
         self.metrics.latency.labels(known).observe(call.seconds)
+        self.monitoring.counted(call, self.sla(call.model))
         if call.rows:  # it was given to a version
-            self.metrics.version_requests.labels(call.model, call.version, code).inc()
-            self.metrics.version_latency.labels(call.model, call.version).observe(call.seconds)
+            given = call.variant or call.model
+            self.metrics.version_requests.labels(given, call.version, code).inc()
+            self.metrics.version_latency.labels(given, call.version).observe(call.seconds)
         if self.log is not None:
             self.log.write(call.to_json())
 

@@ -92,10 +92,12 @@ def run_probe(sock: socket.socket, path: str) -> None:
             "name": model.name, "content": model.origin.content, "stratal": model.origin.stratal,
             "signature": model.signature.to_json(), "weight_bytes": model.weight_bytes,
             "sizes": list(table.sizes), "seconds": list(table.seconds),
+            "training_rows": len(next(iter(model.training.values()), ())),
         }  # fmt: skip
+        training = [model.training[s.name].tobytes() for s in model.signature.inputs if model.training]
     except Exception as error:
-        answer = {"error": one_line(error)}
-    frames.send(sock, answer)
+        answer, training = {"error": one_line(error)}, []
+    frames.send(sock, answer, training)
 
 
 class Zygote:
