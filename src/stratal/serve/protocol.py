@@ -139,7 +139,7 @@ def fitted(head: Mapping[str, Any], signature: Signature, most_rows: int, taken:
     if not isinstance(identity, str) or len(identity) > 1000:
         raise RequestError(400, "id is a text of at most 1000 characters", got=repr(identity)[:80])
     variants = _parameter(head, "allow_variants")
-    if variants not in (None, True, False):
+    if variants is not None and not isinstance(variants, bool):
         raise RequestError(400, "allow_variants: true or false", got=repr(variants)[:40])
     return InferRequest(
         identity, rows.pop(), inputs, _wanted(head, signature), _timeout(head), variants is not False

@@ -116,6 +116,16 @@ class Registry:
         found = self.models.get(name)
         return found if found and found.state == "READY" and found.signature == signature else None
 
+    def variants_missing(self, name: str) -> dict[str, str]:
+        """Return which variants of a loaded model cannot answer in its place, and why."""
+        why = {}
+        for variant in self.config(name).variants if name in self.models else ():
+            if variant not in self.models:
+                why[variant] = "it is not loaded"
+            elif self.models[variant].signature != self.models[name].signature:
+                why[variant] = "it takes or returns something else"
+        return why
+
     def versions(self, name: str) -> list[str]:
         """Return the versions of a model that are loaded."""
         found = [self.models[name].version] if name in self.models else []

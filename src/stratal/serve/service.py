@@ -69,6 +69,8 @@ class Service:
                     raise FleetError("serve: the zygote ended", got=str(error.got)) from error
         async with self._changing:
             await self._fill()
+        for name in self.registry.models:
+            self._warn_of_variants(name)
 
     async def load(self, name: str, version: str = "", share: float | None = None) -> None:
         """Load a version of a model, by default the newest, or load it again, and let new workers take over.
@@ -78,6 +80,11 @@ class Service:
         until `promote`, `rollback` or the next load. Raises: RequestError, FleetError.
         """
         await self._load(name, version, share)
+        self._warn_of_variants(name)
+
+    def _warn_of_variants(self, name: str) -> None:
+        for variant, why in self.registry.variants_missing(name).items():
+            print(f"stratal: {name}: its variant {variant} does not answer for it: {why}", file=sys.stderr)
 
     async def _load(self, name: str, version: str = "", share: float | None = None) -> None:
         version, path = self.registry.located(name, version)
