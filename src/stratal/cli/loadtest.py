@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from stratal.base.errors import FormatError
 from stratal.cli.report import add_json_option, console, seconds, table, whole, write_json
 from stratal.serve.loadtest import Load, loadtest
 
@@ -18,12 +20,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--burst", type=seconds, default=1.0, help="requests that are due at once, on average (%(default)g)"
     )
     parser.add_argument("--sla", metavar="MS", type=seconds, default=100.0, help="milliseconds (%(default)g)")
+    parser.add_argument("--key-file", metavar="FILE", type=Path,
+                        help="the API key, and nothing else")  # fmt: skip
+    parser.add_argument("--ca", metavar="FILE", type=Path,
+                        help="what an https server's certificate is verified with, PEM")  # fmt: skip
     parser.add_argument("--connections", type=whole(1), default=64, help="at most (%(default)s)")
+
+
+def _key(path: Path | None) -> str:
+    """Return the API key of a file. Raises: FormatError, which does not say what the file holds."""
+    if path is None:
+        return ""
+    try:
+        words = path.read_text("utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        raise FormatError("loadtest: cannot read the key", got=str(path)) from None
+    if len(words) != 1:
+        raise FormatError("loadtest: the file has a key and nothing else", got=f"{path}: {len(words)} words")
+    return words[0]
 
 
 def run(args: argparse.Namespace) -> int:
     load = Load(args.model, args.rate, args.seconds, max(1.0, args.burst), args.sla / 1e3, args.connections)
-    report = loadtest(args.address, load).to_json(load.sla)
+    report = loadtest(args.address, load, key=_key(args.key_file), ca=args.ca).to_json(load.sla)
     write_json(args.json, report)
     out = console()
     codes = ", ".join(

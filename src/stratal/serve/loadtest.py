@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import urllib.parse
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,44 @@ class LoadTestError(StratalError, OSError):
     """A server that cannot be tested."""
 
     advice = "stratal serve FOLDER starts one; its address is printed when it is ready"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server: where it is, the key it asks for, and how its certificate is verified (None: no TLS)."""
+
+    host: str
+    port: int
+    key: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+
+
+def target(address: str, key: str = "", ca: Path | None = None) -> Target:
+    """Return the server at an address such as `https://localhost:8000`.
+
+    `ca` is a PEM file that its certificate is verified with, by default the system's. A key is sent to other
+    machines by https alone. Raises: AttributeValueError.
+    """
+    try:
+        parsed = urllib.parse.urlsplit(address)
+        port = parsed.port
+    except ValueError:
+        parsed, port = urllib.parse.urlsplit(""), None
+    if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.path not in ("", "/"):
+        raise AttributeValueError("loadtest: an address such as http://127.0.0.1:8000", got=address[:100])
+    if key and not (key.isascii() and key.isprintable()):
+        raise AttributeValueError("loadtest: a key is of printable ASCII")
+    if parsed.scheme == "http":
+        if ca is not None:
+            raise AttributeValueError("loadtest: a certificate is for an https address", got=address[:100])
+        if key and parsed.hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise AttributeValueError("loadtest: a key would travel in the clear", got=address[:100])
+        return Target(parsed.hostname, port or 80, key)
+    try:
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except (OSError, ssl.SSLError) as error:
+        raise AttributeValueError("loadtest: cannot read the certificate", got=f"{ca}: {error}") from error
+    return Target(parsed.hostname, port or 443, key, context)
 
 
 @dataclass(frozen=True)
@@ -88,8 +128,8 @@ def quantiles(times: list[float]) -> dict[str, float]:
 class Connections:
     """Connections to a server that are kept, at most so many; each carries one request at a time."""
 
-    def __init__(self, host: str, port: int, most: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, server: Target, most: int) -> None:
+        self._server = server
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._allowed = asyncio.Semaphore(most)
 
@@ -111,7 +151,7 @@ class Connections:
             return status, body, sent
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(self._host, self._port)
+        return await asyncio.open_connection(self._server.host, self._server.port, ssl=self._server.tls)
 
     def close(self) -> None:
         for _, writer in self._free:
@@ -126,15 +166,18 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
     return int(lines[0].split()[1]), body, headers.get("connection", "").lower() != "close"
 
 
-def request_text(host: str, path: str, body: bytes = b"", header_bytes: int | None = None) -> bytes:
+def request_text(server: Target, path: str, body: bytes = b"", header_bytes: int | None = None) -> bytes:
     """Return the bytes of a GET, or of a POST where there is a body."""
-    lines = [f"{'POST' if body else 'GET'} {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}"]
+    method = "POST" if body else "GET"
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {server.host}", f"Content-Length: {len(body)}"]
+    if server.key:
+        lines.append(f"X-API-Key: {server.key}")
     if header_bytes is not None:
         lines.append(f"Inference-Header-Content-Length: {header_bytes}")
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def infer_text(host: str, metadata: dict[str, Any], seed: int) -> bytes:
+def infer_text(server: Target, metadata: dict[str, Any], seed: int) -> bytes:
     """Return a request for one row of random numbers (zeros for integers), with binary tensors."""
     rows, tail = [], b""
     for spec in metadata["inputs"]:
@@ -146,31 +189,32 @@ def infer_text(host: str, metadata: dict[str, Any], seed: int) -> bytes:
                      "parameters": {"binary_data_size": len(data)}})  # fmt: skip
         tail += data
     head = json.dumps({"inputs": rows, "parameters": {"binary_data_output": True}}).encode()
-    return request_text(host, f"/v2/models/{metadata['name']}/infer", head + tail, len(head))
+    return request_text(server, f"/v2/models/{metadata['name']}/infer", head + tail, len(head))
 
 
-def loadtest(address: str, load: Load) -> Results:
-    """Return what became of a load on the server at an address such as `http://127.0.0.1:8000`.
+def loadtest(address: str, load: Load, *, key: str = "", ca: Path | None = None) -> Results:
+    """Return what became of a load on the server at an address: see `target`.
 
     Raises: LoadTestError where there is no such server or model, AttributeValueError for another address.
     """
-    parsed = urllib.parse.urlsplit(address)
-    if parsed.scheme != "http" or not parsed.hostname or parsed.path not in ("", "/"):
-        raise AttributeValueError("loadtest: an address such as http://127.0.0.1:8000", got=address[:100])
-    return asyncio.run(load_on(parsed.hostname, parsed.port or 80, load))
+    return asyncio.run(load_on(target(address, key, ca), load))
 
 
-async def load_on(host: str, port: int, load: Load) -> Results:
-    """Return what became of a load on the server at a host and port. Raises: LoadTestError."""
-    connections = Connections(host, port, load.connections)
+async def load_on(server: Target, load: Load) -> Results:
+    """Return what became of a load on a server. Raises: LoadTestError."""
+    connections = Connections(server, load.connections)
     try:
         path = f"/v2/models/{urllib.parse.quote(load.model, safe='')}"
-        status, body, _ = await connections.request(request_text(host, path))
+        status, body, _ = await connections.request(request_text(server, path))
     except (OSError, asyncio.IncompleteReadError) as error:
-        raise LoadTestError("loadtest: no server there", got=f"{host}:{port}: {error}") from error
+        raise LoadTestError(
+            "loadtest: no server there", got=f"{server.host}:{server.port}: {error}"
+        ) from error
+    if status in (401, 403):
+        raise LoadTestError("loadtest: the server asks for another key", got=body.decode()[:200])
     if status != 200:
         raise LoadTestError("loadtest: the server does not have this model", got=body.decode()[:200])
-    text = infer_text(host, json.loads(body), load.seed)
+    text = infer_text(server, json.loads(body), load.seed)
     results, loop = Results(), asyncio.get_running_loop()
     due = load.arrivals()
     start = loop.time() + 0.05

@@ -28,6 +28,7 @@ from stratal.serve.access import Access, Tls, read_keys
 from stratal.serve.app import read_body
 from stratal.serve.connections import Limits, protocol_class
 from stratal.serve.grpc_schema import METHODS, messages
+from stratal.serve.loadtest import target
 from stratal.serve.protocol import RequestError
 from stratal.serve.request_log import RequestLog
 from stratal.serve.server import Listening, exposure
@@ -101,6 +102,41 @@ def test_without_a_known_key_nothing_but_health_is_told(guarded: Server, method:
         assert status == 401, body
         assert names["www-authenticate"] == "Bearer"
         assert b"an API key" in body and b"digits" not in body
+
+
+@pytest.mark.sampled(2)
+def test_a_load_test_brings_its_key_and_verifies_the_certificate(
+    guarded: Server, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key").write_text(f"{SHOP}\n")
+    (tmp_path / "wrong").write_text("another-key-0123456789")
+    (tmp_path / "two").write_text("a b")
+    address, ca = f"https://localhost:{guarded.port}", ["--ca", str(folder / "own.crt")]
+    command = ["loadtest", address, "digits", "--rate", "50", "--seconds", "0.5", "--connections", "2", *ca]
+    report = tmp_path / "l.json"
+    assert main([*command, "--key-file", str(tmp_path / "key"), "--json", str(report)]) == 0
+    found = json.loads(report.read_text())
+    assert found["statuses"] == {"200": found["offered"]} and found["offered"] > 5
+    for name, said in [("wrong", "asks for another key"), ("two", "a key and nothing else"),
+                       ("none", "cannot read the key")]:  # fmt: skip
+        assert main([*command, "--key-file", str(tmp_path / name)]) == 1
+        assert said in (error := capsys.readouterr().err) and "another-key" not in error
+    assert main(command) == 1
+    assert "asks for another key" in capsys.readouterr().err
+    assert main(["loadtest", address, "digits", "--key-file", str(tmp_path / "key")]) == 1  # no --ca
+    assert "certificate" in capsys.readouterr().err
+
+
+def test_a_load_test_sends_no_key_to_other_machines_in_the_clear(folder: Path) -> None:
+    with pytest.raises(AttributeValueError, match="in the clear"):
+        target("http://example.org:8000", SHOP)
+    with pytest.raises(AttributeValueError, match="printable ASCII"):
+        target("https://localhost", "key\r\nX-Admin: 1")
+    with pytest.raises(AttributeValueError, match="for an https address"):
+        target("http://127.0.0.1", "", folder / "own.crt")
+    with pytest.raises(AttributeValueError, match="cannot read the certificate"):
+        target("https://localhost", "", folder / "keys")
+    assert SHOP not in repr(target("http://127.0.0.1", SHOP))
 
 
 def test_health_is_told_to_all_and_answers_to_keys(guarded: Server) -> None:

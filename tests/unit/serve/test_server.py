@@ -26,6 +26,7 @@ from serving import Server, alive, asked, binary_request, eventually, frozen, ro
 
 import stratal as st
 from stratal.cli import main
+from stratal.serve import loadtest
 from stratal.serve.app import read_body
 from stratal.serve.loadtest import Load, Results, load_on
 from stratal.serve.protocol import RequestError
@@ -302,9 +303,13 @@ def test_a_load_test_counts_from_when_requests_were_due(
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("digits", "an address such as"), ("https://127.0.0.1", "an address such as")]
-)
-def test_a_load_test_takes_plain_http_addresses_alone(
+    ("path", "said"),
+    [
+        ("digits", "an address such as"), ("ftp://127.0.0.1", "an address such as"),
+        ("http://127.0.0.1:many", "an address such as"), ("http://127.0.0.1/v2", "an address such as"),
+    ],
+)  # fmt: skip
+def test_a_load_test_takes_addresses_of_servers_alone(
     path: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["loadtest", path, "digits"]) == 1
@@ -333,7 +338,7 @@ def test_a_stalled_server_costs_an_open_loop_every_request_that_was_due() -> Non
         server = await asyncio.start_server(stalling, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         load = Load("m", rate=100, seconds=1, connections=1)
-        results = await asyncio.wait_for(load_on("127.0.0.1", port, load), 30)
+        results = await asyncio.wait_for(load_on(loadtest.target(f"http://127.0.0.1:{port}"), load), 30)
         server.close()
         return results
 
