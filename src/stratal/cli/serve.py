@@ -36,6 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help="requests that may wait (%(default)s)")  # fmt: skip
     parser.add_argument("--hang-seconds", metavar="S", type=seconds, default=_DEFAULT.hang_seconds,
                         help="a worker that is silent for longer hangs (%(default)s)")  # fmt: skip
+    parser.add_argument("--state", metavar="FILE", type=Path,
+                        help="remember which versions and canaries were chosen, across restarts")  # fmt: skip
     parser.add_argument("--log", metavar="FILE", type=Path,
                         help="append a line of JSON for each request; - is standard error")  # fmt: skip
     _configure_access(parser)
@@ -72,7 +74,7 @@ def _listening(args: argparse.Namespace) -> Listening:
 def run(args: argparse.Namespace) -> int:
     options = Options(
         workers=args.workers or len(os.sched_getaffinity(0)), sla=args.sla / 1e3, body_limit=args.body_limit,
-        queue_limit=args.queue_limit, hang_seconds=args.hang_seconds,
+        queue_limit=args.queue_limit, hang_seconds=args.hang_seconds, state=args.state,
     )  # fmt: skip
 
     def started(address: str, grpc: str, service: Any) -> None:

@@ -22,6 +22,7 @@ from stratal.formats.training_sample import Sample, check_sample, feature_names
 from stratal.serve.model_config import ModelConfig
 from stratal.serve.planning import LatencyTable
 from stratal.serve.protocol import RequestError, datatype
+from stratal.serve.rollout_state import Chosen, Rollout
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NOTHING: Final = ModelConfig()
@@ -61,6 +62,7 @@ class Registry:
     canaries: dict[str, Canary] = field(default_factory=dict)
     previous: dict[str, Loaded] = field(default_factory=dict)  # what answered before, for a rollback
     configs: dict[str, ModelConfig] = field(default_factory=dict)
+    chosen: set[str] = field(default_factory=set)  # models whose version a request chose
 
     def found(self) -> dict[str, dict[str, Path]]:
         """Return {name: {version: path}} of the artefacts that are in the folder now."""
@@ -111,6 +113,18 @@ class Registry:
         """Return what is promised of a model."""
         return self.configs.get(name, _NOTHING)
 
+    def rollouts(self) -> dict[str, Rollout]:
+        """Return the versions that were chosen, for a server that starts again."""
+        found = {}
+        for name in self.chosen & set(self.models):
+            canary, before = self.canaries.get(name), self.previous.get(name)
+            found[name] = Rollout(
+                _chosen(self.models[name]),
+                _chosen(canary.model, canary.share) if canary else None,
+                _chosen(before) if before else None,
+            )
+        return found
+
     def variant(self, name: str, signature: Signature) -> Loaded | None:
         """Return a model that can answer in another's place: it is ready, and takes and returns the same."""
         found = self.models.get(name)
@@ -149,6 +163,10 @@ class Registry:
                 version, state = canary.model.version, canary.model.state
                 rows.append({"name": name, "version": version, "state": state, "reason": why})
         return rows
+
+
+def _chosen(model: Loaded, share: float | None = None) -> Chosen:
+    return Chosen(model.version, model.facts["content"], share)
 
 
 def _versions(path: Path) -> dict[str, Path]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from stratal.formats.files import FileWriteError
 from stratal.serve.dispatcher import GRACE, Answered, Dispatcher
 from stratal.serve.fleet import Fleet, FleetError
 from stratal.serve.metrics import Metrics
@@ -18,7 +19,9 @@ from stratal.serve.monitoring import Monitoring
 from stratal.serve.protocol import InferRequest, RequestError
 from stratal.serve.registry import Canary, Loaded, Registry, loaded_of
 from stratal.serve.request_log import Call, RequestLog
+from stratal.serve.rollout_state import Rollout, read_rollouts, write_rollouts
 
+_ANOTHER: Final = "state: the artefact is another than when this version was chosen"
 _PAUSE: Final = 0.5  # seconds before a worker is tried again that could not be forked
 
 
@@ -36,6 +39,7 @@ class Options:
     load_seconds: float = 120.0
     hang_seconds: float = 10.0
     drain_seconds: float = 10.0
+    state: Path | None = None  # remembers which versions were chosen
 
 
 class Service:
@@ -59,10 +63,12 @@ class Service:
 
     async def start(self) -> None:
         """Load every model of the folder, and fork the workers. Stderr names models that do not load."""
+        chosen = read_rollouts(self.options.state) if self.options.state else {}
         self.fleet.start()
         for name in self.registry.found():
             try:
-                await self._load(name)
+                if name not in chosen or not await self._restored(name, chosen[name]):
+                    await self._load(name)
             except (FleetError, RequestError) as error:
                 print(f"stratal: {name} is not served: {self.registry.failed[name]}", file=sys.stderr)
                 if not self.fleet.alive:
@@ -80,13 +86,16 @@ class Service:
         until `promote`, `rollback` or the next load. Raises: RequestError, FleetError.
         """
         await self._load(name, version, share)
+        await self._remember(name, chosen=bool(version) or share is not None)
         self._warn_of_variants(name)
 
     def _warn_of_variants(self, name: str) -> None:
         for variant, why in self.registry.variants_missing(name).items():
             print(f"stratal: {name}: its variant {variant} does not answer for it: {why}", file=sys.stderr)
 
-    async def _load(self, name: str, version: str = "", share: float | None = None) -> None:
+    async def _load(
+        self, name: str, version: str = "", share: float | None = None, content: str = ""
+    ) -> None:
         version, path = self.registry.located(name, version)
         if share is not None:
             self._check_canary(name, version)
@@ -94,6 +103,8 @@ class Service:
             config = read_config(self.registry.folder, name)
             probed = await self.fleet.probe(str(path), self.options.load_seconds)
             model = loaded_of(name, version, probed)
+            if content and model.facts["content"] != content:
+                raise RequestError(400, _ANOTHER, got=f"version {version}")
             async with self._changing:
                 if share is not None:
                     self._check_canary(name, version, model)
@@ -155,6 +166,7 @@ class Service:
             if canary is None:
                 raise RequestError(404, "promote: the model has no canary", got=name[:100])
             self._switch(canary.model)
+        await self._remember(name)
 
     async def rollback(self, name: str) -> None:
         """Take back the last change: end the canary, or let the version answer again that did before.
@@ -162,19 +174,63 @@ class Service:
         Raises: RequestError where nothing was changed, FleetError where the version before is not as it was.
         """
         async with self._changing:
-            canary = self.registry.canaries.pop(name, None)
-            if canary is not None:
-                self._show_canary(name)
-                self._spawn(self._let_go(canary.model))
-                return
-            before = self.registry.previous.get(name)
-            if before is None:
-                raise RequestError(404, "rollback: no version answered before this one", got=name[:100])
-            _, path = self.registry.located(name, before.version)
-            await self._bring(before, path)
-            before.state, before.why = "READY", ""
-            self._switch(before)
-            self.registry.previous.pop(name)
+            await self._take_back(name)
+        await self._remember(name)
+
+    async def _take_back(self, name: str) -> None:
+        canary = self.registry.canaries.pop(name, None)
+        if canary is not None:
+            self._show_canary(name)
+            self._spawn(self._let_go(canary.model))
+            return
+        before = self.registry.previous.get(name)
+        if before is None:
+            raise RequestError(404, "rollback: no version answered before this one", got=name[:100])
+        _, path = self.registry.located(name, before.version)
+        await self._bring(before, path)
+        before.state, before.why = "READY", ""
+        self._switch(before)
+        self.registry.previous.pop(name)
+
+    # -- what was chosen, across restarts --------------------------------------------------------------------
+
+    async def _restored(self, name: str, chosen: Rollout) -> bool:
+        """Load the versions of a model that were chosen; return whether one answers. What fails is told."""
+        try:
+            await self._load(name, chosen.answers.version, content=chosen.answers.content)
+        except (FleetError, RequestError) as error:
+            self._not_restored(name, "the newest version is loaded", error)
+            return False
+        self.registry.chosen.add(name)
+        try:
+            if (before := chosen.previous) is not None:
+                version, path = self.registry.located(name, before.version)
+                probed = await self.fleet.probe(str(path), self.options.load_seconds)
+                if probed["content"] != before.content:
+                    raise RequestError(400, _ANOTHER, got=f"version {version}")
+                self.registry.previous[name] = loaded_of(name, version, probed)
+        except (FleetError, RequestError) as error:
+            self._not_restored(name, "there is no rollback", error)
+        try:
+            if (canary := chosen.canary) is not None:
+                await self._load(name, canary.version, canary.share, canary.content)
+        except (FleetError, RequestError) as error:
+            self._not_restored(name, "there is no canary", error)
+        return True
+
+    def _not_restored(self, name: str, so: str, error: FleetError | RequestError) -> None:
+        print(f"stratal: {name}: {so}: {error.rule} {error.got}", file=sys.stderr)
+
+    async def _remember(self, name: str, chosen: bool = True) -> None:
+        """Write which versions were chosen; where that fails, stderr says so and the change stands."""
+        (self.registry.chosen.add if chosen else self.registry.chosen.discard)(name)
+        if self.options.state is None:
+            return
+        async with self._changing:
+            try:
+                await asyncio.to_thread(write_rollouts, self.options.state, self.registry.rollouts())
+            except FileWriteError as error:
+                print(f"stratal: after a restart {name} is not as now: {error.summary}", file=sys.stderr)
 
     async def _let_go(self, old: Loaded) -> None:
         """Forget a model that another took over from, once what it began is answered."""
@@ -203,6 +259,7 @@ class Service:
             for each in gone:
                 await self.fleet.command(do="unload", key=each.key)
             await self._roll()  # workers forked from now on do not have it
+        await self._remember(name, chosen=False)
 
     def _quarantined(self, model: Loaded) -> None:
         if self.registry.models.get(model.name) is model:

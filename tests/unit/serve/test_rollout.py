@@ -20,7 +20,9 @@ from serving import Server, asked, eventually, frozen, rows, serving
 
 import stratal as st
 from stratal import nn
+from stratal.base.errors import FormatError
 from stratal.serve.protocol import RequestError, load_parameters
+from stratal.serve.rollout_state import Chosen, Rollout, read_rollouts, write_rollouts
 
 EXTRA = ("starlette", "uvicorn", "httptools", "prometheus_client")
 MISSING = [package for package in EXTRA if importlib.util.find_spec(package) is None]
@@ -225,3 +227,67 @@ def test_a_share_is_a_number_between_nothing_and_all(share: Any) -> None:
     with pytest.raises(RequestError, match="canary share"):
         load_parameters({"parameters": {"canary_share": share}})
     assert load_parameters({"parameters": {"canary_share": "0.1", "version": "2"}}) == ("2", 0.1)
+
+
+# -- across restarts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.sampled(3)
+def test_a_server_that_starts_again_goes_on_with_what_was_chosen(folder: Path, tmp_path: Path) -> None:
+    models, state = tmp_path / "models", tmp_path / "state.json"
+    (models / "digits").mkdir(parents=True)
+    for version in (1, 2):
+        os.link(folder / f"{version}.stratal", models / "digits" / f"{version}.stratal")
+    options = ("--workers", "1", "--sla", "50000", "--allow-load", "--state", str(state))
+
+    def versions(server: Server) -> Any:
+        return server.json("GET", "/v2/models/digits")[1]["versions"]
+
+    with serving(models, *options) as server:
+        assert versions(server) == ["2"] and not state.exists()  # nothing was chosen: the newest
+        assert server.json("POST", REPOSITORY + "load", {"parameters": {"version": "1"}})[0] == 200
+        assert server.json("POST", REPOSITORY + "load", SHARE)[0] == 200
+        went = [version_of(server, f"r{k}") for k in range(40)]
+        server.process.send_signal(signal.SIGKILL)  # not asked to end: it is written already
+    with serving(models, *options) as server:
+        assert versions(server) == ["1", "2"]
+        assert server.status()["models"][0]["canary"] == {"version": "2", "share": 0.25, "state": "READY"}
+        assert [version_of(server, f"r{k}") for k in range(40)] == went
+        assert server.json("POST", REPOSITORY + "promote")[0] == 200
+    with serving(models, *options) as server:
+        assert versions(server) == ["2"]
+        assert server.json("POST", REPOSITORY + "rollback")[0] == 200
+        assert {version_of(server, f"{k}") for k in range(12)} == {"1"}
+    os.replace(folder / "3.stratal", models / "digits" / "1.stratal")  # another artefact: it was not chosen
+    with serving(models, *options) as server:
+        assert versions(server) == ["2"]
+        assert "the artefact is another" in server.log.read_text()
+        assert server.json("POST", REPOSITORY + "load")[0] == 200  # the newest: no version is chosen any more
+        assert json.loads(state.read_text())["models"] == {}
+
+
+_ONE = {"version": "1", "content": "c"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "other"}, {"version": 2}, {"models": []}, {"models": {"m": {}}}, {"more": 1},
+        {"models": {"m": {"answers": None, "canary": None, "previous": None}}},
+        {"models": {"m": {"answers": _ONE, "canary": _ONE, "previous": None}}},
+        {"models": {"m": {"answers": _ONE, "canary": _ONE | {"share": 1.0}, "previous": None}}},
+        {"models": {"m": {"answers": _ONE | {"version": 1}, "canary": None, "previous": None}}},
+    ],
+)  # fmt: skip
+def test_a_state_that_is_damaged_is_refused(tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "state.json"
+    whole = {"m": Rollout(Chosen("1", "c"), Chosen("2", "d", 0.5), Chosen("1", "e"))}
+    assert read_rollouts(path) == {}
+    write_rollouts(path, whole)
+    assert read_rollouts(path) == whole
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(FormatError, match=r"state\.json"):
+        read_rollouts(path)
+    path.write_text("{")
+    with pytest.raises(FormatError):
+        read_rollouts(path)
