@@ -43,7 +43,7 @@ def predictions(data: memoryview | bytes, signature: Signature) -> Array:
         return np.asarray(values.astype(np.float64).argmax(1), np.int32)
     if not kind:
         raise ValueError("an output without predictions")
-    return np.asarray(values[:, 0], np.int64 if kind == "class" else np.float64)
+    return np.array(values[:, 0], np.int64 if kind == "class" else np.float64)  # a copy: data is a batch's
 
 
 class Said(NamedTuple):

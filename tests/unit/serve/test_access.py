@@ -47,7 +47,8 @@ GUARDED = (
     ("POST", INFER), ("GET", "/v2/models/digits"), ("GET", "/v2/models/digits/ready"), ("GET", "/metrics"),
     ("GET", "/status"), ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/digits/load"),
     ("POST", "/v2/repository/models/digits/unload"), ("POST", "/v2/repository/models/digits/promote"),
-    ("POST", "/v2/repository/models/digits/rollback"), ("GET", "/v2/health/live/"),
+    ("POST", "/v2/repository/models/digits/rollback"),
+    ("POST", "/v2/models/digits/feedback"), ("GET", "/v2/health/live/"),
     ("GET", "//v2/models/digits"), ("GET", "/v2/models/../../status"), ("GET", "/nowhere"),
     ("POST", "/v2/models/nobody/infer"),
 )  # fmt: skip
