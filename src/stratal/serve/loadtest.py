@@ -15,7 +15,7 @@ import urllib.parse
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,6 +125,15 @@ def quantiles(times: list[float]) -> dict[str, float]:
     return dict(zip(("p50", "p99", "p99.9", "max"), map(float, values), strict=True))
 
 
+class Answer(NamedTuple):
+    """What came back: `sent` is when the request was sent, `head_bytes` the length of JSON before bytes."""
+
+    status: int
+    body: bytes
+    sent: float
+    head_bytes: int | None
+
+
 class Connections:
     """Connections to a server that are kept, at most so many; each carries one request at a time."""
 
@@ -133,22 +142,23 @@ class Connections:
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._allowed = asyncio.Semaphore(most)
 
-    async def request(self, text: bytes) -> tuple[int, bytes, float]:
-        """Send a request; return status, body and when it was sent. Raises: OSError, asyncio errors."""
+    async def request(self, text: bytes) -> Answer:
+        """Send a request and return its answer. Raises: OSError, asyncio errors."""
         async with self._allowed:
             reader, writer = self._free.pop() if self._free else await self._open()
             try:
                 sent = asyncio.get_running_loop().time()
                 writer.write(text)
-                status, body, keep = await _answer(reader)
+                status, headers, body = await _answer(reader)
             except BaseException:
                 writer.close()
                 raise
-            if keep:
+            if headers.get("connection", "").lower() != "close":
                 self._free.append((reader, writer))
             else:
                 writer.close()
-            return status, body, sent
+            length = headers.get("inference-header-content-length")
+            return Answer(status, body, sent, None if length is None else int(length))
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self._server.host, self._server.port, ssl=self._server.tls)
@@ -158,12 +168,12 @@ class Connections:
             writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """Return status and body of an answer with a content length, and whether the connection stays open."""
+async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    """Return status, headers (lower case) and body of an answer with a content length."""
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return int(lines[0].split()[1]), body, headers.get("connection", "").lower() != "close"
+    return int(lines[0].split()[1]), headers, body
 
 
 def request_text(server: Target, path: str, body: bytes = b"", header_bytes: int | None = None) -> bytes:
@@ -205,7 +215,7 @@ async def load_on(server: Target, load: Load) -> Results:
     connections = Connections(server, load.connections)
     try:
         path = f"/v2/models/{urllib.parse.quote(load.model, safe='')}"
-        status, body, _ = await connections.request(request_text(server, path))
+        status, body, *_ = await connections.request(request_text(server, path))
     except (OSError, asyncio.IncompleteReadError) as error:
         raise LoadTestError(
             "loadtest: no server there", got=f"{server.host}:{server.port}: {error}"
@@ -231,12 +241,12 @@ async def load_on(server: Target, load: Load) -> Results:
 
 async def _one(connections: Connections, text: bytes, due: float, results: Results) -> None:
     try:
-        status, _, sent = await asyncio.wait_for(connections.request(text), GIVE_UP)
+        answer = await asyncio.wait_for(connections.request(text), GIVE_UP)
     except (OSError, asyncio.IncompleteReadError, TimeoutError):
         results.statuses[0] += 1
         return
     now = asyncio.get_running_loop().time()
-    results.statuses[status] += 1
-    if status == 200:
+    results.statuses[answer.status] += 1
+    if answer.status == 200:
         results.latencies.append(now - due)
-        results.service.append(now - sent)
+        results.service.append(now - answer.sent)

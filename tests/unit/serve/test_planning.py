@@ -40,6 +40,7 @@ DIGITS = LatencyTable(SIZES, (0.00101, 0.00102, 0.00102, 0.00104, 0.0011, 0.0012
 
 
 @pytest.mark.quick
+@pytest.mark.row("H9")
 def test_the_largest_batch_takes_at_most_half_the_sla() -> None:
     rng = random.Random(1)
     for _ in range(200):
@@ -47,6 +48,18 @@ def test_the_largest_batch_takes_at_most_half_the_sla() -> None:
         sla = rng.uniform(0.001, 0.3)
         best = largest_batch(table, sla)
         assert [s for s in SIZES if 2 * table.at(s) <= sla][-1:] == ([best] if best else [])
+
+
+@pytest.mark.row("H9")
+def test_high_rates_with_loose_slas_run_large_batches_in_time() -> None:
+    session = Session("m", DIGITS, 40_000, 0.1)
+    assert (regime(session)[:2], largest_batch(DIGITS, 0.1)) == (("high", "loose"), 32)
+    workers = len(pack([session]).workers)
+    report = simulate([Traffic(session)], workers, 0.5)
+    assert report.share_in_time >= 0.99
+    assert report.rows_per_batch >= 16
+    single = Session("m", LatencyTable.of({1: DIGITS.at(1)}), 40_000, 0.1)
+    assert simulate([Traffic(single)], workers, 0.5).share_in_time < 0.25
 
 
 @pytest.mark.quick
@@ -217,6 +230,7 @@ def test_a_tight_sla_gets_workers_of_its_own_that_keep_it(sla: float) -> None:
     assert report.share_in_time >= 0.99
 
 
+@pytest.mark.row("H13")
 @pytest.mark.parametrize(("rate", "burst"), [(500, 1), (2000, 1), (1500, 3)])
 def test_at_the_declared_rate_99_percent_are_in_time_on_the_planned_workers(
     rate: float, burst: float
