@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stratal.base.dims import as_int
+from stratal.base.dlpack import capsule_of
 from stratal.base.dtypes import DType, as_dtype
 from stratal.base.elsewhere import no_attribute
 from stratal.base.errors import (
@@ -221,13 +222,11 @@ class Tensor(Handle):
         self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
         dl_device: tuple[Any, int] | None = None, copy: bool | None = None
     ) -> Any:
-        """Return a capsule through which another library shares this memory. Raises: BufferError for dtypes
-        DLPack or NumPy does not name.
-        """
+        """Return a capsule through which another library shares this memory."""
         options: dict[str, Any] = {"stream": stream}
         if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
             options |= {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return hand_out(self, "__dlpack__").__dlpack__(**options)
+        return capsule_of(hand_out(self, "__dlpack__"), options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

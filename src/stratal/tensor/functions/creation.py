@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.dims import Dim, Sym, as_int
+from stratal.base.dlpack import read_dlpack
 from stratal.base.dtypes import DType, as_dtype, bool_
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError, StratalError
 from stratal.base.types import TensorType
@@ -130,7 +131,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     """Return another library's array as a tensor that shares its memory: unless `copy`, and if it is dense.
 
     What its owner writes there later shows here; we never write to it.
-    Raises: StratalError for an array on another device, DTypeError for a dtype NumPy lacks,
+    Raises: StratalError for an array on another device, DTypeError for a dtype Stratal lacks,
     AttributeValueError where `copy=False` and only a copy is possible.
     """
     check_device(device)
@@ -144,7 +145,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
             hint="move it to the CPU first",
         )  # fmt: skip
     try:
-        array: Array = np.from_dlpack(x)
+        array: Array = read_dlpack(x)
     except (BufferError, RuntimeError) as error:
         raise DTypeError("from_dlpack: NumPy cannot read this array", got=str(error)) from None
     dense = array.size and array.transpose(np.argsort(array.strides)[::-1]).flags.c_contiguous
