@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -164,7 +164,7 @@ class LBFGS(Optimizer):
     def _saved(self, state: Mapping[str, Any]) -> dict[str, Any]:
         return {name: _map(value, tensor) for name, value in state.items()}
 
-    def _check_state(self, given: Mapping[Tensor, Mapping[str, Any]]) -> None:
+    def _check_state(self, given: Mapping[Tensor, Mapping[str, Any]], saved: Sequence[Any]) -> None:
         size = sum(p.numel() for p in self._all_params())
         for state in given.values():
             vectors = [state.get("d"), state.get("prev_flat_grad")]

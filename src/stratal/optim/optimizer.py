@@ -38,6 +38,11 @@ Counted = Sequence[tuple[Count | None, list[Tensor]]]
 
 _ALSO_CALLED = {"learning_rate": "lr", "l2": "weight_decay", "beta1": "betas", "epsilon": "eps"}
 _NO_EFFECT = {"foreach", "fused", "capturable"}  # how PyTorch runs a step; here each is one sweep, compiled
+_OF_ANY_KIND = _NO_EFFECT | {  # what groups of any kind may hold or lack: newer names, those of schedules
+    "params", "param_names", "maximize", "differentiable", "decoupled_weight_decay", "initial_lr", "max_lr",
+    "min_lr", "max_momentum", "base_momentum", "swa_lr",
+}  # fmt: skip
+_OF_ANY_STATE = {"step", "master_param"}
 
 
 _FIELDS = 5  # of an optimizer that nobody gave others
@@ -445,7 +450,7 @@ class Optimizer(Hooked):
         index_of = [k for g in saved_groups for k in g["params"]]
         states = dict(state_dict["state"])
         given = {p: states.pop(k) for k, p in zip(index_of, self._all_params(), strict=True) if k in states}
-        self._check_state(given)
+        self._check_state(given, saved_groups)
         for group, found in zip(self.param_groups, saved_groups, strict=True):
             entries = copy.deepcopy(_without_params(found))
             for name in [k for k in _without_params(group) if k not in entries and k not in self.defaults]:
@@ -457,12 +462,23 @@ class Optimizer(Hooked):
             self.state[k] = dict(entries)
         self._told("after load")
 
-    def _check_state(self, given: Mapping[Tensor, Mapping[str, Any]]) -> None:
-        """Refuse the state of other parameters, before anything is taken over. Raises: ShapeError."""
+    def _check_state(self, given: Mapping[Tensor, Mapping[str, Any]], saved: Sequence[Any]) -> None:
+        """Refuse the state of other parameters, or of another kind of optimizer, before anything is taken
+        over. Raises: ShapeError, AttributeValueError.
+        """
         wrong = []
         number = {p: k for k, p in enumerate(self._all_params())}
-        for group in self.param_groups:
+        for group, found in zip(self.param_groups, saved, strict=True):
+            loaded: Any = {**group, **_without_params(found)}
             for p in (p for p in updated(group) if p in given):
+                slots = self.slots(loaded, p.shape).keys()
+                names = {name for name, value in given[p].items() if hasattr(value, "shape")} - _OF_ANY_STATE
+                if self._managed and names and not slots <= given[p].keys():
+                    raise AttributeValueError(
+                        f"{type(self).__name__}: the state dict is of another kind of optimizer",
+                        got=f"{', '.join(sorted(names))} for {', '.join(sorted(slots))}",
+                        hint="load it into an optimizer of the class that saved it",
+                    )
                 for name in (*self.slots(group, p.shape), "master_param"):
                     value, shape = given[p].get(name), tuple(self.slot_shape(name, p.shape))
                     if value is not None and tuple(value.shape) != shape:
@@ -518,6 +534,15 @@ def check_groups(optimizer: Optimizer, saved: Sequence[Mapping[str, Any]], count
             f"{type(optimizer).__name__}: the state dict has other groups",
             got=f"{found} parameters for {list(counts)}",
         )
+    own = optimizer.defaults.keys() - _OF_ANY_KIND
+    for group in saved:
+        lacking, strange = own - group.keys(), group.keys() - own - _OF_ANY_KIND
+        if lacking and strange:
+            raise AttributeValueError(
+                f"{type(optimizer).__name__}: the state dict is of another kind of optimizer",
+                got=f"{', '.join(sorted(strange))} without {', '.join(sorted(lacking))}",
+                hint="load it into an optimizer of the class that saved it",
+            )
 
 
 def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:

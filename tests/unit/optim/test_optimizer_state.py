@@ -56,6 +56,51 @@ def _loaded(blob):
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda x: _loaded(pickle.dumps(x))}
 
 
+# -- kinds ---------------------------------------------------------------------------------------------------
+KINDS = COUNTED | {
+    "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "lion": lambda p: optim.Lion(p, lr=0.1),
+}
+MOMENTS = {"exp_avg", "exp_avg_sq"}  # the state that Adam's relatives share
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_state_dict_of_another_kind_of_optimizer_is_refused(name, stepped):
+    p = _parameters(2)
+    saver = KINDS[name](p)
+    if stepped:
+        _step_of(saver, *p)()
+    saved = saver.state_dict()
+    for other, make in KINDS.items():
+        loader = make(_parameters(2))
+        if other == name:
+            loader.load_state_dict(saved)
+            continue
+        before = repr(loader.state_dict())
+        try:
+            loader.load_state_dict(saved)
+        except StratalError as error:
+            assert "another kind of optimizer" in str(error)
+            assert repr(loader.state_dict()) == before
+        else:
+            _step_of(loader, *loader.param_groups[0]["params"])()
+            assert not stepped or set(saved["state"][0]) >= MOMENTS, other
+            assert not stepped or set(loader.state_dict()["state"][0]) >= MOMENTS, other
+
+
+@pytest.mark.torch
+def test_a_state_dict_of_another_kind_in_pytorch_is_refused():
+    torch = pytest.importorskip("torch")
+    p = torch.nn.Parameter(torch.ones(2))
+    saver = torch.optim.Adam([p])
+    (p * 2).sum().backward()
+    saver.step()
+    with pytest.raises(StratalError, match="another kind of optimizer"):
+        optim.SGD(_parameters(2), momentum=0.9).load_state_dict(saver.state_dict())
+    optim.Adam(_parameters(2)).load_state_dict(saver.state_dict())
+
+
 # -- counts --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", COUNTED)
