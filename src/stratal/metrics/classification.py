@@ -102,8 +102,9 @@ def probabilities(scores: Array, of_classes: bool = False) -> Array:
 class Averaged(ConfusionMatrix):
     """A ratio of counts, of the positive class if binary, else averaged over classes or labels.
 
-    `average`: "micro" counts all together, "macro" takes the plain mean over the classes that occur or over
-    the labels, "weighted" weights them by how often they are true, None or "none" gives one value per class.
+    `average`: "micro" counts all together, "macro" takes the plain mean over the classes that occur, without
+    `ignore_index`, or over the labels, "weighted" weights them by how often they are true, None or "none"
+    gives one value per class.
     """
 
     usual: ClassVar[str] = "micro"
@@ -141,6 +142,8 @@ class Averaged(ConfusionMatrix):
         if self.average is None:
             return each
         occurs = np.ones(hit.shape, bool) if self.task == "multilabel" else predicted + true > 0
+        if self.task == "multiclass" and self.ignore_index in range(self.num_classes):
+            occurs[self.ignore_index] = False  # it may be predicted, but is never true
         weights = true if self.average == "weighted" else occurs
         return float(ratio((each * weights).sum(), weights.sum()))
 
