@@ -54,7 +54,7 @@ class _Tracking(Affine):
 
     def reset_running_stats(self) -> None:
         """Forget the batches seen."""
-        if self.track_running_stats:
+        if self.track_running_stats and self.running_mean is not None:
             init.zeros_(self.running_mean)
             init.ones_(self.running_var)
             init.zeros_(self.num_batches_tracked)
@@ -80,7 +80,11 @@ class _Tracking(Affine):
 
 
 class _BatchNorm(_Tracking):
-    """Batch normalisation over axis 1: by the batch in training, by the running statistics otherwise."""
+    """Batch normalisation over axis 1: by the batch in training, by the running statistics otherwise.
+
+    As in PyTorch, `track_running_stats` set later says whether training moves the statistics there are;
+    evaluation reads them wherever they are.
+    """
 
     @classmethod
     def ranks(cls) -> tuple[int, ...]:
@@ -88,10 +92,10 @@ class _BatchNorm(_Tracking):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check(input, 1, "axis 1")
-        tracked = self.track_running_stats
-        running = (self.running_mean, self.running_var) if tracked else (None, None)
-        momentum = self._next_momentum() if self.training and tracked else 0.0
-        by_batch = self.training or not tracked
+        kept = self.running_mean is not None and (self.track_running_stats or not self.training)
+        running = (self.running_mean, self.running_var) if kept else (None, None)
+        momentum = self._next_momentum() if self.training and kept else 0.0
+        by_batch = self.training or not kept
         return F.batch_norm(input, *running, self.weight, self.bias, by_batch, momentum, self.eps)
 
 

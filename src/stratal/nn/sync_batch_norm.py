@@ -55,7 +55,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check(input, 1, "axis 1")
         x = cast(input, "float32") if input.dtype.itemsize == 2 else input
         centred, variance, mean, count = _moments(x, size)
-        if self.track_running_stats:
+        if self.track_running_stats and self.running_mean is not None:
             momentum = self._next_momentum()
             with no_grad():
                 unbiased = variance * count / (count - 1.0)

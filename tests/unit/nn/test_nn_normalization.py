@@ -106,3 +106,22 @@ def test_a_wrong_call_is_refused(call, says):
     with pytest.raises(st.StratalError, match=says) as info:
         call(st.ones((2, 3, 4)))
     assert "test_nn_normalization.py" in str(info.value)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("toggled", [True, False])
+def test_tracking_can_be_toggled_as_in_pytorch(made, training, toggled):
+    torch = pytest.importorskip("torch")
+    x = draw(6, 3, dtype=np.float32)
+    found = []
+    for layers, tensor in ((nn, st.tensor), (torch.nn, torch.tensor)):
+        layer = layers.BatchNorm1d(3, track_running_stats=made)
+        layer(tensor(x * 2 + 1))
+        layer.train(training)
+        layer.track_running_stats = toggled
+        y = layer(tensor(x)).detach().numpy()
+        found.append([y, *(b.numpy() for b in (layer.running_mean, layer.running_var) if b is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
