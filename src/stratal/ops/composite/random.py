@@ -120,8 +120,8 @@ def dropout(b: Builder, x: Node, key: Node, *, p: float) -> Node:
         raise AttributeValueError("dropout: p lies in [0, 1]", got=str(p))
     if p == 0:
         return x
-    if p == 1:
-        return b.like(x, 0)
+    if p == 1:  # a function of x still: its gradient is zeros, not missing
+        return b.op("select", b.full(TensorType(bool_, x.shape), False), x, b.like(x, 0))
     keep = b.random_bernoulli(key, p=1 - p, shape=x.shape)
     return b.op("select", keep, scaled(b, x, 1 / (1 - p)), b.like(x, 0))
 

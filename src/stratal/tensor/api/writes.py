@@ -11,11 +11,12 @@ from stratal.tensor.build import Scalar, full
 from stratal.tensor.composites.matrices import fill_diagonal
 from stratal.tensor.functions import creation, shapes
 from stratal.tensor.functions.elementwise import cast
-from stratal.tensor.functions.indexing import set_at
+from stratal.tensor.functions.indexing import masked_fill, set_at
 from stratal.tensor.tensor import Tensor, write_over
 from stratal.tensor.tensor import tensor as make_tensor
-from stratal.tensor.values.handle import CONSTANT
-from stratal.tensor.values.handles import held_of, rebind
+from stratal.tensor.values.handle import CONSTANT, TRACKED
+from stratal.tensor.values.handles import held_of, is_leaf, rebind, track_of
+from stratal.tensor.values.state import MODE
 
 
 def update(self: Tensor, value: Tensor, name: str) -> Tensor:
@@ -43,6 +44,8 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
 
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Give every element of this tensor one value, and return it."""
+    if MODE.grad and track_of(self) == TRACKED and not is_leaf(self):
+        return copy_(self, masked_fill(self, True, value))  # its gradient is zeros, not missing
     if isinstance(value, Scalar):
         plain = value.item() if isinstance(value, np.generic) else value
         rebind(self, full("fill_", plain, self.dtype, self.shape), CONSTANT)
