@@ -95,6 +95,15 @@ def test_gradients_flow_through_reads_and_writes():
     np.testing.assert_array_equal(np.asarray(x.grad), want)
 
 
+def test_a_scattered_number_may_be_called_value():
+    x, index = st.zeros((2, 3)), st.tensor([[0, 1]])
+    for call in (st.Tensor.scatter, st.Tensor.scatter_):
+        assert call(x.clone(), 0, index, value=2.5).tolist() == [[2.5, 0, 0], [0, 2.5, 0]]
+        for arguments in ({}, {"src": x, "value": 1.0}):
+            with pytest.raises(st.StratalError, match="takes src or value"):
+                call(x.clone(), 0, index, **arguments)
+
+
 def test_gather_scatter_and_friends_agree_with_the_definition():
     x = np.random.default_rng(2).standard_normal((3, 4))
     index = np.array([[0, 3, 1], [2, 2, 0]])

@@ -488,10 +488,15 @@ def scatter_kind(kind: str, x: Any, dim: int, index: Any, src: Any) -> Tensor:
         return apply(OPS["scatter_along"](kind, a), t, i, update)
 
 
-def scatter(x: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Tensor:
+def scatter(
+    x: Any, dim: int, index: Any, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Tensor:
     """Return `x` with out[index[i][j]][j] = src[i][j], for dim 0 of two; `reduce` is "add", or None to
-    replace.
+    replace. `value` is the name that a number has in place of `src`, as in PyTorch.
     """
+    if (src is None) == (value is None):
+        raise AttributeValueError("scatter: takes src or value", got="neither" if src is None else "both")
+    src = value if src is None else src
     if reduce not in (None, "add"):
         raise AttributeValueError(
             "scatter: reduce is None or 'add'", got=repr(reduce), hint="scatter_reduce has more"
