@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from stratal.base.errors import AttributeValueError
 from stratal.distributions.derived import derived
 from stratal.distributions.distribution import BIT, COUNT, NONNEGATIVE, REAL, UNIT, Distribution, Rule
-from stratal.special import logsumexp, xlogy
+from stratal.special import log_softmax, xlogy
 from stratal.tensor.build import broadcast_shapes
 from stratal.tensor.composites.arithmetic import softplus
 from stratal.tensor.functions import random
@@ -112,7 +112,7 @@ class Categorical(Distribution):
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         super().__init__(validate_args, **one_of(type(self).__name__, probs, logits))
         if probs is None:
-            self.logits: Tensor = self.logits - logsumexp(self.logits, axis=-1, keepdims=True)
+            self.logits: Tensor = log_softmax(self.logits, axis=-1)
             self.probs: Tensor = exp(self.logits)
         else:
             self.probs = self.probs / self.probs.sum(axis=-1, keepdims=True)

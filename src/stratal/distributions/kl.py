@@ -16,10 +16,9 @@ from stratal.distributions.matrices import Wishart
 from stratal.distributions.multivariate import LowRankMultivariateNormal, MultivariateNormal
 from stratal.distributions.transformed import LogNormal, Pareto, TransformedDistribution
 from stratal.linalg import diagonal, solve_triangular
-from stratal.special import betaln, digamma, erf, lgamma, mvlgamma, xlogy
-from stratal.tensor.composites.arithmetic import softplus
+from stratal.special import betaln, digamma, erf, lgamma, log_expit, mvlgamma, xlogy
 from stratal.tensor.functions.creation import arange
-from stratal.tensor.functions.elementwise import exp, log, log1p, where
+from stratal.tensor.functions.elementwise import exp, log, log1p, sigmoid, where
 from stratal.tensor.tensor import Tensor
 
 _EULER = 0.5772156649015329
@@ -172,9 +171,31 @@ def _wishart(p: Any, q: Any) -> Tensor:
     return volume + shapes + p.df / 2 * (trace - size) + (p.df - q.df) / 2 * slopes
 
 
+def _chance(d: Any, one: bool) -> Tensor:
+    """Return the probability of a one or of a zero, each to full precision where logits are given."""
+    if one:
+        return d.probs  # type: ignore[no-any-return]
+    return 1 - d.probs if "probs" in d._given else sigmoid(-d.logits)  # type: ignore[no-any-return]
+
+
+def _log_chance(d: Any, one: bool, skip: Tensor) -> Tensor:
+    """Return the logarithm of `_chance`, of probabilities unclamped; what it is where `skip` is not asked."""
+    if "probs" not in d._given:
+        return log_expit(d.logits if one else -d.logits)  # type: ignore[no-any-return]
+    return log(where(skip, 1.0, d.probs)) if one else log1p(-where(skip, 0.0, d.probs))
+
+
+def _share(p: Any, q: Any, one: bool) -> Tensor:
+    """Return what an outcome adds: nothing where p excludes it, infinity where q alone does."""
+    chance = _chance(p, one)
+    never = chance == 0
+    ratio = _log_chance(p, one, never) - _log_chance(q, one, never)
+    return where(never, 0.0, chance * ratio)  # type: ignore[no-any-return]
+
+
 @register_kl(Bernoulli, Bernoulli)
 def _bernoulli(p: Any, q: Any) -> Tensor:
-    return p.probs * (p.logits - q.logits) - softplus(p.logits) + softplus(q.logits)
+    return _share(p, q, True) + _share(p, q, False)
 
 
 @register_kl(Binomial, Binomial)
@@ -182,24 +203,37 @@ def _binomial(p: Any, q: Any) -> Tensor:
     """Infinite where q takes fewer tries than p; where it takes more there is no closed form."""
     if bool((q.total_count > p.total_count).any()):
         raise _missing(p, q)
-    return where(p.total_count > q.total_count, math.inf, p.total_count * _bernoulli(p, q))
+    found = where(p.total_count == 0, 0.0, p.total_count * _bernoulli(p, q))
+    return where(p.total_count > q.total_count, math.inf, found)
 
 
 @register_kl(Geometric, Geometric)
 def _geometric(p: Any, q: Any) -> Tensor:
-    return -p.entropy() - log1p(-q.probs) / p.probs - q.logits
+    """The mean number of failures times what each adds, and what the success adds."""
+    failures = 1 / p.probs - 1 if "probs" in p._given else exp(-p.logits)
+    never, none = failures == 0, p.probs < 0
+    ratio = _log_chance(p, False, never) - _log_chance(q, False, never)
+    nothing = never | ((failures == math.inf) & (ratio == 0))
+    success = _log_chance(p, True, none) - _log_chance(q, True, none)
+    return success + where(nothing, 0.0, failures * ratio)  # type: ignore[no-any-return]
 
 
 @register_kl(Poisson, Poisson)
 def _poisson(p: Any, q: Any) -> Tensor:
-    return p.rate * (log(p.rate) - log(q.rate)) - (p.rate - q.rate)
+    never = p.rate == 0
+    ratio = log(where(never, 1.0, p.rate)) - log(where(never, 1.0, q.rate))
+    return where(never, 0.0, p.rate * ratio) - (p.rate - q.rate)  # type: ignore[no-any-return]
 
 
 @register_kl(OneHotCategorical, OneHotCategorical)
 @register_kl(Categorical, Categorical)
 def _categorical(p: Any, q: Any) -> Tensor:
-    found = where(p.probs == 0, 0.0, p.probs * (p.logits - q.logits))
-    return where((q.probs == 0) & (p.probs > 0), math.inf, found).sum(axis=-1)
+    never = p.probs == 0
+    first, second = (
+        log(where(never, 1.0, d.probs)) if "probs" in d._given else where(never, 0.0, d.logits)
+        for d in (p, q)
+    )
+    return where(never, 0.0, p.probs * (first - second)).sum(axis=-1)  # type: ignore[no-any-return]
 
 
 # -- of two families -----------------------------------------------------------------------------------------
