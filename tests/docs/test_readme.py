@@ -41,7 +41,7 @@ def test_the_ci_run_and_the_readme_run_the_same_commands() -> None:
     install, test = commands.split(" && ")
     lines = (ROOT / ".ci" / "run").read_text().replace(" --quiet", "").splitlines()
     ci = [re.sub(r"^run \d+ ", "", line) for line in lines]
-    assert install == "python -m pip install '.[dev]'"
+    assert install == "python -m pip install -e '.[dev]'"  # an edit under src/ is tested
     assert test.startswith("python -m pytest")
     assert ci.index(install) + 1 == ci.index(test)
 
