@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import json
 import operator
@@ -128,3 +129,14 @@ def test_the_tier_table_of_the_design_has_every_folder_and_agrees_with_the_tier_
 
 
 WORDS = ("guard", "lanes")  # of the loop language
+
+
+def test_the_op_of_the_page_on_ops_is_annotated_as_the_type_checker_asks_in_the_package() -> None:
+    code = re.findall(r"```python\n(.*?)```", (DOCS / "ops.md").read_text(), re.DOTALL)
+    (file,) = (text for text in code if text.startswith(("import ", "from ")) and "@record" in text)
+    found = [node for node in ast.walk(ast.parse(file)) if isinstance(node, ast.FunctionDef)]
+    assert found
+    for function in found:
+        arguments = [*function.args.args[1:], *filter(None, [function.args.vararg, function.args.kwarg])]
+        assert function.returns is not None, function.name
+        assert all(a.annotation is not None for a in arguments), function.name

@@ -157,7 +157,7 @@ def _fitting(value: Any, node: Node, inputs: tuple[Any, ...]) -> Tensor:
         raise ShapeError(
             f"saved model: {node.op.label} is {node.type}",
             got=got,
-            hint="save with example inputs of the new shape",
+            hint="save with inputs of the new shape; st.freeze(net, x) serves any number of rows",
         )
     return made
 
