@@ -535,3 +535,26 @@ def test_places_of_tiles_share_no_cache_sets() -> None:
         assert step % LINE == 0
         assert (step // LINE) % 2 == 1
         assert step >= rows * columns
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_without_winograd_an_output_depends_on_its_window_alone(value: float) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 16, 16, 16)).astype(np.float32)
+    w = tensors.tensor(rng.standard_normal((16, 16, 3, 3)).astype(np.float32))
+    other = x.copy()
+    other[0, 3, 8, 8] = value
+
+    def convolved(images: tensors.Tensor) -> tensors.Tensor:
+        return tensors.nn.functional.conv2d(images, w, padding=1)
+
+    touched = {}
+    for fast in (True, False):
+        with settings.winograd(fast):
+            compiled = tensors.compile(convolved)
+            before, after = (compiled(tensors.tensor(images)).numpy() for images in (x, other))
+        touched[fast] = np.argwhere((before.view(np.int32) != after.view(np.int32)).any((0, 1)))
+    assert len(touched[False]) == 9
+    assert touched[False].min() == 7
+    assert touched[False].max() == 9
+    assert len(touched[True]) > 9
