@@ -117,6 +117,7 @@ def test_a_query_has_one_deadline_and_errors_say_what_the_server_said(server: Se
     asyncio.run(measured())
 
 
+@pytest.mark.slow  # it compares with what the machine does meanwhile
 @pytest.mark.row("H13")
 def test_at_the_declared_rate_99_percent_are_in_time_on_the_machine(
     server: Server, folder: Path, tmp_path: Path
@@ -152,6 +153,7 @@ def pairs(table: LatencyTable) -> list[tuple[int, float]]:
     return list(zip(table.sizes, table.seconds, strict=True))
 
 
+@pytest.mark.slow  # it compares with what the machine does meanwhile
 @pytest.mark.row("H15")
 def test_capacity_is_what_the_latency_table_says(server: Server) -> None:
     """Asked for twice what it can do, the server does what its table says, and refuses the rest."""
