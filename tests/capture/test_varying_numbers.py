@@ -379,6 +379,11 @@ def test_what_python_makes_of_any_number_is_what_it_makes_uncompiled(kind: str, 
     assert faults(kind, lambda k: [way], lambda k: VALUES[kind]) == {}
 
 
+def test_sizes_that_vary_are_compared_by_identity_as_numbers_are() -> None:
+    for case in (lambda n: operator.is_(n, 2), lambda n: operator.is_not(2, n)):
+        assert fault("", lambda x, n, case=case: case(n), "size", VALUES["size"]) == ""
+
+
 def _in_float64(x: Any, n: Any) -> Any:
     one = st.ones(1, dtype="float64")
     return [one * _case(name)(n) for name in SYMBOLIC]

@@ -121,6 +121,8 @@ def note_call(
     if isinstance(function, _NOT_WRITTEN_IN_PYTHON):
         for x in args:
             seen.number(x)
+            if function is operator.is_ or function is operator.is_not:
+                seen.known(x)
         if function.__name__ in _CALLING:
             _calls_unseen(seen, args, unseen)
     if isinstance(function, type):
