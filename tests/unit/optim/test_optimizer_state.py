@@ -61,9 +61,9 @@ KINDS = COUNTED | {
     "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "lion": lambda p: optim.Lion(p, lr=0.1),
 }
-MOMENTS = {"exp_avg", "exp_avg_sq"}  # the state that Adam's relatives share
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stepped", [True, False])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_state_dict_of_another_kind_of_optimizer_is_refused(name, stepped):
@@ -85,8 +85,8 @@ def test_a_state_dict_of_another_kind_of_optimizer_is_refused(name, stepped):
             assert repr(loader.state_dict()) == before
         else:
             _step_of(loader, *loader.param_groups[0]["params"])()
-            assert not stepped or set(saved["state"][0]) >= MOMENTS, other
-            assert not stepped or set(loader.state_dict()["state"][0]) >= MOMENTS, other
+            needed = set(loader.state_dict()["state"].get(0, ()))
+            assert not stepped or set(saved["state"][0]) >= needed, other
 
 
 @pytest.mark.torch
