@@ -126,6 +126,47 @@ def test_what_an_index_takes_is_a_view(index: Any, grad: bool) -> None:
         assert part.tolist() == array[index].tolist()
 
 
+def test_what_an_index_takes_of_memory_that_numpy_sees_is_that_memory() -> None:
+    array = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    for x in (st.from_numpy(array), st.tensor(array)):
+        seen = array if x.numpy() is array or np.shares_memory(x.numpy(), array) else x.numpy()
+        row, column = x[1], x[:, 2]
+        seen[1] = 7.0
+        assert row.tolist() == [7.0] * 4
+        assert column.tolist()[1] == 7.0
+        row += 1.0
+        assert x[1].tolist() == [8.0] * 4
+        assert column.tolist()[1] == 8.0
+        assert st.stack([x[1], x[1]])[1].tolist() == [8.0] * 4
+        assert st.roll(x, 1, 0)[2].tolist() == [8.0] * 4
+
+
+VIEWS = {
+    "reshape": lambda x: x.reshape(4, 3), "T": lambda x: x.T, "transpose": lambda x: st.transpose(x, 0, 1),
+    "unsqueeze": lambda x: x.unsqueeze(0), "flatten": lambda x: st.flatten(x),
+    "unbind": lambda x: st.unbind(x)[1], "split": lambda x: st.split(x, 2)[0],
+    "narrow": lambda x: st.narrow(x, 1, 1, 2), "diagonal": lambda x: st.diagonal(x), "detach": lambda x: x.detach(),
+    "select": lambda x: st.select(x, 0, 1), "chunk": lambda x: st.chunk(x, 2, 1)[1], "view": lambda x: x.view(12),
+    "movedim": lambda x: st.movedim(x, 0, 1), "permute": lambda x: x.permute(1, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_that_came_before_is_one_still(name: str) -> None:
+    """Writes through the tensor show in the view and the other way round, in each of the ways of a call."""
+    for _ in range(5):
+        x, model = st.tensor(np.arange(12.0).reshape(3, 4)), st.tensor(np.arange(12.0).reshape(3, 4))
+        view = VIEWS[name](x)
+        with lazily():
+            other = VIEWS[name](model)
+            model.mul_(2.0)
+            other.add_(100.0)
+        x.mul_(2.0)
+        view.add_(100.0)
+        assert view.tolist() == other.tolist()
+        assert x.tolist() == model.tolist()
+
+
 def test_indices_that_change_compile_nothing() -> None:
     x = st.tensor(RNG.standard_normal((50, 3, 4)).astype(np.float32))
     before = programs.COMPILED[0]
