@@ -145,9 +145,10 @@ VIEWS = {
     "reshape": lambda x: x.reshape(4, 3), "T": lambda x: x.T, "transpose": lambda x: st.transpose(x, 0, 1),
     "unsqueeze": lambda x: x.unsqueeze(0), "flatten": lambda x: st.flatten(x),
     "unbind": lambda x: st.unbind(x)[1], "split": lambda x: st.split(x, 2)[0],
-    "narrow": lambda x: st.narrow(x, 1, 1, 2), "diagonal": lambda x: st.diagonal(x), "detach": lambda x: x.detach(),
-    "select": lambda x: st.select(x, 0, 1), "chunk": lambda x: st.chunk(x, 2, 1)[1], "view": lambda x: x.view(12),
-    "movedim": lambda x: st.movedim(x, 0, 1), "permute": lambda x: x.permute(1, 0),
+    "narrow": lambda x: st.narrow(x, 1, 1, 2), "diagonal": lambda x: st.diagonal(x),
+    "detach": lambda x: x.detach(), "select": lambda x: st.select(x, 0, 1), "view": lambda x: x.view(12),
+    "chunk": lambda x: st.chunk(x, 2, 1)[1], "movedim": lambda x: st.movedim(x, 0, 1),
+    "permute": lambda x: x.permute(1, 0),
 }  # fmt: skip
 
 

@@ -124,19 +124,14 @@ def test_a_copy_changed_in_place_spares_what_it_was_copied_from():
     assert x.tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("size", [2, 20_000])  # small values are computed at once, and overwrite nothing
-def test_a_gradient_that_cannot_be_followed_any_more_is_refused_not_left_out(size):
-    w = st.ones(size).requires_grad_(True)
+def test_a_gradient_that_cannot_be_followed_any_more_is_refused_not_left_out():
+    w = st.ones(2).requires_grad_(True)
     y = (w * w).tanh()
     with st.no_grad():
         w.add_(1.0)
     w.tolist()
     total = (y + w).sum()
-    assert total.item() == pytest.approx(size * (np.tanh(1) + 2))
-    if size == 2:
-        total.backward()
-        assert w.grad.tolist() == pytest.approx([1 + 2 * (1 - np.tanh(1) ** 2)] * 2)
-        return
+    assert total.item() == pytest.approx(2 * np.tanh(1) + 4)
     with pytest.raises(NotDifferentiableError, match="used up"):
         total.backward()
 
