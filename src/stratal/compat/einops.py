@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratal.base.errors import MissingExtraError, NotGivenError
+from stratal.nn.parameter import Parameter
 from stratal.tensor.functions.creation import arange
 from stratal.tensor.functions.linear import einsum
 from stratal.tensor.functions.shapes import concat, expand_dims, permute_dims, stack, tile
 from stratal.tensor.tensor import Tensor, tensor
 
 try:
-    from einops._backends import AbstractBackend
+    from einops._backends import AbstractBackend, get_backend
 except ImportError as error:
     raise MissingExtraError(
         "stratal.compat.einops: needs einops", got=str(error), hint="pip install 'einops>=0.6'"
@@ -73,3 +74,7 @@ class StratalBackend(AbstractBackend):  # type: ignore[misc]
             got="layers()",
             hint="call rearrange in forward",
         )
+
+
+for _kind in (Tensor, Parameter):
+    get_backend(_kind.__new__(_kind))  # it is remembered by class; a capture cannot look through subclasses
