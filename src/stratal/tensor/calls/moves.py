@@ -39,18 +39,6 @@ def _storage_for(part: Array, like: Tensor) -> Storage | None:
     return _empty(like, part.shape, part.nbytes)
 
 
-def _storage_of_part(part: Array, whole: Tensor) -> Storage | None:
-    """Return what holds a view of a tensor's array: a copy, or the view where NumPy sees it."""
-    storage = whole._storage
-    assert storage is not None
-    if storage._exports is not None and (owner := storage.owner) is not None:
-        return Storage.part(owner, part, TensorType(whole.type.dtype, part.shape)) if part.nbytes else None
-    made = _storage_for(part, whole)
-    if made is not None:
-        made.array[...] = part
-    return made
-
-
 def _empty(like: Tensor, shape: tuple[int, ...], nbytes: int) -> Storage:
     dtype = like.type.dtype
     if nbytes > _FEW_BYTES:
@@ -65,11 +53,11 @@ def _empty(like: Tensor, shape: tuple[int, ...], nbytes: int) -> Storage:
 
 
 def _array(x: Any) -> Array | None:
-    """Return what a tensor holds, where it is there, and no gradient asks what becomes of it."""
+    """Return what a tensor holds, where it is there, nobody writes to it, and no gradient asks how."""
     if x.__class__ is not Tensor and not isinstance(x, Tensor):
         return None
     storage = x._storage
-    if storage is None or (x._track and not _stops(x)):
+    if storage is None or storage._exports is not None or (x._track and not _stops(x)):
         return None
     return storage.array
 
@@ -101,9 +89,10 @@ def getitem(x: Tensor, index: Any) -> Tensor | None:
         return None  # the usual way says what is wrong
     if part.__class__ is not np.ndarray:
         part = np.asarray(part)
-    storage = _storage_of_part(part, x)
+    storage = _storage_for(part, x)
     if storage is None:
         return None
+    storage.array[...] = part
     return join(_held(storage, x), x, partial(basic_ops, x.type, index))
 
 
@@ -159,7 +148,7 @@ def _arrays(given: Any) -> list[Array] | None:
     if given.__class__ not in (list, tuple) or set(map(type, given)) != {Tensor}:
         return None
     storages = [t._storage for t in given]
-    if None in storages or any(t._track for t in given):
+    if None in storages or any(t._track or t._storage._exports is not None for t in given):
         return None
     if len({t.type.dtype for t in given}) > 1:
         return None
