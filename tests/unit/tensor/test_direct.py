@@ -60,7 +60,7 @@ def check_same(call: Any) -> None:
 
 
 # -- the bits of a program -----------------------------------------------------------------------------------
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("path", FUNCTIONS)
 def test_a_function_gives_what_it_gives_lazily(path: str) -> None:
     entry = FUNCTIONS[path]
@@ -78,7 +78,7 @@ def test_a_function_gives_what_it_gives_lazily(path: str) -> None:
         check_same(once)
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", UNARY + BINARY)
 def test_edges_of_exact_functions_have_the_bits_of_a_kernel(name: str, dtype: str) -> None:
@@ -92,7 +92,7 @@ def test_edges_of_exact_functions_have_the_bits_of_a_kernel(name: str, dtype: st
     check_same((lambda: function(a)) if name in UNARY else (lambda: function(a, b)))
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("to", DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_casts_have_the_bits_of_a_kernel(dtype: str, to: str) -> None:
