@@ -61,6 +61,7 @@ def test_a_run_writes_complete_rows(rows_file: Path) -> None:
     assert document["about"]["machine"]["flops"]["float32"] > 1
 
 
+@pytest.mark.sampled(3)
 def test_the_report_has_a_line_for_every_workload_and_a_plot(rows_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert main(["report", str(rows_file), "--docs", str(tmp_path)]) == 0

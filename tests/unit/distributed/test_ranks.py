@@ -21,7 +21,7 @@ from stratal.cli import main
 
 @needs_mpi
 @pytest.mark.row("F4", "F6", "F12")
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_collectives_equal_their_definitions_and_counters_the_formulas(ranks: int) -> None:
     status, output = launch(ranks, "rank_collectives.py")
     assert status == 0, output
@@ -49,6 +49,7 @@ def slow(value: object) -> Any:
 
 
 @needs_mpi
+@pytest.mark.sampled(2)
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("fault", [*QUICK, *(slow(f) for f in FAULTS if f not in QUICK)])
 def test_a_rank_that_fails_is_named_within_the_time_out_and_the_status_is_honest(fault: str) -> None:

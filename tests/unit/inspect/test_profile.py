@@ -137,6 +137,7 @@ def test_kernels_come_in_falling_order_of_time_and_cover_the_run(measured: Profi
     assert program.gap_seconds < program.seconds
 
 
+@pytest.mark.sampled(3)
 def test_kernels_of_one_code_and_line_count_together_for_what_is_the_bottleneck() -> None:
     w = [st.tensor(np.eye(96, dtype=np.float32)) for _ in range(5)]
 
