@@ -62,6 +62,7 @@ class Op:
     effects: ClassVar[bool] = False  # must not be dropped, merged or repeated (host calls)
     by_parts: ClassVar[bool] = False  # of complex operands: does the same to real and imaginary parts
     ulp: ClassVar[float] = 0.5  # bound on the rounding error of the lowered form, in units in the last place
+    exact: ClassVar[str] = ""  # kinds of results (`buif`) for which the reference has the kernel's bits
     dim_attributes: ClassVar[tuple[str, ...]] = ()  # fields that hold sizes and may hold symbolic ones
 
     # -- meaning ---------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ class Annotation(Movement, RowWise):
     """The identity on values of any type."""
 
     arity = 1
+    exact = ""  # what it says is said to the compiler
     cases = tuple((shape,) for shape in SAMPLE_SHAPES)
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -86,6 +87,7 @@ class StopGradient(Annotation):
     """x, unchanged, with no cotangent and no tangent."""
 
     name = "stop_gradient"
+    exact = Movement.exact
     smooth = False
 
     def vjp(self, b: Builder, ct: Node, out: Node, *inputs: Node) -> Sequence[Node | None]:

@@ -29,6 +29,7 @@ class Iota(Op):
     axis: int
     dtype: DType
     arity = 0
+    exact = "uif"
     dim_attributes = ("shape",)
     not_differentiable = "it depends on no input"
     not_batched = "it depends on no input"

@@ -208,6 +208,7 @@ class Movement(Linear):
     """Moves or marks elements and computes nothing. A record lists the `cases` of its samples."""
 
     by_parts = True
+    exact = "buif"
     cases: ClassVar[Sequence[tuple[Any, ...]]]  # a shape, and the fields of the op
     dtypes: ClassVar[tuple[DType, ...]] = (float32, float64, bool_, int64)
     smooth: ClassVar[bool] = True

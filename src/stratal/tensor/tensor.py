@@ -456,11 +456,7 @@ def hold(storage: Storage, track: int = CONSTANT) -> Tensor:
 @deferring
 def set_number(cell: Tensor, number: float) -> None:
     """Give a scalar another value: where its old one stands, unless somebody else may look there."""
-    storage = cell._storage
-    if MODE.trace is None and storage is not None and not watched(storage, cell):
-        storage.array[...] = number
-        storage.stamp = None
-    else:
+    if not _wrote(cell, number):
         cell.data = tensor(number, dtype=cell.dtype)
 
 
@@ -471,15 +467,20 @@ def write_over(cell: Tensor, value: Tensor) -> bool:
     """Write a value that is there where the old one of a tensor stands, if nobody else may look there;
     return whether that was done.
     """
-    storage, new = cell._storage, value._storage
-    mode = MODE.__dict__
-    if storage is None or new is None or mode["trace"] is not None or mode["step"] is not None:
+    new = value._storage
+    if new is None or new.type.nbytes > _WRITTEN_BYTES:  # which the two may share
         return False
-    if cell._track or value._track or cell._leaf or cell._view is not None or watched(storage, cell):
+    if MODE.step is not None or cell._track or value._track or cell._leaf or cell._view is not None:
         return False
-    if new.type.nbytes > _WRITTEN_BYTES:  # which the two may share
+    return _wrote(cell, new.array)
+
+
+def _wrote(cell: Tensor, value: Any) -> bool:
+    """Write where a value stands, unless somebody else may look there; return whether that was done."""
+    storage = cell._storage
+    if MODE.trace is not None or storage is None or watched(storage, cell):
         return False
-    storage.array[...] = new.array
+    storage.array[...] = value
     storage.stamp = None
     return True
 

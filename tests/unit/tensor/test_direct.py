@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from benchmarks.surface.entries import FAMILIES, entries
 from benchmarks.surface.layers import call_of
 
 import stratal as st
-from stratal.base.errors import IndexOutOfRangeError, StratalError
+from stratal.base.errors import IndexOutOfRangeError, ShapeError, StratalError
 from stratal.tensor.lazy import programs
 from stratal.tensor.lazy.lazy import lazily
 from stratal.tensor.tensor import Tensor
@@ -190,6 +191,20 @@ def test_errors_of_indices_are_those_of_programs() -> None:
             x[index]
     with pytest.raises(IndexOutOfRangeError, match="more indices than axes"):
         x[0, 0, 0]
+
+
+def test_joins_of_other_shapes_are_shape_errors() -> None:
+    shapes = (3,), (2,), (2, 3), (2, 4), (1, 2, 3)
+    arrays = [st.ones(shape) for shape in shapes]
+    for first, second in permutations(arrays, 2):
+        with pytest.raises(ShapeError):
+            st.stack([first, second])
+        for axis in range(first.ndim):
+            try:
+                np.concatenate([first.numpy(), second.numpy()], axis)
+            except ValueError:
+                with pytest.raises(ShapeError):
+                    st.concat([first, second], axis=axis)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])

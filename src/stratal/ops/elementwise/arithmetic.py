@@ -25,6 +25,7 @@ class Add(Elementwise):
     arity = 2
     kinds = "uifc"
     by_parts = True
+    exact = "uif"
     ufunc = np.add
     fn = "add"
 
@@ -43,6 +44,7 @@ class Sub(Elementwise):
     arity = 2
     kinds = "uifc"
     by_parts = True
+    exact = "uif"
     ufunc = np.subtract
     fn = "sub"
 
@@ -62,6 +64,7 @@ class Mul(Elementwise):
 
     arity = 2
     kinds = "uifc"
+    exact = "uif"
     ufunc = np.multiply
     fn = "mul"
 
@@ -81,6 +84,7 @@ class Neg(Linear, Elementwise):
     arity = 1
     kinds = "uifc"
     by_parts = True
+    exact = "uif"
     ufunc = np.negative
     fn = "neg"
 
@@ -97,6 +101,7 @@ class Abs(Elementwise):
 
     arity = 1
     kinds = "uifc"
+    exact = "uif"
 
     def infer(self, *types: TensorType) -> TensorType:
         x = super().infer(*types)
@@ -165,6 +170,7 @@ class Sign(Elementwise):
 
     arity = 1
     kinds = "uifc"
+    exact = "uif"
     formula = math.sign
 
     def numpy(self, *arrays: Array) -> Array:
@@ -204,6 +210,7 @@ class Extreme(Elementwise):
     """What max and min share: where x == y each gets half of the cotangent."""
 
     arity = 2
+    exact = "ui"  # of -0.0 and 0.0 a kernel may give the other one
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         x, y = inputs
@@ -233,7 +240,7 @@ class Rounding(Elementwise):
     """A rounding of floats: 16-bit floats hold every result exactly."""
 
     arity = 1
-    kinds = "f"
+    kinds = exact = "f"
 
     def partials(self, b: Builder, out: Node, *inputs: Node) -> Sequence[Node | None]:
         return [None]
@@ -257,6 +264,7 @@ class Div(Elementwise):
     arity = 2
     kinds = "fc"
     domain = (0.5, 2.0)
+    exact = "uif"
     ufunc = np.divide
     fn = "div"
 
@@ -298,6 +306,7 @@ class Modular(Elementwise):
     """What comes out of a division as a whole number, or is left of it; integers divided by 0 give 0."""
 
     arity = 2
+    exact = "uif"
     domain = (0.5, 3.0)
     of_integers: ClassVar[Callable[..., Expr]]  # the formula is that of floats
 

@@ -27,6 +27,7 @@ class Cast(RowWise):
 
     dtype: DType
     arity = 1
+    exact = "buif"
 
     def infer(self, *types: TensorType) -> TensorType:
         if types[0].dtype.is_complex and not self.dtype.is_complex:
@@ -97,6 +98,7 @@ class Bitcast(RowWise):
 
     dtype: DType
     arity = 1
+    exact = "uif"
     not_differentiable = "the bits of a number are not a smooth function of it"
 
     def infer(self, *types: TensorType) -> TensorType:
@@ -139,6 +141,7 @@ class Select(RowWise):
 
     arity = 3
     by_parts = True
+    exact = "buif"
 
     def infer(self, *types: TensorType) -> TensorType:
         condition, x, y = types

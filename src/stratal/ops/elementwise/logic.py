@@ -19,7 +19,7 @@ class Bitwise(Elementwise):
     """An operation on bits: logical on bool, bitwise on integers."""
 
     arity = 2
-    kinds = "bui"
+    kinds = exact = "bui"
     not_differentiable = "bool and integers have no tangents"
 
 
@@ -64,6 +64,7 @@ class Test(Elementwise):
     """A question whose answer is bool."""
 
     result = bool_
+    exact = "b"
     not_differentiable = "its result is bool"
     join: ClassVar[str]  # of complex numbers: joins the answers about real and imaginary parts
 

@@ -58,8 +58,8 @@ class Pow(Elementwise):
 
 
 unary(
-    "sqrt", "The square root, correctly rounded; NaN below 0.", ufunc=np.sqrt, fn="sqrt", domain=(0.2, 4.0),
-    slope=lambda b, out, x: b.div(b.like(out, 0.5), out),
+    "sqrt", "The square root, correctly rounded; NaN below 0.", ufunc=np.sqrt, fn="sqrt", exact="f",
+    domain=(0.2, 4.0), slope=lambda b, out, x: b.div(b.like(out, 0.5), out),
 )  # fmt: skip
 unary(
     "rsqrt", "1 / sqrt(x).", ufunc=lambda x: 1 / np.sqrt(x), formula=math.rsqrt, ulp=1.5, domain=(0.2, 4.0),

@@ -210,7 +210,7 @@ class Concatenate(Movement, RowWise):
         for x in types:
             if x.dtype is not first.dtype:
                 raise DTypeError("concatenate: operands differ in dtype", got=", ".join(map(str, types)))
-            if self.others(x) != self.others(first):
+            if x.ndim != first.ndim or self.others(x) != self.others(first):
                 raise ShapeError(
                     f"concatenate: sizes differ off axis {self.axis}", got=", ".join(map(str, types))
                 )
@@ -269,6 +269,7 @@ class Concatenate(Movement, RowWise):
         yield Reject(cls(0), (x, TensorType(float32, (2, 4))), "differ off axis")
         yield Reject(cls(0), (x, TensorType(float64, (2, 3))), "dtype")
         yield Reject(cls(0), (x, TensorType(float32, (2,))), "differ off axis")
+        yield Reject(cls(1), (x, TensorType(float32, (2,))), "differ off axis")
 
 
 def _choose(pieces: Sequence[tuple[int, Expr]], position: Var) -> Expr:

@@ -25,7 +25,7 @@ from stratal.tensor.lazy import programs
 from stratal.tensor.tensor import hold
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, Handle
 from stratal.tensor.values.immediate import SMALL, is_exact
-from stratal.tensor.values.promises import Template
+from stratal.tensor.values.promises import Row, Template
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.views import relate
 
@@ -96,8 +96,8 @@ _QUIET: Final = _Quiet()
 
 def by_numpy(template: Template) -> Direct | None:
     """Return how NumPy computes a call with the bits of kernels; None where it does not."""
-    constants = all(isinstance(n.op, Const) or is_exact(n.op.name, n.aval.dtype) for n in template.constants)
-    if not constants or not is_small(template) or not all(map(_is_exact, template.rows)):
+    exact = all(isinstance(n.op, Const) or is_exact(n.op, n.type) for n in template.constants)
+    if not exact or not is_small(template) or not all(is_exact(row.op, row.type) for row in template.rows):
         return None
     known = _constants(template)
     rows = [(k, row) for k, row in enumerate(template.rows, len(template.operands) + len(template.constants))]
@@ -105,31 +105,16 @@ def by_numpy(template: Template) -> Direct | None:
     if any(r.number in known for r in template.results):
         return None
     memory = [OutputMemory(row_major(r.node.aval)) for r in template.results]
+    compute = _of_one(rows[0][1], known) if len(rows) == len(template.results) == 1 else None
+    compute = compute or _of_many(rows, known, len(template.operands), [r.number for r in template.results])
     results = _results(template)
-    first = len(template.operands)
-    ((_, row), *more) = rows
-    ufunc = _ufunc(row)
-    if ufunc is not None and not more and not template.views:
-        return _of_one(ufunc, row.operands, known, memory[0], results)
-    if row.operands == (0,) and first == 1 and not more:
-        return _of_view(row.op.ref, memory[0], results)
-    steps = [(k, row.op.ref, row.operands) for k, row in rows]
-    numbers = [r.number for r in template.results]
-
-    def compute(operands: list[Array], made: list[Storage]) -> None:
-        values = dict(known)
-        values.update(enumerate(operands))
-        for k, ref, places in steps:
-            values[k] = np.asarray(ref(*[values[p] for p in places]))
-        for storage, k in zip(made, numbers, strict=True):
-            storage.array[...] = values[k]
 
     def run(tensors: Sequence[Handle]) -> Any:
         storages = _ready(tensors)
         if storages is None:
             return None
         made = [m.take() for m in memory]
-        _QUIET.call(compute, [s.array for s in storages], made)
+        _QUIET.call(compute, *[s.array for s in storages], *[m.array for m in made])
         return results(made, tensors)
 
     return run
@@ -148,58 +133,44 @@ def _constants(template: Template) -> dict[int, Array]:
     return known
 
 
-def _is_exact(row: Any) -> bool:
-    return is_exact(row.op.name, row.type.dtype) if hasattr(row.type, "dtype") else False
-
-
-def _ufunc(row: Any) -> Any:
+def _ufunc(row: Row) -> Any:
     """Return the function of NumPy's that an op is, as it is."""
     op = row.op
-    same = isinstance(op, Elementwise) and type(op).ref is Elementwise.ref
-    same = same and type(op).numpy is Elementwise.numpy and row.type.dtype.itemsize != 2
-    ufunc = type(op).ufunc if same else None
-    return ufunc if isinstance(ufunc, np.ufunc) else None
+    if not isinstance(op, Elementwise) or row.type.dtype.itemsize == 2:  # type: ignore[union-attr]
+        return None
+    plain = type(op).ref is Elementwise.ref and type(op).numpy is Elementwise.numpy
+    return type(op).ufunc if plain and isinstance(type(op).ufunc, np.ufunc) else None
 
 
-def _of_one(
-    ufunc: Any, places: Sequence[int], known: dict[int, Array], memory: OutputMemory, results: Any
-) -> Direct:
-    """Return how one op is computed, straight into its memory."""
-    take = memory.take
-    constants = [known[p] for p in places if p in known]
-    places = [p if p not in known else -1 - [q for q in places if q in known].index(p) for p in places]
-    in_order = places == list(range(len(places)))
-
-    def run(tensors: Sequence[Handle]) -> Any:
-        storages = _ready(tensors)
-        if storages is None:
-            return None
-        made = take()
-        given = [s.array for s in storages]
-        if not in_order:
-            given = [given[p] if p >= 0 else constants[-1 - p] for p in places]
-        _QUIET.call(ufunc, *given, made.array)
-        return results((made,), tensors)
-
-    return run
+def _of_one(row: Row, known: dict[int, Array]) -> Callable[..., Any] | None:
+    """Return how one op is computed of its operands into the array that comes last, where that is plain."""
+    places, ufunc = row.operands, _ufunc(row)
+    if ufunc is None:
+        return partial(_copy_of, row.op.ref) if places == (0,) else None
+    if places == tuple(range(len(places))):
+        return ufunc  # type: ignore[no-any-return]
+    return lambda *arrays: ufunc(*[known[p] if p in known else arrays[p] for p in places], arrays[-1])
 
 
-def _of_view(ref: Any, memory: OutputMemory, results: Any) -> Direct:
-    """Return how one op on one operand is computed, which may be a view for NumPy."""
-    take = memory.take
+def _copy_of(ref: Callable[..., Any], array: Array, made: Array) -> None:
+    made[...] = ref(array)  # which may be a view for NumPy
 
-    def compute(array: Array, made: Array) -> None:
-        made[...] = ref(array)
 
-    def run(tensors: Sequence[Handle]) -> Any:
-        storages = _ready(tensors)
-        if storages is None:
-            return None
-        made = take()
-        _QUIET.call(compute, storages[0].array, made.array)
-        return results((made,), tensors)
+def _of_many(
+    rows: Sequence[tuple[int, Row]], known: dict[int, Array], count: int, numbers: Sequence[int]
+) -> Callable[..., None]:
+    """Return how ops are computed one by one: of `count` operands, into the arrays after them."""
+    steps = [(k, row.op.ref, row.operands) for k, row in rows]
 
-    return run
+    def compute(*arrays: Array) -> None:
+        values = dict(known)
+        values.update(enumerate(arrays[:count]))
+        for k, ref, places in steps:
+            values[k] = np.asarray(ref(*[values[p] for p in places]))
+        for made, k in zip(arrays[count:], numbers, strict=True):
+            made[...] = values[k]
+
+    return compute
 
 
 # -- by a program --------------------------------------------------------------------------------------------

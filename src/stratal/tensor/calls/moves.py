@@ -6,7 +6,7 @@ function here returns None where the call is not as plain as that, and it goes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -103,14 +103,10 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor | None:
     shifts = shift if shift.__class__ is tuple else (shift,)
     if array is None or len(axes) != len(shifts) or {a.__class__ for a in (*axes, *shifts)} != {int}:
         return None
-    ndim = array.ndim
-    if not all(-ndim <= a < ndim for a in axes) or len({a % ndim for a in axes}) < len(axes):
-        return None
-    storage = _storage_for(array, x)
+    storage = _storage_for(array, x) if _are_axes(axes, array.ndim) else None
     if storage is None:
         return None
-    made = storage.array
-    full = slice(None)
+    ndim, made, full = array.ndim, storage.array, slice(None)
     pieces = []
     for a, s in zip(axes, shifts, strict=True):
         s %= array.shape[a]
@@ -130,17 +126,19 @@ def flip(x: Any, *args: Any) -> Tensor | None:
     axes = args[0] if len(args) == 1 and args[0].__class__ in (tuple, list) else args
     if array is None or {a.__class__ for a in axes} != {int}:
         return None
-    ndim = array.ndim
-    if not all(-ndim <= a < ndim for a in axes) or len({a % ndim for a in axes}) < len(axes):
-        return None
-    storage = _storage_for(array, x)
+    storage = _storage_for(array, x) if _are_axes(axes, array.ndim) else None
     if storage is None:
         return None
-    index = [slice(None)] * ndim
+    index = [slice(None)] * array.ndim
     for a in axes:
         index[a] = slice(None, None, -1)
     storage.array[...] = array[tuple(index)]
     return _held(storage, x)
+
+
+def _are_axes(axes: Collection[int], ndim: int) -> bool:
+    """Return whether these are different axes of an array."""
+    return all(-ndim <= a < ndim for a in axes) and len({a % ndim for a in axes}) == len(axes)
 
 
 def _arrays(given: Any) -> list[Array] | None:
@@ -180,7 +178,7 @@ def concat(given: Any, axis: Any = 0) -> Tensor | None:
         return None
     shape = list(arrays[0].shape)
     rest = shape[:axis] + shape[axis:][1:]
-    if any([*a.shape[:axis], *a.shape[axis:][1:]] != rest for a in arrays):
+    if any(a.ndim != len(shape) or [*a.shape[:axis], *a.shape[axis:][1:]] != rest for a in arrays):
         return None
     shape[axis] = sum(a.shape[axis] for a in arrays)
     nbytes = sum(a.nbytes for a in arrays)

@@ -5,8 +5,8 @@ of captures and steps of optimizers, where no gradient is asked for:
 
 | op | at once | because |
 |---|---|---|
-| moves elements (`MOVES`) | up to 16 MB | it is one copy; programs would differ by where a slice begins |
-| rounds once, or not at all (`EXACT`) | up to 16,384 elements | NumPy's bits are the kernel's |
+| moves elements (`Movement`) | up to 16 MB | it is one copy; programs would differ by where a slice begins |
+| rounds once, or not at all (`Op.exact`) | up to 16,384 elements | NumPy's bits are the kernel's |
 | any other | no | a program computes it, with all that waits; `calls/direct` knows those of one call |
 
 What is computed here is no node any more for whoever reads it, so that nothing small ever waits.
@@ -18,30 +18,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.dtypes import DType
 from stratal.base.errors import StratalError
+from stratal.base.types import TensorType, Type
 from stratal.graph.node import Const, Node
+from stratal.graph.op import Op
+from stratal.ops.families import Movement
+from stratal.ops.views.shapes import Broadcast
 from stratal.runtime.storage import Array, Storage
 from stratal.tensor.values import values
 
 SMALL: Final = 1 << 14  # elements
 MOVED_BYTES: Final = 1 << 24
-MOVES: Final = frozenset({
-    "slice", "reshape", "permute", "broadcast", "flip", "concatenate", "pad", "bitcast",
-})  # fmt: skip
-EXACT: Final = MOVES | {
-    "cast", "select", "iota", "stop_gradient", "add", "sub", "mul", "neg", "abs", "sign", "floor", "ceil",
-    "trunc", "round", "div", "sqrt", "rem", "fmod", "floordiv", "and", "or", "xor", "not", "shl", "shr", "eq",
-    "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "max", "min", "view_as_real",
-    "view_as_complex",
-}  # fmt: skip
-_EITHER_ZERO: Final = frozenset({"max", "min"})  # of -0.0 and 0.0 a kernel may give the other one
 _DEPTH: Final = 4  # nodes that no tensor holds: a cast and a broadcast of an operand, and the like
 
 
-def is_exact(name: str, dtype: DType) -> bool:
+def is_exact(op: Op, type_: Type) -> bool:
     """Return whether an op's reference has the bits of its kernel."""
-    return name in EXACT and not (dtype.is_complex or (name in _EITHER_ZERO and dtype.is_inexact))
+    return isinstance(type_, TensorType) and type_.dtype.kind in op.exact
 
 
 def value_of(node: Node) -> Storage | None:
@@ -58,7 +51,8 @@ def value_of(node: Node) -> Storage | None:
 
 
 def _is_move(node: Node, type_: Any) -> bool:
-    return node.op.name in MOVES and node.op.name != "broadcast" and type_.nbytes <= MOVED_BYTES
+    moves = isinstance(node.op, Movement) and not isinstance(node.op, Broadcast)
+    return moves and type_.nbytes <= MOVED_BYTES
 
 
 def _array(node: Node, depth: int) -> Array | None:
@@ -69,8 +63,7 @@ def _array(node: Node, depth: int) -> Array | None:
     op = node.op
     if isinstance(op, Const):
         return op.value.array
-    type_: Any = node.type
-    if not depth or not hasattr(type_, "dtype") or not is_exact(op.name, type_.dtype):
+    if not depth or not is_exact(op, node.type):
         return None
     operands = []
     for child in node.inputs:
