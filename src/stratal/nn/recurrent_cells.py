@@ -11,6 +11,7 @@ from stratal.nn import functional as F
 from stratal.nn import init
 from stratal.nn.module import Module
 from stratal.nn.parameter import empty_parameter
+from stratal.tensor.calls.kept import kept
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.elementwise import sigmoid, tanh
 from stratal.tensor.tensor import Tensor
@@ -125,6 +126,14 @@ def checked_nonlinearity(name: str, nonlinearity: str) -> str:
     return nonlinearity
 
 
+@kept
+def _stepped(kind: str, x: Tensor, states: States, weights: Weights) -> States:
+    """Return the states after one input; a loop over cells records one call for each."""
+    step = STEPS[kind]
+    gates, rest = step.before(x, weights)
+    return step.after(gates, states, rest)
+
+
 class _Cell(Module):
     """One step of a layer, for those who write the loop themselves."""
 
@@ -146,12 +155,10 @@ class _Cell(Module):
                 f"{type(self).__name__}: takes 1 or 2 axes, the last of {self.input_size}",
                 got=f"shape {list(input.shape)}",
             )
-        kind = STEPS[self._kind]
         if states is None:
             shape = (*input.shape[:-1], self.hidden_size)
-            states = tuple(zeros(shape, dtype=input.dtype) for _ in range(kind.num_states))
-        gates, rest = kind.before(input, weights_of(self, ""))
-        return kind.after(gates, states, rest)
+            states = tuple(zeros(shape, dtype=input.dtype) for _ in range(STEPS[self._kind].num_states))
+        return _stepped(self._kind, input, states, weights_of(self, ""))
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
