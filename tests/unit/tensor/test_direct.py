@@ -103,6 +103,13 @@ def test_casts_have_the_bits_of_a_kernel(dtype: str, to: str) -> None:
     check_same(lambda: x.astype(getattr(st, to)))
 
 
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "greater"])
+def test_constants_of_a_call_stand_where_the_call_has_them(name: str) -> None:
+    function, x = getattr(st, name), st.tensor([3.0, -2.0])
+    for call in (lambda: function(x, 4), lambda: function(4, x), lambda: function(x, x)):
+        check_same(call)
+
+
 # -- indices, shifts and joins of data -----------------------------------------------------------------------
 INDICES = (
     3, -1, 0, slice(None), slice(1, 4), slice(None, None, 2), slice(None, None, -1), slice(4, 1, -2),

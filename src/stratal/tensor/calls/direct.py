@@ -105,8 +105,9 @@ def by_numpy(template: Template) -> Direct | None:
     if any(r.number in known for r in template.results):
         return None
     memory = [OutputMemory(row_major(r.node.aval)) for r in template.results]
-    compute = _of_one(rows[0][1], known) if len(rows) == len(template.results) == 1 else None
-    compute = compute or _of_many(rows, known, len(template.operands), [r.number for r in template.results])
+    count = len(template.operands)
+    compute = _of_one(rows[0][1], known, count) if len(rows) == len(template.results) == 1 else None
+    compute = compute or _of_many(rows, known, count, [r.number for r in template.results])
     results = _results(template)
 
     def run(tensors: Sequence[Handle]) -> Any:
@@ -142,12 +143,13 @@ def _ufunc(row: Row) -> Any:
     return type(op).ufunc if plain and isinstance(type(op).ufunc, np.ufunc) else None
 
 
-def _of_one(row: Row, known: dict[int, Array]) -> Callable[..., Any] | None:
-    """Return how one op is computed of its operands into the array that comes last, where that is plain."""
+def _of_one(row: Row, known: dict[int, Array], count: int) -> Callable[..., Any] | None:
+    """Return how one op is computed of `count` operands into the array after them, where that is plain."""
     places, ufunc = row.operands, _ufunc(row)
+    in_order = places == tuple(range(count))
     if ufunc is None:
-        return partial(_copy_of, row.op.ref) if places == (0,) else None
-    if places == tuple(range(len(places))):
+        return partial(_copy_of, row.op.ref) if in_order and count == 1 else None
+    if in_order:
         return ufunc  # type: ignore[no-any-return]
     return lambda *arrays: ufunc(*[known[p] if p in known else arrays[p] for p in places], arrays[-1])
 
