@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import signal
@@ -16,11 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import stratal as st
 from stratal import nn
 
 FEATURES, CLASSES = 16, 4
+EXTRA = ("starlette", "uvicorn", "httptools", "prometheus_client")
+MISSING = [package for package in EXTRA if importlib.util.find_spec(package) is None]
+needs_server = pytest.mark.skipif(
+    bool(MISSING), reason=f"the extra [serve] is not installed: no {', '.join(MISSING)}"
+)
 
 
 def network(seed: int = 1) -> Any:
@@ -28,12 +35,25 @@ def network(seed: int = 1) -> Any:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES))
 
 
+class Slow(nn.Module):
+    """The small network behind much work, some 10 ms a row on one core, which batches do not make less."""
+
+    def __init__(self, work: int = 1_000_000) -> None:
+        super().__init__()
+        self.net = network()
+        self.work = work
+
+    def forward(self, input: Any) -> Any:
+        wide = (input.unsqueeze(-1) + st.arange(self.work, dtype=st.float32) / self.work).tanh()
+        return self.net(wide.mean(-1))
+
+
 def rows(count: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal((count, FEATURES)).astype(np.float32)
 
 
 def frozen(seed: int = 1, name: str = "digits") -> Any:
-    return st.freeze(network(seed), rows(4), batch_sizes=(1, 2, 4, 8), name=name)
+    return st.freeze(network(seed), rows(4), batch_sizes=(1, 4), name=name)
 
 
 class Server:
@@ -85,6 +105,11 @@ class Server:
 
     def status(self) -> Any:
         return self.json("GET", "/status")[1]
+
+    def metrics(self) -> dict[str, float]:
+        """Return Prometheus' figures by name and labels."""
+        lines = self.request("GET", "/metrics")[2].decode().splitlines()
+        return {k: float(v) for k, _, v in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     def workers(self) -> list[int]:
         return [w["pid"] for w in self.status()["workers"]]

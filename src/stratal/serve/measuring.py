@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
-from stratal.formats.artifact import FrozenModel
-from stratal.formats.signature import TensorSpec
+from stratal.formats.signature import Signature, TensorSpec
 from stratal.serve.planning import LatencyTable
 
 Array = np.ndarray[Any, Any]
 QUANTILE = 0.9
+
+
+class Measurable(Protocol):
+    """What runs batches of some sizes: a frozen model, or the stages of one."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]: ...
+
+    def run_size(self, size: int, arrays: Sequence[Array]) -> list[Array]: ...
 
 
 def sample_input(spec: TensorSpec, size: int, seed: int = 0) -> Array:
@@ -23,7 +35,7 @@ def sample_input(spec: TensorSpec, size: int, seed: int = 0) -> Array:
     return np.zeros(shape, spec.dtype.np)
 
 
-def measured_table(model: FrozenModel, seconds: float = 0.05, most: int = 200) -> LatencyTable:
+def measured_table(model: Measurable, seconds: float = 0.05, most: int = 200) -> LatencyTable:
     """Return the 90 % quantile of a model's latency at each of its batch sizes.
 
     Each size runs at least 5 and at most `most` times, and for about `seconds`. A first run, which compiles
@@ -32,7 +44,7 @@ def measured_table(model: FrozenModel, seconds: float = 0.05, most: int = 200) -
     return LatencyTable.of({size: _latency(model, size, seconds, most) for size in model.batch_sizes})
 
 
-def _latency(model: FrozenModel, size: int, seconds: float, most: int) -> float:
+def _latency(model: Measurable, size: int, seconds: float, most: int) -> float:
     arrays = [sample_input(spec, size) for spec in model.signature.inputs]
     model.run_size(size, arrays)
     times: list[float] = []

@@ -136,14 +136,21 @@ def regime(session: Session) -> Regime:
 # -- stages of one model -------------------------------------------------------------------------------------
 
 
-def split_batch(table: LatencyTable, rows: int) -> tuple[float, tuple[int, ...]]:
-    """Return the least seconds for `rows` rows, and the batches, largest first, that take them.
+def least_times(table: LatencyTable, rows: int) -> list[tuple[float, int]]:
+    """Return the least seconds for 0, 1, .. `rows` rows, each with the size of one of the batches it takes.
 
     A batch may be filled up. Cost: O(rows * sizes).
     """
     best: list[tuple[float, int]] = [(0.0, 0)]
+    pairs = list(zip(table.sizes, table.seconds, strict=True))
     for n in range(1, rows + 1):
-        best.append(min((best[max(0, n - s)][0] + table.at(s), s) for s in table.sizes))
+        best.append(min((best[max(0, n - size)][0] + seconds, size) for size, seconds in pairs))
+    return best
+
+
+def split_batch(table: LatencyTable, rows: int) -> tuple[float, tuple[int, ...]]:
+    """Return the least seconds for `rows` rows, and the batches, largest first, that take them."""
+    best = least_times(table, rows)
     sizes, left = [], rows
     while left > 0:
         sizes.append(best[left][1])

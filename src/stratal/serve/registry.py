@@ -2,6 +2,7 @@
 
 models/digits.stratal, models/digits/   an artefact, as one file or as a folder: version 1
 models/digits/1.stratal, .../2/         artefacts by version: the highest is loaded
+                                        a folder may also hold the stages of a model (`stages.json`)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from stratal.serve.model_config import ModelConfig
 from stratal.serve.planning import LatencyTable
 from stratal.serve.protocol import RequestError, datatype
 from stratal.serve.rollout_state import Chosen, Rollout
+from stratal.serve.stages import is_staged
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NOTHING: Final = ModelConfig()
@@ -172,15 +174,19 @@ def _chosen(model: Loaded, share: float | None = None) -> Chosen:
 def _versions(path: Path) -> dict[str, Path]:
     if path.is_file():
         return {"1": path} if path.suffix == SINGLE_FILE else {}
-    if (path / MANIFEST).is_file():
+    if _is_model(path):
         return {"1": path}
     found = {}
     for inside in path.iterdir() if path.is_dir() else ():
         version = inside.name.removesuffix(SINGLE_FILE)
-        whole = inside.suffix == SINGLE_FILE if inside.is_file() else (inside / MANIFEST).is_file()
+        whole = inside.suffix == SINGLE_FILE if inside.is_file() else _is_model(inside)
         if whole and _VERSION.fullmatch(version):
             found[version] = inside
     return found
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file() or is_staged(folder)
 
 
 def loaded_of(name: str, version: str, probed: dict[str, Any]) -> Loaded:

@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -30,14 +31,18 @@ from stratal.formats.artifact import FrozenModel
 from stratal.formats.saved import load
 from stratal.serve import frames
 from stratal.serve.measuring import measured_table, sample_input
+from stratal.serve.stages import StagedModel, is_staged, load_stages
 
-Models = dict[str, FrozenModel]
+Model = FrozenModel | StagedModel
+Models = dict[str, Model]
 PACKET_BYTES: Final = 1 << 16
 NICENESS: Final = 5  # the front end goes first: it answers health checks under load, too
 
 
-def load_model(path: str) -> FrozenModel:
-    """Return the frozen model of an artefact. Raises: FormatError."""
+def load_model(path: str) -> Model:
+    """Return the frozen model of an artefact, or of a folder of stages. Raises: FormatError."""
+    if is_staged(Path(path)):
+        return load_stages(Path(path))
     model = load(path)
     if not isinstance(model, FrozenModel):
         raise FormatError("serve: not an artefact", got=os.path.basename(path),
@@ -66,7 +71,7 @@ def run_worker(sock: socket.socket, models: Models) -> None:
             frames.send(sock, {"seconds": seconds}, [y.reshape(-1).view(np.uint8).data for y in outputs])
 
 
-def _outputs(model: FrozenModel, body: memoryview) -> list[np.ndarray[Any, Any]]:
+def _outputs(model: Model, body: memoryview) -> list[np.ndarray[Any, Any]]:
     """Return the outputs for the bytes of all inputs, one input after another."""
     specs = model.signature.inputs
     row_bytes = [s.row_bytes for s in specs]

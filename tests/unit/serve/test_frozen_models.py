@@ -161,6 +161,7 @@ def test_the_content_hash_names_the_model_alone(tmp_path: Path) -> None:
     assert saved(network(), "a") == saved(network(), "b") != saved(other, "c")
 
 
+@pytest.mark.sampled(2)
 def test_a_fresh_process_loads_an_artefact_without_the_class(artefact: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows(4))
     program = (

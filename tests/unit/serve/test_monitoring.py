@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import FEATURES, Server, asked, eventually, frozen, network, rows, serving
+from serving import FEATURES, Server, asked, eventually, frozen, needs_server, network, rows, serving
 
 import stratal as st
 from stratal.base.dtypes import as_dtype
@@ -24,10 +23,6 @@ from stratal.serve.feedback import Accuracy, Answers, Said, kind_of, predictions
 from stratal.serve.model_config import ModelConfig, read_config
 from stratal.serve.protocol import RequestError
 from stratal.serve.slo import ErrorBudget
-
-EXTRA = ("starlette", "uvicorn", "httptools", "prometheus_client")
-MISSING = [package for package in EXTRA if importlib.util.find_spec(package) is None]
-needs_server = pytest.mark.skipif(bool(MISSING), reason=f"the extra [serve]: no {', '.join(MISSING)}")
 
 
 def signature(
@@ -312,11 +307,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def metrics(server: Server) -> dict[str, float]:
-    lines = server.request("GET", "/metrics")[2].decode().splitlines()
-    return {k: float(v) for k, _, v in (line.rpartition(" ") for line in lines if line[0] != "#")}
-
-
 def monitored(server: Server) -> Any:
     return next(m["monitoring"] for m in server.status()["models"] if m["name"] == "digits")
 
@@ -333,14 +323,14 @@ def test_drifted_requests_raise_an_alert_that_names_the_feature(server: Server) 
         infer(server, rows(60, seed=20 + k))
     assert eventually(lambda: monitored(server)["watched"] == FEATURES)
     assert monitored(server)["drifted"] == 0
-    assert metrics(server)['stratal_alert{alert="drift",model="digits"}'] == 0
+    assert server.metrics()['stratal_alert{alert="drift",model="digits"}'] == 0
     for k in range(10):
         x = rows(60, seed=40 + k)
         x[:, 5] += 3
         infer(server, x)
     assert eventually(lambda: monitored(server)["drifted"] == 1)
     assert monitored(server)["worst"][0]["feature"] == "input[5]"
-    found = metrics(server)
+    found = server.metrics()
     assert found['stratal_alert{alert="drift",model="digits"}'] == 1
     assert found['stratal_drift_psi{feature="input[5]",model="digits",version="1"}'] > 0.5
     assert found['stratal_drift_psi{feature="input[4]",model="digits",version="1"}'] < 0.1
@@ -360,7 +350,7 @@ def test_labels_become_accuracy_and_an_alert(server: Server) -> None:
         assert (status, found) == (200, {"model": "digits", "version": "1", "rows": 2, "mean": 1.0 - k % 2})
     assert eventually(lambda: "accuracy" in monitored(server)["alerts"])
     assert (monitored(server)["labels"], monitored(server)["accuracy"]) == (80, 0.5)
-    found = metrics(server)
+    found = server.metrics()
     assert found['stratal_feedback_accuracy{model="digits",version="1"}'] == 0.5
     assert found['stratal_feedback_rows_total{model="digits",version="1"}'] == 80
     assert found['stratal_feedback_right_rows_total{model="digits",version="1"}'] == 40
@@ -377,7 +367,7 @@ def test_answers_in_time_keep_the_budget_and_a_config_that_is_odd_costs_its_mode
     infer(server, rows(1))
     assert server.infer(rows(1), timeout=1)[0] == 429  # less than was promised: no fault of the server
     assert server.json("POST", "/v2/models/digits/infer", {})[0] == 400
-    now = metrics(server)
+    now = server.metrics()
     assert now['stratal_slo_budget_left{model="digits"}'] == 1.0
     assert now['stratal_slo_burn_rate{model="digits",window="5m"}'] == 0.0
     assert "sla_ms is a number above 0" in server.status()["failed"]["odd"]
@@ -390,5 +380,5 @@ def test_a_model_loaded_again_is_watched_afresh(server: Server) -> None:
     found = monitored(server)
     assert (found["labels"], found["watched"], found["rows"]) == (0, 0, 0)
     assert server.json("POST", "/v2/repository/models/digits/unload")[0] == 200
-    assert not any("stratal_drift" in key or "stratal_alert" in key for key in metrics(server))
+    assert not any("stratal_drift" in key or "stratal_alert" in key for key in server.metrics())
     assert server.json("POST", "/v2/repository/models/digits/load")[0] == 200

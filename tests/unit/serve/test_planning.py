@@ -131,6 +131,7 @@ def test_split_batches_are_as_good_as_trying_every_partition() -> None:
         assert seconds == pytest.approx(sum(map(table.at, sizes)))
 
 
+@pytest.mark.row("H10")
 def test_split_batching_beats_whole_batches_in_simulation_where_stages_differ() -> None:
     """A stage that outgrows the cache beside one that batches well: high rate, tight SLA."""
     convolution = LatencyTable(SIZES, (0.0005, 0.0008, 0.0014, 0.0040, 0.0090, 0.0190))
@@ -190,7 +191,7 @@ def test_every_worker_of_a_packing_keeps_cycle_and_slas_and_serves_the_rate(seed
         assert served == pytest.approx(session.rate)
 
 
-@pytest.mark.row("H11")
+@pytest.mark.row("H11", "N9")
 def test_low_rates_with_loose_slas_share_workers_and_miss_no_sla() -> None:
     sessions = zoo(300, (0.1, 0.15, 0.2))
     assert {regime(s)[:2] for s in sessions} == {("low", "loose")}
@@ -207,7 +208,7 @@ def test_two_sessions_that_do_not_fit_one_cycle_are_not_merged() -> None:
     assert merge(first, second) is None
 
 
-@pytest.mark.row("H12")
+@pytest.mark.row("H12", "N9")
 def test_admission_refuses_sets_that_cannot_keep_their_slas_with_the_reason() -> None:
     impossible = Session("impossible", RESNET, 1, 0.005)
     greedy = Session("greedy", RESNET, 2000, 0.05)
@@ -230,7 +231,7 @@ def test_a_tight_sla_gets_workers_of_its_own_that_keep_it(sla: float) -> None:
     assert report.share_in_time >= 0.99
 
 
-@pytest.mark.row("H13")
+@pytest.mark.row("H13", "N9")
 @pytest.mark.parametrize(("rate", "burst"), [(500, 1), (2000, 1), (1500, 3)])
 def test_at_the_declared_rate_99_percent_are_in_time_on_the_planned_workers(
     rate: float, burst: float
@@ -325,6 +326,7 @@ def test_a_request_of_more_rows_than_any_batch_goes_alone() -> None:
     assert batch.seconds == pytest.approx(3 * DIGITS.at(32) + DIGITS.at(4))
 
 
+@pytest.mark.sampled(2)
 def test_under_twice_the_load_admitted_rows_are_in_time_and_goodput_stays() -> None:
     traffic = [Traffic(s) for s in zoo(400)]
     rate = 400 * highest_rate(traffic, 1, 4)
@@ -334,13 +336,14 @@ def test_under_twice_the_load_admitted_rows_are_in_time_and_goodput_stays() -> N
     assert overload.refused > 0
 
 
+@pytest.mark.row("N9")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("k", [5, 10])
 def test_with_slas_of_their_own_the_plan_beats_a_greedy_shared_queue(k: int) -> None:
     sessions = [Session(s.name, s.table, s.rate, k * s.table.seconds[0]) for s in zoo(400)]
     traffic = [Traffic(s) for s in sessions]
-    plan = highest_rate(traffic, 2, 4)
-    greedy = max(highest_rate(traffic, 2, 4, policy=Policy(greedy=n, belief=1.0)) for n in (8, 32))
+    plan = highest_rate(traffic, 2, 2)
+    greedy = max(highest_rate(traffic, 2, 2, policy=Policy(greedy=n, belief=1.0)) for n in (8, 32))
     assert plan >= 1.3 * greedy
 
 

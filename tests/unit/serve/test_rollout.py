@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, asked, eventually, frozen, rows, serving
+from serving import Server, asked, eventually, frozen, needs_server, rows, serving
 
 import stratal as st
 from stratal import nn
@@ -24,11 +23,7 @@ from stratal.base.errors import FormatError
 from stratal.serve.protocol import RequestError, load_parameters
 from stratal.serve.rollout_state import Chosen, Rollout, read_rollouts, write_rollouts
 
-EXTRA = ("starlette", "uvicorn", "httptools", "prometheus_client")
-MISSING = [package for package in EXTRA if importlib.util.find_spec(package) is None]
-pytestmark = pytest.mark.skipif(
-    bool(MISSING), reason=f"the extra [serve] is not installed: no {', '.join(MISSING)}"
-)
+pytestmark = needs_server
 REPOSITORY = "/v2/repository/models/digits/"
 SHARE = {"parameters": {"version": "2", "canary_share": 0.25}}
 
@@ -90,16 +85,11 @@ def only_worker(server: Server) -> int:
     return server.workers()[0]
 
 
-def metrics(server: Server) -> dict[str, float]:
-    lines = server.request("GET", "/metrics")[2].decode().splitlines()
-    return {k: float(v) for k, _, v in (line.rpartition(" ") for line in lines if line[0] != "#")}
-
-
 @pytest.mark.sampled(2)
 def test_a_canary_answers_its_share_and_an_id_always_goes_to_one_version(
     server: Server, folder: Path
 ) -> None:
-    before = metrics(server)
+    before = server.metrics()
     assert server.json("POST", REPOSITORY + "load", SHARE)[0] == 200
     names = [f"request-{k}" for k in range(200)]
     went = [version_of(server, name) for name in names]
@@ -111,7 +101,7 @@ def test_a_canary_answers_its_share_and_an_id_always_goes_to_one_version(
     index = {row["version"]: row["reason"] for row in server.json("POST", "/v2/repository/index")[1]}
     assert index == {"1": "", "2": "canary: 0.25 of the requests"}
     assert server.status()["models"][0]["canary"] == {"version": "2", "share": 0.25, "state": "READY"}
-    now = metrics(server)
+    now = server.metrics()
     counted = {
         version: now[key] - before.get(key, 0)
         for version in "12"
@@ -142,7 +132,7 @@ def test_promotion_and_rollback_are_one_call_each(server: Server) -> None:
     status, found = server.json("POST", REPOSITORY + "rollback")
     assert status == 404
     assert "no version answered before" in found["error"]
-    assert metrics(server)['stratal_canary_share{model="digits"}'] == 0
+    assert server.metrics()['stratal_canary_share{model="digits"}'] == 0
 
 
 def test_requests_end_on_the_version_they_began_on(server: Server) -> None:
@@ -201,7 +191,7 @@ def test_a_canary_that_brings_down_workers_is_quarantined_and_the_other_answers(
     assert status == 503
     assert "quarantined" in found["error"]
     assert {version_of(server, f"{k}") for k in range(40)} == {"1"}
-    assert metrics(server)['stratal_model_ready{model="digits"}'] == 1
+    assert server.metrics()['stratal_model_ready{model="digits"}'] == 1
 
 
 def test_what_is_no_canary_is_refused_and_changes_nothing(server: Server) -> None:
@@ -232,7 +222,7 @@ def test_a_share_is_a_number_between_nothing_and_all(share: Any) -> None:
 # -- across restarts -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_a_server_that_starts_again_goes_on_with_what_was_chosen(folder: Path, tmp_path: Path) -> None:
     models, state = tmp_path / "models", tmp_path / "state.json"
     (models / "digits").mkdir(parents=True)
