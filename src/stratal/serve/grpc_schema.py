@@ -18,6 +18,7 @@ METHODS: Final = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
     "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload",
 )  # fmt: skip
+STREAM: Final = "ModelStreamInfer"  # of ModelInferRequests and ModelStreamInferResponses
 MESSAGES: Final = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "bool live = 1",
@@ -50,6 +51,7 @@ MESSAGES: Final = {
     "repeated bytes raw_output_contents = 6",
     "ModelInferResponse.InferOutputTensor": "string name = 1; string datatype = 2; repeated int64 shape = 3; "
     "map InferParameter parameters = 4; InferTensorContents contents = 5",
+    "ModelStreamInferResponse": "string error_message = 1; ModelInferResponse infer_response = 2",
     "ModelRepositoryParameter": "oneof bool bool_param = 1; oneof int64 int64_param = 2; "
     "oneof string string_param = 3; oneof bytes bytes_param = 4",
     "RepositoryIndexRequest": "string repository_name = 1; bool ready = 2",

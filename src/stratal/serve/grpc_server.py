@@ -3,12 +3,16 @@
 Tensors come typed (`contents`) or raw (`raw_input_contents`, one for each input in order), not both; they
 leave raw, as clients expect. What HTTP says by a status has its gRPC code in `CODES`. The id of a request is
 its metadata `x-request-id`, else its `id`; it is in the trailing metadata of every answer and error.
+
+A stream (`ModelStreamInfer`) is answered in the order of its requests; some of them run at once. What is
+wrong with a request is its answer's `error_message`, and the stream goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +25,7 @@ from stratal.serve.access import Access, Key, Tls
 from stratal.serve.connections import Limits
 from stratal.serve.extra import required
 from stratal.serve.fleet import FleetError
-from stratal.serve.grpc_schema import METHODS, PACKAGE, SERVICE, messages
+from stratal.serve.grpc_schema import METHODS, PACKAGE, SERVICE, STREAM, messages
 from stratal.serve.protocol import Bytes, RequestError
 from stratal.serve.registry import metadata
 from stratal.serve.request_log import Call, chosen_id
@@ -39,6 +43,7 @@ CONTENTS: Final = {
 PUBLIC: Final = {"ServerLive", "ServerReady", "ServerMetadata"}  # answered without a key
 CHANGES: Final = {"RepositoryModelLoad", "RepositoryModelUnload"}
 OLDEST_SECONDS: Final = 600.0  # of a connection: a client opens a new one, a slow one comes to an end
+WINDOW: Final = 32  # requests of a stream that wait or run at once; more are not read meanwhile
 EXTENSIONS: Final = ("model_repository", "model_repository(unload_dependents)")
 
 
@@ -77,6 +82,7 @@ class GrpcServer:
         given = [*bounds.items(), *((name, int(1e3 * value)) for name, value in seconds.items())]
         server = self._aio.server(options=given, maximum_concurrent_rpcs=2 * options.queue_limit)
         handlers = {name: grpc.unary_unary_rpc_method_handler(self._handler(name)) for name in METHODS}
+        handlers[STREAM] = grpc.stream_stream_rpc_method_handler(self._streamed)
         service = grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", handlers)
         server.add_generic_rpc_handlers((service,))
         try:
@@ -109,19 +115,15 @@ class GrpcServer:
 
         async def handled(data: bytes, context: Any) -> bytes:
             headers = _headers(context)
-            call = Call(chosen_id(headers.get(b"x-request-id", b"").decode("latin-1")))
+            call = Call(chosen_id(_request_id(headers)))
             reply = b""
             try:
                 caller = None if name in PUBLIC else self._caller(call, headers)
                 if name in CHANGES:
                     self.access.check_change(caller)
                 reply = (await answer(parse(data), call, context)).SerializeToString()
-            except self._decode_error:
-                call.failed(400, f"the message is not a {name}Request")
-            except (RequestError, FleetError) as error:
-                call.failed(error.status if isinstance(error, RequestError) else 400, error.summary)
-            except Exception:
-                self.service.fault(call)
+            except Exception as error:
+                self._failed(call, error, name)
             context.set_trailing_metadata((("x-request-id", call.id),))
             self._noted(name, call)
             if call.status != 200:
@@ -130,6 +132,15 @@ class GrpcServer:
             return reply
 
         return handled
+
+    def _failed(self, call: Call, error: Exception, name: str) -> None:
+        """Note in a call what an exception, which is being handled, says to its client."""
+        if isinstance(error, self._decode_error):
+            call.failed(400, f"the message is not a {name}Request")
+        elif isinstance(error, (RequestError, FleetError)):
+            call.failed(error.status if isinstance(error, RequestError) else 400, error.summary)
+        else:
+            self.service.fault(call)
 
     def _caller(self, call: Call, headers: dict[bytes, bytes]) -> Key | None:
         caller = self.access.caller(headers)
@@ -141,6 +152,63 @@ class GrpcServer:
             self.service.answered(call, str(call.status))
         elif self.service.log is not None and (name in CHANGES or call.status != 200):
             self.service.log.write(call.to_json() | {"request": f"gRPC {name}"})
+
+    # -- a stream of inferences ------------------------------------------------------------------------------
+
+    async def _streamed(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Answer the requests of a stream, in their order."""
+        headers = _headers(context)
+        call = Call(chosen_id(_request_id(headers)))
+        context.set_trailing_metadata((("x-request-id", call.id),))
+        try:
+            self._caller(call, headers)
+        except RequestError as error:
+            call.failed(error.status, error.summary)
+            self._noted(STREAM, call)
+            await context.abort(self._grpc.StatusCode[CODES[call.status]], call.error)
+        begun: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(WINDOW)
+        tasks: set[asyncio.Task[Any]] = set()
+
+        def spawn(work: Any) -> Any:
+            task = asyncio.ensure_future(work)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            return task
+
+        async def read() -> None:
+            try:
+                async for data in requests:
+                    await begun.put(spawn(self._one(data, call.caller, context)))
+            except Exception:
+                self.service.fault(call)
+            await begun.put(None)
+
+        spawn(read())
+        try:
+            while (answer := await begun.get()) is not None:
+                yield await answer
+        finally:  # also where the client is gone
+            for task in list(tasks):
+                task.cancel()
+
+    async def _one(self, data: bytes, caller: str, context: Any) -> bytes:
+        """Return the answer to one request of a stream."""
+        call, request = Call(chosen_id()), None
+        call.caller = caller
+        reply = self._messages["ModelStreamInferResponse"]()
+        try:
+            request = self._messages["ModelInferRequest"].FromString(data)
+            found = await self._infer(request, call, context, "")
+            found.parameters["triton_final_response"].bool_param = True  # a request has one answer
+            reply.infer_response.CopyFrom(found)
+        except Exception as error:
+            self._failed(call, error, "ModelInfer")
+            reply.error_message = call.error
+            if request is not None:
+                reply.infer_response.id = request.id
+        self._noted("ModelInfer", call)
+        answer: bytes = reply.SerializeToString()
+        return answer
 
     # -- methods ---------------------------------------------------------------------------------------------
 
@@ -187,13 +255,14 @@ class GrpcServer:
         await self.service.unload(request.model_name)
         return self._messages["RepositoryModelUnloadResponse"]()
 
-    async def _infer(self, request: Any, call: Call, context: Any) -> Any:
+    async def _infer(self, request: Any, call: Call, context: Any, given_id: str | None = None) -> Any:
         call.model, call.version = request.model_name, request.model_version
         if self.service.draining:
             raise RequestError(503, "the server is shutting down")
         model = self.service.registry.ready(request.model_name, request.model_version)
         asked = fitted(request, model.signature, self.service.options.most_rows)
-        call.id = chosen_id(_headers(context).get(b"x-request-id", b"").decode("latin-1"), asked.id, call.id)
+        given_id = _request_id(_headers(context)) if given_id is None else given_id
+        call.id = chosen_id(given_id, asked.id, call.id)
         model = self.service.registry.routed(request.model_name, request.model_version, call.id)
         left = context.time_remaining()
         if left is not None:
@@ -217,6 +286,10 @@ def _headers(context: Any) -> dict[bytes, bytes]:
     """Return the metadata of a call as HTTP's headers are."""
     pairs = context.invocation_metadata() or ()
     return {k.encode(): v if isinstance(v, bytes) else v.encode() for k, v in pairs}
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    return headers.get(b"x-request-id", b"").decode("latin-1")
 
 
 def fitted(request: Any, signature: Any, most_rows: int) -> protocol.InferRequest:

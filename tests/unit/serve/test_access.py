@@ -20,23 +20,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, asked, eventually, frozen, rows, serving
+from serving import Server, asked, eventually, frozen, needs_server, rows, serving
 
 from stratal.base.errors import AttributeValueError, FormatError
 from stratal.cli import main
 from stratal.serve.access import Access, Tls, read_keys
 from stratal.serve.app import read_body
 from stratal.serve.connections import Limits, protocol_class
-from stratal.serve.grpc_schema import METHODS, messages
+from stratal.serve.grpc_schema import METHODS, STREAM, messages
 from stratal.serve.loadtest import target
 from stratal.serve.protocol import RequestError
 from stratal.serve.request_log import RequestLog
 from stratal.serve.server import Listening, exposure
 
-EXTRA = ("starlette", "uvicorn", "httptools", "prometheus_client")
-MISSING = [package for package in EXTRA if importlib.util.find_spec(package) is None]
 pytestmark = [
-    pytest.mark.skipif(bool(MISSING), reason=f"the extra [serve] is not installed: no {', '.join(MISSING)}"),
+    needs_server,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl, which makes the certificates"),
 ]
 SHOP, OPS = "shop-key-0123456789", "ops-key-0123456789abcdef"
@@ -252,7 +250,8 @@ def test_grpc_asks_for_the_same_keys_over_the_same_tls(guarded: Server, folder: 
         with grpc.secure_channel(guarded.grpc, credentials) as channel:
             call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
             try:
-                call(made[f"{method}Request"](**fields).SerializeToString(), metadata=keys, timeout=30)
+                message = made[f"{method.replace('Stream', '')}Request"]
+                call(message(**fields).SerializeToString(), metadata=keys, timeout=30)
             except grpc.RpcError as error:
                 assert error.code().name == "UNAVAILABLE" or dict(error.trailing_metadata())["x-request-id"]
                 return str(error.code().name)
@@ -262,7 +261,7 @@ def test_grpc_asks_for_the_same_keys_over_the_same_tls(guarded: Server, folder: 
     shop, ops = ("x-api-key", SHOP), ("authorization", f"Bearer {OPS}")
     assert ask("ServerLive", grpc.ssl_channel_credentials()) == "UNAVAILABLE"  # not a certificate it knows
     assert ask("ServerLive", own) == ask("ModelReady", own, shop, name="digits") == "OK"
-    for name in set(METHODS) - {"ServerLive", "ServerReady", "ServerMetadata"}:
+    for name in {*METHODS, STREAM} - {"ServerLive", "ServerReady", "ServerMetadata"}:
         assert ask(name, own) == ask(name, own, ("x-api-key", "guess")) == "UNAUTHENTICATED"
     for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
         assert ask(name, own, shop, model_name="digits") == "PERMISSION_DENIED"

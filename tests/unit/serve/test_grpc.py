@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import queue
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, frozen, rows, serving
+from serving import FEATURES, Server, frozen, needs_server, rows, serving
 
 from stratal.cli import main
 from stratal.serve.grpc_schema import MESSAGES, METHODS, messages
 
-EXTRA = ("starlette", "uvicorn", "httptools", "prometheus_client", "grpc", "google.protobuf")
-MISSING = [
-    p for p in EXTRA if not importlib.util.find_spec(p.split(".")[0]) or not importlib.util.find_spec(p)
+MISSING = [p for p in ("grpc", "google", "google.protobuf") if importlib.util.find_spec(p) is None]
+pytestmark = [
+    needs_server,
+    pytest.mark.skipif(bool(MISSING), reason="the extra [grpc] is not installed"),
 ]
-pytestmark = pytest.mark.skipif(
-    bool(MISSING), reason=f"the extra [grpc] is not installed: no {', '.join(MISSING)}"
-)
 TRITON = "tritonclient[grpc] is not installed"
 
 
@@ -186,6 +185,44 @@ def test_ids_come_back_in_the_trailing_metadata(client: Client) -> None:
     assert (code, trailing["x-request-id"]) == ("OK", "in-message")
 
 
+def test_a_stream_of_the_official_client_is_answered_in_order_and_outlives_errors(server: Server) -> None:
+    client_of = pytest.importorskip("tritonclient.grpc", reason=TRITON)
+    client, model = client_of.InferenceServerClient(server.grpc), frozen()
+    answers: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: answers.put((result, error)))
+    for k in range(60):  # more than the server reads at once
+        x = client_of.InferInput("input", [1 + k % 3, FEATURES], "FP32")
+        x.set_data_from_numpy(rows(1 + k % 3, seed=k))
+        client.async_stream_infer("nobody" if k % 10 == 7 else "digits", [x], request_id=f"r{k}")
+    for k in range(60):
+        result, error = answers.get(timeout=60)
+        if k % 10 == 7:
+            assert result is None and "no such model" in error.message()
+            continue
+        assert error is None and result.get_response().id == f"r{k}"
+        assert result.get_response().parameters["triton_final_response"].bool_param
+        wanted = np.asarray(model(rows(1 + k % 3, seed=k)))
+        np.testing.assert_allclose(result.as_numpy("output"), wanted, rtol=1e-5, atol=1e-6)
+    client.stop_stream()
+    client.close()
+
+
+def test_messages_of_a_stream_that_are_none_get_errors_and_a_client_may_go_amid_it(client: Client) -> None:
+    stream = client.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    parse, x = client.messages["ModelStreamInferResponse"].FromString, rows(1)
+    good = client.messages["ModelInferRequest"](
+        model_name="digits", id="a", inputs=[tensor(x)], raw_input_contents=[x.tobytes()]
+    ).SerializeToString()
+    found = [parse(data) for data in stream(iter([b"\xff\xff no message", good, b""]), timeout=60)]
+    assert [bool(answer.error_message) for answer in found] == [True, False, True]
+    assert found[1].infer_response.id == "a"
+    assert list(stream(iter(()), timeout=60)) == []
+    going = stream(iter([good] * 100), timeout=60)
+    assert parse(next(going)).infer_response.id == "a"
+    going.cancel()
+    assert client.ask("ServerReady")[1].ready
+
+
 # -- refusals ------------------------------------------------------------------------------------------------
 
 X = np.zeros((1, 16), np.float32)
@@ -239,7 +276,7 @@ def test_errors_have_the_codes_of_grpc(client: Client) -> None:
         ("INVALID_ARGUMENT", "RepositoryModelLoad", {"model_name": "digits", "parameters": {"config": {}}}),
     ]:
         assert client.ask(name, **fields)[0] == code, (name, fields)
-    assert client.raw("ModelStreamInfer", b"")[0] == "UNIMPLEMENTED"
+    assert client.raw("ModelStatistics", b"")[0] == "UNIMPLEMENTED"
     assert client.raw("ModelInfer", b"\xff\xff no message")[0] == "INVALID_ARGUMENT"
     assert client.ask("ModelInfer", model_name="digits", **good)[0] == "OK"
 
