@@ -275,7 +275,7 @@ def _to_json(values: np.ndarray[Any, Any], spec: TensorSpec) -> list[Any]:
     wide = values.astype(np.float32) if values.dtype == DATATYPES["BF16"] else values
     if spec.dtype.is_float and not np.isfinite(wide).all():
         raise RequestError(
-            500, f"{spec.name}: NaN or infinity, which JSON does not have", hint="ask for binary data"
+            400, f"{spec.name}: NaN or infinity, which JSON does not have", hint="ask for binary data"
         )
     numbers: list[Any] = wide.tolist()
     return numbers
