@@ -64,6 +64,16 @@ def test_json_answers_are_the_same_numbers(server: Server) -> None:
     assert y.tobytes() == np.asarray(frozen()(rows(3))).tobytes()
 
 
+def test_nan_asked_for_as_json_is_the_clients_to_mend(server: Server) -> None:
+    tensor = {"name": "input", "datatype": "FP32", "shape": list(rows(1).shape),
+              "parameters": {"binary_data_size": rows(1).nbytes}}  # fmt: skip
+    head = json.dumps({"inputs": [tensor]}).encode()
+    body, length = head + np.full_like(rows(1), np.nan).tobytes(), str(len(head))
+    headers = {"Inference-Header-Content-Length": length}
+    status, _, said = server.request("POST", "/v2/models/digits/infer", body, headers)
+    assert status == 400 and b"NaN or infinity" in said
+
+
 def test_ids_versions_and_chosen_outputs_come_back(server: Server) -> None:
     request = asked(rows(1)) | {
         "id": "a-1",

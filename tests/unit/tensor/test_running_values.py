@@ -67,4 +67,4 @@ def test_later_steps_take_no_more_calls_and_few_programs(kind: str, compiled: bo
         slow.steps(64 + 64 + SECOND + 64)
     found, want = (np.array([float(v) for v in k]) if isinstance(k, tuple) else np.asarray(k)
                    for k in (run.kept, slow.kept))  # fmt: skip
-    np.testing.assert_allclose(found, want, rtol=2e-5)
+    np.testing.assert_allclose(found, want, rtol=2e-5, atol=1e-6)  # an average may end near 0
