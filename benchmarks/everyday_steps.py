@@ -46,17 +46,13 @@ def scan(t: Any) -> Turn:
     optimizer = t.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.05)
     x, y = t.tensor(_draws(32, 32, 16)), t.tensor(_labels(8, 32))
 
-    def turn() -> float:
-        optimizer.zero_grad()
+    def net(x: Any) -> Any:
         h = t.zeros(32, 64)
         for k in range(x.shape[1]):
             h = t.tanh(cell["x"](x[:, k]) + cell["h"](h))
-        loss = t.nn.functional.cross_entropy(head(h), y)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return head(h)
 
-    return turn
+    return _plain(t, net, optimizer, lambda: (x, y))
 
 
 def minibatches(t: Any) -> Turn:
@@ -153,17 +149,13 @@ def gru_cells(t: Any) -> Turn:
     optimizer = t.optim.Adam([*cell.parameters(), *head.parameters()], lr=1e-3)
     x, y = t.tensor(_draws(20, 16, 16)), t.tensor(_labels(4, 16))
 
-    def turn() -> float:
-        optimizer.zero_grad()
+    def net(x: Any) -> Any:
         h = t.zeros(16, 48)
         for k in range(20):
             h = cell(x[k], h)
-        loss = t.nn.functional.cross_entropy(head(h), y)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
+        return head(h)
 
-    return turn
+    return _plain(t, net, optimizer, lambda: (x, y))
 
 
 def averaged(t: Any) -> Turn:
@@ -204,15 +196,7 @@ def trees(t: Any) -> Turn:
 
     forest = cycle([(grown(n), t.tensor([n % 2])) for n in (7, 12, 9, 5)])
 
-    def turn() -> float:
-        tree, label = next(forest)
-        optimizer.zero_grad()
-        loss = t.nn.functional.cross_entropy(head(value(tree)).unsqueeze(0), label)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return turn
+    return _plain(t, lambda tree: head(value(tree)).unsqueeze(0), optimizer, lambda: next(forest))
 
 
 FAMILIES: Final[dict[str, Callable[[Any], Turn]]] = {
