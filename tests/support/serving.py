@@ -56,6 +56,15 @@ def frozen(seed: int = 1, name: str = "digits") -> Any:
     return st.freeze(network(seed), rows(4), batch_sizes=(1, 4), name=name)
 
 
+def two_models(parent: Path) -> Path:
+    """Return a new folder with the models `digits` and `other`, one as a file and one as a folder."""
+    folder = parent / "models"
+    folder.mkdir()
+    frozen().save(folder / "digits.stratal")
+    frozen(2, "other").save(folder / "other")
+    return folder
+
+
 class Server:
     """A running server: its address, its processes, and requests to it."""
 
@@ -124,10 +133,12 @@ def asked(x: Any, **parameters: Any) -> Any:
     return {"inputs": [tensor]} | ({"parameters": parameters} if parameters else {})
 
 
-def binary_request(x: Any, headers: dict[str, str] | None = None) -> tuple[bytes, dict[str, str]]:
+def binary_request(
+    x: Any, headers: dict[str, str] | None = None, binary_output: bool = True
+) -> tuple[bytes, dict[str, str]]:
     tensor = {"name": "input", "datatype": "FP32", "shape": list(x.shape),
               "parameters": {"binary_data_size": x.nbytes}}  # fmt: skip
-    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": binary_output}}).encode()
     return head + x.tobytes(), {"Inference-Header-Content-Length": str(len(head))} | (headers or {})
 
 

@@ -1,4 +1,4 @@
-"""The server over HTTP: right answers, clear refusals, and workers whose end costs nobody else's answer."""
+"""The server over HTTP: right answers and clear refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, asked, binary_request, frozen, needs_server, rows, serving
+from serving import Server, asked, binary_request, frozen, needs_server, rows, serving, two_models
 
 from stratal.cli import main
 from stratal.serve import loadtest
@@ -32,10 +32,7 @@ LOADED = {"name": "digits", "version": "1", "state": "READY", "reason": ""}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("serving") / "models"
-    folder.mkdir()
-    frozen().save(folder / "digits.stratal")
-    frozen(2, "other").save(folder / "other")
+    folder = two_models(tmp_path_factory.mktemp("serving"))
     (folder / "broken.stratal").write_bytes(b"not an artefact")
     return folder
 
@@ -65,11 +62,7 @@ def test_json_answers_are_the_same_numbers(server: Server) -> None:
 
 
 def test_nan_asked_for_as_json_is_the_clients_to_mend(server: Server) -> None:
-    tensor = {"name": "input", "datatype": "FP32", "shape": list(rows(1).shape),
-              "parameters": {"binary_data_size": rows(1).nbytes}}  # fmt: skip
-    head = json.dumps({"inputs": [tensor]}).encode()
-    body, length = head + np.full_like(rows(1), np.nan).tobytes(), str(len(head))
-    headers = {"Inference-Header-Content-Length": length}
+    body, headers = binary_request(np.full_like(rows(1), np.nan), binary_output=False)
     status, _, said = server.request("POST", "/v2/models/digits/infer", body, headers)
     assert status == 400 and b"NaN or infinity" in said
 

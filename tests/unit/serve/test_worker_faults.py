@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, alive, eventually, frozen, needs_server, network, rows, serving
+from serving import Server, alive, eventually, frozen, needs_server, network, rows, serving, two_models
 
 import stratal as st
 
@@ -21,10 +21,7 @@ pytestmark = needs_server
 
 @pytest.fixture(scope="module")
 def changing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mortal") / "models"
-    folder.mkdir()
-    frozen().save(folder / "digits.stratal")
-    frozen(2, "other").save(folder / "other")
+    folder = two_models(tmp_path_factory.mktemp("mortal"))
     os.symlink(folder / "digits.stratal", folder / "swap.stratal")
     return folder
 
