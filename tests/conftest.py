@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "row(*ids): the test shows that these rows of the mission work")
     config.addinivalue_line("markers", "slow: takes minutes; run with -m slow")
     config.addinivalue_line("markers", "quick: `-m quick` runs these alone, in a minute")
-    config.addinivalue_line("markers", "sampled(n): one case in n runs by default, the others are slow")
+    config.addinivalue_line("markers", "sampled(n, among=None): one case in n runs by default")
     config.addinivalue_line("markers", "torch: compares with PyTorch; skipped where it is not installed")
     samples.seed_of(config)  # workers of xdist take it from the environment
     if config.getoption("--rows"):

@@ -46,7 +46,7 @@ def test_every_public_function_and_layer_equals_itself_uncompiled_at_every_size(
     assert check(list(variants((family,)))) > 5
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_sample_of_functions_and_layers_equals_itself_uncompiled_at_every_size() -> None:
     every = list(variants())
     chosen = [v for k, v in enumerate(every) if not k % EVERY]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import samples
@@ -47,3 +49,26 @@ def test_a_sample_follows_from_its_seed_and_misses_no_case_for_long(
 
 def test_a_test_without_cases_runs_at_some_seeds() -> None:
     assert 70 < sum(len(samples.drawn(str(seed), ["test_alone"], 4)) for seed in range(400)) < 130
+
+
+class Item:
+    """What a sample reads and writes of a test."""
+
+    def __init__(self, nodeid: str, *marks: pytest.MarkDecorator) -> None:
+        self.nodeid = nodeid
+        self.marks = {mark.name: mark.mark for mark in marks}
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marks.get(name)
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.marks[mark.name] = mark.mark
+
+
+@pytest.mark.parametrize(("among", "cases", "runs"), [("launches", 1, 2), ("launches", 3, 6), (None, 3, 10)])
+def test_tests_may_be_drawn_from_together(among: str | None, cases: int, runs: int) -> None:
+    sampled = pytest.mark.sampled(5, among=among)
+    items: Any = [Item(f"test_{k}[{n}]", sampled) for k in range(10) for n in range(cases)]
+    config = SimpleNamespace(getoption=lambda name: False, args=[])
+    samples.leave_out(config, items)  # type: ignore[arg-type]
+    assert len([item for item in items if "slow" not in item.marks]) == runs

@@ -50,7 +50,7 @@ def ran(
     return json.loads(report.read_text(encoding="utf-8"))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
     page: Path, ran: dict[str, list[str]]

@@ -62,7 +62,7 @@ def test_a_network_of_3d_convolutions_learns_where_digits_go() -> None:
     assert digits >= 0.1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("A1", "D14")
 def test_a_transformer_learns_what_follows_and_writes() -> None:
     loss, text = outcome("gpt")

@@ -3,6 +3,7 @@
 Of a test with many cases a quarter runs, at least `LEAST`. A mark asks for fewer, or samples a whole test:
 
     @pytest.mark.sampled(4)     one case in four, at least one; a test without cases, at one commit in four
+    @pytest.mark.sampled(4, among="launches")    of the cases of all tests with that mark, one in four
 
 The others are marked slow, so that `-m slow` runs them; quick tests run whole. Over some commits all run, and
 a run can be had again: it prints its seed, `--sample-seed` takes it. `--whole` runs all, a name too.
@@ -45,7 +46,9 @@ def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     tests: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
         if not any(item.get_closest_marker(mark) for mark in ("slow", "quick")):
-            tests[item.nodeid.split("[")[0]][item.nodeid] = item
+            mark = item.get_closest_marker("sampled")
+            among = mark.kwargs.get("among") if mark else None
+            tests[among or item.nodeid.split("[")[0]][item.nodeid] = item
     for cases in tests.values():
         mark = next(iter(cases.values())).get_closest_marker("sampled")
         for name in cases.keys() - drawn(seed, cases, *(mark.args if mark else ())):
@@ -53,7 +56,7 @@ def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
 
 
 def drawn(seed: str, cases: Collection[str], one_in: int | None = None) -> set[str]:
-    """Return the cases of one test that a seed draws."""
+    """Return the cases of one test, or of several, that a seed draws."""
     if one_in is None:
         count = max(LEAST, -(-len(cases) // SHARE))
     elif len(cases) == 1:

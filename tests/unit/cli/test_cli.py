@@ -93,7 +93,7 @@ def test_doctor_lists_every_setting_with_its_origin(
     assert all(setting.variable in out for setting in settings.SETTINGS.values())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_doctor_measures_memory_and_arithmetic(tmp_path: Path) -> None:
     assert main(["doctor", "--json", str(tmp_path / "d.json")]) == 0
     ceilings = json.loads((tmp_path / "d.json").read_text())["ceilings"]

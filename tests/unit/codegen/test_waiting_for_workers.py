@@ -190,7 +190,7 @@ print(round(result), sorted(answers) == sorted(3.0 * number for number in inside
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_a_handler_may_compile_while_workers_are_started() -> None:
     assert printed(HANDLED).split() == ["40", "True", "2"]
 
@@ -206,7 +206,7 @@ print(len(WORKERS.pids()) > 0, {})
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rest", ["0", "os.fork() and os.wait()[1]"])
 def test_a_process_whose_workers_are_stopped_ends(rest: str) -> None:
     assert printed(STOPPED.format(rest)).split()[:2] == ["6.0", "True"]
@@ -230,7 +230,7 @@ def reference(x: np.ndarray, a: float, b: float) -> np.ndarray:
     return (e / e.sum(1, keepdims=True) @ np.exp(x * b)).sum(0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_program_is_built_though_a_worker_is_killed_each_time(workers: Workers, times: int) -> None:
     rng, killed = random.Random(times), 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import launch, needs_mpi
+from launching import launch, launched, needs_mpi
 
 import stratal as st
 from stratal import distributed as dist
@@ -27,7 +27,7 @@ CHECKS = (  # of each launch; a process compiles anew
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("F1", "F7", "F9", "F10")
 @pytest.mark.parametrize("checks", CHECKS)
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import launch, needs_mpi
+from launching import launch, launched, needs_mpi
 from test_algorithms import Network
 
 from stratal import distributed as dist
@@ -22,7 +22,7 @@ def run(ranks: int, *arguments: str) -> str:
 
 
 @needs_mpi
-@pytest.mark.sampled(2)
+@launched
 @pytest.mark.row("N5", "F1", "F7")
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4))])
 def test_losses_and_parameters_have_the_same_bits_at_any_number_of_ranks(ranks: int) -> None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from launching import launch, needs_mpi
+from launching import launch, launched, needs_mpi
 
 import stratal as st
 from stratal import distributed as dist
@@ -16,7 +16,7 @@ from stratal.distributed.parameter_server import parts_of
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("F1", "F2", "F3", "F5")
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5))])
 def test_workers_learn_what_one_process_learns_and_messages_equal_the_formula(ranks: int) -> None:
@@ -40,7 +40,7 @@ def slow(value: object) -> Any:
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("fault", ["worker stops", *(slow(f) for f in FAULTS if f != "worker stops")])
 def test_a_worker_or_server_that_fails_is_named_within_the_time_out(fault: str) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launching import command, environment, launch, needs_mpi
+from launching import command, environment, launch, launched, needs_mpi
 
 from stratal import distributed as dist
 from stratal.cli import main
 
 
 @needs_mpi
+@launched
 @pytest.mark.row("F4", "F6", "F12")
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_collectives_equal_their_definitions_and_counters_the_formulas(ranks: int) -> None:
@@ -49,7 +50,7 @@ def slow(value: object) -> Any:
 
 
 @needs_mpi
-@pytest.mark.sampled(2)
+@launched
 @pytest.mark.row("N13")
 @pytest.mark.parametrize("fault", [*QUICK, *(slow(f) for f in FAULTS if f not in QUICK)])
 def test_a_rank_that_fails_is_named_within_the_time_out_and_the_status_is_honest(fault: str) -> None:
@@ -67,6 +68,7 @@ def alive(pid: int) -> bool:
 
 
 @needs_mpi
+@launched
 @pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGTERM), slow(signal.SIGINT)])
 def test_no_rank_outlives_a_launcher_that_is_ended(number: int) -> None:
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from launching import launch, needs_mpi
+from launching import launch, launched, needs_mpi
 
 import stratal as st
 from stratal import nn
@@ -12,7 +12,7 @@ from stratal.base.errors import AttributeValueError, CallOrderError, ShapeError
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("F1")
 @pytest.mark.parametrize("check", ["equal", "gradients", "converted"])
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from launching import launch, needs_mpi
+from launching import launch, launched, needs_mpi
 
 from stratal import distributed as dist
 from stratal import nn, optim
@@ -11,7 +11,7 @@ from stratal.base.errors import AttributeValueError, DTypeError
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("E11", "F1")
 @pytest.mark.parametrize(
     "checks", ["equal two_optimizers", "bytes_sent_and_kept saved_and_loaded", "master_weights refusals"]

@@ -87,7 +87,7 @@ def interrupted_at(line: int, interrupt: Callable[[], Any], traced: tuple[str, .
     return trace
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
 def test_a_save_interrupted_at_any_line_keeps_a_whole_version(

@@ -127,6 +127,7 @@ def files_of(root: Path) -> list[Path]:
     return sorted(p for p in root.rglob("*") if p.is_file())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_bit_flipped_anywhere_is_found(tmp_path: Path, path: str) -> None:
     write_model(tmp_path / path, small_model())

@@ -99,7 +99,7 @@ def recorded(program: Program, runs: int = 8) -> Profile:
 
 
 # -- the bottleneck ------------------------------------------------------------------------------------------
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("I12")
 def test_the_first_sentence_names_the_most_expensive_kernel_its_line_and_its_bound(measured: Profile) -> None:
     program = measured.programs[0]

@@ -98,7 +98,7 @@ def test_the_arena_is_near_the_live_minimum_and_below_the_unfused_one(size: str,
     assert executable.arena_bytes <= plan_arena(draft.values, draft.commands, outputs=draft.outputs)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("E2")
 @pytest.mark.parametrize(("size", "name"), MODELS)
 def test_the_steady_state_allocates_nothing(size: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

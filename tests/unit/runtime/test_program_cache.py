@@ -84,7 +84,7 @@ def test_plan_and_decisions_of_a_program_from_the_cache_are_those_it_was_made_wi
     assert warm["decisions"] == cold["decisions"] != []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_lines_are_those_of_the_program_that_runs(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     moved = run(tmp_path / "c", "\n\n\n" + SCRIPT)
@@ -92,7 +92,7 @@ def test_lines_are_those_of_the_program_that_runs(tmp_path: Path) -> None:
     assert "line=10" in cold["where"] and "line=13" in moved["where"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_corrupt_entry_is_compiled_again(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     for path in entries(tmp_path / "c"):

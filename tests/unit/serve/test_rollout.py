@@ -85,7 +85,7 @@ def only_worker(server: Server) -> int:
     return server.workers()[0]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_a_canary_answers_its_share_and_an_id_always_goes_to_one_version(
     server: Server, folder: Path
 ) -> None:

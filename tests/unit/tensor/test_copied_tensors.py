@@ -73,7 +73,7 @@ def _wrong(text: str) -> str:
     return "" if verdict.verdict == "right" else f"{verdict}\n{text}"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_is_that_of_pytorch(kind: str) -> None:
     found = []

@@ -267,7 +267,7 @@ class Added(dict):
 _ADD = Added()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_random_programs_of_views_written_from_outside_mean_what_they_say():
     for seed in range(400):
         rng = random.Random(seed)

@@ -52,7 +52,7 @@ def batches(name: str, count: int, lengths: bool) -> list[Any]:
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name, lengths, most", [
     ("text_cnn", False, 5), ("mlp", False, 5), pytest.param("transformer", False, 5, marks=pytest.mark.slow),
     pytest.param("siamese", False, 5, marks=pytest.mark.slow),
@@ -107,7 +107,7 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @given(
     some.lists(some.sampled_from(sorted(CHAINS)), min_size=2, max_size=6),
     some.lists(some.tuples(some.integers(1, 6), some.integers(1, 20)), min_size=3, max_size=6),
