@@ -30,8 +30,8 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.transformations.checkpoint": "checkpoint",
     "stratal.tensor.transformations.custom": "custom_jvp custom_vjp",
     "stratal.tensor.transformations.gradients": "check_grad grad gradients jvp linearize value_and_grad vjp",
-    "stratal.tensor.api.info": "__array_namespace_info__ can_cast e finfo get_default_dtype iinfo inf "
-    "isdtype nan newaxis pi result_type set_default_dtype",
+    "stratal.tensor.api.info": "__array_namespace_info__ can_cast e finfo get_default_dtype "
+    "get_num_threads iinfo inf isdtype nan newaxis pi result_type set_default_dtype set_num_threads",
     "stratal.tensor.transformations.jacobians": "hessian jacfwd jacobian jacrev",
     "stratal.tensor.lazy.lazy": "eager",
     "stratal.tensor.transformations.mapping": "vmap",

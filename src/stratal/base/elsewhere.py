@@ -15,8 +15,6 @@ _INSTEAD: Final = {
     "lax": "st.cond, st.switch, st.scan, st.while_loop, st.fori_loop and st.map",
     "numpy": "the functions are in stratal itself",
     "utils": "st.data for loaders, st.nn.utils for modules; st.checkpoint is a function",
-    "set_num_threads get_num_threads": "the setting threads: STRATAL_THREADS=2; for a block, "
-    "with settings.threads(2): ... of stratal.base.settings",
     "layer_norm group_norm batch_norm dropout embedding": "st.nn.functional has it",
     "detach_": "x = x.detach()",
     "Size": "x.shape is a tuple of ints",

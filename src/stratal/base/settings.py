@@ -22,13 +22,14 @@ from stratal.base.errors import SettingError
 from stratal.base.interrupts import block
 
 T = TypeVar("T")
-Origin = Literal["default", "environment", "context"]
+Origin = Literal["default", "environment", "process", "context"]
 PREFIX: Final = "STRATAL_"
 TARGET_NAMES: Final = ("host", "avx512", "haswell", "neon", "generic")
 MOST_COUNT: Final = 1024  # threads or processes; starting many more takes minutes
 _ENVIRONMENT: Final = " in the environment of the process: unset it, or set it otherwise"
 OBJECTIVES: Final = ("time", "memory", "utilisation")
 _IN_FORCE: Final[ContextVar[dict[str, Any]]] = ContextVar("stratal_settings", default={})  # noqa: B039 (replaced)
+blocks_in_force: Final = _IN_FORCE.get  # what blocks set: the same dict while none begins or ends
 _BASE: Final = [object()]  # another one when the environment was read
 
 
@@ -81,6 +82,11 @@ class Setting(Generic[T]):
     def check(self, value: object) -> T:
         """Return a value given from Python, checked as its text would be."""
         return self.parse(as_text(value), f" for settings.{self.name}")
+
+    def assign(self, value: T) -> None:
+        """Set the value for the whole process; blocks that set it go on as they are."""
+        self._base = (self.check(value), "process")
+        _BASE[0] = object()
 
     def __call__(self, value: T) -> AbstractContextManager[object]:
         return _during(self.name, self.check(value))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from stratal.base import settings
 from stratal.base.dims import Sym
 from stratal.base.dtypes import DType, as_dtype, promote, promote_scalar, set_default_float
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError
@@ -72,6 +73,26 @@ def set_default_dtype(d: Any, /) -> None:
     with LOCK:
         set_default_float(dtype)
         DISTURBED[0] = object()  # no call is like the one before
+
+
+def set_num_threads(n: int, /) -> None:
+    """Set how many threads programs run on, for the whole process; the calling thread is one of them.
+
+    Compiled functions are captured anew. A block `with settings.threads(n)` goes on as it is.
+
+    Raises: SettingError unless `n` is a whole number from 1 to 1024.
+    """
+    if MODE.trace is not None:
+        raise CaptureError("set_num_threads: a compiled function cannot change it", got=str(n),
+                           hint="set it before the call")  # fmt: skip
+    with LOCK:
+        settings.threads.assign(n)
+        DISTURBED[0] = object()  # no call is like the one before
+
+
+def get_num_threads() -> int:
+    """Return how many threads programs run on, the calling one counted."""
+    return settings.threads.value
 
 
 def _dtype_of(x: Any) -> DType:

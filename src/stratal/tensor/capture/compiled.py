@@ -41,6 +41,7 @@ from stratal.tensor.capture.signature import (
     without_sizes,
 )
 from stratal.tensor.capture.signature_match import NO_MATCH, SignatureMatch
+from stratal.tensor.lazy import programs
 from stratal.tensor.scalars import FromFloat, FromNumber
 from stratal.tensor.values.state import LOCK, MODE
 
@@ -319,7 +320,10 @@ class Compiled:
                 if a != b:
                     return f"argument {labels(self._function, given)[k]!r} {changed_part(a, b)}"
             if old[2] != key[2]:
-                grad, precision, default = key[2]
+                grad, precision, default, chosen = key[2]
+                pairs = zip(programs.SHAPING, old[2][3], chosen, strict=True)
+                if changed := [f"{s.name} is {value}" for s, before, value in pairs if before != value]:
+                    return ", ".join(changed)
                 modes = f"gradients are {'on' if grad else 'off'}, autocast is {precision or 'off'}"
                 return f"{modes}, default dtype is {default}"
         return "first call" if not self._entries else "arguments of another structure"

@@ -14,6 +14,7 @@ from stratal.base.types import TensorType
 from stratal.tensor.capture import refusals
 from stratal.tensor.capture.plain import plain, same
 from stratal.tensor.capture.recording import Given
+from stratal.tensor.lazy import programs
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.values.handle import TRACKED, USED_UP
 from stratal.tensor.values.state import MODE
@@ -44,7 +45,7 @@ def signature_of(given: Given, varying: Any) -> Signature:
         else:
             parts.append((type(x), ByValue(x) if plain(x) else ByIdentity(x)))
     layout = None if _is_flat(structure) and not given.kwargs else _layout((given.args, given.kwargs))
-    modes = (MODE.grad, MODE.autocast, as_dtype(float))
+    modes = (MODE.grad, MODE.autocast, as_dtype(float), programs.choices())
     return (structure, (bool(given.kwargs), layout), modes, tuple(parts))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from stratal.base.interrupts import ATOMIC
+from stratal.base.settings import blocks_in_force
 from stratal.runtime.storage import DISTURBED
 from stratal.tensor.capture.replay import Entry, FromArgument, results
 from stratal.tensor.capture.results import Output
@@ -25,7 +26,7 @@ class SignatureMatch:
     """What the last call ran, for calls whose arguments are like its own."""
 
     __slots__ = (
-        "_acts", "_entry", "_guards", "_layouts", "_only", "_pick", "_program", "_token", "_views",
+        "_acts", "_blocks", "_entry", "_guards", "_layouts", "_only", "_pick", "_program", "_token", "_views",
         "autocast", "grad",
     )  # fmt: skip
 
@@ -33,6 +34,7 @@ class SignatureMatch:
         assert entry.steady is not None
         self.grad: Final = MODE.grad
         self.autocast: Final = MODE.autocast
+        self._blocks: Final = blocks_in_force()
         self._entry: Final = entry
         self._guards: Final = entry.guards
         self._token, self._program = entry.steady
@@ -76,6 +78,8 @@ class SignatureMatch:
         """Return the result of such a call; `NO_MATCH` where it may be another, and nothing has run."""
         layouts, views = self._layouts, self._views
         if self._token is not DISTURBED[0] or programs.WATCHERS or len(arguments) != len(layouts):
+            return NO_MATCH
+        if self._blocks is not blocks_in_force():
             return NO_MATCH
         addresses = []
         try:
