@@ -17,18 +17,45 @@ from stratal.nn.recurrent_cells import (
     STEPS,
     States,
     Step,
+    Weights,
     checked_nonlinearity,
     draw_weights,
     register_weights,
     weights_of,
 )
 from stratal.nn.utils.rnn import PackedSequence, packed_like, padded_sorted
+from stratal.tensor.calls.kept import kept
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.elementwise import cast, where
 from stratal.tensor.functions.indexing import take
 from stratal.tensor.functions.shapes import concat, stack
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.transformations.control import scan
+
+_concat, _stack, _take = kept(concat), kept(stack), kept(take)
+
+
+@kept
+def _scanned(
+    kind: str, x: Tensor, start: States, weights: Weights, projection: Tensor | None, running: Tensor | None,
+    backwards: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the outputs of one layer in one direction, and its last states; uncompiled it is one call."""
+    step_of = STEPS[kind]
+    gates, rest = step_of.before(x, weights)
+
+    def step(states: States, row: tuple[Tensor, ...]) -> tuple[States, Tensor]:
+        after = step_of.after(row[0], states, rest)
+        if projection is not None:
+            after = (F.linear(after[0], projection), *after[1:])
+        if len(row) == 2:
+            after = tuple(where(row[1], new, old) for new, old in zip(after, states, strict=True))
+        after = tuple(cast(new, old.dtype) for new, old in zip(after, states, strict=True))  # autocast
+        return after, after[0]
+
+    rows = (gates,) if running is None else (gates, running)
+    last, outputs = scan(step, start, rows, reverse=backwards)
+    return (outputs, *last)
 
 
 class _Recurrent(Module):
@@ -108,10 +135,10 @@ class _Recurrent(Module):
         self._check_input(packed.data, (2,))
         x, running = padded_sorted(packed)
         if start is not None and packed.sorted_indices is not None:
-            start = tuple(take(s, packed.sorted_indices, axis=1) for s in start)
+            start = tuple(_take(s, packed.sorted_indices, axis=1) for s in start)
         y, ends = self._over_layers(x, self._initial(x, start), running.reshape((*running.shape, 1)))
         if packed.unsorted_indices is not None:
-            ends = tuple(take(e, packed.unsorted_indices, axis=1) for e in ends)
+            ends = tuple(_take(e, packed.unsorted_indices, axis=1) for e in ends)
         return packed_like(y, packed), ends
 
     def _check_input(self, x: Tensor, ranks: tuple[int, ...]) -> None:
@@ -131,10 +158,10 @@ class _Recurrent(Module):
                 y, state = self._over_time(x, mine, suffix, running, backwards=d == 1)
                 outputs.append(y)
                 last.append(state)
-            x = outputs[0] if len(outputs) == 1 else concat(outputs, axis=-1)
+            x = outputs[0] if len(outputs) == 1 else _concat(outputs, axis=-1)
             if self.dropout and layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
-        return x, tuple(stack(list(group)) for group in zip(*last, strict=True))
+        return x, tuple(_stack(list(group)) for group in zip(*last, strict=True))
 
     def _initial(self, x: Tensor, start: States | None) -> States:
         widths = [self._width, self.hidden_size][: self._step.num_states]  # the cell state is not projected
@@ -151,22 +178,11 @@ class _Recurrent(Module):
         self, x: Tensor, start: States, suffix: str, running: Tensor | None, backwards: bool
     ) -> tuple[Tensor, States]:
         """Run one layer in one direction."""
-        weights = weights_of(self, suffix)
         projection = getattr(self, f"weight_hr{suffix}", None)
-        gates, rest = self._step.before(x, weights)
-
-        def step(states: States, row: tuple[Tensor, ...]) -> tuple[States, Tensor]:
-            after = self._step.after(row[0], states, rest)
-            if projection is not None:
-                after = (F.linear(after[0], projection), *after[1:])
-            if len(row) == 2:
-                after = tuple(where(row[1], new, old) for new, old in zip(after, states, strict=True))
-            after = tuple(cast(new, old.dtype) for new, old in zip(after, states, strict=True))  # autocast
-            return after, after[0]
-
-        rows = (gates,) if running is None else (gates, running)
-        last, outputs = scan(step, start, rows, reverse=backwards)
-        return outputs, last
+        outputs, *last = _scanned(
+            self._kind, x, start, weights_of(self, suffix), projection, running, backwards
+        )
+        return outputs, tuple(last)
 
     def extra_repr(self) -> str:
         others = changed(

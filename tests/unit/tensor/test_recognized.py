@@ -82,6 +82,33 @@ def test_later_steps_of_small_models_make_no_node(nodes: list[promises.Call]) ->
         assert not nodes
 
 
+@pytest.mark.sampled(6)
+@pytest.mark.usefixtures("nothing_waits")
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}])
+def test_later_steps_of_recurrent_layers_make_no_node(
+    kind: str, options: dict[str, Any], nodes: list[promises.Call]
+) -> None:
+    SESSION.reset()
+    st.manual_seed(0)
+    net = getattr(nn, kind)(3, 4, **options)
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    x = st.randn(5, 2, 3)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        outputs, _ = net(x)
+        loss = (outputs[-1] ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    losses = [step() for _ in range(5)]
+    nodes.clear()
+    assert step() < losses[-1] < losses[0]
+    assert not nodes
+
+
 @pytest.mark.sampled(3)
 def test_steps_are_those_of_calls_that_build_their_ops(unrecorded: Callable[[], None]) -> None:
     for name in ("mlp", "transformer"):
