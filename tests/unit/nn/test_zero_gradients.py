@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +26,27 @@ CASES: dict[str, Callable[[st.Tensor], st.Tensor]] = {
     "alpha_dropout": lambda x: nn.functional.alpha_dropout(x, 1.0, training=True),
     "dropout1d": lambda x: nn.functional.dropout1d(x.reshape(1, 2, 1), 1.0),
 }
+
+WRITES: dict[str, Callable[[st.Tensor], object]] = {  # all of a tensor, in place
+    "copy_": lambda y: y.copy_(st.tensor([3.0, 4.0])),
+    "copy_ of a number": lambda y: y.copy_(st.tensor(3)),
+    "y[:]": lambda y: y.__setitem__(slice(None), 0.0),
+    "y[...]": lambda y: y.__setitem__(..., st.tensor([3.0, 4.0])),
+    "y[0:2]": lambda y: y.__setitem__(slice(0, 2), 1.0),
+    "y[mask]": lambda y: y.__setitem__(st.tensor([True, True]), 1.0),
+    "y[None][0]": lambda y: y[None].__setitem__(0, 1.0),
+    "a view": lambda y: y.view(2, 1).__setitem__((slice(None), 0), 1.0),
+    "a view's copy_": lambda y: y.reshape(2, 1).copy_(st.ones(2, 1)),
+}
+
+
+def _written(write: Callable[[st.Tensor], object], x: st.Tensor) -> st.Tensor:
+    y = x * 1
+    write(y)
+    return y
+
+
+CASES |= {name: functools.partial(_written, write) for name, write in WRITES.items()}
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -10,13 +10,12 @@ from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.tensor.build import Scalar, full
 from stratal.tensor.composites.matrices import fill_diagonal
 from stratal.tensor.functions import creation, shapes
-from stratal.tensor.functions.elementwise import cast
+from stratal.tensor.functions.elementwise import cast, where
 from stratal.tensor.functions.indexing import masked_fill, set_at
 from stratal.tensor.tensor import Tensor, write_over
 from stratal.tensor.tensor import tensor as make_tensor
-from stratal.tensor.values.handle import CONSTANT, TRACKED
-from stratal.tensor.values.handles import held_of, is_leaf, rebind, track_of
-from stratal.tensor.values.state import MODE
+from stratal.tensor.values.handle import CONSTANT
+from stratal.tensor.values.handles import held_of, is_leaf, rebind, takes_gradients
 
 
 def update(self: Tensor, value: Tensor, name: str) -> Tensor:
@@ -27,16 +26,25 @@ def update(self: Tensor, value: Tensor, name: str) -> Tensor:
             raise DTypeError(
                 f"{name}: the result does not fit the tensor in place", got=f"{value.dtype} into {self.type}"
             )
-    return copy_(self, value)
+    return _assign(self, _fitted(self, value))
 
 
 def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     """Give this tensor the value of another, stretched and cast to its type, and return it."""
+    value = _fitted(self, source)
+    if takes_gradients(self) and not is_leaf(self):
+        value = where(True, value, self)  # gradients of what it was are zeros, not missing
+    return _assign(self, value)
+
+
+def _fitted(self: Tensor, source: Any) -> Tensor:
     value = source if isinstance(source, Tensor) else make_tensor(source, dtype=self.dtype)
     if value.dtype is not self.dtype:
         value = cast(value, self.dtype)
-    if value.shape != self.shape:
-        value = shapes.broadcast_to(value, self.shape)
+    return value if value.shape == self.shape else shapes.broadcast_to(value, self.shape)
+
+
+def _assign(self: Tensor, value: Tensor) -> Tensor:
     if not write_over(self, value):
         rebind(self, *held_of(value))
     return self
@@ -44,8 +52,8 @@ def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
 
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Give every element of this tensor one value, and return it."""
-    if MODE.grad and track_of(self) == TRACKED and not is_leaf(self):
-        return copy_(self, masked_fill(self, True, value))  # its gradient is zeros, not missing
+    if takes_gradients(self) and not is_leaf(self):
+        return _assign(self, masked_fill(self, True, value))
     if isinstance(value, Scalar):
         plain = value.item() if isinstance(value, np.generic) else value
         rebind(self, full("fill_", plain, self.dtype, self.shape), CONSTANT)

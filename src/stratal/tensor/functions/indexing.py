@@ -43,7 +43,7 @@ from stratal.tensor.functions.shapes import (
 )
 from stratal.tensor.lazy.parts import write_part
 from stratal.tensor.tensor import Tensor, tensor, wrap
-from stratal.tensor.values.handles import held_of, rebind
+from stratal.tensor.values.handles import held_of, rebind, takes_gradients
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.view_ops import put
 from stratal.tensor.values.views import shares_memory
@@ -373,7 +373,9 @@ def set_at(x: Tensor, index: Any, value: Any, kind: str = "set") -> Tensor:
     if not plan.arrays:
         shape = tuple(1 if axis is None else plan.ranges[axis].length for axis in plan.layout)
         (node, part), track = nodes_and_track([x, _fit(value, x, shape)])
-        return finish(put(node, _basic(x.type, plan), part, where_now()), track)
+        made = finish(put(node, _basic(x.type, plan), part, where_now()), track)
+        whole = _take_all(plan.ranges, x.type)
+        return where(True, made, x) if whole and takes_gradients(x) else made  # they are zeros, not missing
     if _take_all(plan.ranges, x.type):
         return _set_arrays(x, plan, value, kind)
     where_to = getitem(positions(x), index)

@@ -140,6 +140,11 @@ def track_of(tensor: Handle) -> int:
     return tensor._track if trace is None else trace.track(tensor)
 
 
+def takes_gradients(tensor: Handle) -> bool:
+    """Return whether gradients go back through what is computed of a tensor now."""
+    return MODE.grad and track_of(tensor) == TRACKED
+
+
 def versions_of(tensor: Handle) -> list[Node]:
     """Return the nodes whose gradients are those of a tensor: a leaf changed in place is one variable."""
     trace = MODE.trace
