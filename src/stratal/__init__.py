@@ -35,8 +35,9 @@ _NAMES: dict[str, str] = {
     "stratal.tensor.transformations.jacobians": "hessian jacfwd jacobian jacrev",
     "stratal.tensor.lazy.lazy": "eager",
     "stratal.tensor.transformations.mapping": "vmap",
-    "stratal.tensor.functions.random": "Generator bernoulli get_rng_state initial_seed manual_seed "
-    "multinomial normal rand rand_like randint randn randn_like randperm set_rng_state",
+    "stratal.tensor.api.draws": "bernoulli multinomial normal rand rand_like randint randn randn_like "
+    "randperm",
+    "stratal.tensor.functions.random": "Generator get_rng_state initial_seed manual_seed set_rng_state",
     "stratal.tensor.values.state": "enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled",
     "stratal.tensor.tensor": "Tensor",
     "stratal.fft.frames": "istft stft",

@@ -1,4 +1,4 @@
-"""Methods that fill a tensor with draws, as PyTorch's of the same names; the bits are other ones."""
+"""Functions that draw, kept as calls, and methods that fill a tensor with draws; bits are our own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError
 from stratal.tensor.api.writes import update
+from stratal.tensor.calls.kept import kept
 from stratal.tensor.functions import random
 from stratal.tensor.functions.elementwise import FUNCTIONS
 from stratal.tensor.tensor import Tensor
+
+bernoulli, multinomial, normal = kept(random.bernoulli), kept(random.multinomial), kept(random.normal)
+rand, rand_like, randint = kept(random.rand), kept(random.rand_like), kept(random.randint)
+randn, randn_like, randperm = kept(random.randn), kept(random.randn_like), kept(random.randperm)
 
 
 def normal_(self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Tensor:
@@ -91,4 +96,7 @@ def random_(self: Tensor, from_: Any = None, to: Any = None, *, generator: Any =
 
 
 DRAWS = (bernoulli_, cauchy_, exponential_, geometric_, log_normal_, normal_, random_, uniform_)
-__all__ = ["DRAWS"]
+__all__ = [
+    "DRAWS", "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randn", "randn_like",
+    "randperm",
+]

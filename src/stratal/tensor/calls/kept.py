@@ -63,6 +63,7 @@ def kept(function: Any) -> Any:
         return deferring(function)
 
     shaping, defers = _takes_indices(function), not takes_functions(function)
+    least = 0 if function.__module__.endswith(".random") else 1  # tensors; draws stand on a generator's state
     moved = MOVES.get(function.__name__) if shaping else None
 
     @functools.wraps(function)
@@ -81,7 +82,7 @@ def kept(function: Any) -> Any:
                     return found
             tensors: list[Tensor] = []
             key = _key(function, mode["grad"], args, kwargs, tensors)
-            if key is None:
+            if key is None or len(tensors) < least:
                 return _plain(function, args, kwargs, False)
             if shaping and not any(t._track == TRACKED for t in tensors):
                 HERE.backlog.note_sizes((function, user_line()), [t.type.shape for t in tensors])
@@ -171,7 +172,7 @@ def _key(
         if not _collect(kwargs.values(), parts, tensors):
             return None
     count = len(tensors)
-    if not 0 < count < _MOST_TENSORS:
+    if count >= _MOST_TENSORS:
         return None
     if count > 1 and (tensors[0] is tensors[1] or count > 2):
         ids = list(map(id, tensors))
