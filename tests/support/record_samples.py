@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import stratal.distributed.records
 import stratal.ops  # noqa: F401  fills the registry
 from stratal.base.types import TensorType
 from stratal.graph.graph import Graph

@@ -150,6 +150,12 @@ def start_reduce_scatter(x: Any, op: str, algorithm: str, program: str = "") -> 
 # -- moving --------------------------------------------------------------------------------------------------
 def all_gather(x: Any, *, algorithm: str = "", wait: bool = True) -> Any:
     """Return every rank's `x`, one after another. Shapes: [n, ...] -> [world_size * n, ...]."""
+    pending = start_all_gather(x, algorithm)
+    return pending.value() if wait else pending
+
+
+def start_all_gather(x: Any, algorithm: str, program: str = "") -> Pending:
+    """Begin an all-gather; only ranks that name the same `program` take part in it."""
     within = world()
     own, is_tensor = _taken(x, "all_gather")
     if not own.ndim:
@@ -157,12 +163,11 @@ def all_gather(x: Any, *, algorithm: str = "", wait: bool = True) -> Any:
     buffer = np.empty((within.size, *own.shape), own.dtype)
     buffer[within.rank] = own
     chosen = choose("all_gather", buffer.nbytes, within.size, within.link, algorithm)
-    make = algorithms.ALL_GATHER[chosen]
-    return _through(
-        lambda: make(buffer.reshape(-1), within.rank, within.size),
-        _said("all_gather", own, f" by {chosen}"),
-        lambda: _given(buffer.reshape(-1, *own.shape[1:]), is_tensor), wait,
-    )  # fmt: skip
+    rounds = functools.partial(algorithms.ALL_GATHER[chosen], buffer.reshape(-1), within.rank, within.size)
+    what = _said("all_gather", own, f" by {chosen}") + _of_program(program)
+    return Pending(
+        within, within.start(rounds, what), lambda: _given(buffer.reshape(-1, *own.shape[1:]), is_tensor)
+    )
 
 
 def all_to_all(x: Any, *, wait: bool = True) -> Any:

@@ -22,6 +22,7 @@ from stratal.distributed.fixed_order import FixedOrder, Noting, fixed_order_step
 from stratal.distributed.links import choose
 from stratal.distributed.parameter_server import ParameterServer, ServedOptimizer, served_step
 from stratal.distributed.reducer import Reducer, begin_alike, pieces, reducer_of
+from stratal.distributed.sharded_parameters import ShardedParameters
 from stratal.distributed.world import world
 from stratal.distributed.zero import ShardedReducer, Zero
 from stratal.nn.module import Module
@@ -113,6 +114,11 @@ def parallel(step: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]
         )  # fmt: skip
     if isinstance(strategy, Data) and strategy.virtual_shards:
         return _in_fixed_order(step, found, strategy)
+    if isinstance(strategy, Zero) and strategy.stage == 3 and len(found) > 1:
+        raise AttributeValueError(
+            "zero(3): a step has one optimizer", got=f"{len(found)} of them",
+            hint="one with several groups; zero(2) takes any number",
+        )  # fmt: skip
     reducers: list[Reducer] = []
     alone = isinstance(strategy, Data) and strategy.local_steps > 1
     if world().size > 1:
@@ -161,11 +167,18 @@ def _sharing(step: Callable[..., Any], pairs: Sequence[tuple[Reducer, Optimizer]
 
     @functools.wraps(step, updated=())
     def together(*args: Any, **kwargs: Any) -> Any:
-        for reducer, _ in pairs:
-            reducer.begin()
         before = SHARED_STEP.set(shared if pairs else None)
         try:
-            return step(*args, **kwargs)
+            for reducer, _ in pairs:
+                reducer.begin()
+            result = step(*args, **kwargs)
+            for reducer, _ in pairs:
+                reducer.end()
+            return result
+        except BaseException as error:
+            for reducer, _ in pairs:
+                reducer.failed(error)
+            raise
         finally:
             SHARED_STEP.reset(before)
 
@@ -175,7 +188,9 @@ def _sharing(step: Callable[..., Any], pairs: Sequence[tuple[Reducer, Optimizer]
 def _reducer(strategy: Strategy, optimizer: Optimizer) -> Reducer:
     if isinstance(strategy, ParameterServer):
         return ServedOptimizer(strategy, optimizer)
-    return ShardedReducer(strategy, optimizer) if isinstance(strategy, Zero) else Reducer(strategy)
+    if isinstance(strategy, Zero):
+        return (ShardedParameters if strategy.stage == 3 else ShardedReducer)(strategy, optimizer)
+    return Reducer(strategy)
 
 
 class _SharedStep:

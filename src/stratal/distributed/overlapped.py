@@ -15,7 +15,7 @@ import numpy as np
 from stratal.distributed.collectives import (
     Exchanges,
     Pending,
-    all_gather,
+    start_all_gather,
     start_all_reduce,
     start_reduce_scatter,
 )
@@ -52,8 +52,8 @@ class Overlapped:
     def start_reduce_scatter(self, array: Array, op: str, algorithm: str, program: str) -> int:
         return self._begun(start_reduce_scatter(array, op, algorithm, program))
 
-    def start_all_gather(self, array: Array, algorithm: str) -> int:
-        return self._begun(all_gather(array, algorithm=algorithm, wait=False))
+    def start_all_gather(self, array: Array, algorithm: str, program: str) -> int:
+        return self._begun(start_all_gather(array, algorithm, program))
 
     def start_exchange(self, array: Array, server: int, channel: int) -> int:
         return self._begun(self.exchanges(channel).start(array, server))

@@ -7,6 +7,7 @@ waited for.
     y1 = shard_wait(t1, s1) {kind=all_gather}      f32[n], the parts of all ranks
     t2 = shard_start(x2) {kind=exchange}           f32[n], sent to a server of parameters
     y2 = shard_wait(t2, x2) {kind=exchange}        f32[n], what it sends back
+    t3 = shard_after(t2, z)                        t2, once z is there: what is begun behind t3 waits for z
 
 Tokens are those of `ops/collective.py`. Over one rank each is the identity.
 """
@@ -31,7 +32,7 @@ class ShardingCommunicator(Communicator, Protocol):
     def start_reduce_scatter(self, array: Array, op: str, algorithm: str, program: str) -> int:
         """Begin to reduce a copy of a vector, of which this rank gets its part; return the token at once."""
 
-    def start_all_gather(self, array: Array, algorithm: str) -> int:
+    def start_all_gather(self, array: Array, algorithm: str, program: str) -> int:
         """Begin to put the vectors of all ranks end to end; return the token at once."""
 
     def start_exchange(self, array: Array, server: int, channel: int) -> int:
@@ -84,7 +85,7 @@ class ShardStart(Collective):
             return np.array(0, np.int64)
         axis = cast(ShardingCommunicator, self.communicator())
         if self.kind == "all_gather":
-            return np.array(axis.start_all_gather(arrays[-1], self.algorithm), np.int64)
+            return np.array(axis.start_all_gather(arrays[-1], self.algorithm, self.program), np.int64)
         if self.kind == "exchange":
             return np.array(axis.start_exchange(arrays[-1], self.server, self.channel), np.int64)
         token = axis.start_reduce_scatter(arrays[-1], self.op, self.algorithm, self.program)
@@ -135,3 +136,32 @@ class ShardWait(Collective):
         yield Reject(cls("data", 1, "all_gather"), (row,), "its token")
         yield Reject(cls("data", 1, "all_gather"), (row, row), "int64")
         yield Reject(cls("data", 1, "all_gather"), (TOKEN, TensorType(float32, ())), "vector")
+
+
+@record
+class ShardAfter(Collective):
+    """A token, once a value is there: keeps what is begun behind it from being begun before that."""
+
+    mesh_axis: str
+    ranks: int
+    op: str = "sum"  # as of the others; none is made
+    algorithm: str = ""
+    name = "shard_after"
+    arity = 2
+    not_differentiable = "a token has no derivative"
+
+    def infer(self, *types: TensorType) -> TensorType:
+        self.check(types[1], types[:1])
+        return TOKEN
+
+    def ref(self, *arrays: Array) -> Array:
+        return np.array(arrays[0])
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls("data", 1), (TOKEN, TensorType(float32, (3, 2))), smooth=False)
+
+    @classmethod
+    def rejects(cls) -> Iterable[Reject]:
+        yield Reject(cls("data", 1), (TensorType(float32, ()), TOKEN), "int64")
+        yield Reject(cls("data", 0), (TOKEN, TOKEN), "at least one rank")

@@ -46,6 +46,12 @@ class Reducer:
         """Note that a step begins: one that raised may have left gradients reduced."""
         self._means = None
 
+    def end(self) -> None:
+        """Note that a step has returned."""
+
+    def failed(self, error: BaseException) -> None:
+        """Note that a step, or its `begin` or `end`, has raised; may raise another error in its place."""
+
     @property
     def was_reduced(self) -> bool:
         """Whether gradients have been averaged in this step."""

@@ -4,9 +4,10 @@
     -> the optimizer updates this rank's shard of the parameters, with the state it has for that
     -> one all-gather: the parameters, whole again on every rank
 
-Stage 1 leaves each rank its own gradients, stage 2 drops them. As many bytes as `data` sends; the update and
-its state are 1 / ranks of one process's. See: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory optimizations
-toward training trillion parameter models", 2020.
+Stage 1 leaves each rank its own gradients, stage 2 drops them; both send as many bytes as `data` does.
+Stage 3 also shards parameters (`sharded_parameters`). The update and its state are 1 / ranks of one process.
+See: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory optimizations toward training trillion parameter
+models", 2020.
 """
 
 from __future__ import annotations
@@ -49,20 +50,16 @@ def zero(
 ) -> Zero:
     """Return the strategy of data parallelism with a sharded update, for `parallel`.
 
-    `stage`: 1 shards the optimizer's state, 2 also drops gradients when the optimizer steps. Stage 3, sharded
-    parameters, is not there yet. `optimizers`, `bucket_bytes` and `algorithm` as for `data`; a bucket is one
-    shard on each rank. Raises: AttributeValueError.
+    `stage`: 1 shards the optimizer's state, 2 also drops gradients when the optimizer steps, 3 also shards
+    parameters (as FSDP does): they are whole where the compiled step reads them, or in `full_parameters`.
+    `optimizers`, `bucket_bytes` and `algorithm` as for `data`; a bucket is one shard on each rank.
+    Raises: AttributeValueError.
     """
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise DTypeError("zero: takes a stage and optimizers", got=type(optimizer).__name__)
-    if stage == 3:
-        raise AttributeValueError(
-            "zero: parameters are not sharded yet", got="stage 3",
-            hint="zero(2) shards the optimizer's state and drops gradients when they are used",
-        )  # fmt: skip
-    if stage not in (1, 2):
-        raise AttributeValueError("zero: a stage is 1 or 2", got=repr(stage))
+    if stage not in (1, 2, 3):
+        raise AttributeValueError("zero: a stage is 1, 2 or 3", got=repr(stage))
     if bucket_bytes is not None and bucket_bytes < 1:
         raise AttributeValueError("zero: a bucket holds at least one byte", got=str(bucket_bytes))
     return Zero(stage, optimizers, bucket_bytes or 0, algorithm)
@@ -135,13 +132,13 @@ class ShardedReducer(Reducer):
             own = tensor(np.zeros(count, np.float32)).astype(bucket[0].dtype)
             yield Shard(tuple(bucket), own, within.rank, within.size)
 
-    def _all(self) -> list[Shard]:
+    def all_shards(self) -> list[Shard]:
         return [shard for shards in self.shards for shard in shards]
 
     # -- steps -----------------------------------------------------------------------------------------------
     def before(self, optimizer: Optimizer) -> None:
-        self._check_gradients(optimizer)
-        shards = self._all()
+        self.check_gradients(optimizer)
+        shards = self.all_shards()
         with no_grad():
             if self.reduced(optimizer):  # whole already, and perhaps clipped
                 parts = [s.part([gradient_of(p) for p in s.params]) for s in shards]
@@ -154,7 +151,7 @@ class ShardedReducer(Reducer):
                 shard.own.copy_(shard.part(shard.params))
                 shard.own.grad = part
 
-    def _check_gradients(self, optimizer: Optimizer) -> None:
+    def check_gradients(self, optimizer: Optimizer) -> None:
         """Refuse steps of other parameters than those sharded: a shard is updated as a whole."""
         for group, shards in zip(optimizer.param_groups, self.shards, strict=False):
             known = {p for shard in shards for p in shard.params}
@@ -174,7 +171,7 @@ class ShardedReducer(Reducer):
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Put the updated shards of all ranks in place of the parameters."""
-        shards = self._all()
+        shards = self.all_shards()
         with no_grad():
             whole = all_gather_in_buckets([s.own for s in shards], self.strategy.algorithm)
             for shard, flat in zip(shards, whole, strict=True):
@@ -189,7 +186,7 @@ class ShardedReducer(Reducer):
         """Return the state dict of the whole optimizer; every rank calls it, since it gathers."""
         number = _numbers(optimizer)
         state: dict[int, dict[str, Any]] = {}
-        for k, shard in enumerate(self._all()):
+        for k, shard in enumerate(self.all_shards()):
             for name, value in state_dict["state"].get(k, {}).items():
                 if isinstance(value, Tensor) and value.ndim:
                     whole = pieces(shard.params, all_gather(value, algorithm=self.strategy.algorithm))
@@ -212,7 +209,7 @@ class ShardedReducer(Reducer):
         check_groups(optimizer, saved_groups, [len(g["params"]) for g in optimizer.param_groups])
         saved_as = dict(zip(_numbers(optimizer), (k for g in saved_groups for k in g["params"]), strict=True))
         state = {}
-        for k, shard in enumerate(self._all()):
+        for k, shard in enumerate(self.all_shards()):
             entries = [state_dict["state"].get(saved_as[p], {}) for p in shard.params]
             state[k] = {name: _own_part(shard, name, entries) for name in entries[0]}
             if any(e.keys() != entries[0].keys() for e in entries):

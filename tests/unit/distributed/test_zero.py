@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from launching import launch, launched, needs_mpi
 
@@ -25,6 +28,33 @@ def test_a_sharded_update_learns_what_one_process_learns_with_less_state_on_each
     assert status == 0, output
 
 
+SHARDED = (  # of each launch
+    "learns keeps_a_share sends", "gathers_late layers_of_all_kinds refusals",
+    "other_optimizers master_weights different_programs_are_refused",
+)  # fmt: skip
+
+
+@needs_mpi
+@pytest.mark.sampled(3)
+@pytest.mark.row("E11", "F1", "F19")
+@pytest.mark.parametrize("checks", SHARDED)
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_with_sharded_parameters_ranks_learn_what_one_process_learns_and_keep_a_share(
+    ranks: int, checks: str
+) -> None:
+    status, output = launch(ranks, "rank_sharded.py", *checks.split(), timeout=60)
+    assert output.count("passed") == len(checks.split()), output
+    assert status == 0, output
+
+
+@needs_mpi
+@pytest.mark.sampled(4)
+def test_a_checkpoint_of_sharded_parameters_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    for ranks, what in ((2, "saves"), (3, "loads")):
+        status, output = launch(ranks, "rank_sharded.py", what, str(tmp_path / "run.stratal"), timeout=60)
+        assert status == 0, output
+
+
 @pytest.mark.quick
 @pytest.mark.row("E11")
 def test_the_memory_formula_gives_the_figures_of_the_paper() -> None:
@@ -38,18 +68,17 @@ def test_the_memory_formula_gives_the_figures_of_the_paper() -> None:
 
 
 def test_strategies_that_are_not_there_are_refused_in_words() -> None:
-    with pytest.raises(AttributeValueError, match="not sharded yet") as raised:
-        dist.zero(3)
-    assert "zero(2)" in str(raised.value)
-    with pytest.raises(AttributeValueError, match="1 or 2"):
-        dist.zero(0)
+    for stage in (0, 4):
+        with pytest.raises(AttributeValueError, match="1, 2 or 3"):
+            dist.zero(stage)
     with pytest.raises(AttributeValueError, match="at least one byte"):
         dist.zero(1, bucket_bytes=0)
     with pytest.raises(DTypeError, match="optimizers"):
         dist.zero(1, nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
-def test_with_one_rank_nothing_is_sharded() -> None:
+@pytest.mark.parametrize("stage", [2, 3])
+def test_with_one_rank_nothing_is_sharded(stage: int) -> None:
     net = nn.Linear(3, 2)
     optimizer = optim.Adam(net.parameters())
 
@@ -58,6 +87,8 @@ def test_with_one_rank_nothing_is_sharded() -> None:
         net.weight.sum().backward()
         optimizer.step()
 
-    dist.parallel(step, dist.zero(2))()
+    dist.parallel(step, dist.zero(stage))()
+    with dist.full_parameters(optimizer):
+        assert np.isfinite(np.asarray(net.weight.detach())).all()
     assert optimizer.param_groups[0].shards is None and net.weight.grad is not None
     assert optimizer.state_bytes == 2 * 4 * 8

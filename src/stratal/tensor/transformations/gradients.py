@@ -101,6 +101,7 @@ def backward(
     targets = _targets(root) if inputs is None else _given(inputs)
     if MODE.trace is not None:
         MODE.trace.differentiated = True
+        MODE.trace.losses.append(root)
     found = _cotangents([root], [seed], targets, where)
     if known is not None:
         known.remember(targets, found)

@@ -69,6 +69,7 @@ class Trace(Scope):
         self.grads_read: dict[int, tuple[Handle, Handle | None]] = {}  # and those read, as they were before
         self.created: list[weakref.ref[Handle]] = []
         self.differentiated = False
+        self.losses: list[Node] = []  # of which `backward` was called
         self.closed = False
         self.recapture = False  # the next call finds what this one made, and needs a capture of its own
         self.versions: dict[int, tuple[weakref.ref[Handle], list[Node]]] = {}  # of leaves
