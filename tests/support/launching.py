@@ -23,6 +23,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "STRATAL_THREADS": "1"}
 
 
+def alive(pid: int) -> bool:
+    """Return whether a process runs, stopped ones too; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def command(ranks: int, script: str, *arguments: str, timeout: float = 60.0) -> list[str]:
     launch = [sys.executable, "-m", "stratal", "launch", "-n", str(ranks), "--timeout", str(timeout)]
     return [*launch, str(HERE / script), *arguments]

@@ -56,6 +56,7 @@ ROWS = {
     "F10": "collectives start between the kernels of backward; less is waited than sent",
     "F12": "all-to-all, ring and trees give one sum; the choice is by size",
     "F19": "two gathers and a scatter move 1.5 times what an all-reduce does, counted",
+    "F21": "a killed rank is left out, or all start again from a snapshot; losses keep their bits",
     "G1": "tensors, recycled buffers, generators and channels pass through one queue",
     "G2": "graphs of immutable values are a special case of the scheduler",
     "G3": "random reads and writes equal serial order; readers run side by side",

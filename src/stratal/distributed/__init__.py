@@ -29,6 +29,7 @@ from stratal.distributed.parameter_server import parameter_server as parameter_s
 from stratal.distributed.parameter_server import pull as pull
 from stratal.distributed.parameter_server import staleness as staleness
 from stratal.distributed.sharded_parameters import full_parameters as full_parameters
+from stratal.distributed.snapshot import Snapshot as Snapshot
 from stratal.distributed.world import init as init
 from stratal.distributed.world import is_initialized as is_initialized
 from stratal.distributed.world import rank as rank

@@ -42,6 +42,7 @@ class Data(NamedTuple):
     algorithm: str
     local_steps: int = 1
     virtual_shards: int = 0
+    elastic: bool = False
 
 
 def data(
@@ -50,6 +51,7 @@ def data(
     algorithm: str = "all_to_all",
     local_steps: int = 1,
     virtual_shards: int | None = None,
+    elastic: bool = False,
 ) -> Data:
     """Return the strategy of data parallelism, for `parallel`.
 
@@ -62,6 +64,9 @@ def data(
     step runs once per shard of the whole batch, with random numbers of that shard; gradients are added over a
     tree of shards, and the update comes when the step has returned for all of them. The result are the means
     of the float scalars that it returned.
+    `elastic`: for `virtual_shards`, in a job of `stratal launch --elastic`: a rank that dies is left out, and
+    the step it broke off is done again by the others, from the state before it. Every rank is given the whole
+    batch, and takes its shards' rows; any number of ranks up to `virtual_shards` goes.
     """
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
@@ -78,7 +83,13 @@ def data(
                 "data: virtual_shards fix what is sent, and when",
                 got="bucket_bytes, algorithm or local_steps beside it",
             )  # fmt: skip
-    return Data(optimizers, bucket_bytes or 0, algorithm, local_steps, virtual_shards or 0)
+    elif elastic:
+        raise AttributeValueError(
+            "data: what a lost rank had to do is known by virtual shards",
+            got="elastic without virtual_shards",
+            hint="data(virtual_shards=8, elastic=True)",
+        )  # fmt: skip
+    return Data(optimizers, bucket_bytes or 0, algorithm, local_steps, virtual_shards or 0, elastic)
 
 
 def shard() -> tuple[int, int]:
@@ -156,7 +167,8 @@ def _in_fixed_order(
     _begin(optimizers[0])
     noting = Noting(strategy, optimizers[0])
     modules = _seen_by(step, Module)
-    fixed = FixedOrder(_sharing(step, [(noting, optimizers[0])]), noting, strategy.virtual_shards, modules)
+    together = _sharing(step, [(noting, optimizers[0])])
+    fixed = FixedOrder(together, noting, strategy.virtual_shards, modules, strategy.elastic)
     optimizers[0].register_step_pre_hook(noting)
     return fixed_order_step(step, fixed)
 

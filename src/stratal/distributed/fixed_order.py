@@ -8,14 +8,19 @@
 A rank runs the step once per shard of its part, with an optimizer that notes gradients instead of updating.
 Random numbers come from a key of the shard, not of the rank. Each rank adds up the nodes of the tree that lie
 in its part, sends slices of them to the rank that adds those up, and all gather the sum.
+
+In an elastic step every rank is given the whole batch, of which it takes its shards' rows; ranks agree that
+all have the gradients before any of them updates, see `elastic.py`.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -30,6 +35,7 @@ from stratal.base.errors import (
 )
 from stratal.distributed.algorithms import Round, Rounds, all_to_all_all_gather, bounds, parts
 from stratal.distributed.collectives import all_gather
+from stratal.distributed.elastic import surviving
 from stratal.distributed.errors import ProgramMismatchError
 from stratal.distributed.reducer import Reducer, Sending, buckets, check_gradients, gradient_of, pieces
 from stratal.distributed.world import world
@@ -181,34 +187,52 @@ class _HasBuffers(Protocol):
 
 
 class FixedOrder:
-    """Runs the step shard by shard, and updates once."""
+    """Runs the step shard by shard, and updates once.
+
+    `elastic`: arguments are whole batches, and a step that a dying rank breaks off begins again without it.
+    """
 
     def __init__(
-        self, step: Callable[..., Any], noting: Noting, shards: int, modules: Sequence[_HasBuffers]
-    ) -> None:
+        self, step: Callable[..., Any], noting: Noting, shards: int, modules: Sequence[_HasBuffers],
+        elastic: bool = False,
+    ) -> None:  # fmt: skip
         within = world()
-        if shards % within.size:
+        if shards < within.size or (shards % within.size and not elastic):
             raise AttributeValueError(
                 "data: virtual_shards is a multiple of the number of ranks",
-                got=f"{shards} shards on {within.size} ranks", hint="12 goes with 1, 2, 3, 4, 6 and 12 ranks",
+                got=f"{shards} shards on {within.size} ranks",
+                hint="12 goes with 1, 2, 3, 4, 6 and 12 ranks; any number up to it with elastic=True",
             )  # fmt: skip
         self._step: Final = step
         self._noting: Final = noting
         self._shards: Final = shards
         self._modules: Final = modules
-        self._own: Final = shards // within.size
+        self._elastic: Final = elastic
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        within = world()
-        rows, shard_of = self._sliced(args, kwargs)
         state = np.array(default_generator().get_state())
+
+        def computed() -> tuple[Any, list[Array]]:
+            return self._computed(args, kwargs, state.copy())
+
+        result, means = surviving(computed) if self._elastic else computed()
+        self._noting.update(means)
+        return result
+
+    def _computed(self, args: Any, kwargs: Any, state: Array) -> tuple[Any, list[Array]]:
+        """Return the result and the mean gradients over the whole batch; parameters stay as they are."""
+        within = world()
+        ends = bounds(self._shards, within.size)
+        first, own = (0, self._shards) if self._elastic else (ends[within.rank], self._shards // within.size)
+        rows, shard_of = self._sliced(args, kwargs, own)
+        batch = _digest((args, kwargs)) if self._elastic else 0
         results: list[Any] = []
 
         def of(node: Node) -> list[Array] | None:
             if node[1] - node[0] > 1:
                 return None
             default_generator().set_state(_state_of(state, node[0]))
-            args, kwargs = shard_of(node[0] - within.rank * self._own)
+            args, kwargs = shard_of(node[0] - first)
             gradients, result = self._of_shard(args, kwargs, not results)
             results.append(result)
             return gradients
@@ -218,9 +242,8 @@ class FixedOrder:
         finally:
             state[1] = (int(state[1]) + _STRIDE) % (1 << 64)
             default_generator().set_state(state)
-        result = self._joined(results, rows, state)
-        self._noting.update(self._mean(list(own)) for own in zip(*sums, strict=True))
-        return result
+        result = self._joined(results, [state[1], rows, batch], ends)
+        return result, [self._mean(list(own)) for own in zip(*sums, strict=True)]
 
     def _of_shard(self, args: Any, kwargs: Any, first: bool) -> tuple[list[Array], Any]:
         """Return the gradients and the result of a shard, after a look at buffers at the first one."""
@@ -245,46 +268,63 @@ class FixedOrder:
         np.divide(buffer, np.asarray(shards, buffer.dtype), out=buffer)
         return buffer
 
-    def _sliced(self, args: Any, kwargs: Any) -> tuple[int, Callable[[int], Any]]:
-        """Return the rows of a shard, and the arguments by the number of a shard of this rank."""
+    def _sliced(self, args: Any, kwargs: Any, own: int) -> tuple[int, Callable[[int], Any]]:
+        """Return the rows of a shard, and the arguments by its number among the `own` of these batches."""
         leaves, structure = tree.flatten((args, kwargs))
         shapes = [list(x.shape) for x in leaves if _is_batch(x)]
         lengths = {shape[0] for shape in shapes}
-        if len(lengths) != 1 or (count := lengths.pop()) % self._own or not count:
+        if len(lengths) != 1 or (count := lengths.pop()) % own or not count:
+            of = "all" if self._elastic else "this rank's"
             raise ShapeError(
-                f"data(virtual_shards={self._shards}): arguments are batches of one size, divisible by this "
-                f"rank's {self._own} shards", got=", ".join(map(str, shapes)) or "none",
+                f"data(virtual_shards={self._shards}): arguments are batches of one size, divisible by {of} "
+                f"{own} shards", got=", ".join(map(str, shapes)) or "none",
                 hint="DataLoader(..., drop_last=True) with a batch size that virtual_shards divides",
             )  # fmt: skip
-        rows = count // self._own
+        rows = count // own
 
-        def of(number: int) -> Any:
+        def of_shard(number: int) -> Any:
             some = slice(number * rows, (number + 1) * rows)
             return tree.unflatten(structure, [x[some] if _is_batch(x) else x for x in leaves])
 
-        return rows, of
+        return rows, of_shard
 
-    def _joined(self, results: Sequence[Any], rows: int, state: Array) -> Any:
-        """Return the means over all shards of what steps returned, and check that ranks agree."""
+    def _joined(self, results: Sequence[Any], head: Sequence[Any], ends: Sequence[int]) -> Any:
+        """Return the means over all shards of what steps returned, and check that ranks agree.
+
+        `head`: the key of the random generator, rows per shard and the digest of the batch.
+        """
         values, structure = [], None
         for result in results:
             leaves, structure = tree.flatten(result)
             values.append([_number(leaf) for leaf in leaves])
-        own = np.array(values, np.float64)
-        head = np.array([state[1], rows, own.shape[1]], np.uint64)
-        found = all_gather(np.concatenate([head, own.reshape(-1).view(np.uint64)])).reshape(world().size, -1)
-        if (found[:, :3] != head).any():
+        own = np.zeros((ends[1], len(values[0])))  # rank 0 has the most shards
+        own[: len(values)] = values
+        start = np.array([*head, own.shape[1]], np.uint64)
+        sent = np.concatenate([start, own.reshape(-1).view(np.uint64)])
+        found = all_gather(sent).reshape(world().size, -1)
+        if (found[:, :4] != start).any():
             raise ProgramMismatchError(
-                "data(virtual_shards=...): ranks have random generators of one state and batches of one size",
-                got="; ".join(f"{h[1]} rows, key {h[0]:x} on rank {r}" for r, h in enumerate(found[:, :3])),
-                hint="st.manual_seed(0) on every rank; drop_last=True",
+                "data(virtual_shards=...): ranks have random generators of one state and batches of one size,"
+                " with elastic=True the same batch",
+                got="; ".join(
+                    f"{rows} rows, key {key:x}, batch {batch:x} on rank {r}"
+                    for r, (key, rows, batch, _) in enumerate(found[:, :4])
+                ),
+                hint="st.manual_seed(0) on every rank; drop_last=True; seed= of the loader",
             )  # fmt: skip
-        everywhere = np.ascontiguousarray(found[:, 3:]).view(np.float64).reshape(self._shards, -1)
+        gathered = np.ascontiguousarray(found[:, 4:]).view(np.float64).reshape(len(found), *own.shape)
+        everywhere = np.concatenate([g[: b - a] for g, (a, b) in zip(gathered, pairwise(ends), strict=True)])
         means = total((0, self._shards), lambda n: [everywhere[n[0]]] if n[1] - n[0] == 1 else None)[0]
         like = tree.leaves(results[0])
         joined = [_like(x, mean / self._shards) for x, mean in zip(like, means, strict=True)]
         assert structure is not None  # a rank has shards
         return tree.unflatten(structure, joined)
+
+
+def _digest(arguments: Any) -> int:
+    """Return a number of the first and last rows of batches: with other ones on ranks a step is of none."""
+    batches = [x.detach() if isinstance(x, Tensor) else x for x in tree.leaves(arguments) if _is_batch(x)]
+    return zlib.crc32(b"".join(np.asarray(x)[[0, -1]].tobytes() for x in batches))
 
 
 def _is_batch(x: Any) -> bool:

@@ -35,11 +35,18 @@ class Ledger:
     `lines` is memory shared by the ranks of this host, or an array of one's own in tests.
     """
 
-    def __init__(self, lines: np.ndarray[Any, Any], rank: int) -> None:
-        self.lines: Final = lines
+    def __init__(self, lines: Iterable[Any], rank: int) -> None:
+        self.lines: Final = tuple(lines)  # each a view of its memory, by fields
         self.rank: Final = rank
-        self._own: Final = lines[rank : rank + 1]  # one line, seen as fields
+        self._own: Final = self.lines[rank]
         self._own["pid"] = os.getpid()
+
+    def of(self, ranks: Sequence[int]) -> Ledger:
+        """Return the ledger of the ranks that are left, numbered anew; this one begins to count from 0."""
+        left = Ledger([self.lines[r] for r in ranks], ranks.index(self.rank))
+        for name in ("started", "finished", "inside"):
+            left._own[name] = 0
+        return left
 
     def start(self, number: int, what: str, where: str) -> None:
         """Note that this rank enters its collective `number`; 0 for messages between two ranks."""
@@ -142,10 +149,9 @@ def shared_lines(
     The `first` rank of the host makes the file, `pass_path` hands its path to the others, `together` is their
     barrier.
     """
-    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else os.environ.get("TMPDIR", "/tmp")
     path = ""
     if first:
-        path = f"{folder}/stratal-ledger-{os.getpid()}-{time.monotonic_ns()}"
+        path = f"{_folder()}/stratal-ledger-{os.getpid()}-{time.monotonic_ns()}"
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         os.ftruncate(descriptor, size * LINE.itemsize)
         os.close(descriptor)
@@ -155,6 +161,16 @@ def shared_lines(
     if first:
         os.unlink(path)
     return lines
+
+
+def _folder() -> str:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else os.environ.get("TMPDIR", "/tmp")
+
+
+def unlink_lines_of(pid: int) -> None:
+    """Remove the file of lines that a rank made which was killed before all had opened it."""
+    for path in Path(_folder()).glob(f"stratal-ledger-{pid}-*"):
+        path.unlink(missing_ok=True)
 
 
 def unlink_segments(rank: int) -> None:

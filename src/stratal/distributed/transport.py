@@ -15,7 +15,7 @@ import numpy as np
 
 from stratal.base.errors import CallOrderError, StratalError
 from stratal.distributed.algorithms import Round, Rounds
-from stratal.distributed.errors import ProgramMismatchError
+from stratal.distributed.errors import ProgramMismatchError, RankLostError
 from stratal.distributed.ledger import Ledger
 
 _SPIN_NS: Final = 50_000
@@ -53,6 +53,14 @@ class MpiTransport:
         self._comm: Final = comm
         self._lost: list[Any] = []  # what messages that never came would be written to: it must live on
         self._broken: StratalError | None = None
+
+    @property
+    def rank(self) -> int:
+        return int(self._comm.Get_rank())
+
+    @property
+    def size(self) -> int:
+        return int(self._comm.Get_size())
 
     def abort(self, status: int) -> None:
         """End all ranks at once, from any thread; never returns."""
@@ -102,11 +110,14 @@ class MpiTransport:
 
     def _round(self, messages: Round, number: int, what: str, tag: int) -> None:
         mpi, comm = self._mpi, self._comm
-        requests = [comm.Irecv((_bytes(a), mpi.BYTE), peer, tag) for peer, a in messages.receives]
-        requests += [comm.Isend((_bytes(a), mpi.BYTE), peer, tag) for peer, a in messages.sends]
-        statuses = [mpi.Status() for _ in requests]
+        requests: list[Any] = []
+        statuses = [mpi.Status() for part in messages for _ in part]
         others = range(comm.Get_size()) if number else [peer for part in messages for peer, _ in part]
         try:
+            for peer, a in messages.receives:
+                requests.append(comm.Irecv((_bytes(a), mpi.BYTE), peer, tag))
+            for peer, a in messages.sends:
+                requests.append(comm.Isend((_bytes(a), mpi.BYTE), peer, tag))
             self._poll(
                 lambda: bool(mpi.Request.Testall(requests, statuses)),
                 lambda: self.ledger.trouble(number, what, others),
@@ -118,7 +129,9 @@ class MpiTransport:
             raise
         except mpi.Exception as error:
             self._lost += [requests, messages]
-            self._broken = ProgramMismatchError(f"{what}: a message of another length came", got=str(error))
+            self._broken = self._lost_rank(what) or ProgramMismatchError(
+                f"{what}: a message of another length came", got=str(error)
+            )
             raise self._broken from None
         for (peer, wanted), status in zip(messages.receives, statuses, strict=False):
             if (count := status.Get_count(mpi.BYTE)) != wanted.nbytes:
@@ -128,6 +141,60 @@ class MpiTransport:
                 )
                 raise self._broken
         self.counters.count(messages)
+
+    # -- after the death of a rank, where MPI tolerates it ---------------------------------------------------
+    def _lost_rank(self, what: str) -> RankLostError | None:
+        """Return what says that a rank of the communicator is dead, or that others found one to be."""
+        mpi, comm = self._mpi, self._comm
+        try:
+            failed, revoked = comm.Get_failed(), comm.Is_revoked()
+        except (NotImplementedError, mpi.Exception):  # an MPI without fault tolerance
+            return None
+        ranks = mpi.Group.Translate_ranks(failed, range(failed.Get_size()), comm.Get_group())
+        dead = ", ".join(self.ledger.describe(r) for r in ranks)
+        return RankLostError(f"{what}: a rank was killed", got=dead) if dead or revoked else None
+
+    def agree(self, done: bool, number: int) -> bool:
+        """Return whether every rank is there, and calls this with True: the same on all that live.
+
+        A rank that is not done lets others not wait for its messages. Raises: CollectiveTimeoutError.
+        """
+        mpi, comm, what = self._mpi, self._comm, "agreement on a step"
+        self.ledger.start(number, what, "")
+        flag = np.array([done], np.int32)
+        others = range(comm.Get_size())
+        try:
+            if not done and not comm.Is_revoked():
+                comm.Revoke()
+            request = comm.Iagree(flag)
+            self._poll(
+                lambda: bool(request.Test()), lambda: None,
+                lambda: self.ledger.timed_out(number, what, others, self.timeout),
+            )  # fmt: skip
+        except mpi.Exception:  # a rank is dead: all others get this, too
+            return False
+        self.ledger.finish(number)
+        return bool(flag[0])
+
+    def without_dead(self) -> tuple[MpiTransport, list[int]]:
+        """Return the transport of the ranks that live, and what numbers they had; all of them call it.
+
+        It waits for ranks without end: the caller limits that.
+        """
+        mpi, comm, ledger = self._mpi, self._comm, self.ledger
+        ranks = list(range(comm.Get_size()))
+        while True:
+            left = comm.Shrink()
+            left.Set_errhandler(mpi.ERRORS_RETURN)
+            known = mpi.Group.Translate_ranks(left.Get_group(), range(left.Get_size()), comm.Get_group())
+            ranks, ledger, comm = [ranks[r] for r in known], ledger.of(known), left
+            try:
+                comm.Agree(1)  # every line counts from 0
+            except mpi.Exception:
+                continue  # another one died meanwhile
+            made = MpiTransport(mpi, comm, ledger, self.timeout)
+            made._lost.append(self._lost)
+            return made, ranks
 
     def _poll(
         self, test: Callable[[], bool], trouble: Callable[[], StratalError | None],

@@ -8,16 +8,18 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 
 from stratal.base.errors import AttributeValueError, CallOrderError, MissingExtraError, StratalError
 from stratal.base.source import user_line
 from stratal.distributed.algorithms import Rounds
+from stratal.distributed.errors import RankLostError
 from stratal.distributed.ledger import Ledger, shared_lines, unlink_segments
 from stratal.distributed.links import Link
 from stratal.distributed.transport import Counters, MpiTransport
-from stratal.engine import Engine, Operation
+from stratal.engine import Engine, EngineTimeoutError, Operation
 
 DEFAULT_TIMEOUT: Final = 300.0  # seconds
 _TAGS: Final = 30_000  # of collectives; messages between two ranks have those above
@@ -38,6 +40,8 @@ class World:
         self._counters: Final = Counters(1) if transport is None else transport.counters
         self._collectives = 0
         self.busy_s = 0.0  # in collectives, of the communication thread
+        self.closed = False
+        self.lost = False  # whether a collective failed since a rank was lost
 
     @property
     def counters(self) -> Counters:
@@ -64,6 +68,7 @@ class World:
             try:
                 transport.run(make(), number, what, where, used)
             except StratalError as error:
+                self.lost |= isinstance(error, RankLostError)
                 raise error.at([line] if line else ()) from None
             self.busy_s += time.monotonic() - began
 
@@ -97,8 +102,45 @@ class World:
     def run(self, make: Callable[[], Rounds], what: str, tag: int | None = None) -> None:
         self.wait(self.start(make, what, tag))
 
+    # -- after the death of a rank ---------------------------------------------------------------------------
+    def agree(self, done: bool) -> bool:
+        """Return whether every rank is there, and calls this with True: the same on all ranks that live.
+
+        Raises: CollectiveTimeoutError.
+        """
+        if self._transport is None or self._engine is None:
+            return done
+        self._collectives += 1
+        transport, number, found = self._transport, self._collectives, []  # type: MpiTransport, int, list[bool]
+        self._engine.push(lambda: found.append(transport.agree(done, number)), name="agreement").wait()
+        return found[0]
+
+    def without_dead(self) -> tuple[World, list[int]]:
+        """Return the world of the ranks that live, and what numbers they had; all of them call it.
+
+        It becomes that of this process. Raises: CollectiveTimeoutError where one does not come.
+        """
+        if self._transport is None or self._engine is None:
+            return self, [self.rank]
+        transport, found = self._transport, []  # type: MpiTransport, list[tuple[MpiTransport, list[int]]]
+        shrinking = self._engine.push(lambda: found.append(transport.without_dead()), name="shrinking")
+        try:
+            shrinking.wait(self.timeout)
+        except EngineTimeoutError:
+            raise transport.ledger.timed_out(
+                0, "the search for ranks that live", range(self.size), self.timeout
+            ) from None
+        left, ranks = found[0]
+        with suppress(StratalError):  # what was under way has failed
+            self._engine.close(_GRACE_S)
+        _WORLD[0] = World(left.rank, left.size, left, self.timeout)
+        for function in _AT_JOIN:
+            function(_WORLD[0])
+        return _WORLD[0], ranks
+
     def close(self) -> None:
         """Let what is queued end, and tell the others that this rank makes no collective any more."""
+        self.closed = True
         if self._engine is not None and self._transport is not None:
             try:
                 self._engine.close(self.timeout + _GRACE_S)
@@ -118,7 +160,7 @@ def _tag(number: int, what: str) -> int:
 
 # MPI is one per process, and so is the world.
 _WORLD: Final[list[World]] = []
-_SETTINGS: Final = {"timeout": DEFAULT_TIMEOUT}
+_SETTINGS: Final = {"timeout": DEFAULT_TIMEOUT, "elastic": 0.0}
 _AT_JOIN: Final[list[Callable[[World], None]]] = []
 
 
@@ -127,9 +169,17 @@ def at_join(function: Callable[[World], None]) -> None:
     _AT_JOIN.append(function)
 
 
-def preset(timeout: float) -> None:
-    """Set what `init` takes where it is not told, for the launcher."""
-    _SETTINGS["timeout"] = timeout
+def preset(timeout: float, elastic: bool = False) -> None:
+    """Set what `init` takes where it is not told, for the launcher.
+
+    `elastic`: the launcher lets other ranks go on where one dies.
+    """
+    _SETTINGS.update(timeout=timeout, elastic=float(elastic))
+
+
+def is_elastic() -> bool:
+    """Return whether this job goes on without ranks that die."""
+    return bool(_SETTINGS["elastic"])
 
 
 def launched_size() -> int:
@@ -186,6 +236,10 @@ def world_size() -> int:
 
 def _over_mpi(timeout: float) -> World:
     try:
+        if is_elastic():
+            import mpi4py
+
+            mpi4py.rc.finalize = False  # where a rank has died the end of MPI may wait for it for ever
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise MissingExtraError(
@@ -202,21 +256,27 @@ def _over_mpi(timeout: float) -> World:
     unlink_segments(comm.Get_rank())
     made = World(comm.Get_rank(), comm.Get_size(), MpiTransport(MPI, comm, ledger, timeout), timeout)
     host.Free()
-    atexit.register(_leave, made)
+    atexit.register(leave)
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
         before(kind, error, trace)
         sys.stderr.flush()
-        made.abort(1)  # the others would wait for this rank, here or in MPI's own end
+        world().abort(1)  # the others would wait for this rank, here or in MPI's own end
 
     sys.excepthook = hook
     return made
 
 
-def _leave(made: World) -> None:
+def leave() -> None:
+    """End what this rank has to do with others, once; a rank of an elastic job waits for them first."""
+    if not _WORLD or _WORLD[0].closed:
+        return
     try:
-        made.close()
+        if is_elastic():  # MPI's own end, which waits for all, is left out
+            with suppress(StratalError):
+                _WORLD[0].agree(True)  # who ended before would look as if it had died
+        _WORLD[0].close()
     except BaseException as error:
         print(f"stratal: {error}", file=sys.stderr, flush=True)
-        made.abort(1)
+        _WORLD[0].abort(1)

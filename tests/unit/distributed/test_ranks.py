@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launching import command, environment, launch, launched, needs_mpi
+from launching import alive, command, environment, launch, launched, needs_mpi
 
 from stratal import distributed as dist
 from stratal.cli import main
@@ -58,13 +58,6 @@ def test_a_rank_that_fails_is_named_within_the_time_out_and_the_status_is_honest
     found, output = launch(2, "rank_faults.py", fault, timeout=3.0 if fault == "is stopped" else 60.0)
     assert found == status, output
     assert re.search(said, output), output
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @needs_mpi
