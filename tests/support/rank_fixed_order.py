@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,40 @@ def dropout_follows_shards() -> None:
     assert len({row.tobytes() for row in everywhere}) == 2 * SHARDS
 
 
+def gradients_of_one_process() -> None:
+    """Before and after every step, wherever its code drops them, or never."""
+    x = np.random.default_rng(2).standard_normal((BATCH, 3)).astype(np.float32)
+    part = slice(RANK * BATCH // SIZE, (RANK + 1) * BATCH // SIZE)
+    for ways in itertools.product(("first", "last", "zeros", "never"), (False, True)):
+        found, want = (_gradients(x[rows], *ways, s) for rows, s in (
+            (part, dist.data(virtual_shards=SHARDS)), (slice(None), None)))  # fmt: skip
+        for a, b in zip(found, want, strict=True):
+            assert (a is None) == (b is None), ways
+            np.testing.assert_allclose(a or 0.0, b or 0.0, rtol=1e-6, atol=1e-6, err_msg=str(ways))
+
+
+def _gradients(x: Any, drops: str, compiled: bool, strategy: Any) -> list[float | None]:
+    """Return a parameter and its gradient after each of some steps."""
+    p = nn.Parameter(st.ones(3))
+    optimizer = optim.SGD([p], lr=0.1)
+
+    def step(x: Any) -> None:
+        if drops == "first":
+            optimizer.zero_grad()
+        ((x * p).sum(1) ** 2).mean().backward()
+        optimizer.step()
+        if drops in ("last", "zeros"):
+            optimizer.zero_grad(set_to_none=drops == "last")
+
+    taken: Any = st.compile(step) if compiled else step
+    taken = dist.parallel(taken, strategy) if strategy else taken
+    found: list[float | None] = []
+    for _ in range(3):
+        taken(st.tensor(x))
+        found += [float(p.sum().detach()), None if p.grad is None else float(p.grad.sum())]
+    return found
+
+
 def refusals() -> None:
     strategy = dist.data(virtual_shards=SHARDS)
     training = Training(strategy)
@@ -142,6 +177,7 @@ def refusals() -> None:
     for kind, said in (
         ("statistics", "changed buffers"), ("clips", "when the step has returned"), ("twice", "2 steps"),
         ("array", "None or float scalars"), ("rate", "other hyper-parameters"), ("frozen", "no gradient of"),
+        ("scales", "changes them behind"),
     ):  # fmt: skip
         optimizer = optim.SGD(net[0].parameters(), lr=0.1)
 
@@ -156,11 +192,16 @@ def refusals() -> None:
                 optimizer.step()
             if kind == "rate":
                 optimizer.param_groups[0]["lr"] = 0.5
+            if kind == "scales":
+                optimizer.zero_grad()
+                net[0](x).sum().backward()
             return y.detach() if kind == "array" else None
 
         wrong = DTypeError if kind == "array" else CallOrderError
         taken = dist.parallel(step, strategy)
+        net.zero_grad()
         refused(wrong, said, lambda taken=taken: taken(x))  # type: ignore[misc]
+        assert all(p.grad is None for p in net[0].parameters()), f"{kind}: a refused step left gradients"
     optimizer = optim.SGD(net[0].parameters(), lr=0.1)
     taken = dist.parallel(lambda x: net[0](x).sum().backward() or optimizer.step(), strategy)
     optimizer.register_step_post_hook(lambda *_: None)
@@ -184,7 +225,7 @@ def refused(kind: type[Exception], said: str, call: Any) -> None:
 
 
 if __name__ == "__main__":
-    checks = (same_bits, near_one_process, dropout_follows_shards, refusals)
+    checks = (same_bits, near_one_process, dropout_follows_shards, gradients_of_one_process, refusals)
     if sys.argv[1:2] == ["resized"]:
         resized()
     for check in checks if len(sys.argv) == 1 else [c for c in checks if c.__name__ in sys.argv]:

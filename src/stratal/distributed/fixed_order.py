@@ -9,6 +9,9 @@ A rank runs the step once per shard of its part, with an optimizer that notes gr
 Random numbers come from a key of the shard, not of the rank. Each rank adds up the nodes of the tree that lie
 in its part, sends slices of them to the rank that adds those up, and all gather the sum.
 
+Gradients before and after a step are those of one process on the whole batch: each shard begins with what the
+step began with; where a step leaves the gradients it stepped with, they become the means over all shards.
+
 In an elastic step every rank is given the whole batch, of which it takes its shards' rows; ranks agree that
 all have the gradients before any of them updates, see `elastic.py`.
 """
@@ -20,8 +23,9 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,73 +37,41 @@ from stratal.base.errors import (
     DTypeError,
     ShapeError,
 )
-from stratal.distributed.algorithms import Round, Rounds, all_to_all_all_gather, bounds, parts
+from stratal.distributed.algorithms import bounds
 from stratal.distributed.collectives import all_gather
 from stratal.distributed.elastic import surviving
 from stratal.distributed.errors import ProgramMismatchError
 from stratal.distributed.reducer import Reducer, Sending, buckets, check_gradients, gradient_of, pieces
+from stratal.distributed.tree_sums import Node, nodes_of, total, tree_all_reduce
 from stratal.distributed.world import world
 from stratal.optim.optimizer import Optimizer
-from stratal.tensor.functions.creation import zeros
+from stratal.tensor.functions.creation import full_like, zeros
 from stratal.tensor.functions.random import default_generator
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.values.state import MODE, no_grad
 
 Array = np.ndarray[Any, Any]
-Node = tuple[int, int]  # of the tree: leaves from .. to, without the last
 _STRIDE: Final = 0x9E3779B97F4A7C15  # between the keys of steps, as between a generator's draws
 
 
-# -- the tree ------------------------------------------------------------------------------------------------
-def cover(node: Node, low: int, high: int) -> Iterator[Node]:
-    """Yield the largest nodes at or below one that lie within the leaves [low, high), in order."""
-    first, last = node
-    if low <= first and last <= high:
-        yield node
-    elif first < high and low < last:
-        middle = (first + last) // 2
-        yield from cover((first, middle), low, high)
-        yield from cover((middle, last), low, high)
+class _Means(Enum):
+    """Stands for the gradient with which the optimizer stepped, where a step leaves that."""
+
+    MEANS = "means"
 
 
-def total(node: Node, of: Callable[[Node], list[Array] | None]) -> list[Array]:
-    """Return the sums of a node; `of` knows those of some nodes, and of every leaf."""
-    found = of(node)
-    if found is not None:
-        return found
-    middle = (node[0] + node[1]) // 2
-    left, right = total((node[0], middle), of), total((middle, node[1]), of)
-    return [a + b for a, b in zip(left, right, strict=True)]
+Left = Array | None | _Means
 
 
-def nodes_of(rank: int, size: int, shards: int) -> list[Node]:
-    """Return the nodes that a rank adds up by itself."""
-    ends = bounds(shards, size)
-    return list(cover((0, shards), ends[rank], ends[rank + 1]))
+class OfShard(NamedTuple):
+    """What the step of one shard made."""
+
+    noted: list[Array]  # gradients end to end, of each dtype
+    left: list[Left]  # as gradients of each parameter, behind the step
+    result: Any
 
 
-def tree_all_reduce(own: Sequence[Array], buffer: Array, rank: int, size: int, shards: int) -> Rounds:
-    """Leave in `buffer` the sum over all leaves; `own` are the sums of this rank's nodes.
-
-    Shapes: all [n]. Bytes sent: those of its nodes and one buffer more, times (N-1)/N.
-    """
-    part = parts(buffer, size)
-    others = [r for r in range(size) if r != rank]
-    columns = [np.stack([parts(a, size)[r] for a in own]) for r in range(size)]
-    known = {r: np.empty((len(nodes_of(r, size, shards)), part[rank].size), buffer.dtype) for r in others}
-    yield Round(
-        [(r, columns[r].reshape(-1)) for r in others], [(r, a.reshape(-1)) for r, a in known.items()]
-    )
-    known[rank] = columns[rank]
-    sums: dict[Node, list[Array]] = {}
-    for r in range(size):
-        sums.update((node, [row]) for node, row in zip(nodes_of(r, size, shards), known[r], strict=True))
-    np.copyto(part[rank], total((0, shards), sums.get)[0])
-    yield from all_to_all_all_gather(buffer, rank, size)
-
-
-# -- steps ---------------------------------------------------------------------------------------------------
 class Noting(Reducer):
     """Hook of an optimizer that notes gradients where it would step, shard by shard."""
 
@@ -123,6 +95,8 @@ class Noting(Reducer):
             for bucket, noted in self.noted:
                 noted.copy_(concat([gradient_of(p).reshape((-1,)) for p in bucket]))
             self.count.copy_(self.count + 1)
+            for p in self.params:  # one shard's would be taken for those of the batch
+                p.grad = full_like(p, float("nan"))
 
     def reduce(self, optimizer: Optimizer) -> None:
         raise CallOrderError(
@@ -130,8 +104,9 @@ class Noting(Reducer):
             got="clipping, a loss scaler or synchronize()", hint="data() without virtual_shards takes them",
         )  # fmt: skip
 
-    def gradients(self, shard: Callable[[], Any]) -> tuple[list[Array], Any]:
-        """Return the gradients of one shard, and what its step returned. Raises: CallOrderError."""
+    def run(self, shard: Callable[[], Any], start: Sequence[Array | None]) -> OfShard:
+        """Take the step of one shard, which begins with gradients `start`. Raises: CallOrderError."""
+        self._give(start)
         steps, rates = int(self.count), _hyper_parameters(self.optimizer)
         if len([h for k in ("before step", "after step") for h in self.optimizer._hooks[k]]) != 1:
             raise CallOrderError(
@@ -147,11 +122,27 @@ class Noting(Reducer):
                 got=f"{steps} steps" if steps != 1 else "other hyper-parameters",
                 hint="one optimizer.step() in the step; scheduler.step() behind it",
             )  # fmt: skip
+        left = [_left_by_step(p.grad) for p in self.params]
         with no_grad():
-            return [np.array(noted.detach()) for _, noted in self.noted], result
+            return OfShard([np.array(noted.detach()) for _, noted in self.noted], left, result)
 
-    def update(self, means: Iterable[Array]) -> None:
-        """Take the optimizer's step with some gradients."""
+    @contextmanager
+    def gradients_before(self) -> Iterator[list[Array | None]]:
+        """Yield the gradients a step begins with, and give them back where it raises."""
+        start = [None if p.grad is None else np.array(p.grad.detach()) for p in self.params]
+        try:
+            yield start
+        except BaseException:
+            self._give(start)
+            raise
+
+    def _give(self, gradients: Iterable[Array | None]) -> None:
+        with no_grad():
+            for p, gradient in zip(self.params, gradients, strict=True):
+                p.grad = None if gradient is None else tensor(gradient)
+
+    def update(self, means: Iterable[Array], left: Iterable[Left]) -> None:
+        """Take the optimizer's step with some gradients, and leave those that the step's code left."""
         with no_grad():
             for (bucket, _), mean in zip(self.noted, means, strict=True):
                 for p, piece in pieces(bucket, tensor(mean)):
@@ -161,6 +152,10 @@ class Noting(Reducer):
             self.optimizer.step()
         finally:
             self._updating = False
+        with no_grad():
+            for p, gradient in zip(self.params, left, strict=True):
+                if not isinstance(gradient, _Means):
+                    p.grad = None if gradient is None else tensor(gradient)
 
     @contextmanager
     def _steps_of(self, nothing: Sequence[list[Tensor]]) -> Iterator[None]:
@@ -176,6 +171,22 @@ class Noting(Reducer):
         finally:
             for group in groups:
                 group.shards = None
+
+
+def _left_by_step(gradient: Tensor | None) -> Left:
+    """Return what a step left: the means, zeros or nothing. Raises: CallOrderError."""
+    if gradient is None:
+        return None
+    left = np.array(gradient.detach())
+    if np.isnan(left).all():
+        return _Means.MEANS
+    if left.any():
+        raise CallOrderError(
+            "data(virtual_shards=...): gradients over the whole batch are known when the step has returned",
+            got="a step that changes them behind optimizer.step()",
+            hint="zero_grad() may stand there; backward() comes before it, other code behind the step",
+        )  # fmt: skip
+    return left
 
 
 def _hyper_parameters(optimizer: Optimizer) -> list[Mapping[str, Any]]:
@@ -212,30 +223,39 @@ class FixedOrder:
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = np.array(default_generator().get_state())
 
-        def computed() -> tuple[Any, list[Array]]:
-            return self._computed(args, kwargs, state.copy())
+        with self._noting.gradients_before() as start:
 
-        result, means = surviving(computed) if self._elastic else computed()
-        self._noting.update(means)
+            def computed() -> tuple[Any, list[Array], list[Left]]:
+                return self._computed(args, kwargs, state.copy(), start)
+
+            result, means, left = surviving(computed) if self._elastic else computed()
+        self._noting.update(means, left)
         return result
 
-    def _computed(self, args: Any, kwargs: Any, state: Array) -> tuple[Any, list[Array]]:
-        """Return the result and the mean gradients over the whole batch; parameters stay as they are."""
+    def _computed(
+        self, args: Any, kwargs: Any, state: Array, start: Sequence[Array | None]
+    ) -> tuple[Any, list[Array], list[Left]]:
+        """Return the result and the mean gradients over the whole batch, and what steps left as gradients.
+
+        Parameters stay as they are.
+        """
         within = world()
         ends = bounds(self._shards, within.size)
         first, own = (0, self._shards) if self._elastic else (ends[within.rank], self._shards // within.size)
         rows, shard_of = self._sliced(args, kwargs, own)
-        batch = _digest((args, kwargs)) if self._elastic else 0
+        batch = _digest((args, kwargs, start)) if self._elastic else 0
         results: list[Any] = []
+        left: list[Left] = []
 
         def of(node: Node) -> list[Array] | None:
             if node[1] - node[0] > 1:
                 return None
             default_generator().set_state(_state_of(state, node[0]))
             args, kwargs = shard_of(node[0] - first)
-            gradients, result = self._of_shard(args, kwargs, not results)
-            results.append(result)
-            return gradients
+            found = self._of_shard(args, kwargs, start, not results)
+            results.append(found.result)
+            left[:] = found.left
+            return found.noted
 
         try:
             sums = [total(node, of) for node in nodes_of(within.rank, within.size, self._shards)]
@@ -243,12 +263,12 @@ class FixedOrder:
             state[1] = (int(state[1]) + _STRIDE) % (1 << 64)
             default_generator().set_state(state)
         result = self._joined(results, [state[1], rows, batch], ends)
-        return result, [self._mean(list(own)) for own in zip(*sums, strict=True)]
+        return result, [self._mean(list(own)) for own in zip(*sums, strict=True)], left
 
-    def _of_shard(self, args: Any, kwargs: Any, first: bool) -> tuple[list[Array], Any]:
+    def _of_shard(self, args: Any, kwargs: Any, start: Any, first: bool) -> OfShard:
         """Return the gradients and the result of a shard, after a look at buffers at the first one."""
         before = [np.array(b).tobytes() for m in self._modules for b in m.buffers()] if first else []
-        found = self._noting.gradients(lambda: self._step(*args, **kwargs))
+        found = self._noting.run(lambda: self._step(*args, **kwargs), start)
         after = [np.array(b).tobytes() for m in self._modules for b in m.buffers()] if first else []
         if before != after:
             raise CallOrderError(
@@ -305,7 +325,7 @@ class FixedOrder:
         if (found[:, :4] != start).any():
             raise ProgramMismatchError(
                 "data(virtual_shards=...): ranks have random generators of one state and batches of one size,"
-                " with elastic=True the same batch",
+                " with elastic=True the same batch and gradients",
                 got="; ".join(
                     f"{rows} rows, key {key:x}, batch {batch:x} on rank {r}"
                     for r, (key, rows, batch, _) in enumerate(found[:, :4])
@@ -322,9 +342,9 @@ class FixedOrder:
 
 
 def _digest(arguments: Any) -> int:
-    """Return a number of the first and last rows of batches: with other ones on ranks a step is of none."""
-    batches = [x.detach() if isinstance(x, Tensor) else x for x in tree.leaves(arguments) if _is_batch(x)]
-    return zlib.crc32(b"".join(np.asarray(x)[[0, -1]].tobytes() for x in batches))
+    """Return a number of the first and last rows of arrays: with other ones on ranks a step is of none."""
+    arrays = [x.detach() if isinstance(x, Tensor) else x for x in tree.leaves(arguments) if _is_batch(x)]
+    return zlib.crc32(b"".join(np.asarray(x)[[0, -1]].tobytes() for x in arrays if len(x)))
 
 
 def _is_batch(x: Any) -> bool:

@@ -12,7 +12,7 @@ from test_algorithms import Network
 
 from stratal import distributed as dist
 from stratal.base.errors import AttributeValueError
-from stratal.distributed.fixed_order import nodes_of, total, tree_all_reduce
+from stratal.distributed.tree_sums import nodes_of, total, tree_all_reduce
 
 
 def run(ranks: int, *arguments: str) -> str:
@@ -30,8 +30,9 @@ def test_losses_and_parameters_have_the_same_bits_at_any_number_of_ranks(ranks: 
     alone = run(1, "same_bits", "near_one_process")
     want = re.findall(r"digest .*", alone)
     assert len(want) == 2 and alone.count("passed") == 2
-    output = run(ranks, "same_bits", "dropout_follows_shards", "refusals")
-    assert re.findall(r"digest .*", output) == want and output.count("passed") == 3, output
+    names = ("same_bits", "dropout_follows_shards", "gradients_of_one_process", "refusals")
+    output = run(ranks, *names)
+    assert re.findall(r"digest .*", output) == want and output.count("passed") == len(names), output
 
 
 @needs_mpi
