@@ -316,7 +316,9 @@ def _starlette(routes: list[Any], json_response: Any) -> Any:
         return json_response({"error": call.error, "id": call.id}, call.status)
 
     handlers = {RequestError: refused, FleetError: refused, StratalError: refused, http_error: refused}
-    return starlette(routes=routes, exception_handlers=handlers)
+    app = starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a redirect would repeat the client's Host header
+    return app
 
 
 def _canary_of(service: Service, name: str) -> dict[str, Any] | None:

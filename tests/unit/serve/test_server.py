@@ -213,7 +213,7 @@ def test_paths_names_and_sizes_from_anywhere_are_refused(server: Server) -> None
     for path, wanted in [
         ("/v2/models/nobody/infer", 404), ("/v2/models/broken/infer", 503), ("/v2/models/../infer", 404),
         ("/v2/models/%2e%2e%2fetc/infer", 404), ("/v2/repository/models/..%2f..%2fetc%2fpasswd/load", 404),
-        ("/v2/models/digits/versions/9/infer", 404), ("/v2/logging", 404),
+        ("/v2/models/digits/versions/9/infer", 404), ("/v2/logging", 404), ("/status/", 404),
         ("/v2/repository/models/broken/load", 400), ("/v2/repository/models/nobody/unload", 404),
     ]:  # fmt: skip
         status, found = server.json("POST", path, _GOOD)
