@@ -88,10 +88,15 @@ class Answers:
                 got=identity[:128],
             )
         values = _labels(label, said)
-        self._forget(self._said.pop((asked, identity)))
         if said.kind == "value":
-            return said, np.abs(said.values - values)
-        return said, (said.values == values).astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = np.abs(said.values - values)
+            if not np.isfinite(found.sum()):  # no metric could forget it, and JSON does not have it
+                raise RequestError(400, "feedback: the error of the answer is no finite number")
+        else:
+            found = (said.values == values).astype(np.float64)
+        self._forget(self._said.pop((asked, identity)))
+        return said, found
 
 
 def _labels(label: Any, said: Said) -> Array:

@@ -11,6 +11,7 @@ most_error = 0.5               # mean absolute error on it, for numbers
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,8 @@ def read_config(folder: Path, name: str) -> ModelConfig:
 
 def _number(file: str, key: str, value: Any) -> float:
     low, high = _NUMBERS[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not low < value < high or value > sys.float_info.max:
         bounds = f"above {low:g}" + ("" if math.isinf(high) else f" and below {high:g}")
         raise RequestError(400, f"{file}: {key} is a number {bounds}", got=repr(value)[:80])
     return float(value)

@@ -206,6 +206,9 @@ def test_an_answer_takes_its_label_once_and_from_whoever_asked() -> None:
         answers.labelled("m", "a", "shop", [1, 3])
     answers.note("m", "v", said([1.5], kind="value"))
     assert answers.labelled("m", "v", "", 2)[1].tolist() == [0.5]
+    answers.note("m", "n", said([np.nan], kind="value"))
+    with pytest.raises(RequestError, match="no finite number"):
+        answers.labelled("m", "n", "", 2)
 
 
 def test_answers_are_bounded_and_the_oldest_go_first() -> None:
@@ -283,6 +286,7 @@ def test_a_config_says_what_is_promised_of_a_model(tmp_path: Path) -> None:
         ("variants = 'm2'", "a list"), ("variants = ['m']", "other models"),
         ("variants = ['a', 'a']", "other models"),
         ("slo = 3", "it has"), ("sla_ms = ", "cannot be read"), ("sla_ms = nan", "above 0"),
+        ("sla_ms = 1" + "0" * 400, "above 0"),
     ],
 )  # fmt: skip
 def test_odd_configs_are_refused(tmp_path: Path, text: str, text_said: str) -> None:
