@@ -165,6 +165,8 @@ class Service:
             canary = self.registry.canaries.get(name)
             if canary is None:
                 raise RequestError(404, "promote: the model has no canary", got=name[:100])
+            if canary.model.state != "READY":
+                raise RequestError(503, f"promote: the canary is {canary.model.why}")
             self._switch(canary.model)
         await self._remember(name)
 

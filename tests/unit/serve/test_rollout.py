@@ -191,6 +191,7 @@ def test_a_canary_that_brings_down_workers_is_quarantined_and_the_other_answers(
     assert status == 503
     assert "quarantined" in found["error"]
     assert {version_of(server, f"{k}") for k in range(40)} == {"1"}
+    assert server.json("POST", REPOSITORY + "promote")[0] == 503
     assert server.metrics()['stratal_model_ready{model="digits"}'] == 1
 
 
