@@ -308,7 +308,7 @@ def _starlette(routes: list[Any], json_response: Any) -> Any:
     async def refused(request: Any, error: Any) -> Any:
         call = request.scope["call"]
         if isinstance(error, (RequestError, FleetError)):
-            call.failed(error.status if isinstance(error, RequestError) else 400, error.summary)
+            call.failed(error.status, error.summary)
         elif isinstance(error, StratalError):
             call.failed(500, error.rule)
         else:

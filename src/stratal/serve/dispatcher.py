@@ -60,6 +60,7 @@ class Dispatcher:
         self.metrics = metrics
         self.on_lost: Callable[[], None] = lambda: None  # a worker is gone that should not be
         self.on_quarantine: Callable[[Loaded], None] = lambda _: None
+        self.zygote_ended: Callable[[], bool] = lambda: False
         self._limit = queue_limit
         self._hang_seconds = hang_seconds
         self._retries: deque[Pending] = deque()
@@ -144,7 +145,7 @@ class Dispatcher:
         seconds = asyncio.get_running_loop().time() - started
         if "error" in head:
             for pending in batch.items:
-                pending.fail(500, f"{model.name}: {head['error']}")
+                pending.fail(503 if head.get("missing") else 500, f"{model.name}: {head['error']}")
             return
         self.queue.observe(batch.model, batch.rows, seconds)
         self.metrics.rows.labels(model.name).inc(batch.rows)
@@ -188,16 +189,24 @@ class Dispatcher:
                 self.on_lost()
         now = asyncio.get_running_loop().time()
         model = batch.items[0].model
-        strikes = self._strikes.setdefault(batch.model, deque())
-        strikes.append(now)
-        while strikes[0] < now - STRIKE_SECONDS:
-            strikes.popleft()
-        if len(strikes) >= STRIKES:
+        if how == "ended" and self.zygote_ended():  # all workers ended with it: no model is to blame
+            strikes = 0
+        else:
+            strikes = self._strike(batch.model, now)
+        if strikes >= STRIKES:
             self._quarantine(model, batch.items)
         else:
             for pending in batch.items:
                 self._again(pending, now, how)
         self.pump()
+
+    def _strike(self, key: str, now: float) -> int:
+        """Count one more worker that a model brought down; return how many of late."""
+        strikes = self._strikes.setdefault(key, deque())
+        strikes.append(now)
+        while strikes[0] < now - STRIKE_SECONDS:
+            strikes.popleft()
+        return len(strikes)
 
     def _again(self, pending: Pending, now: float, how: str) -> None:
         name = pending.model.name

@@ -24,6 +24,13 @@ class FleetError(StratalError, RuntimeError):
     """A process of the server that ended, hangs, or refuses."""
 
     advice = "the server's standard error has what the process wrote last"
+    status = 400  # HTTP's, where a request asked for what failed
+
+
+class ZygoteEndedError(FleetError):
+    """There is no zygote for now: nothing that was asked for is to blame."""
+
+    status = 503
 
 
 class Process:
@@ -90,8 +97,8 @@ class Fleet:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a zygote, as far as is known."""
-        return self._control is not None
+        """Whether the zygote runs; where it ended, its workers end by that alone."""
+        return self._control is not None and self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Start a zygote, in a session of its own: Ctrl-C is for the front end, which drains."""
@@ -105,12 +112,18 @@ class Fleet:
             )  # fmt: skip
         self._control = front
 
+    async def restart(self) -> None:
+        """Start a zygote in the place of one that ended."""
+        async with self._lock:  # a command to the old one is told of its end first
+            self._forget()
+            self.start()
+
     async def command(self, **command: Any) -> tuple[dict[str, Any], list[int]]:
         """Send a command; return the answer and its file descriptors. Raises: FleetError."""
         async with self._lock:
             control = self._control
             if control is None:
-                raise FleetError("zygote: is not running")
+                raise ZygoteEndedError("zygote: is not running")
             try:
                 await asyncio.get_running_loop().sock_sendall(control, json.dumps(command).encode())
                 data, fds = await _receive(control)
@@ -119,7 +132,7 @@ class Fleet:
         if not data:
             if self._control is control:
                 self._forget()
-            raise FleetError("zygote: ended before it answered", got=command["do"])
+            raise ZygoteEndedError("zygote: ended before it answered", got=command["do"])
         answer = json.loads(data)
         if "error" in answer:
             raise FleetError("zygote: refused", got=answer["error"])

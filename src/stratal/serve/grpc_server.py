@@ -138,7 +138,7 @@ class GrpcServer:
         if isinstance(error, self._decode_error):
             call.failed(400, f"the message is not a {name}Request")
         elif isinstance(error, (RequestError, FleetError)):
-            call.failed(error.status if isinstance(error, RequestError) else 400, error.summary)
+            call.failed(error.status, error.summary)
         else:
             self.service.fault(call)
 

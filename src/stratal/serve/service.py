@@ -6,13 +6,14 @@ import asyncio
 import sys
 import traceback
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from stratal.formats.files import FileWriteError
 from stratal.serve.dispatcher import GRACE, Answered, Dispatcher
-from stratal.serve.fleet import Fleet, FleetError
+from stratal.serve.fleet import Fleet, FleetError, ZygoteEndedError
 from stratal.serve.metrics import Metrics
 from stratal.serve.model_config import read_config
 from stratal.serve.monitoring import Monitoring
@@ -52,9 +53,10 @@ class Service:
         self.metrics = Metrics()
         self.dispatcher = Dispatcher(self.metrics, options.queue_limit, options.hang_seconds)
         self.dispatcher.on_lost = lambda: self._spawn(self._keep_alive())
-        self.dispatcher.on_quarantine = self._quarantined
+        self.dispatcher.on_quarantine = self._out_of_service
         self.monitoring = Monitoring(self.metrics, log)
         self.fleet = Fleet()
+        self.dispatcher.zygote_ended = lambda: not self.fleet.alive
         self.draining = False
         self._changing = asyncio.Lock()  # of models and workers, one change at a time
         self._tasks: set[asyncio.Task[None]] = set()
@@ -242,7 +244,8 @@ class Service:
         async with self._changing:
             if old.key not in self.registry.loaded_keys():  # it may have come back meanwhile
                 self.dispatcher.forget(old, "another version took over while it waited")
-                await self.fleet.command(do="unload", key=old.key)
+                with suppress(ZygoteEndedError):
+                    await self.fleet.command(do="unload", key=old.key)
 
     async def unload(self, name: str) -> None:
         """Stop serving a model; what waits for it is answered with an error. Raises: RequestError."""
@@ -258,12 +261,13 @@ class Service:
         for each in gone:
             self.dispatcher.forget(each, "it was unloaded while it waited")
         async with self._changing:
-            for each in gone:
-                await self.fleet.command(do="unload", key=each.key)
-            await self._roll()  # workers forked from now on do not have it
+            with suppress(ZygoteEndedError):  # the next one does not load them
+                for each in gone:
+                    await self.fleet.command(do="unload", key=each.key)
+                await self._roll()  # workers forked from now on do not have it
         await self._remember(name, chosen=False)
 
-    def _quarantined(self, model: Loaded) -> None:
+    def _out_of_service(self, model: Loaded) -> None:
         if self.registry.models.get(model.name) is model:
             self.metrics.ready.labels(model.name).set(0)
         print(f"stratal: {model.name} is {model.why}", file=sys.stderr)
@@ -300,15 +304,25 @@ class Service:
                 await asyncio.sleep(_PAUSE)
 
     async def _restart(self) -> None:
-        self.fleet.start()
+        """Start a zygote with the models of now; one that is gone from the folder takes no other along."""
+        await self.fleet.restart()
         canaries = [canary.model for canary in self.registry.canaries.values()]
         for model in [*self.registry.models.values(), *canaries]:
-            if model.state == "READY":
-                _, path = self.registry.located(model.name, model.version)
-                answer, _ = await self.fleet.command(do="load", key=model.key, path=str(path))
-                if answer["content"] != model.facts["content"]:
-                    model.state, model.why = "UNAVAILABLE", "its artefact changed: load it again"
-                    self.dispatcher.forget(model, model.why)
+            if model.state == "READY" and (why := await self._not_loaded_again(model)):
+                model.state, model.why = "UNAVAILABLE", f"{why}: load it again"
+                self.dispatcher.forget(model, model.why)
+                self._out_of_service(model)
+
+    async def _not_loaded_again(self, model: Loaded) -> str:
+        """Load what a zygote had that ended; return why that is not possible. Raises: ZygoteEndedError."""
+        try:
+            _, path = self.registry.located(model.name, model.version)
+            answer, _ = await self.fleet.command(do="load", key=model.key, path=str(path))
+        except ZygoteEndedError:
+            raise
+        except (FleetError, RequestError) as error:
+            return error.summary
+        return "" if answer["content"] == model.facts["content"] else "its artefact changed"
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

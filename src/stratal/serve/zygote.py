@@ -6,7 +6,7 @@ of its own: a model that crashes, hangs or eats all memory takes the probe with 
 
     control (packets, JSON): {"do": "load", "key", "path"} | {"do": "unload", "key"}   -> {"ok"} | {"error"}
                              {"do": "fork"} | {"do": "probe", "path"}   -> {"pid"} with a socket and a pidfd
-    worker (frames):         {"model": key} inputs   -> {"seconds"} outputs | {"error"}
+    worker (frames):         {"model": key} inputs   -> {"seconds"} outputs | {"error"[, "missing"]}
 
 Every process dies with its parent: none outlives the server, however it ends.
 """
@@ -61,9 +61,12 @@ def run_worker(sock: socket.socket, models: Models) -> None:
     """Answer batches until the front end is gone."""
     while (frame := frames.receive(sock)) is not None:
         head, body = frame
+        if (model := models.get(head["model"])) is None:  # it waited for a version that was let go meanwhile
+            frames.send(sock, {"error": "this version is not loaded any more", "missing": True})
+            continue
         try:
             started = time.perf_counter()
-            outputs = _outputs(models[head["model"]], body)
+            outputs = _outputs(model, body)
             seconds = time.perf_counter() - started
         except Exception as error:
             frames.send(sock, {"error": one_line(error)})

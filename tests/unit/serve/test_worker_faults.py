@@ -94,6 +94,30 @@ def test_idle_workers_and_the_zygote_are_replaced(mortal: Server) -> None:
     assert mortal.infer(rows(1), "other")[0] == 200
 
 
+@pytest.mark.sampled(2)
+def test_no_model_is_to_blame_for_a_zygote_that_ends_and_one_that_cannot_come_back_takes_no_other_along(
+    mortal: Server, changing: Path
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):  # as often as would have a model quarantined
+            assert mortal.infer(rows(1))[0] == 200  # the worker is whole: it ends with its parent
+            zygote, worker = mortal.processes()
+            os.kill(worker, signal.SIGSTOP)
+            answer = pool.submit(mortal.infer, rows(1), "other")
+            assert eventually(lambda: any(w["busy"] for w in mortal.status()["workers"]))
+            (changing / "swap.stratal").unlink(missing_ok=True)
+            os.kill(zygote, signal.SIGKILL)
+            status, y = answer.result(60)
+            assert status == 200, y
+            assert eventually(lambda: len(mortal.workers()) == 1)
+    assert mortal.infer(rows(1))[0] == 200
+    status, error = mortal.infer(rows(1), "swap")
+    assert status == 503 and "load it again" in error
+    os.symlink(changing / "digits.stratal", changing / "swap.stratal")
+    assert mortal.json("POST", "/v2/repository/models/swap/load")[0] == 200
+    assert mortal.infer(rows(1), "swap")[0] == 200
+
+
 def test_models_are_swapped_unloaded_and_loaded_while_requests_go_on(mortal: Server, changing: Path) -> None:
     statuses: list[int] = []
 
