@@ -190,8 +190,15 @@ async def _send_answer(send: Send, pieces: list[Bytes], head_bytes: int | None, 
 def _routes(service: Service, access: Access) -> Any:
     """Return the starlette application of all routes but infer."""
     routing, responses = required("starlette.routing"), required("starlette.responses")
-    json_response, text_response = responses.JSONResponse, responses.Response
-    registry = service.registry
+    text_response, registry = responses.Response, service.registry
+
+    class AsciiJson(responses.JSONResponse):  # type: ignore[misc, name-defined]
+        """Starlette's, in ASCII: UTF-8 has no half of a surrogate pair, which a client's JSON may hold."""
+
+        def render(self, content: Any) -> bytes:
+            return json.dumps(content, allow_nan=False).encode()
+
+    json_response = AsciiJson
 
     async def server(_: Any) -> Any:
         extensions = ["model_repository", "model_repository(unload_dependents)", "binary_tensor_data"]

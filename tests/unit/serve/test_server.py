@@ -209,6 +209,11 @@ def test_requests_that_do_not_fit_are_refused_with_what_would(
     assert said in found["error"]
 
 
+def test_half_a_surrogate_pair_is_repeated_in_the_error_as_it_came(server: Server) -> None:
+    status, found = server.json("POST", "/v2/models/digits/feedback", {"id": "\ud800", "label": 0})
+    assert status == 404 and "\ud800" in found["error"]
+
+
 def test_paths_names_and_sizes_from_anywhere_are_refused(server: Server) -> None:
     for path, wanted in [
         ("/v2/models/nobody/infer", 404), ("/v2/models/broken/infer", 503), ("/v2/models/../infer", 404),
