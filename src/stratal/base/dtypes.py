@@ -125,7 +125,7 @@ def as_dtype(value: object) -> DType:
     if found is None:
         try:
             found = _LOOKUP.get(np.dtype(value))  # type: ignore[call-overload]
-        except TypeError:
+        except (TypeError, ValueError, SyntaxError):  # of text that NumPy cannot parse
             found = None
     if found is None:
         hint = "one of " + ", ".join(d.name for d in ALL)

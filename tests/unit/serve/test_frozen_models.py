@@ -18,6 +18,7 @@ from stratal import nn
 from stratal.base.errors import CaptureError, DTypeError, FormatError, ShapeError, StratalError
 from stratal.cli import main
 from stratal.formats.container import read_container, write_container
+from stratal.formats.signature import signature_from_json
 
 
 def network() -> Any:
@@ -237,6 +238,13 @@ def test_a_changed_artefact_is_refused_or_is_the_same_model(
         if not rehash:  # what the hash does not cover: versions, plans, the name
             assert bits(loaded(rows(2))) == expected
     assert refused > 60
+
+
+@pytest.mark.parametrize("text", ["\ud800", "(2,", ",", "float99"])
+def test_a_signature_with_text_that_is_no_dtype_is_refused(text: str) -> None:
+    tensors = [{"name": "x", "dtype": text, "shape": [4]}]
+    with pytest.raises(FormatError, match="dtype"):
+        signature_from_json({"batched": False, "inputs": tensors, "outputs": tensors})
 
 
 def test_no_file_of_an_artefact_is_python(artefact: Path) -> None:
