@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import HERE, alive, environment, needs_mpi
+from launching import HERE, alive, environment, launched, needs_mpi
 from waiting import exit_code
 
 import stratal as st
@@ -63,7 +63,7 @@ def undisturbed() -> str:
 
 # -- jobs ----------------------------------------------------------------------------------------------------
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("F21")
 def test_ranks_killed_between_and_inside_steps_are_left_out_and_losses_keep_their_bits(
     undisturbed: str,
@@ -77,7 +77,7 @@ def test_ranks_killed_between_and_inside_steps_are_left_out_and_losses_keep_thei
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("F21")
 def test_where_too_few_ranks_are_left_all_start_again_from_the_last_snapshot(
     undisturbed: str, tmp_path: Path
@@ -90,7 +90,7 @@ def test_where_too_few_ranks_are_left_all_start_again_from_the_last_snapshot(
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_rank_outlives_an_elastic_launcher_that_is_killed_or_asked_to_end(number: int) -> None:
     """Nor does mpirun, which with a dead rank may stay for ever."""

@@ -35,7 +35,7 @@ SHARDED = (  # of each launch
 
 
 @needs_mpi
-@pytest.mark.sampled(3)
+@launched
 @pytest.mark.row("E11", "F1", "F19")
 @pytest.mark.parametrize("checks", SHARDED)
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -48,7 +48,7 @@ def test_with_sharded_parameters_ranks_learn_what_one_process_learns_and_keep_a_
 
 
 @needs_mpi
-@pytest.mark.sampled(4)
+@launched
 def test_a_checkpoint_of_sharded_parameters_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     for ranks, what in ((2, "saves"), (3, "loads")):
         status, output = launch(ranks, "rank_sharded.py", what, str(tmp_path / "run.stratal"), timeout=60)
