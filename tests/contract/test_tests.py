@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,9 @@ class Item:
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self.marks.get(name)
 
+    def iter_markers(self, name: str) -> Iterator[pytest.Mark]:
+        return iter([self.marks[name]] if name in self.marks else [])
+
     def add_marker(self, mark: pytest.MarkDecorator) -> None:
         self.marks[mark.name] = mark.mark
 
@@ -68,7 +72,17 @@ class Item:
 @pytest.mark.parametrize(("among", "cases", "runs"), [("launches", 1, 2), ("launches", 3, 6), (None, 3, 10)])
 def test_tests_may_be_drawn_from_together(among: str | None, cases: int, runs: int) -> None:
     sampled = pytest.mark.sampled(5, among=among)
-    items: Any = [Item(f"test_{k}[{n}]", sampled) for k in range(10) for n in range(cases)]
+    items: Any = [Item(f"test_a.py::test_{k}[{n}]", sampled) for k in range(10) for n in range(cases)]
     config = SimpleNamespace(getoption=lambda name: False, args=[])
     samples.leave_out(config, items)  # type: ignore[arg-type]
     assert len([item for item in items if "slow" not in item.marks]) == runs
+
+
+def test_files_may_be_drawn_whole() -> None:
+    sampled = pytest.mark.sampled(2, among="servers", by_file=True)
+    items: Any = [Item(f"test_{k}.py::test_{n}", sampled) for k in range(7) for n in range(3)]
+    config = SimpleNamespace(getoption=lambda name: False, args=[])
+    samples.leave_out(config, items)  # type: ignore[arg-type]
+    assert sorted(sum("slow" in item.marks for item in items[k : k + 3]) for k in range(0, 21, 3)) == [
+        0, 0, 0, 0, 3, 3, 3,
+    ]  # fmt: skip

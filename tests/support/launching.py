@@ -16,7 +16,7 @@ HAS_MPI = importlib.util.find_spec("mpi4py") is not None and bool(
     shutil.which("mpirun") or (Path(sys.executable).parent / "mpirun").exists()
 )
 needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="MPI is not installed: pip install 'stratal[parallel]'")
-launched = pytest.mark.sampled(5, among="launches")  # a launch takes five to twenty seconds of two cores
+launched = pytest.mark.sampled(10, among="launches")  # a launch takes five to twenty seconds of two cores
 
 
 def environment() -> dict[str, str]:

@@ -4,6 +4,7 @@ Of a test with many cases a quarter runs, at least `LEAST`. A mark asks for fewe
 
     @pytest.mark.sampled(4)     one case in four, at least one; a test without cases, at one commit in four
     @pytest.mark.sampled(4, among="launches")    of the cases of all tests with that mark, one in four
+    pytestmark = pytest.mark.sampled(2, among="servers", by_file=True)    one file in two, whole
 
 The others are marked slow, so that `-m slow` runs them; quick tests run whole. Over some commits all run, and
 a run can be had again: it prints its seed, `--sample-seed` takes it. `--whole` runs all, a name too.
@@ -43,16 +44,20 @@ def leave_out(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
     if config.getoption("--whole") or any("::" in argument for argument in config.args):
         return
     seed = seed_of(config)
-    tests: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    tests: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    shares: dict[str, tuple[int, ...]] = {}
     for item in items:
-        if not any(item.get_closest_marker(mark) for mark in ("slow", "quick")):
-            mark = item.get_closest_marker("sampled")
-            among = mark.kwargs.get("among") if mark else None
-            tests[among or item.nodeid.split("[")[0]][item.nodeid] = item
-    for cases in tests.values():
-        mark = next(iter(cases.values())).get_closest_marker("sampled")
-        for name in cases.keys() - drawn(seed, cases, *(mark.args if mark else ())):
-            cases[name].add_marker(pytest.mark.slow)
+        if any(item.get_closest_marker(mark) for mark in ("slow", "quick")):
+            continue
+        file, test = item.nodeid.split("::")[0], item.nodeid.split("[")[0]
+        for mark in [*item.iter_markers("sampled")] or [pytest.mark.sampled().mark]:
+            group = mark.kwargs.get("among") or test
+            shares[group] = mark.args
+            tests[group][file if mark.kwargs.get("by_file") else item.nodeid].append(item)
+    for group, cases in tests.items():
+        for name in cases.keys() - drawn(seed, cases, *shares[group]):
+            for item in cases[name]:
+                item.add_marker(pytest.mark.slow)
 
 
 def drawn(seed: str, cases: Collection[str], one_in: int | None = None) -> set[str]:

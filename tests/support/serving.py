@@ -28,6 +28,7 @@ MISSING = [package for package in EXTRA if importlib.util.find_spec(package) is 
 needs_server = pytest.mark.skipif(
     bool(MISSING), reason=f"the extra [serve] is not installed: no {', '.join(MISSING)}"
 )
+by_turns = pytest.mark.sampled(2, among="servers", by_file=True)  # a server starts in some five seconds
 
 
 def network(seed: int = 1) -> Any:

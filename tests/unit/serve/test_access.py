@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, asked, eventually, frozen, needs_server, rows, serving
+from serving import Server, asked, by_turns, eventually, frozen, needs_server, rows, serving
 
 from stratal.base.errors import AttributeValueError, FormatError
 from stratal.cli import main
@@ -35,6 +35,7 @@ from stratal.serve.server import Listening, exposure
 
 pytestmark = [
     needs_server,
+    by_turns,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl, which makes the certificates"),
 ]
 SHOP, OPS = "shop-key-0123456789", "ops-key-0123456789abcdef"

@@ -14,7 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import FEATURES, Server, Slow, asked, eventually, frozen, needs_server, network, rows, serving
+from serving import (
+    FEATURES,
+    Server,
+    Slow,
+    asked,
+    by_turns,
+    eventually,
+    frozen,
+    needs_server,
+    network,
+    rows,
+    serving,
+)
 
 import stratal as st
 from stratal import nn
@@ -26,7 +38,7 @@ from stratal.serve.loadtest import Load, load_on, target
 from stratal.serve.planning import LatencyTable
 from stratal.serve.stages import freeze_stages
 
-pytestmark = needs_server
+pytestmark = [needs_server, by_turns]
 
 
 @pytest.fixture(scope="module")

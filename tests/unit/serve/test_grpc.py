@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import FEATURES, Server, frozen, needs_server, rows, serving
+from serving import FEATURES, Server, by_turns, frozen, needs_server, rows, serving
 
 from stratal.cli import main
 from stratal.serve.grpc_schema import MESSAGES, METHODS, messages
@@ -20,6 +20,7 @@ from stratal.serve.grpc_schema import MESSAGES, METHODS, messages
 MISSING = [p for p in ("grpc", "google", "google.protobuf") if importlib.util.find_spec(p) is None]
 pytestmark = [
     needs_server,
+    by_turns,
     pytest.mark.skipif(bool(MISSING), reason="the extra [grpc] is not installed"),
 ]
 TRITON = "tritonclient[grpc] is not installed"

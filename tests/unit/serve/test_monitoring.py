@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import FEATURES, Server, asked, eventually, frozen, needs_server, network, rows, serving
+from serving import (
+    FEATURES,
+    Server,
+    asked,
+    by_turns,
+    eventually,
+    frozen,
+    needs_server,
+    network,
+    rows,
+    serving,
+)
 
 import stratal as st
 from stratal.base.dtypes import as_dtype
@@ -322,6 +333,7 @@ def infer(server: Server, x: Any, identity: str = "") -> Any:
 
 
 @needs_server
+@by_turns
 def test_drifted_requests_raise_an_alert_that_names_the_feature(server: Server) -> None:
     for k in range(5):
         infer(server, rows(60, seed=20 + k))
@@ -344,6 +356,7 @@ def test_drifted_requests_raise_an_alert_that_names_the_feature(server: Server) 
 
 
 @needs_server
+@by_turns
 def test_labels_become_accuracy_and_an_alert(server: Server) -> None:
     for k in range(40):
         predicted = infer(server, rows(2, seed=k), f"order-{k}")
@@ -365,6 +378,7 @@ def test_labels_become_accuracy_and_an_alert(server: Server) -> None:
 
 
 @needs_server
+@by_turns
 def test_answers_in_time_keep_the_budget_and_a_config_that_is_odd_costs_its_model_alone(
     server: Server,
 ) -> None:
@@ -378,6 +392,7 @@ def test_answers_in_time_keep_the_budget_and_a_config_that_is_odd_costs_its_mode
 
 
 @needs_server
+@by_turns
 def test_a_model_loaded_again_is_watched_afresh(server: Server) -> None:
     infer(server, rows(60))
     assert server.json("POST", "/v2/repository/models/digits/load")[0] == 200

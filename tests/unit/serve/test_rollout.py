@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, asked, eventually, frozen, needs_server, rows, serving
+from serving import Server, asked, by_turns, eventually, frozen, needs_server, rows, serving
 
 import stratal as st
 from stratal import nn
@@ -23,7 +23,7 @@ from stratal.base.errors import FormatError
 from stratal.serve.protocol import RequestError, load_parameters
 from stratal.serve.rollout_state import Chosen, Rollout, read_rollouts, write_rollouts
 
-pytestmark = needs_server
+pytestmark = [needs_server, by_turns]
 REPOSITORY = "/v2/repository/models/digits/"
 SHARE = {"parameters": {"version": "2", "canary_share": 0.25}}
 

@@ -31,7 +31,7 @@ from hostile import (
     mutated_json,
     request_bytes,
 )
-from serving import Server, asked, frozen, needs_server, network, rows, serving
+from serving import Server, asked, by_turns, frozen, needs_server, network, rows, serving
 
 import stratal as st
 from stratal.base.errors import FormatError, StratalError
@@ -42,7 +42,7 @@ from stratal.serve.grpc_schema import METHODS, STREAM, messages
 
 TENANTS = {"shop": b"shop-key-0123456789", "rival": b"rival-key-987654321"}
 REFUSED = {400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 503, 504}
-pytestmark = needs_server
+pytestmark = [needs_server, by_turns]
 
 
 def parts(default: int, long: int) -> Any:

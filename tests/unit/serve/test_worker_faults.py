@@ -12,11 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import Server, alive, eventually, frozen, needs_server, network, rows, serving, two_models
+from serving import (
+    Server,
+    alive,
+    by_turns,
+    eventually,
+    frozen,
+    needs_server,
+    network,
+    rows,
+    serving,
+    two_models,
+)
 
 import stratal as st
 
-pytestmark = needs_server
+pytestmark = [needs_server, by_turns]
 
 
 @pytest.fixture(scope="module")
