@@ -44,7 +44,7 @@ def train(net, opt, compiled: bool, steps: int = 5, schedule=None):
     return losses, step
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "make",
     [

@@ -139,7 +139,7 @@ def ran(seed: int, kind: str, compiled: bool) -> list[Any]:
     return found
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", HOLDERS)
 @pytest.mark.parametrize("seed", range(40))
 def test_tensors_that_come_to_share_memory(kind: str, seed: int) -> None:
@@ -199,7 +199,7 @@ BETWEEN: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("inside", INSIDE)
 @pytest.mark.parametrize("seed", range(12))
 def test_gradients_that_are_exchanged_between_calls(inside: str, seed: int) -> None:

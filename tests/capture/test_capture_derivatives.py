@@ -48,7 +48,7 @@ WAYS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["loss", "checkpointed"])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_differentiated_function_writes(way: str, name: str) -> None:

@@ -101,7 +101,7 @@ def _run(compiled: Callable[..., Any], ahead: Any, called: Any, raised: Any, cap
     return found, capsys.readouterr()
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     "way,raised", [("not audited", None), ("audited", Stop), ("not audited", ValueError)],
     ids=["returns", "stops", "raises"],

@@ -54,7 +54,7 @@ def outcome(kind, carrier):
 UNWATCHED = list(READ)[list(READ).index("random") :]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("kind", READ)
 def test_what_a_function_reads_is_guarded_or_refused(kind):
     found = outcome(kind, "function")
@@ -83,7 +83,7 @@ def test_wherever_it_is_read_in_all_ways(kind, carrier):
     check(kind, carrier)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.filterwarnings("ignore::stratal.tensor.capture.audit.AuditWarning")
 def test_audits_alone_notice_what_no_guard_watches(monkeypatch):
     monkeypatch.setattr(Guards, "failed", lambda self: None)

@@ -89,7 +89,7 @@ ASKED = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("ask", ASKED)
 def test_sizes_are_numbers_to_whoever_asks(ask):
     given = "st.ones((5, 3, 4, 7, 4, 2, 4)[i], 2)"

@@ -97,7 +97,7 @@ def case(op, catch):
     return Case(setup, BODY, "pass", "box.last, count", f"st.arange(1.0, {SIZES}[i] + 1)", calls=len(SIZES))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @each_sized_way
 @pytest.mark.parametrize("op", FITS)
 def test_an_error_that_is_caught_holds_for_its_size_alone(op, way):

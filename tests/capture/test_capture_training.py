@@ -56,7 +56,7 @@ SCHEDULED = [  # the own optimiser has no momentum to cycle
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @each_way
 @pytest.mark.parametrize("ahead", [True, False], ids=["ahead", "behind"])
 @pytest.mark.parametrize(("optimiser", "schedule"), SCHEDULED)
@@ -204,7 +204,7 @@ INSIDE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(42)
 @pytest.mark.parametrize("step_outside", [False, True])
 @pytest.mark.parametrize("factor", [0.0, 0.1], ids=["fixed", "varying"])
 @pytest.mark.parametrize("middle", ["Tanh()", "BatchNorm1d(4)"])

@@ -156,7 +156,7 @@ def _losses(dynamic, steps, most=12):
     return np.array(found), step, model
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("A13")
 def test_training_follows_the_losses_of_code_captured_for_each_size():
     got, step, ours = _losses(None, 8)

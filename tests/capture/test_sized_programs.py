@@ -381,7 +381,7 @@ def result_of(function: Callable[..., Any], args: Any, seed: int) -> Any:
     return [np.array(x.numpy()) if isinstance(x, st.Tensor) else x for x in found]
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "stacks_of_layers" else []) for n in PROGRAMS]
 )

@@ -77,7 +77,7 @@ class Work:
 each_kind = pytest.mark.parametrize("kind", ["logged", "stored", "plain"])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @each_kind
 def test_at_the_end_of_the_stack_a_call_happens_wholly_or_not_at_all(kind: str) -> None:
     work = Work(kind)
@@ -146,7 +146,7 @@ class Audited:
             self.step()
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(64)
 @pytest.mark.parametrize("second", ACTS)
 @pytest.mark.parametrize("first", ACTS)
 def test_at_the_end_of_the_stack_what_waits_stays_waiting(first: str, second: str) -> None:

@@ -361,7 +361,7 @@ def ways_of(kind: str) -> list[str]:
     return ["size"] if kind == "size" else [*WAYS]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", VALUES)
 def test_what_python_makes_of_a_number_is_what_it_makes_uncompiled(kind: str) -> None:
     values, ways = VALUES[kind], ways_of(kind)

@@ -315,7 +315,7 @@ def run_with(cache: Path, code: str = TRAIN, **env: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_training_is_the_same_with_a_corrupt_cache_and_with_none(tmp_path: Path) -> None:
     good = run_with(tmp_path / "cache")
     assert good.returncode == 0, good.stderr
@@ -415,7 +415,7 @@ print("fine", flush=True)
 """
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("style", ["lazy", "compiled"])
 @pytest.mark.parametrize(("when", "delays"), [("compile", (0.15, 0.5)), ("step", (0.11, 0.207))])
 def test_an_interrupt_loses_nothing(style: str, when: str, delays: tuple[float, ...], tmp_path: Path) -> None:

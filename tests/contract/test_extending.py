@@ -121,7 +121,7 @@ def examples(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_tactic_in_a_file_of_its_own_is_offered_and_computes_the_same(examples: Path) -> None:
     folder = examples / "tactics"
     folder.mkdir()

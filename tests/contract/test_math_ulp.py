@@ -69,7 +69,7 @@ def test_the_inverse_of_erf_of_float32_is_within_two_ulps() -> None:
     assert np.all(np.isnan(evaluated(math.erfinv, outside)))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("target", ["avx512", "haswell"])
 @pytest.mark.parametrize("dtype", [float32, float64], ids=str)

@@ -184,7 +184,7 @@ def concretely(size: Dim, values: dict[str, int]) -> int:
 # -- lowered equals reference --------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(45)
 @every_record
 def test_the_lowered_form_equals_the_reference(name: str) -> None:
 
@@ -247,7 +247,7 @@ def operands(sample: Sample) -> list[Array]:
     return [np.asarray(a).astype(t.dtype.np) for a, t in zip(inputs(sample), sample.types, strict=True)]
 
 
-@pytest.mark.sampled(33)
+@pytest.mark.sampled(53)
 @every_record
 def test_both_derivatives_agree_with_finite_differences_to_second_order(name: str) -> None:
     record = REGISTRY[name]

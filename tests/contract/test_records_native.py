@@ -60,7 +60,7 @@ def faults_one_by_one(calls: Sequence[Sample], name: str) -> list[str]:
     return found
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(39)
 @pytest.mark.parametrize("name", LOWERED)
 def test_native_code_equals_the_reference(name: str) -> None:
     calls = [s for s in samples(name) if not s.op.host_reason(*s.types)]
@@ -72,7 +72,7 @@ def test_native_code_equals_the_reference(name: str) -> None:
         pytest.fail(f"{name}: {len(broken)} of {len(calls)} samples\n" + "\n".join(broken[:8]), pytrace=False)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", LOWERED)
 def test_every_sample_passes_the_verifiers(name: str) -> None:
     """All that happens before LLVM: what `STRATAL_VERIFY=1` checks of graphs, partitions and kernels."""
@@ -97,7 +97,7 @@ def on_special_values(op: Op, dtype: DType) -> Sample:
     return Sample(op, (TensorType(dtype, columns[0].shape),) * len(columns), draw=lambda _: columns)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", POINTWISE)
 def test_native_code_equals_the_reference_on_every_pair_of_special_values(name: str) -> None:
     record = REGISTRY[name]

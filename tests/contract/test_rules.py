@@ -258,7 +258,7 @@ def _seconds_per_node(layers: int) -> float:
     return (time.process_time() - start) / len(graph.nodes)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_capture_gradient_and_simplify_cost_the_same_per_node_at_any_size() -> None:
     _seconds_per_node(20)
     gc.collect()

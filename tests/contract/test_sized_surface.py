@@ -46,14 +46,14 @@ def test_every_public_function_and_layer_equals_itself_uncompiled_at_every_size(
     assert check(list(variants((family,)))) > 5
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_a_sample_of_functions_and_layers_equals_itself_uncompiled_at_every_size() -> None:
     every = list(variants())
     chosen = [v for k, v in enumerate(every) if not k % EVERY]
     assert check(chosen) > len(chosen) // 3
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", GROUPED)
 def test_grouped_convolutions_train_on_batches_of_changing_sizes(name: str) -> None:
     assert check([v for v in variants(("layers",)) if name in str(v) and v.axes[-1] != 1])

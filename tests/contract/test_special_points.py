@@ -86,7 +86,7 @@ def _name(case: Case) -> str:
     return found.group(1) if found else plain
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_points_are_those_of_pytorch_or_listed_with_the_reason(kind: str) -> None:
     unlisted, refused = [], set()
@@ -127,7 +127,7 @@ def test_what_the_page_lists_differs() -> None:
     assert not idle
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["functional", "modes"])
 def test_compiled_kernels_have_the_same_special_points(kind: str) -> None:
     unlisted = []

@@ -39,7 +39,7 @@ def values(workload: Any, style: str) -> dict[str, np.ndarray]:
     return found | {"outputs": outputs.numpy(), "loss": loss.numpy()}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("workload", MODELS)
 def test_captured_lazy_and_eager_models_agree(workload: Any) -> None:
     expected = values(workload, "eager")

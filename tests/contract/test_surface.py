@@ -46,7 +46,7 @@ def test_a_name_nobody_tests_is_seen(tmp_path: Path) -> None:
     assert little == {"exp": ["test_little.py::test_one"], "log": []}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A8")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", SPACES)
@@ -87,7 +87,7 @@ def test_facts_are_read_off_the_call_itself(name: str) -> None:
     assert facts.kind == kind
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("A8")
 def test_the_manifest_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "surface.json"
@@ -148,7 +148,7 @@ RESIDUAL = {  # torchvision's numbers
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", RESIDUAL)
 def test_a_residual_network_has_the_published_number_of_parameters(name: str) -> None:
     make, parameters = RESIDUAL[name]

@@ -60,7 +60,7 @@ def _fault(function: Callable[..., Any], args: tuple[np.ndarray[Any, Any], ...])
     return None
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("space", SPACES)
 def test_rows_at_once_equal_rows_one_by_one(space: str) -> None:
     broken, checked = [], 0

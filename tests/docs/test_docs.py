@@ -50,7 +50,7 @@ def ran(
     return json.loads(report.read_text(encoding="utf-8"))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
     page: Path, ran: dict[str, list[str]]
@@ -58,7 +58,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
     assert ran[str(page.relative_to(ROOT))] == []
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_block_of_code_runs_or_says_why_it_does_not(page: Path) -> None:
     for block in doc_pages.blocks(page):
@@ -89,7 +89,7 @@ def test_outputs_are_compared_word_for_word_and_floats_as_floats(
     assert doc_pages.agrees(shown, printed) == same
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAME)
 def test_every_file_a_page_names_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_every_file_a_page_names_is_there(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_NAME)
 def test_every_module_attribute_a_page_names_is_there(page: Path) -> None:
     """A name in a table of pipeline steps or of the form `module.py` (`name`) must be defined somewhere."""

@@ -30,7 +30,7 @@ def outcome(name: str) -> Any:
     return module.main(small=True)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("A1")
 @pytest.mark.parametrize(
     ("name", "least"), [("digits", 0.9), ("parallel", 0.9), ("karate", 0.9), ("sounds", 0.4)]
@@ -39,7 +39,7 @@ def test_an_example_learns(name: str, least: float) -> None:
     assert outcome(name) >= least
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A1")
 def test_tumours_are_told_apart() -> None:
     pytest.importorskip("sklearn")
@@ -54,7 +54,7 @@ def test_clothes_are_told_apart() -> None:
     assert outcome("fashion") >= 0.6
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A1", "D14")
 def test_a_network_of_3d_convolutions_learns_where_digits_go() -> None:
     digits, ways = outcome("moving")
@@ -62,7 +62,7 @@ def test_a_network_of_3d_convolutions_learns_where_digits_go() -> None:
     assert digits >= 0.1
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.row("A1", "D14")
 def test_a_transformer_learns_what_follows_and_writes() -> None:
     loss, text = outcome("gpt")
@@ -84,7 +84,7 @@ def test_the_table_of_examples_names_them_all_and_each_fits_on_a_page() -> None:
 
 
 # -- A12: ten lines and the long form ------------------------------------------------------------------------
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A12")
 def test_ten_lines_of_the_readme_learn_what_the_long_form_learns() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -117,7 +117,7 @@ def test_a_chain_of_element_wise_ops_is_one_kernel(length: int) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_rows_are_shown_by_workers_of_xdist_too() -> None:
     pytest.importorskip("xdist")
     here = f"{Path(__file__)}::{test_numpy_sees_the_memory_of_a_tensor_itself.__name__}"

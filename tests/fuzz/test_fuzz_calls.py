@@ -12,7 +12,7 @@ import stratal as st
 from stratal import nn, optim
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_odd_calls_give_a_result_or_a_four_line_error() -> None:
     assert fuzz(500, seed=11) == {}
 

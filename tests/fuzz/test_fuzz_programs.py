@@ -31,7 +31,7 @@ def pool() -> Iterator[Pool]:
         yield made
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("k", [
     pytest.param(k, marks=[pytest.mark.xfail(reason="fails today", strict=True)] if k in FAILING else [])
     for k in range(6)
@@ -96,7 +96,7 @@ def program(lib, compiled):
     assert judge(text).verdict == "refused"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "statement, verdict, limit_seconds", [("os._exit(3)", "crash", 60.0), ("time.sleep(9999)", "hang", 5.0)]
 )
@@ -112,7 +112,7 @@ def test_a_process_that_dies_or_does_not_end_is_a_finding(
     worker.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", [
     pytest.param("guards are not compared", marks=pytest.mark.slow),
     "signature without values", "effects are lost",

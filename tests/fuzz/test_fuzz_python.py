@@ -27,7 +27,7 @@ def _case(name: str) -> object:
     return pytest.param(SAMPLE[name], id=name, marks=marks)
 
 
-@pytest.mark.sampled(22)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("program", [_case(name) for name in SAMPLE])
 def test_a_program_is_right_or_refused(program: Program, worker: Worker) -> None:
     verdict = worker.judge(program)

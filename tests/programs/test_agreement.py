@@ -25,7 +25,7 @@ MODELS = [
 
 
 @pytest.mark.torch
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("workload", MODELS)
 def test_outputs_losses_gradients_and_twenty_steps_agree(
     workload: models.Workload, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ LOWERED = [name for name in NAMES if not REGISTRY[name].not_lowered]
 QUICK = range(45)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("C1")
 @pytest.mark.parametrize("start", range(0, len(QUICK), 15))
 def test_a_random_graph_gives_the_same_interpreted_unfused_and_fused(start: int) -> None:
@@ -27,7 +27,7 @@ def test_a_random_graph_gives_the_same_interpreted_unfused_and_fused(start: int)
     assert not any(found.values()), found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_same_holds_for_avx2() -> None:
     with settings.using(compile_workers=0, target="haswell"):
         found = {seed: check_seed(seed) for seed in (*range(100, 108), 6534)}  # the last: dot products
@@ -47,7 +47,7 @@ def test_two_thousand_random_graphs(target: str) -> None:
     run_script("fuzz/fuzz.py", "--graphs", "2000", "--processes", "2", target=target)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_kernels_of_random_graphs_touch_nothing_beyond_their_buffers() -> None:
     run_script("support/guard_worker.py", "graphs", "0", "16")
 

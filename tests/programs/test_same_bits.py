@@ -29,7 +29,7 @@ def trained(
     return dict(line.split(" ", 1) for line in child.stdout.splitlines())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_a_few_steps_give_the_same_bits_everywhere(model: str, tmp_path: Path) -> None:
     cache, saved = tmp_path / "cache", tmp_path / "model"

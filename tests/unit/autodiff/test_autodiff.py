@@ -319,7 +319,7 @@ def _chain(n: int) -> Graph:
     return trace(f, [V])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("A7")
 def test_a_chain_of_20_000_ops_differentiates_in_both_modes_without_recursion() -> None:
     graph = _chain(20_000)

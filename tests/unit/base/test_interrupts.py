@@ -278,7 +278,7 @@ def same(a, b):
     return len(a) == len(b) and all(close)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @each_storm
 @each_optimizer
 @pytest.mark.parametrize("steps", [0, 1, 3])
@@ -307,7 +307,7 @@ def test_a_lazy_step_is_all_or_nothing_at_every_moment(made, number, raised, ste
             assert same(training.facts(), known[done + 1]), at.where
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @each_storm
 @each_optimizer
 @pytest.mark.parametrize("at_most", [60, pytest.param(3000, marks=pytest.mark.slow)])

@@ -314,7 +314,7 @@ def again(trial: Trial, handler: str) -> Trial:
     return made
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @table
 @pytest.mark.parametrize("at_most", [6, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_handler_at_any_moment_changes_nothing(
@@ -452,7 +452,7 @@ def test_ctrl_c_ends_a_function_that_is_captured_and_never_returns(on_alarm: Any
     assert (SIGNALS.depth, SIGNALS.open) == (0, 0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("returns", [False, True])
 def test_a_capture_that_does_not_end_gives_way_to_handlers(on_alarm: Any, returns: bool) -> None:
     """A handler that raises ends it; after one that returns, it begins again."""

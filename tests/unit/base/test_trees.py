@@ -41,7 +41,7 @@ TREES = st.recursive(
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @given(TREES)
 def test_unflatten_undoes_flatten(value: Any) -> None:
     leaves, structure = tree.flatten(value)

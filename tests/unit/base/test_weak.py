@@ -65,7 +65,7 @@ def _finalizers(path: Path) -> Iterator[str]:
                 yield f"{path}:{node.lineno} {ast.unparse(node)}"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_no_python_code_of_the_package_runs_when_something_dies() -> None:
     """A signal handler that raises in such code is not heard: Python prints the error and drops it."""
     templates = "capture/templates.py"  # makes references again that users' functions made

@@ -43,7 +43,7 @@ def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_run_writes_complete_rows(rows_file: Path) -> None:
     document = json.loads(rows_file.read_text())
     mlp, gemm, numpy, table = document["rows"]
@@ -61,7 +61,7 @@ def test_a_run_writes_complete_rows(rows_file: Path) -> None:
     assert document["about"]["machine"]["flops"]["float32"] > 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_the_report_has_a_line_for_every_workload_and_a_plot(rows_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert main(["report", str(rows_file), "--docs", str(tmp_path)]) == 0
@@ -206,7 +206,7 @@ def test_a_folded_batch_norm_gives_what_the_norm_gave() -> None:
 
 
 # -- defaults beside what tuning finds -----------------------------------------------------------------------
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("D16", "B5")
 def test_the_lecture_s_convolution_is_timed_without_and_with_tuning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -234,7 +234,7 @@ def test_an_unknown_task_to_tune_is_refused_by_name(capsys: pytest.CaptureFixtur
     assert "unknown task 'conv_65'" in capsys.readouterr().err
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("A13")
 @pytest.mark.parametrize("name", structures.MODELS)
 def test_shapes_are_trained_on_with_the_same_losses_eagerly_and_captured(

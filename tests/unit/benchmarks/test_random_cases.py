@@ -26,7 +26,7 @@ GROUPS = (*CONTRACTIONS, *CONVOLUTIONS)
 CASES = draw_cases(5 * len(CONTRACTIONS), 4 * len(CONVOLUTIONS), seed=1)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("group", GROUPS)
 def test_random_cases_agree_with_numpy_in_float64(group: str) -> None:
     for case in CASES:
@@ -89,7 +89,7 @@ def test_the_bounds_are_about_shares_of_what_is_long_enough() -> None:
     assert "100 timed" in text and "9.00" not in text and "1.60  1.000 ms, torch" in text
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_the_command_checks_and_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rows.json"
     counts = ["--contractions", "3", "--convolutions", "1", "--threads", "1", "--rounds", "1"]

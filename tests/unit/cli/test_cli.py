@@ -93,7 +93,7 @@ def test_doctor_lists_every_setting_with_its_origin(
     assert all(setting.variable in out for setting in settings.SETTINGS.values())
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_doctor_measures_memory_and_arithmetic(tmp_path: Path) -> None:
     assert main(["doctor", "--json", str(tmp_path / "d.json")]) == 0
     ceilings = json.loads((tmp_path / "d.json").read_text())["ceilings"]
@@ -137,7 +137,7 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("arguments, unbuffered", WAYS)
 def test_an_output_that_cannot_be_written_is_told_in_one_line(
     arguments: str, unbuffered: str, tmp_path: Path

@@ -40,7 +40,7 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_the_demo_trains_saves_and_loads_in_a_fresh_process(tmp_path: Path) -> None:
     model, figures = tmp_path / "digits", tmp_path / "demo.json"
     demo = start("demo", "--epochs", "3", "--seeds", "2", "--json", str(figures), "--save", str(model))
@@ -59,7 +59,7 @@ def test_the_demo_trains_saves_and_loads_in_a_fresh_process(tmp_path: Path) -> N
     assert (model / "manifest.json").exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as on POSIX")
 def test_ctrl_c_ends_the_demo_at_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -88,7 +88,7 @@ print(float((x @ st.ones((8, 2))).sum()), sys.argv[1:])
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_explain_runs_a_script_and_shows_what_it_compiled(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +107,7 @@ def test_explain_runs_a_script_and_shows_what_it_compiled(
     assert {"plan", "decisions", "arena", "loops", "graph"} <= set(mine)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_explain_tells_what_is_wrong_with_a_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

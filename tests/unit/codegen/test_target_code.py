@@ -49,7 +49,7 @@ def main_kernel(name: str, target: Target) -> str:
     return emit_assembly(max(kernels_of(name, target).values(), key=len), target)
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_every_target_gets_objects_for_its_own_machine(name: str, target: Target) -> None:
@@ -114,7 +114,7 @@ def test_long_tiles_fetch_the_large_arrays_that_follow_them() -> None:
     assert fetches["residual"] >= 2 * 8  # rows of a tile, of the result
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_loops_count_along_what_addresses_need(name: str, target: Target) -> None:

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Function, list[tuple[int, ...]]]] = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.row("D9")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES)
@@ -124,7 +124,7 @@ def test_calls_of_the_library_compute_what_numpy_computes(case: str, dtype: str,
             np.testing.assert_allclose(found, given[0] @ given[1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("D9")
 @pytest.mark.parametrize(("function", "shapes"), [
     (lambda a, b: st.relu(a @ b), [(70, 33), (33, 90)]),
@@ -166,7 +166,7 @@ class Fixed(Measurer):
         return Timing((1.0,) * 9, (self.seconds.get(other, 1.0),) * 9)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("D8", "D9")
 @pytest.mark.parametrize(("seconds", "chosen"), [
     ({"library": 0.5, "tiles": 0.9}, "library"),

@@ -82,7 +82,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     monkeypatch.setattr(assemble_workers, "SCRIPT", folder / "worker.py")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("within_limit")
 def test_a_stopped_worker_is_replaced_and_its_kernels_are_compiled(workers: Workers) -> None:
     (worker,) = workers.take(1)
@@ -95,7 +95,7 @@ def test_a_stopped_worker_is_replaced_and_its_kernels_are_compiled(workers: Work
     assert worker.pid not in workers.pids() and worker.lost
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("within_limit")
 def test_workers_that_are_stopped_while_they_compile_are_replaced(workers: Workers) -> None:
     batch = jobs(6, 1000)
@@ -109,7 +109,7 @@ def test_workers_that_are_stopped_while_they_compile_are_replaced(workers: Worke
     assert stopped and not {w.pid for w in stopped} & set(workers.pids())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("within_limit")
 def test_a_module_at_which_two_workers_fall_silent_is_refused(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -133,7 +133,7 @@ def test_a_module_at_which_two_workers_fall_silent_is_refused(
 SILENT = ["import time; time.sleep(600)", "import sys; sys.exit(3)", "import os; os.close(1); os.read(0, 1)"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("within_limit")
 @pytest.mark.parametrize("script", SILENT)
 def test_where_workers_never_greet_this_process_compiles(
@@ -190,7 +190,7 @@ print(round(result), sorted(answers) == sorted(3.0 * number for number in inside
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_handler_may_compile_while_workers_are_started() -> None:
     assert printed(HANDLED).split() == ["40", "True", "2"]
 
@@ -206,7 +206,7 @@ print(len(WORKERS.pids()) > 0, {})
 """
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("rest", ["0", "os.fork() and os.wait()[1]"])
 def test_a_process_whose_workers_are_stopped_ends(rest: str) -> None:
     assert printed(STOPPED.format(rest)).split()[:2] == ["6.0", "True"]
@@ -230,7 +230,7 @@ def reference(x: np.ndarray, a: float, b: float) -> np.ndarray:
     return (e / e.sum(1, keepdims=True) @ np.exp(x * b)).sum(0)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_program_is_built_though_a_worker_is_killed_each_time(workers: Workers, times: int) -> None:
     rng, killed = random.Random(times), 0

@@ -45,7 +45,7 @@ with tf.Session() as sess: # Connect to the TF runtime.
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("B1")
 def test_the_listing_of_the_lectures_runs_and_its_loss_falls():
     mnist = input_data.read_data_sets(one_hot=True)
@@ -93,7 +93,7 @@ def test_the_tutorial_of_softmax_regression_learns():
         sess.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("B1")
 def test_a_small_convolutional_network_learns():
     mnist = input_data.read_data_sets(one_hot=True)

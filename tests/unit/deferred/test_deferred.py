@@ -127,7 +127,7 @@ def test_operators_methods_functions_and_open_graphs_build_the_same_values():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [4, None])
 def test_every_function_of_one_matrix_gives_what_it_gives_at_once(size):
     data = np.random.default_rng(0).uniform(0.1, 0.9, (4, 4)).astype(np.float32)

@@ -26,7 +26,7 @@ NO_MEAN = {"Categorical", "RelaxedBernoulli", "RelaxedOneHotCategorical", "Logis
 TRIED_BELOW = {"Beta above 1", "Poisson", "Binomial", "NegativeBinomial", "Geometric"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(set(CASES) - NO_MEAN - TRIED_BELOW - set(SCIPY)))
 def test_draws_have_the_stated_mean_and_variance_and_repeat(name):
     d = made(name, CASES[name][0])
@@ -40,7 +40,7 @@ def test_draws_have_the_stated_mean_and_variance_and_repeat(name):
     np.testing.assert_array_equal(np.array(d.sample((COUNT,))), drawn)
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", SCIPY)
 def test_draws_are_distributed_as_scipys(name):
     """Kolmogorov and Smirnov: the largest distance, times the root of the count, exceeds 2 once in 1500."""
@@ -68,7 +68,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_are_as_frequent_as_their_probabilities_say(name):
     stats = pytest.importorskip("scipy.stats")
@@ -120,7 +120,7 @@ def test_draws_are_differentiable_by_the_parameters():
     assert not D.Normal(loc, scale).sample().requires_grad
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_gamma_draws_move_along_their_quantiles():
     scipy = pytest.importorskip("scipy.special")
     a = np.array([0.05, 0.6, 1.0, 3.5, 40.0, 900.0])
@@ -151,7 +151,7 @@ MEANS = {  # distributions of parameters whose draws' mean is known, and its der
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", MEANS)
 def test_derivatives_of_draws_are_on_average_those_of_the_mean(name):
     make, mean = MEANS[name]
@@ -176,7 +176,7 @@ def test_a_straight_through_class_has_the_derivative_of_its_probabilities():
     np.testing.assert_allclose(np.array(weights.grad), np.array(other.grad))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_step_with_draws_compiles_and_differs_from_run_to_run():
     @st.compile
     def step(a, p):

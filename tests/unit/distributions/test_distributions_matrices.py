@@ -54,7 +54,7 @@ def test_a_normal_vector_of_low_rank_is_the_one_of_its_covariance() -> None:
     np.testing.assert_allclose(np.cov(drawn.T), np.asarray(full.covariance_matrix)[0], atol=0.08)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("concentration", [0.5, 1.0, 4.0])
 @pytest.mark.parametrize("dim", [2, 4])
 def test_correlations_are_drawn_with_the_moments_of_their_beta_variables(
@@ -93,7 +93,7 @@ def test_densities_are_differentiable_by_their_parameters() -> None:
     st.check_grad(correlation, (np.array([0.7, 2.0]),), order=2)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_draws_of_covariances_move_with_the_parameters() -> None:
     """The mean of draws is df times the covariance: so are their derivatives."""
     df = st.tensor(np.array(6.0), requires_grad=True)

@@ -107,7 +107,7 @@ def test_one_map_of_two_variables_does_not_change_their_divergence():
         D.kl_divergence(made[0], D.TransformedDistribution(q, D.TanhTransform()))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_transformed_variable_trains():
     """Fit a lognormal variable made by hand: the gradient passes the draws and the density."""
     scale = st.tensor(np.array(0.3)).requires_grad_()

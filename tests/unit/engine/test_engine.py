@@ -90,7 +90,7 @@ def agrees(engine: Engine, seed: int, delays: bool = True) -> None:
     assert parallel.state() == serial.state(), seed
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("G1", "G3", "G4")
 def test_random_programs_of_reads_writes_draws_and_sends_equal_serial_order_on_four_threads() -> None:
     with Engine(threads=4) as engine:

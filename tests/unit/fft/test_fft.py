@@ -19,7 +19,7 @@ def close(got, want, rtol=1e-12):
     np.testing.assert_allclose(np.asarray(got), want, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(
     "options", [{}, {"n": 4}, {"n": 9, "axis": 1}, {"axis": 0}, {"n": 1}, {"n": 7}], ids=str
@@ -30,7 +30,7 @@ def test_transforms_along_one_axis_agree_with_numpy(name, options, norm):
     close(getattr(st.fft, name)(x, norm=norm, **options), getattr(np.fft, name)(x, norm=norm, **options))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "options", [{}, {"axes": (0, 2)}, {"s": (3, 8), "axes": (1, 2)}, {"axes": (2, 0, 1)}], ids=str
 )

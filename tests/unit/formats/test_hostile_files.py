@@ -86,7 +86,7 @@ def load(path: Path) -> None:
             np.asarray(found[name])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rounds", [400, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_documents_graphs_and_headers_of_any_content_are_refused_in_words(
     tmp_path: Path, rounds: int

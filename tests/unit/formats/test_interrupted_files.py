@@ -87,7 +87,7 @@ def interrupted_at(line: int, interrupt: Callable[[], Any], traced: tuple[str, .
     return trace
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
 def test_a_save_interrupted_at_any_line_keeps_a_whole_version(
@@ -143,7 +143,7 @@ def test_records_of_a_write_interrupted_at_any_line_are_kept(tmp_path: Path) -> 
     assert litter(tmp_path) == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("saves", [True, False], ids=["save", "load"])
 def test_a_signal_while_a_zip_file_is_made_or_read_raises_what_its_handler_raises(
     tmp_path: Path, saves: bool
@@ -167,7 +167,7 @@ def test_a_signal_while_a_zip_file_is_made_or_read_raises_what_its_handler_raise
     assert epoch(path) == line * saves
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("no_callbacks_of_the_collector")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def start(folder: Path, who: int, rounds: int) -> ForkServerProcess:
     return process
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kills", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_processes_killed_while_they_save_tune_and_read_leave_all_whole_and_no_litter(
     tmp_path: Path, kills: int
@@ -231,7 +231,7 @@ def test_processes_killed_while_they_save_tune_and_read_leave_all_whole_and_no_l
     assert litter(tmp_path) == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_savers_tuners_and_readers_of_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
     saver.save(tmp_path, 0)
     processes = [start(tmp_path, who, 12) for who in (0, 3, 1, 4, 2, 5)]

@@ -82,7 +82,7 @@ def test_saving_again_replaces_the_model_and_its_files(tmp_path: Path) -> None:
 CALLS = ("open", "fsync", "replace", "unlink", "listdir", "mkdir")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_call_of_the_system_that_fails_leaves_a_whole_model_and_says_which(
@@ -127,7 +127,7 @@ def files_of(root: Path) -> list[Path]:
     return sorted(p for p in root.rglob("*") if p.is_file())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_bit_flipped_anywhere_is_found(tmp_path: Path, path: str) -> None:
     write_model(tmp_path / path, small_model())

@@ -42,7 +42,7 @@ def test_a_seed_gives_the_same_graph_and_inputs() -> None:
         assert a == b and all(np.array_equal(x, y) for x, y in zip(xs, ys, strict=True))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_graphs_are_varied() -> None:
     seen, dtypes, shared, updated = Counter[str](), set(), 0, 0
     sizes = []
@@ -62,7 +62,7 @@ def test_the_graphs_are_varied() -> None:
     assert shared > 60 and updated > 20 and np.median(sizes) > 12
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.row("C1")
 @pytest.mark.parametrize("start", range(0, len(SEEDS), 60))
 def test_simplified_graphs_give_what_the_originals_give(start: int) -> None:
@@ -84,7 +84,7 @@ def test_random_graphs_survive_their_text_form() -> None:
         assert parse_graph(str(graph)) == graph, f"seed {seed}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("A4")
 @pytest.mark.parametrize("start", range(0, 200, 50))
 def test_forward_and_reverse_mode_are_transposes_of_each_other(start: int) -> None:

@@ -34,7 +34,7 @@ def _never(threads: int) -> machine.MachinePeaks:
     raise AssertionError("measured again")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_every_ceiling_is_measured(peaks: machine.MachinePeaks) -> None:
     """How large they are depends on what else the machine does."""
     assert set(peaks.flops) >= {float32, float64, bfloat16}
@@ -42,7 +42,7 @@ def test_every_ceiling_is_measured(peaks: machine.MachinePeaks) -> None:
     assert all(np.isfinite(rate) and rate > 0 for rate in rates)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_roofline_is_the_larger_of_arithmetic_and_traffic(peaks: machine.MachinePeaks) -> None:
     flops, gbs = peaks.flops[float32] * 1e9, max(peaks.read_gbs, peaks.copy_gbs) * 1e9
     assert np.isclose(peaks.seconds({float32: flops}, gbs / 2), 1.0)
@@ -50,7 +50,7 @@ def test_the_roofline_is_the_larger_of_arithmetic_and_traffic(peaks: machine.Mac
     assert peaks.bandwidth(1e4) >= peaks.bandwidth(peaks.l2_bytes) >= peaks.bandwidth()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_later_measurement_only_raises_a_ceiling(peaks: machine.MachinePeaks) -> None:
     import dataclasses
 

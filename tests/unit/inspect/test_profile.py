@@ -99,7 +99,7 @@ def recorded(program: Program, runs: int = 8) -> Profile:
 
 
 # -- the bottleneck ------------------------------------------------------------------------------------------
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.row("I12")
 def test_the_first_sentence_names_the_most_expensive_kernel_its_line_and_its_bound(measured: Profile) -> None:
     program = measured.programs[0]
@@ -112,7 +112,7 @@ def test_the_first_sentence_names_the_most_expensive_kernel_its_line_and_its_bou
     assert top.lines[0].startswith("test_profile.py:")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("I12")
 def test_where_python_between_the_runs_takes_longest_it_is_named_and_no_kernel() -> None:
     add = st.compile(lambda x: x + 1)
@@ -124,7 +124,7 @@ def test_where_python_between_the_runs_takes_longest_it_is_named_and_no_kernel()
     assert profiler.profile().bottleneck.startswith("Python between two runs of")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_kernels_come_in_falling_order_of_time_and_cover_the_run(measured: Profile) -> None:
     program = measured.programs[0]
     times = [row.seconds for row in program.kernels]
@@ -137,7 +137,7 @@ def test_kernels_come_in_falling_order_of_time_and_cover_the_run(measured: Profi
     assert program.gap_seconds < program.seconds
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_kernels_of_one_code_and_line_count_together_for_what_is_the_bottleneck() -> None:
     w = [st.tensor(np.eye(96, dtype=np.float32)) for _ in range(5)]
 
@@ -166,7 +166,7 @@ def test_lines_add_up_what_their_kernels_take(measured: Profile) -> None:
     assert f"all {top.num_kernels} kernels of {top.line} together take {top.share:.0%}" in program.bottleneck
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_profile_counts_warm_runs_only_and_says_so_where_there_are_none(step: Any) -> None:
     measured = profile(step, repeats=5)
     assert measured.programs[0].num_runs == 6
@@ -242,7 +242,7 @@ def test_bytes_touched_a_moment_ago_come_from_the_cache_that_holds_them() -> Non
     assert large[1].memory_seconds == pytest.approx((8 << 23) / 10e9)  # memory
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("I1")
 def test_no_kernel_is_faster_than_the_measured_machine(measured: Profile) -> None:
     peaks = machine_peaks(measured.peaks.threads)
@@ -269,7 +269,7 @@ def block(rows: int, width: int) -> Graph:
     return Graph([x, w1, w2, scale, shift], [out], name="block")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("I2")
 def test_contractions_hold_nearly_all_operations_and_fusion_shrinks_the_time_of_the_rest() -> None:
     graph = block(1024, 192)

@@ -214,7 +214,7 @@ def test_lapacks_functions_and_numpys_agree(shape, dtype):
     close(by_lapack.det(x / 4), by_numpy.det(x / 4))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("dtype", [F32, F64, C128])
 @pytest.mark.parametrize("shape", [(600, 5, 5), (70, 64, 64)])
 def test_stacks_are_shared_out_among_threads(way, shape, dtype):

@@ -126,7 +126,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
     return Grower(draw).kernel()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @settings(max_examples=200)
 @given(kernels())
 def test_the_text_of_a_kernel_parses_back_to_a_kernel_of_the_same_text(kernel: Kernel) -> None:

@@ -41,7 +41,7 @@ def assert_same(a: list[np.ndarray[Any, Any]], b: list[np.ndarray[Any, Any]]) ->
     assert [x.tobytes() for x in a] == [x.tobytes() for x in b]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("E3", "E5")
 @pytest.mark.parametrize(("size", "name"), MODELS)
 def test_commands_write_only_what_they_say_and_never_need_a_dead_value(size: str, name: str) -> None:
@@ -54,7 +54,7 @@ def test_commands_write_only_what_they_say_and_never_need_a_dead_value(size: str
     assert_same([inputs[k].array for k in run.program.executable.states], run.states)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("E3")
 @pytest.mark.parametrize(("size", "name"), MODELS)
 def test_the_plan_counts_every_byte_and_its_peak_is_reached(size: str, name: str) -> None:
@@ -86,7 +86,7 @@ def output_bytes(executable: Any) -> list[int]:
     return [values[i].nbytes for i in executable.outputs]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("E3", "E5")
 @pytest.mark.parametrize(("size", "name"), MODELS)
 def test_the_arena_is_near_the_live_minimum_and_below_the_unfused_one(size: str, name: str) -> None:
@@ -98,7 +98,7 @@ def test_the_arena_is_near_the_live_minimum_and_below_the_unfused_one(size: str,
     assert executable.arena_bytes <= plan_arena(draft.values, draft.commands, outputs=draft.outputs)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("E2")
 @pytest.mark.parametrize(("size", "name"), MODELS)
 def test_the_steady_state_allocates_nothing(size: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_gradients_of_a_network_are_those_of_its_loss(name: str) -> None:
     check_gradients(NETWORKS[name](), node_loss, x.astype(np.float64), edges, labels(7))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_learns_32_nodes_by_heart(name: str) -> None:
@@ -86,7 +86,7 @@ def test_gradients_of_a_tree_lstm_are_those_of_its_loss() -> None:
     check_gradients(model, root_loss, *models.levels_of(forest(4)), labels(4))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A11")
 def test_a_tree_lstm_learns_32_trees_by_heart() -> None:
     st.manual_seed(0)
@@ -97,7 +97,7 @@ def test_a_tree_lstm_learns_32_trees_by_heart() -> None:
     assert last < 0.05 < first
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A13")
 def test_a_tree_lstm_runs_eagerly_by_recursion_and_captured_by_levels() -> None:
     st.manual_seed(0)
@@ -112,7 +112,7 @@ def test_a_tree_lstm_runs_eagerly_by_recursion_and_captured_by_levels() -> None:
     assert captured.captures <= 3
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("A13")
 def test_training_on_trees_is_the_same_eagerly_and_captured() -> None:
     def train(run: Callable[[Any, Any, Any], Any]) -> tuple[list[float], Any]:
@@ -144,7 +144,7 @@ def test_training_on_trees_is_the_same_eagerly_and_captured() -> None:
         np.testing.assert_allclose(value, eager_state[name], 1e-4, 1e-6, err_msg=name)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("A13")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_graphs_of_different_sizes_run_eagerly_and_captured(name: str) -> None:

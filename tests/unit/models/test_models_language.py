@@ -125,7 +125,7 @@ LEAST = {
 }
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_a_model_are_those_of_its_loss(name: str) -> None:
@@ -135,7 +135,7 @@ def test_gradients_of_a_model_are_those_of_its_loss(name: str) -> None:
     check_gradients(case.build(), case.loss, *data)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_learns_32_samples_by_heart(name: str) -> None:
@@ -160,7 +160,7 @@ def translator() -> Any:
     return models.Seq2SeqTransformer(1, 1, 12, 2, VOCAB, VOCAB, 16)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_transformer_decodes_the_likeliest_token_after_those_before() -> None:
     model, source = spread(translator()), st.tensor(texts(3, 6).T)
     found = np.asarray(model.greedy_decode(source, 9, start_symbol=1))
@@ -196,7 +196,7 @@ def test_what_a_source_is_padded_with_is_not_read() -> None:
 DECODERS = {"gpt2": gpt2, "llama": llama}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DECODERS)
 def test_earlier_keys_and_values_replace_earlier_tokens(name: str) -> None:
     model, ids = spread(DECODERS[name]()), texts(2, 9)
@@ -210,7 +210,7 @@ def test_earlier_keys_and_values_replace_earlier_tokens(name: str) -> None:
     np.testing.assert_allclose(one, np.asarray(whole)[:, 4:5], 1e-4, 1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DECODERS)
 def test_generation_with_a_cache_is_that_without_in_two_programs(name: str) -> None:
     model, prompts = spread(DECODERS[name]()), texts(2, 5)
@@ -223,7 +223,7 @@ def test_generation_with_a_cache_is_that_without_in_two_programs(name: str) -> N
     assert model._last_logits.captures == 2  # another length, the same two
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_model_of_16_bits_keeps_what_it_saw_in_16_bits(dtype: str) -> None:
     model, prompts = spread(gpt2()).to(dtype=dtype), texts(2, 5)
@@ -253,7 +253,7 @@ def test_texts_end_where_they_say_so() -> None:
         assert (row[6 + k :] == 0).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_drawn_tokens_follow_the_seed_the_temperature_and_the_likeliest() -> None:
     model, prompts = spread(gpt2()), texts(64, 2)
 
@@ -345,7 +345,7 @@ WITH_DROPOUT: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", WITH_DROPOUT)
 def test_dropout_follows_the_seed_in_training_and_is_off_in_evaluation(name: str) -> None:
     build, case = WITH_DROPOUT[name]
@@ -371,7 +371,7 @@ LENGTHS_CHANGE: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any]]] =
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LENGTHS_CHANGE)
 def test_texts_of_other_lengths_need_no_program_each(name: str) -> None:
     build, call = LENGTHS_CHANGE[name]

@@ -98,7 +98,7 @@ SLOW = dict.fromkeys(("googlenet", "bn-inception", "unet", "mobilenetv2"), pytes
 STEPS = {"vgg11_bn": 90, "alexnet": 250, "googlenet": 100, "unet": 150, "vae": 300}  # others: 40
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.row("A11")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW.get(n, ())) for n in NETWORKS])
 def test_a_network_has_the_gradients_of_its_loss_and_learns_32_samples_by_heart(name: str) -> None:
@@ -177,7 +177,7 @@ TRANSFORMERS = [  # torchvision's numbers
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("build", "parameters"), TRANSFORMERS)
 def test_a_vision_transformer_has_the_published_number_of_parameters(build: Any, parameters: int) -> None:
     assert sum(p.numel() for p in build().parameters()) == parameters

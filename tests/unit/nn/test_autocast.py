@@ -80,7 +80,7 @@ def run(layer: Any, *inputs: Any) -> Any:
     return out[0] if isinstance(out, tuple) else out
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_and_their_gradients_stay_near_float32(name: str, compiled: bool) -> None:
@@ -134,7 +134,7 @@ def losses(dtype: Any, scaler: Any, compiled: bool, steps: int = 24) -> tuple[li
     return list(first), list(second)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.row("E13")
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtype", [st.bfloat16, st.float16])
@@ -146,7 +146,7 @@ def test_a_model_trains_in_mixed_precision_as_in_float32(dtype: Any, compiled: b
     assert scales[:6] == [256.0] * 4 + [512.0] * 2 and scales[-1] == 256.0 * 2**4
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_step_with_an_infinite_gradient_changes_nothing_but_the_scale(compiled: bool) -> None:
     model = network()

@@ -157,7 +157,7 @@ def test_a_training_step_packs_no_weight_and_adds_no_weight_gradient_inside_the_
         assert (48, 12) not in written, "a weight's gradient is one product after the loop"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_checked_run_finds_every_row_where_it_stands():
     """The counter's cell may be used again once nobody reads it: rows go by the turn itself."""
     x = st.tensor(draw(7, 3, 5))

@@ -62,7 +62,7 @@ def eager():
     return _train("eager")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("style", ["lazy", "compiled"])
 def test_training_gives_the_same_losses_and_state_as_eager(style, eager):
     losses, state = _train(style)

@@ -69,7 +69,7 @@ def more(*values: int) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("seed", [*range(8), *more(*range(8, 200))])
 def test_gradients_of_a_net_that_two_inputs_share_are_right(seed: int) -> None:
     check(*network(seed))
@@ -86,7 +86,7 @@ def check(net: Any, shape: tuple[int, ...]) -> None:
         assert np.max(np.abs(a - b)) <= 2e-4 * max(1.0, float(np.max(np.abs(b))))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("way", "batch"), [("as chosen", 4), ("winograd", 5)])
 @pytest.mark.parametrize("size", [7, 11, *more(8)])
 @pytest.mark.parametrize("channels", [7, 16, 23, *more(9)])

@@ -26,7 +26,7 @@ CALLS = {
 }
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("dtype", CLOSE, ids=lambda d: d.__name__)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_transforms_of_every_kind_of_length_are_numpys(shape: tuple[int, ...], dtype: type) -> None:
@@ -47,7 +47,7 @@ def test_transforms_of_every_kind_of_length_are_numpys(shape: tuple[int, ...], d
         assert error < CLOSE[dtype], f"{name}: {error:.1e}"
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("n", [*range(1, 24), 32, 37, 74, 121, 127, 169, 210, 343, 4096])
 def test_every_radix_is_right(n: int) -> None:
     z = np.random.default_rng(n).standard_normal((2, 8, n, 2)) @ [1, 1j]

@@ -43,7 +43,7 @@ def operands(dtype: str) -> list[st.Tensor]:
     return [st.tensor(x.astype(np.float32)).astype(dtype) for x in drawn]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", CALLS)

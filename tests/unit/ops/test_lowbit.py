@@ -116,7 +116,7 @@ def check(machine: str, spec: str, kinds: tuple[DType, DType], size: int) -> Non
             np.testing.assert_array_equal(run(graph, values), wanted(spec, values))
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize(("k", "spec"), list(enumerate(SPECS)))
 def test_products_of_bytes_equal_the_sum_in_wide_integers(k: int, spec: str, words_only: None) -> None:
     check("host", spec, KINDS[k % 4], 37)
@@ -134,7 +134,7 @@ def test_products_of_all_kinds_of_bytes_are_exact(
         check(machine, spec, kinds, size)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @given(
     spec=st.sampled_from(sorted(SPECS)), kinds=st.sampled_from(KINDS), machine=st.sampled_from(MACHINES),
     sizes=st.fixed_dictionaries({c: st.integers(0, 40) for c in "mkn"}), extremes=st.booleans(),

@@ -48,7 +48,7 @@ def _calls(read, kind, compiled, audit):
             optimizer.param_groups[0]["betas"] = (0.9 - k / 100, 0.99)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("audit", [True, False], ids=["audited", "not audited"])
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 @pytest.mark.parametrize("name", READS)

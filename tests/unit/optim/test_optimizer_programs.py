@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(29)
 @pytest.mark.torch
 @pytest.mark.parametrize("optimizer", optimizer_programs.OPTIONS)
 def test_a_program_of_each_optimizer_agrees_in_all_modes(optimizer):

@@ -63,7 +63,7 @@ KINDS = COUNTED | {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("stepped", [True, False])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_state_dict_of_another_kind_of_optimizer_is_refused(name, stepped):

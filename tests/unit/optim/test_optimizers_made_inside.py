@@ -139,7 +139,7 @@ def cases(optimizers: dict[str, Any]) -> Any:
     return pytest.mark.parametrize("name, program, audit", made)
 
 
-@pytest.mark.sampled(19)
+@pytest.mark.sampled(31)
 @cases(OPTIMIZERS)
 def test_every_call_begins_anew(name: str, program: Any, audit: bool) -> None:
     agree(program, OPTIMIZERS[name], audit, st.float32)

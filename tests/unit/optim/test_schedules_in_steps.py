@@ -114,7 +114,7 @@ def rates_of(schedule):
     return schedule.base_lrs if hasattr(schedule, "base_lrs") else schedule._schedulers[0].base_lrs
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("audit", [False, True])
 @pytest.mark.parametrize("order", ["written, stepped", "stepped, written", "stepped, written, stepped"])
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])

@@ -164,7 +164,7 @@ graph "gated"(%0: T[4,33] = "x", %1: T[R,3,11] = "x", %2: T[R,33] = "x", %3: T[R
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_what_a_kernel_reads_to_compute_a_result_again_keeps_its_buffer(dtype: str, rows: int) -> None:

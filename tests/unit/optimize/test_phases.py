@@ -39,7 +39,7 @@ def _program(case: Case) -> Any:
     return st.compile(lambda x, w: function(x, w, **g))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_transposed_convolutions_equal_the_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)

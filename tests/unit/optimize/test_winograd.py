@@ -160,7 +160,7 @@ def test_transforms_share_sums_and_differences_of_paired_points() -> None:
 
 
 # -- results -----------------------------------------------------------------------------------------------
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("m", outputs(3))
@@ -187,7 +187,7 @@ def test_any_shape_agrees_with_the_reference(
         assert not faults(patch, (n, c, max(height, low), max(width, low)), k, padding, way, m)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
 @pytest.mark.parametrize("way", WAYS)
 def test_operands_of_16_bits_sum_in_float32_and_round_once(
@@ -285,7 +285,7 @@ def _in_float64(graph: Graph) -> tuple[list[Node], list[Node]]:
     return [new[n] for n in graph.inputs], [new[n] for n in graph.outputs]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("m", outputs(3))
 def test_gradients_of_filters_agree_with_the_reference(
@@ -360,7 +360,7 @@ def other_filters(x: tuple[int, ...], filters: int, taps: int, stride: int) -> G
     return Graph(values, [conv], name="convolution")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize(
     ("x", "filters", "taps", "stride"),

@@ -134,7 +134,7 @@ def first_reached(fault: Fault, start: int) -> str | None:
     return next((name for name in names if str(fault) in healthy(name)[1]), None)
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("case", range(0, len(CASES), 8), ids=lambda k: f"{CASES[k][0]}-{CASES[k][1]}")
 def test_a_training_survives_a_failure(case: int, tmp_path: Path) -> None:
     fault, mode = CASES[case]
@@ -247,7 +247,7 @@ class Alarm(Exception):
     """What a signal handler of a user raises."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals as on POSIX")
 @pytest.mark.parametrize("kind", [Alarm, ArithmeticError])
 def test_what_a_signal_handler_raises_arrives(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,7 @@ def test_a_failure_is_reproduced_from_its_file(
     assert "a pass went wrong" in capsys.readouterr().err
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_after_two_hundred_failures_other_programs_are_what_they_were() -> None:
     graphs = [dense(), parse_graph(LOOP), parse_graph(HOST)]
     with without_kept_programs(), warnings.catch_warnings():
@@ -411,7 +411,7 @@ def test_a_module_that_ends_two_workers_is_not_compiled_in_this_process(
     assert all(np.allclose(a, b, rtol=1e-5) for a, b in zip(got, run(compiled(dense())), strict=True))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_falling_back_takes_no_longer_than_a_few_compilations() -> None:
     """Many kernels that fail at once go down a level together."""
     attempts = []

@@ -99,7 +99,7 @@ def test_the_hash_of_a_constant_depends_on_its_value() -> None:
     assert one.hash != two.hash
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_hash_does_not_depend_on_the_process_or_its_hash_seed() -> None:
     code = (
         "from plan_programs import LOOP, compiled, dense\n"

@@ -108,7 +108,7 @@ def resident(kind: str, count: int) -> list[int]:
     return list(map(int, printed(str(SUPPORT / "steady_memory.py"), kind, str(count)).split()))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_memory_stays_flat_over_steps() -> None:
     samples = resident("steps", 2000)
     assert samples[-1] - samples[0] < 1 << 19, samples
@@ -120,7 +120,7 @@ def test_memory_stays_flat_over_ten_thousand_steps() -> None:
     assert samples[-1] - samples[0] < 1 << 19, samples
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_memory_stays_flat_over_recompiles_once_the_last_programs_are_remembered() -> None:
     samples = resident("recompiles", 60)  # some forty programs are remembered, at half a megabyte each
     assert samples[-1] - samples[7] < 3 << 20, samples

@@ -69,7 +69,7 @@ def entries(cache: Path) -> set[Path]:
     return set(cache.glob("*.entry"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_second_process_takes_the_whole_program_and_gives_the_same_bits(tmp_path: Path) -> None:
     cold, warm = run(tmp_path / "c"), run(tmp_path / "c")
     assert cold["planned"] and cold["cached"] == 0
@@ -77,14 +77,14 @@ def test_a_second_process_takes_the_whole_program_and_gives_the_same_bits(tmp_pa
     assert warm["bytes"] == cold["bytes"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_plan_and_decisions_of_a_program_from_the_cache_are_those_it_was_made_with(tmp_path: Path) -> None:
     cold, warm = run(tmp_path / "c"), run(tmp_path / "c")
     assert warm["plan"] == cold["plan"]
     assert warm["decisions"] == cold["decisions"] != []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_lines_are_those_of_the_program_that_runs(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     moved = run(tmp_path / "c", "\n\n\n" + SCRIPT)
@@ -92,7 +92,7 @@ def test_lines_are_those_of_the_program_that_runs(tmp_path: Path) -> None:
     assert "line=10" in cold["where"] and "line=13" in moved["where"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_a_corrupt_entry_is_compiled_again(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     for path in entries(tmp_path / "c"):
@@ -104,7 +104,7 @@ def test_a_corrupt_entry_is_compiled_again(tmp_path: Path) -> None:
     assert not run(tmp_path / "c")["planned"]  # and stored again
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_the_package_in_a_zip_file_finds_the_same_programs(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     package = Path(st.__file__).parent
@@ -118,7 +118,7 @@ def test_the_package_in_a_zip_file_finds_the_same_programs(tmp_path: Path) -> No
     assert fresh["planned"] and fresh["plan"] == cold["plan"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_threads_and_target_have_entries_of_their_own(tmp_path: Path) -> None:
     cold = run(tmp_path / "c")
     threads = run(tmp_path / "c", STRATAL_THREADS="1")

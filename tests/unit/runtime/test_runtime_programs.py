@@ -410,7 +410,7 @@ def test_many_parallel_regions_on_more_threads_than_cores() -> None:
     assert chunks == 20_000 * 64
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_threads_that_slept_are_woken_and_the_caller_waits_for_slow_ones() -> None:
     rng = random.Random(5)
     expected: dict[tuple[int, int], list[int]] = {}

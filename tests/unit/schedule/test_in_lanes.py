@@ -12,7 +12,7 @@ DTYPES = ["float32", "float64", "float16", "int32", "int64", "uint8", "bool"]
 SHAPES = [(3, 1000), (1000,), (7, 33), (2, 64), (4, 65), (1, 7), (9, 5), (2, 3, 257), (40, 5), (64, 1)]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_first_of_equal_extremes_is_found_in_every_lane(dtype: str, target: str) -> None:
@@ -32,7 +32,7 @@ def test_the_first_of_equal_extremes_is_found_in_every_lane(dtype: str, target: 
                     np.testing.assert_array_equal(whole.numpy(), getattr(values, name)())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("worst", [-np.inf, np.inf])
 def test_among_values_no_better_than_none_the_first_is_found(worst: float) -> None:
     for shape in SHAPES:
@@ -47,7 +47,7 @@ def test_among_values_no_better_than_none_the_first_is_found(worst: float) -> No
                     np.testing.assert_array_equal(found.numpy(), getattr(values, name)(axis))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_axes_are_read_backwards(dtype: str, target: str) -> None:

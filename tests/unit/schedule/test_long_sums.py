@@ -86,7 +86,7 @@ def error(got: Any, exact: np.ndarray[Any, Any]) -> float:
     return float(found.max())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("n", [N, ODD])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -51,7 +51,7 @@ def tactics_of(function: Callable[..., Any], *arrays: Any) -> list[str]:
     return [k.tactic for k in decided(graph, current_target()).draft.kernels.values()]
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(29)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_rows_of_every_shape_equal_the_reference(kind: str, target: str) -> None:

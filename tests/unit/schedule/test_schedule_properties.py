@@ -70,7 +70,7 @@ def tilings(draw):
     return plain, s
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("D4")
 @settings(max_examples=20)
 @given(tilings())

@@ -90,7 +90,7 @@ def product(spec: str, dtype: Any, **sizes: int) -> Graph:
     return Graph([x, w], [Builder(()).contract(x, w, spec=spec)], name=f"product {spec}")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8], ids=str)
 def test_panels_across_lines_hold_what_they_should(dtype: Any, target: str) -> None:
@@ -114,7 +114,7 @@ def test_rows_of_which_the_first_come_from_elsewhere_are_read_where_they_are() -
         assert not faults(graph, exact=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sizes", [(332, 91, 20), (103, 159, 47), (199, 39, 11)], ids=str)
 def test_no_gather_is_left_where_lanes_are_known(sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes
@@ -125,7 +125,7 @@ def test_no_gather_is_left_where_lanes_are_known(sizes: tuple[int, int, int]) ->
         assert not any("gather" in t or "scatter" in t for t in text), spec
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_no_byte_beyond_a_buffer_is_touched() -> None:
     """The kernels of these records read and write across lines; every buffer ends at a page of its own."""
     command = [sys.executable, str(SUPPORT / "guard_worker.py"), "records", *READ_ACROSS]
@@ -148,7 +148,7 @@ def windows(shape: tuple[int, ...], window: int, stride: int, padding: int, dtyp
     return Graph([x], [y], name=f"{kind} of {window} at {stride}")
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("target", ["host", "haswell"])
 @pytest.mark.parametrize("dtype", [float32, float64, int32, bfloat16, int8], ids=str)
 def test_windows_next_to_each_other_are_read_in_vectors(dtype: Any, target: str) -> None:

@@ -91,7 +91,7 @@ def guarded(folder: Path) -> Iterator[Server]:
 # -- keys ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("method", "path"), GUARDED)
 def test_without_a_known_key_nothing_but_health_is_told(guarded: Server, method: str, path: str) -> None:
     for headers in (
@@ -104,7 +104,7 @@ def test_without_a_known_key_nothing_but_health_is_told(guarded: Server, method:
         assert b"an API key" in body and b"digits" not in body
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_load_test_brings_its_key_and_verifies_the_certificate(
     guarded: Server, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,7 +291,7 @@ def everything(sock: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_connections_that_are_silent_or_slow_are_closed_and_told_so(guarded: Server) -> None:
     """Those that never end a head, and those that ask nothing more after an answer."""
     asked_once = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -306,7 +306,7 @@ def test_connections_that_are_silent_or_slow_are_closed_and_told_so(guarded: Ser
     assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers[3:])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_head_byte_by_byte_does_not_keep_a_connection_open(guarded: Server) -> None:
     begun = time.monotonic()
     with connected(guarded, b"GET /v2/health/live HTTP/1.1\r\n") as sock, contextlib.suppress(OSError):

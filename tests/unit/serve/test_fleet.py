@@ -39,7 +39,7 @@ def private_bytes(pid: int) -> int:
     return 1024 * sum(int(n) for n in re.findall(r"^Private_\w+: +(\d+) kB", text, re.MULTILINE))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_workers_share_a_models_weights_and_give_its_bits(with_fleet: Any, tmp_path: Path) -> None:
     st.manual_seed(0)
     net = nn.Sequential(nn.Linear(1024, 4000), nn.ReLU(), nn.Linear(4000, 4))

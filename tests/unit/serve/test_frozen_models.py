@@ -162,7 +162,7 @@ def test_the_content_hash_names_the_model_alone(tmp_path: Path) -> None:
     assert saved(network(), "a") == saved(network(), "b") != saved(other, "c")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_fresh_process_loads_an_artefact_without_the_class(artefact: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", rows(4))
     program = (
@@ -214,7 +214,7 @@ def changed(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:
     return files | {name: bytes(data)}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rehash", [False, True], ids=["hash as it was", "content hash made to fit"])
 def test_a_changed_artefact_is_refused_or_is_the_same_model(
     artefact: Path, tmp_path: Path, rehash: bool, monkeypatch: pytest.MonkeyPatch

@@ -115,7 +115,7 @@ def test_messages_are_those_of_the_official_client_in_the_same_process() -> None
     assert {f"{name}Request" for name in METHODS} <= set(MESSAGES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_official_client_is_answered(server: Server) -> None:
     client_of = pytest.importorskip("tritonclient.grpc", reason=TRITON)
     client = client_of.InferenceServerClient(server.grpc)

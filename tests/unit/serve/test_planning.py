@@ -326,7 +326,7 @@ def test_a_request_of_more_rows_than_any_batch_goes_alone() -> None:
     assert batch.seconds == pytest.approx(3 * DIGITS.at(32) + DIGITS.at(4))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_under_twice_the_load_admitted_rows_are_in_time_and_goodput_stays() -> None:
     traffic = [Traffic(s) for s in zoo(400)]
     rate = 400 * highest_rate(traffic, 1, 4)
@@ -337,7 +337,7 @@ def test_under_twice_the_load_admitted_rows_are_in_time_and_goodput_stays() -> N
 
 
 @pytest.mark.row("N9")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("k", [5, 10])
 def test_with_slas_of_their_own_the_plan_beats_a_greedy_shared_queue(k: int) -> None:
     sessions = [Session(s.name, s.table, s.rate, k * s.table.seconds[0]) for s in zoo(400)]

@@ -85,7 +85,7 @@ def only_worker(server: Server) -> int:
     return server.workers()[0]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_canary_answers_its_share_and_an_id_always_goes_to_one_version(
     server: Server, folder: Path
 ) -> None:
@@ -223,7 +223,7 @@ def test_a_share_is_a_number_between_nothing_and_all(share: Any) -> None:
 # -- across restarts -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_a_server_that_starts_again_goes_on_with_what_was_chosen(folder: Path, tmp_path: Path) -> None:
     models, state = tmp_path / "models", tmp_path / "state.json"
     (models / "digits").mkdir(parents=True)

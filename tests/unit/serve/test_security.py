@@ -123,7 +123,7 @@ def fuzzed(server: Server, folder: Path, tenant: str, seed: int, count: int, wan
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @parts(400, 5000)
 def test_hostile_requests_of_two_tenants_get_errors_and_good_ones_between_them_their_own_answers(
     server: Server, folder: Path, wanted: Any, seed: int, count: int
@@ -157,7 +157,7 @@ def test_slow_and_silent_clients_hold_up_nobody(server: Server, wanted: Any) -> 
     assert server.infer(rows(1))[0] == 200
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @parts(60, 500)
 def test_hostile_grpc_messages_get_errors_and_the_server_goes_on(
     server: Server, seed: int, count: int
@@ -224,7 +224,7 @@ def hostile_artefact(rng: random.Random, whole: bytes, files: dict[str, bytes], 
     return rehashed
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @parts(100, 1000)
 def test_hostile_artefacts_are_refused_or_are_whole(
     artefact: Path, tmp_path: Path, seed: int, count: int
@@ -287,7 +287,7 @@ def hostile_model(rng: random.Random, folder: Path, name: str, whole: bytes, fil
         (folder / f"{name}.toml").write_bytes(bent(rng, line) if rng.random() < 0.2 else line)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @parts(8, 40)
 def test_a_server_refuses_hostile_models_or_runs_them_and_the_others_go_on(
     repository: Server, artefact: Path, seed: int, count: int

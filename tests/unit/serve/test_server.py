@@ -48,7 +48,7 @@ def server(folder: Path) -> Iterator[Server]:
 # -- answers -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [1, 4, 11])
 def test_binary_answers_have_the_frozen_models_bits(server: Server, count: int) -> None:
     assert server.binary(rows(count)) == np.asarray(frozen()(rows(count))).tobytes()
@@ -279,7 +279,7 @@ def test_a_body_that_stalls_ends_and_one_that_goes_on_is_cut_off() -> None:
         assert refused.value.status == status
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_load_test_counts_from_when_requests_were_due(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

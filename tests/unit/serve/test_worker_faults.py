@@ -68,7 +68,7 @@ def killed_while_it_runs(server: Server, model: str, pool: ThreadPoolExecutor, h
     return found
 
 
-@pytest.mark.sampled(3, among="worker faults")
+@pytest.mark.sampled(5, among="worker faults")
 def test_the_requests_of_a_killed_worker_go_to_another_until_the_model_is_quarantined(mortal: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         status, y = killed_while_it_runs(mortal, "digits", pool)
@@ -84,7 +84,7 @@ def test_the_requests_of_a_killed_worker_go_to_another_until_the_model_is_quaran
     assert mortal.infer(rows(1))[0] == 200
 
 
-@pytest.mark.sampled(3, among="worker faults")
+@pytest.mark.sampled(5, among="worker faults")
 def test_a_worker_that_hangs_is_killed_and_its_request_answered_by_another(mortal: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         status, _ = killed_while_it_runs(mortal, "other", pool, hang=True)
@@ -92,7 +92,7 @@ def test_a_worker_that_hangs_is_killed_and_its_request_answered_by_another(morta
     assert b'stratal_workers_lost_total{how="hung"}' in mortal.request("GET", "/metrics")[2]
 
 
-@pytest.mark.sampled(3, among="worker faults")
+@pytest.mark.sampled(5, among="worker faults")
 def test_idle_workers_and_the_zygote_are_replaced(mortal: Server) -> None:
     (worker,) = mortal.workers()
     os.kill(worker, signal.SIGKILL)
@@ -105,7 +105,7 @@ def test_idle_workers_and_the_zygote_are_replaced(mortal: Server) -> None:
     assert mortal.infer(rows(1), "other")[0] == 200
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_no_model_is_to_blame_for_a_zygote_that_ends_and_one_that_cannot_come_back_takes_no_other_along(
     mortal: Server, changing: Path
 ) -> None:
@@ -155,7 +155,7 @@ def test_models_are_swapped_unloaded_and_loaded_while_requests_go_on(mortal: Ser
     assert mortal.infer(rows(1), "swap")[0] == 200
 
 
-@pytest.mark.sampled(3, among="worker faults")
+@pytest.mark.sampled(5, among="worker faults")
 def test_on_sigterm_what_is_under_way_is_answered_and_nothing_is_left(ending: Server) -> None:
     processes = ending.processes()
     (worker,) = ending.workers()
@@ -172,7 +172,7 @@ def test_on_sigterm_what_is_under_way_is_answered_and_nothing_is_left(ending: Se
         pass
 
 
-@pytest.mark.sampled(3, among="worker faults")
+@pytest.mark.sampled(5, among="worker faults")
 def test_no_process_outlives_a_front_end_that_is_killed(ending: Server) -> None:
     processes = ending.processes()
     os.kill(processes[1], signal.SIGSTOP)  # not even a worker that does nothing any more
@@ -180,7 +180,7 @@ def test_no_process_outlives_a_front_end_that_is_killed(ending: Server) -> None:
     assert eventually(lambda: not any(map(alive, processes)), 20)
 
 
-@pytest.mark.sampled(3, among="worker faults")
+@pytest.mark.sampled(5, among="worker faults")
 def test_a_folder_without_models_serves_none_and_is_ready(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with serving(tmp_path / "none", "--workers", "1", "--allow-load") as server:

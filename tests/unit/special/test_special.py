@@ -65,7 +65,7 @@ def run(name, arrays, dtype):
     return np.asarray(got), want
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", CASES)
 def test_a_function_agrees_with_scipy(name, dtype):
@@ -119,7 +119,7 @@ def test_large_parameters_of_the_incomplete_gamma_function():
         np.testing.assert_allclose(got, want, rtol=1e-5)  # of which all is SciPy's, by integrals in 40 digits
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["gammainc", "gammaincc", "betainc"])
 def test_float32_of_an_incomplete_function_is_float64_rounded(name):
     given = [x.astype(np.float32) for x in ((A, B, SHARE) if name == "betainc" else (A, X))]
@@ -154,7 +154,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_agree_with_differences_to_second_order(name):
     function, *values = SMOOTH[name]
@@ -193,7 +193,7 @@ BETA = (
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("a", "x", "lower", "upper", "slope"), GAMMA)
 def test_the_incomplete_gamma_function_and_its_derivative_by_the_parameter(a, x, lower, upper, slope):
     p, z = st.tensor(np.array(a), requires_grad=True), st.tensor(np.array(x))
@@ -204,7 +204,7 @@ def test_the_incomplete_gamma_function_and_its_derivative_by_the_parameter(a, x,
     np.testing.assert_allclose(float(p.grad), slope, rtol=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("a", "b", "x", "lower", "by_a", "by_b"), BETA)
 def test_the_incomplete_beta_function_and_its_derivatives_by_both_parameters(a, b, x, lower, by_a, by_b):
     p, q = (st.tensor(np.array(v), requires_grad=True) for v in (a, b))
@@ -214,7 +214,7 @@ def test_the_incomplete_beta_function_and_its_derivatives_by_both_parameters(a, 
     np.testing.assert_allclose([float(p.grad), float(q.grad)], [by_a, by_b], rtol=1e-10)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_incomplete_functions_at_the_ends_of_their_ranges():
     a = st.tensor([0.5, 1.0, 2.0, 0.0, 3.0, 1e300, 1e300, -1.0, math.nan], dtype="float64")
     x = st.tensor([0.0, 0.0, 0.0, 1.0, math.inf, 1.0, 1e301, 1.0, 1.0], dtype="float64", requires_grad=True)

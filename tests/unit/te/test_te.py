@@ -174,7 +174,7 @@ def gated_blur(dtype: str) -> te.Algorithm:
     return te.compute((9,), lambda i: near[i] * te.sigmoid(g[8 - i]))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.row("D7")
 def test_an_op_nobody_has_seen_compiles_without_a_library_entry_and_has_derivatives() -> None:
     rng = np.random.default_rng(0)

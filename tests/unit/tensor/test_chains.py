@@ -96,7 +96,7 @@ def check(name: str, length: int, compiled: bool) -> None:
     np.testing.assert_array_equal(np.asarray(run(st.tensor(start()))), link(start(), length))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "compiled"])
 @pytest.mark.parametrize("name", LINKS)
 def test_a_long_chain_gives_the_bits_of_numpy(name: str, compiled: bool) -> None:
@@ -120,7 +120,7 @@ def losses_of_a_net(x: Any, y: Any, w: Any, steps: int) -> Any:
     return total
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("steps", [300, pytest.param(5000, marks=pytest.mark.slow)])
 def test_losses_summed_over_many_steps_are_the_same_lazily_and_compiled(steps: int) -> None:
     rng = np.random.default_rng(0)
@@ -204,7 +204,7 @@ def graph_of(name: str, length: int) -> Graph:
 LONG = ("momentum", "normalised", "sum_of_losses", "squared", "stacked", "centred")  # half a minute each
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in GROWING]
 )
@@ -302,7 +302,7 @@ def test_a_loop_that_asks_for_nothing_is_computed_in_pieces_that_share_a_program
     assert programs.COMPILED[0] - before <= 8
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("small_backlog")
 def test_a_loop_that_writes_elsewhere_in_every_turn_is_computed_in_pieces_that_come_again() -> None:
     x, whole = st.zeros(100), np.zeros(100)

@@ -59,7 +59,7 @@ SMOOTH = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_agree_with_differences(name):
     function, *values = SMOOTH[name]

@@ -127,7 +127,7 @@ def as_arrays(result):
     return [np.asarray(result)]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_function_agrees_with_numpy(name):

@@ -73,7 +73,7 @@ def _wrong(text: str) -> str:
     return "" if verdict.verdict == "right" else f"{verdict}\n{text}"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_is_that_of_pytorch(kind: str) -> None:
     found = []
@@ -85,7 +85,7 @@ def test_a_copy_is_that_of_pytorch(kind: str) -> None:
         pytest.fail("\n".join(filter(None, found)), pytrace=False)
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_in_a_compiled_function_is_that_of_the_uncompiled_one(kind: str) -> None:
     found = []

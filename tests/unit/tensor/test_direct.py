@@ -61,7 +61,7 @@ def check_same(call: Any) -> None:
 
 
 # -- the bits of a program -----------------------------------------------------------------------------------
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("path", FUNCTIONS)
 def test_a_function_gives_what_it_gives_lazily(path: str) -> None:
     entry = FUNCTIONS[path]
@@ -79,7 +79,7 @@ def test_a_function_gives_what_it_gives_lazily(path: str) -> None:
         check_same(once)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", UNARY + BINARY)
 def test_edges_of_exact_functions_have_the_bits_of_a_kernel(name: str, dtype: str) -> None:
@@ -93,7 +93,7 @@ def test_edges_of_exact_functions_have_the_bits_of_a_kernel(name: str, dtype: st
     check_same((lambda: function(a)) if name in UNARY else (lambda: function(a, b)))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("to", DTYPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_casts_have_the_bits_of_a_kernel(dtype: str, to: str) -> None:

@@ -124,7 +124,7 @@ class Meaning:
         self.memory = memory
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_random_programs_with_writes_from_outside_mean_what_they_say():
     for seed in range(150):
         with interpreted():
@@ -190,7 +190,7 @@ def plain(value):
     return value.tolist() if isinstance(value, st.Tensor) else value
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(24)
 @each_part
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bfloat16", "complex64"])
@@ -267,7 +267,7 @@ class Added(dict):
 _ADD = Added()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 def test_random_programs_of_views_written_from_outside_mean_what_they_say():
     for seed in range(400):
         rng = random.Random(seed)

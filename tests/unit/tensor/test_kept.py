@@ -195,7 +195,7 @@ def test_threads_share_templates() -> None:
     assert found == [work(k) for k in range(8)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_templates_are_bounded() -> None:
     x = st.tensor(ROW)
     for k in range(kept._CAPACITY + 20):
@@ -215,7 +215,7 @@ CALLS: dict[str, Callable[[st.Tensor, st.Tensor], st.Tensor]] = {
 STEPS = some.tuples(some.sampled_from(sorted(CALLS)), some.integers(0, 3), some.booleans())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @settings(max_examples=60, deadline=None)
 @given(some.lists(STEPS, max_size=12))
 def test_chains_of_kept_calls_compute_what_eager_ones_do(steps: list[tuple[str, int, bool]]) -> None:
@@ -269,7 +269,7 @@ def outcome(call: Callable[[], Any]) -> Any:
         return type(error), str(error).splitlines()[0]
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(42)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "bool"])
 @pytest.mark.parametrize("name", WITH_NUMBERS)
 def test_numbers_that_change_give_what_the_interpreter_gives(name: str, dtype: str) -> None:

@@ -300,7 +300,7 @@ def test_many_updates_without_a_look_do_not_recurse():
     assert p.item() == pytest.approx(1.0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_chain_of_twenty_thousand_ops_builds_without_recursion():
     x = st.tensor([1.0], requires_grad=True)
     y = x

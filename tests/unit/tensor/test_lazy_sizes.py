@@ -52,7 +52,7 @@ def batches(name: str, count: int, lengths: bool) -> list[Any]:
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name, lengths, most", [
     ("text_cnn", False, 5), ("mlp", False, 5), pytest.param("transformer", False, 5, marks=pytest.mark.slow),
     pytest.param("siamese", False, 5, marks=pytest.mark.slow),
@@ -69,7 +69,7 @@ def test_training_on_batches_of_many_sizes(
     assert compiled <= most
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_text_that_grows_is_computed_turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     st.manual_seed(1)
     model, _ = training(st, "gpt", 0.0)
@@ -107,7 +107,7 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @given(
     some.lists(some.sampled_from(sorted(CHAINS)), min_size=2, max_size=6),
     some.lists(some.tuples(some.integers(1, 6), some.integers(1, 20)), min_size=3, max_size=6),
@@ -146,7 +146,7 @@ def _through(chain: list[str], array: Any, tracked: bool, eager: bool) -> list[A
         return run()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_sizes_that_only_seem_to_follow_from_each_other() -> None:
     SESSION.reset()
 
@@ -178,7 +178,7 @@ def test_states_of_changing_size_are_written_where_they_stand() -> None:
         np.testing.assert_array_equal(held.numpy(), wanted)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_layers_with_statistics_in_changing_sizes() -> None:
     SESSION.reset()
     nets = []
@@ -203,7 +203,7 @@ def test_layers_with_statistics_in_changing_sizes() -> None:
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_little_work_of_many_sizes_is_compiled_a_few_times() -> None:
     SESSION.reset()
     x = st.arange(200) * 1.0

@@ -162,7 +162,7 @@ def test_joining_tensors_that_repeat_takes_no_program_for_each_pattern():
     assert programs.COMPILED[0] - before <= 4
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.torch
 @pytest.mark.parametrize("torch", [False, True])
 def test_programs_of_views_agree_where_every_write_is_done_at_once(monkeypatch, torch):

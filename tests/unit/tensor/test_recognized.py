@@ -68,7 +68,7 @@ def nothing_waits() -> Iterator[None]:
     alive.FAILED.update(before[1])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("nothing_waits")
 def test_later_steps_of_small_models_make_no_node(nodes: list[promises.Call]) -> None:
     for name in ("mlp", "siamese"):
@@ -82,7 +82,7 @@ def test_later_steps_of_small_models_make_no_node(nodes: list[promises.Call]) ->
         assert not nodes
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.usefixtures("nothing_waits")
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}])
@@ -109,7 +109,7 @@ def test_later_steps_of_recurrent_layers_make_no_node(
     assert not nodes
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_steps_are_those_of_calls_that_build_their_ops(unrecorded: Callable[[], None]) -> None:
     for name in ("mlp", "transformer"):
         found = []
@@ -140,7 +140,7 @@ def trained(name: str, act: Callable[..., None] = lambda *_: None) -> tuple[Any,
     return losses, bits(net), state
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(29)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_steps_as_when_its_ops_are_built(name: str, unrecorded: Callable[[], None]) -> None:
     recognized = trained(name)
@@ -193,7 +193,7 @@ def asked(k: int, net: Any, optimizer: Any) -> None:
 held: list[Any] = []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("act", [rate, decay, betas, frozen, shown, by_hand, replaced, evaluated, asked])
 def test_what_changes_between_steps_counts(act: Callable[..., None], unrecorded: Callable[[], None]) -> None:
     found = []
@@ -263,7 +263,7 @@ def test_a_run_that_fails_fails_again_and_writes_nothing() -> None:
     assert total.tolist() == [v + 1 for v in before]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_long_chain_of_promises_needs_no_recursion() -> None:
     x = st.tensor(np.ones(2, np.float32))
     for _ in range(3):

@@ -31,7 +31,7 @@ def as_new() -> None:
     SESSION.reset()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.usefixtures("as_new")
 @pytest.mark.parametrize("optimizer", [optim.AdamW, lambda p, lr: optim.SGD(p, lr, momentum=0.9)])
 @pytest.mark.parametrize("style", ["lazy", "compiled"])

@@ -49,7 +49,7 @@ class Run:
             self.kept = self.update(self.kept, loss, self.net.weight.detach())
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "compiled"])
 @pytest.mark.parametrize("kind", KEPT)
 def test_later_steps_take_no_more_calls_and_few_programs(kind: str, compiled: bool) -> None:

@@ -11,7 +11,7 @@ from benchmarks.scale import chain
 import stratal as st
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_a_chain_of_two_thousand_ops_and_its_gradient_compile_and_are_right() -> None:
     x = np.random.default_rng(0).uniform(0.2, 0.9, (8, 8))
     value, gradient = st.compile(st.value_and_grad(lambda x: chain(x, 2000)))(st.tensor(x))

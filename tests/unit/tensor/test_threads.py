@@ -152,7 +152,7 @@ def _check(kind: type, turns: int) -> None:
         assert len(set(work.drawn)) == len(work.drawn)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", FAMILY)
 def test_threads_compute_what_each_would_alone(kind: type) -> None:
     _check(kind, 100)

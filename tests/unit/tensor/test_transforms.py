@@ -180,7 +180,7 @@ def test_vmap_inside_and_outside_compile_and_of_vmap(name: str) -> None:
         assert_same(turned, want)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(16)
 @every_function
 def test_gradients_of_rows_and_rows_of_gradients_agree(name: str) -> None:
     f, (x, w) = total(FUNCTIONS[name]), arguments(3, ROWS)
@@ -205,7 +205,7 @@ def test_forward_and_reverse_mode_are_transposes_of_each_other(name: str) -> Non
     np.testing.assert_allclose(forward, reverse, rtol=1e-9)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @every_function
 def test_derivatives_of_rows_agree_with_finite_differences_to_second_order(name: str) -> None:
     f, (x, w) = FUNCTIONS[name], arguments(7, 2)
@@ -233,7 +233,7 @@ WORDS: dict[str, Callable[[Function], Function]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", WORDS)
 @pytest.mark.parametrize("second", WORDS)
 def test_any_three_compose(first: str, second: str) -> None:

@@ -114,7 +114,7 @@ def test_there_are_methods() -> None:
     assert len(METHODS) > 40
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("method, view", sorted(set(KINDS) & {(m, v) for m in METHODS for v in VIEWS}))
 @pytest.mark.parametrize("through", ["the view", "the tensor"])
 def test_an_interrupt_leaves_a_tensor_and_its_view_equal(method: str, view: str, through: str) -> None:
@@ -131,7 +131,7 @@ def test_an_interrupt_leaves_a_tensor_and_its_view_equal(method: str, view: str,
         check(*pair_, view, whole)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_write_at_the_end_of_the_stack_happens_wholly_or_not_at_all(view: str) -> None:
     whole, fitting = pair(view), 0
@@ -167,7 +167,7 @@ def test_a_failed_write_in_eager_mode_changes_nothing(view: str, monkeypatch: py
     check(x, v, view, [X])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.skipif(
     not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread(),
     reason="needs timers, in the main thread",

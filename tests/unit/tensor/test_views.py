@@ -91,7 +91,7 @@ def _take(x: Any, step: tuple[str, Any]) -> Any:
     return x.swapaxes(*what) if kind == "turn" else x.reshape((1, *x.shape))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @given(s.data())
 def test_views_of_views_agree_with_numpys(data: Any) -> None:
     shape = tuple(data.draw(s.lists(s.integers(1, 4), min_size=1, max_size=3)))
@@ -260,7 +260,7 @@ DIAGONALS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("diagonal", DIAGONALS.values(), ids=DIAGONALS)
 def test_writes_reach_diagonals_wherever_what_they_are_of_begins(diagonal, compiled):

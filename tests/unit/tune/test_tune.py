@@ -200,7 +200,7 @@ def test_a_record_that_names_no_legal_schedule_is_ignored(path: Path, parameters
     results(program)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_kernel_has_the_same_digest_in_another_process() -> None:
     text = (
         "import stratal as st\nfrom stratal.tune.session import Watch, tasks_of\n"
@@ -234,7 +234,7 @@ def with_body(trial: Trial, body: str) -> Trial:
     return trial._replace(program=pack(executable))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("body", "told"), [
     ("store volatile i32 1, ptr null\nret void", "crashes: SIGSEGV"),
     ("br label %l\nl:\nbr label %l", "takes more than"),
@@ -252,7 +252,7 @@ def test_a_candidate_that_crashes_hangs_or_is_wrong_is_dropped_and_the_next_is_t
         assert isinstance(fragile.compare(default, bad), Timing)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("call", [
     lambda: st.compile(lambda a, b: st.relu(a @ b))(st.zeros((37, 150)), st.zeros((150, 67))),
     lambda: st.compile(lambda a, b: a @ b.T)(st.zeros((19, 300)), st.zeros((70, 300))),
@@ -279,7 +279,7 @@ def test_random_variants_compute_what_the_default_computes(
 
 
 # -- searching -----------------------------------------------------------------------------------------------
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("D6")
 def test_from_a_bad_default_the_search_finds_something_faster(measurer: Measurer) -> None:
     task = only_task(product_graph(256, 256, 256))
@@ -301,7 +301,7 @@ def test_only_a_way_that_wins_by_a_margin_with_confidence_replaces_the_default(
     assert Objective("time", way, 0).wins(way, timing, 0) is wins
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_ctrl_c_ends_the_search_and_keeps_what_was_found(measurer: Measurer) -> None:
     task = only_task(product_graph(256, 256, 256))
     seen: list[Attempt] = []
@@ -316,7 +316,7 @@ def test_ctrl_c_ends_the_search_and_keeps_what_was_found(measurer: Measurer) -> 
     assert verdict.interrupted and len(verdict.attempts) == 2
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("D19")
 def test_three_objectives_give_three_recorded_plans(path: Path, measurer: Measurer) -> None:
     step = st.compile(lambda a, b: st.nn.functional.conv2d(a, b, padding=1))
@@ -407,7 +407,7 @@ def test_ranks_agree_wholly_not_at_all_or_in_part() -> None:
     assert rank_correlation([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486832980505138)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.row("B5", "D6")
 def test_the_command_tunes_a_script_and_knows_what_it_tuned(tmp_path: Path) -> None:
     script, records = tmp_path / "script.py", tmp_path / "records.json"
