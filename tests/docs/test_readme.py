@@ -53,7 +53,7 @@ def test_every_command_of_the_ci_run_has_a_limit() -> None:
 
 def test_the_ci_run_also_takes_pytorch_both_fuzzers_and_processors_without_avx512() -> None:
     for_all, for_avx2 = (ROOT / ".ci" / "run").read_text().split("export STRATAL_TARGET=haswell")
-    fuzzers = ("tests/fuzz/fuzz_programs.py --seconds 20", "tests/fuzz/fuzz_python.py --seconds 20")
+    fuzzers = ("tests/fuzz/fuzz_programs.py --seconds 12", "tests/fuzz/fuzz_python.py --seconds 12")
     assert [c for c in ("pytest -n 2 -m 'torch and not slow'", *fuzzers) if c not in for_all] == []
     tests = ("tests/contract/test_records_native.py", "tests/unit/optimize/test_winograd.py")
     assert [c for c in (*tests, "tests/fuzz/fuzz.py", "stratal demo") if c not in for_avx2] == []

@@ -60,7 +60,6 @@ class Dispatcher:
         self.metrics = metrics
         self.on_lost: Callable[[], None] = lambda: None  # a worker is gone that should not be
         self.on_quarantine: Callable[[Loaded], None] = lambda _: None
-        self.zygote_ended: Callable[[], bool] = lambda: False
         self._limit = queue_limit
         self._hang_seconds = hang_seconds
         self._retries: deque[Pending] = deque()
@@ -133,7 +132,8 @@ class Dispatcher:
             head, body = await asyncio.wait_for(worker.call({"model": batch.model}, parts), limit)
             self._deliver(batch, model, head, body, started)
         except (FleetError, TimeoutError) as error:
-            self._brought_down(worker, batch, "hung" if isinstance(error, TimeoutError) else "ended")
+            how = "hung" if isinstance(error, TimeoutError) else "ended"
+            self._brought_down(worker, batch, how, how == "hung" or not await worker.zygote_ended())
             return
         worker.busy, worker.free_at = False, 0.0
         if worker.retiring:
@@ -179,7 +179,8 @@ class Dispatcher:
                 self.metrics.lost.labels("ended").inc()
                 self.on_lost()
 
-    def _brought_down(self, worker: Process, batch: Batch[Pending], how: str) -> None:
+    def _brought_down(self, worker: Process, batch: Batch[Pending], how: str, blamed: bool) -> None:
+        """Replace a worker; its model is `blamed` unless all workers ended, with their zygote."""
         worker.kill()
         if how == "hung" and worker in self.workers:  # its end is noticed as well, but is no second loss
             self.workers.remove(worker)
@@ -189,11 +190,7 @@ class Dispatcher:
                 self.on_lost()
         now = asyncio.get_running_loop().time()
         model = batch.items[0].model
-        if how == "ended" and self.zygote_ended():  # all workers ended with it: no model is to blame
-            strikes = 0
-        else:
-            strikes = self._strike(batch.model, now)
-        if strikes >= STRIKES:
+        if blamed and self._strike(batch.model, now) >= STRIKES:
             self._quarantine(model, batch.items)
         else:
             for pending in batch.items:

@@ -37,13 +37,15 @@ class Process:
     """A forked worker or probe: frames to and from it, and word of its end (by pidfd)."""
 
     def __init__(
-        self, pid: int, pidfd: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+        self, pid: int, pidfd: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+        zygote: subprocess.Popen[bytes],
+    ) -> None:  # fmt: skip
         self.pid = pid
         self.ended = asyncio.get_running_loop().create_future()
         self.free_at = 0.0  # when the batch it runs should be done
         self.busy = False
         self.retiring = False
+        self._zygote = zygote
         self._pidfd = pidfd
         self._reader = reader
         self._writer = writer
@@ -71,6 +73,14 @@ class Process:
             return await frames.read(self._reader)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise FleetError("worker: ended before it answered", got=f"process {self.pid}") from error
+
+    async def zygote_ended(self) -> bool:
+        """Return whether its zygote ended, and with it all its workers, which may be gone a moment before."""
+        for _ in range(20):
+            if self._zygote.poll() is not None:
+                return True
+            await asyncio.sleep(0.01)
+        return False
 
     def kill(self) -> None:
         """End the process at once; of one that ended, nothing happens, whoever has its number now."""
@@ -142,8 +152,10 @@ class Fleet:
         """Return a new worker; with the path of an artefact, a probe of it. Raises: FleetError."""
         command = {"do": "probe", "path": path} if path else {"do": "fork"}
         answer, (sock, pidfd) = await self.command(**command)
+        zygote = self._process  # the one that answered: nothing else has run since
+        assert zygote is not None
         reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=sock))
-        return Process(answer["pid"], pidfd, reader, writer)
+        return Process(answer["pid"], pidfd, reader, writer, zygote)
 
     async def probe(self, path: str, seconds: float) -> dict[str, Any]:
         """Return what a probe says of an artefact. Raises: FleetError where it ends, hangs or refuses it."""

@@ -56,7 +56,6 @@ class Service:
         self.dispatcher.on_quarantine = self._out_of_service
         self.monitoring = Monitoring(self.metrics, log)
         self.fleet = Fleet()
-        self.dispatcher.zygote_ended = lambda: not self.fleet.alive
         self.draining = False
         self._changing = asyncio.Lock()  # of models and workers, one change at a time
         self._tasks: set[asyncio.Task[None]] = set()
