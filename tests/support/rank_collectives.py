@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from typing import Any
 
 import numpy as np
+from rank_checks import run_checks
 
 import stratal as st
 from stratal import distributed as dist
@@ -130,8 +130,4 @@ def agreement() -> None:
 
 
 if __name__ == "__main__":
-    for check in (reductions, movements, tensors, counters, side_by_side, refusals, agreement):
-        check()
-        if RANK == 0:
-            print("passed", check.__name__)
-    sys.stdout.flush()
+    run_checks((reductions, movements, tensors, counters, side_by_side, refusals, agreement))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rank_checks import refused, run_checks
 
 import stratal as st
 from stratal import distributed as dist
@@ -215,20 +216,8 @@ def refusals() -> None:
         refused(dist.ProgramMismatchError, "generators of one state", lambda: training.taken(x, y))
 
 
-def refused(kind: type[Exception], said: str, call: Any) -> None:
-    try:
-        call()
-    except kind as error:
-        assert said in str(error), error
-        return
-    raise AssertionError(f"not refused: {said}")
-
-
 if __name__ == "__main__":
     checks = (same_bits, near_one_process, dropout_follows_shards, gradients_of_one_process, refusals)
     if sys.argv[1:2] == ["resized"]:
         resized()
-    for check in checks if len(sys.argv) == 1 else [c for c in checks if c.__name__ in sys.argv]:
-        check()
-        if RANK == 0:
-            print("passed", check.__name__, flush=True)
+    run_checks(checks)

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import numpy as np
+from rank_checks import refused, run_checks
 
 import stratal as st
 from stratal import distributed as dist
@@ -233,15 +234,6 @@ def refusals() -> None:
         refused(CallOrderError, said, dist.parallel(step, strategy))
 
 
-def refused(kind: type[Exception], said: str, call: Any) -> None:
-    try:
-        call()
-    except kind as error:
-        assert said in str(error), error
-        return
-    raise AssertionError(f"not refused: {said}")
-
-
 def fault(what: str) -> None:
     """The last worker, or the server, fails in the middle of training."""
     strategy = dist.parameter_server()
@@ -260,8 +252,4 @@ if __name__ == "__main__":
     )  # fmt: skip
     if sys.argv[1:2] == ["fault"]:
         fault(sys.argv[2])
-    for check in checks if len(sys.argv) == 1 else [c for c in checks if c.__name__ in sys.argv]:
-        began = time.monotonic()
-        check()
-        if RANK == 0:
-            print("passed", check.__name__, f"{time.monotonic() - began:.1f} s", flush=True)
+    run_checks(checks)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rank_zero import RANK, SIZE, TOLERANCE, Half, Training, adagrad, adamw, batches, sgd
+from rank_checks import refused, run_checks
+from rank_zero import RANK, SIZE, TOLERANCE, Half, Training, adagrad, adamw, batches, sgd, trained_in_bfloat16
 
 import stratal as st
 from stratal import distributed as dist
@@ -189,25 +190,10 @@ def layers_of_all_kinds() -> None:
 def master_weights() -> None:
     results = []
     for strategy in (dist.data(), dist.zero(3)):
-        st.manual_seed(0)
-        net = nn.Linear(6, 7).to(st.bfloat16)
-        optimizer = optim.AdamW(net.parameters(), lr=1e-2, master_weights=True)
-        taken = st.compile(dist.parallel(Half(net, optimizer).step, strategy))
-        for k in range(6):
-            rng = np.random.default_rng(k + 100 * RANK)
-            taken(st.tensor(rng.standard_normal((4, 6)).astype(np.float32)).bfloat16())
+        net, optimizer = trained_in_bfloat16(strategy)
         with dist.full_parameters(optimizer):
             results.append(np.concatenate([p.detach().float().numpy().reshape(-1) for p in net.parameters()]))
     np.testing.assert_array_equal(*results)
-
-
-def refused(kind: type[Exception], said: str, call: Callable[[], Any]) -> None:
-    try:
-        call()
-    except kind as error:
-        assert said in str(error), error
-        return
-    raise AssertionError(f"not refused: {said}")
 
 
 def refusals() -> None:
@@ -301,10 +287,7 @@ if __name__ == "__main__":
         learns, keeps_a_share, sends, gathers_late, other_optimizers, layers_of_all_kinds, master_weights,
         refusals, different_programs_are_refused,
     )  # fmt: skip
-    for check in checks if len(sys.argv) == 1 else [c for c in checks if c.__name__ in sys.argv]:
-        check()
-        if RANK == 0:
-            print("passed", check.__name__, flush=True)
+    run_checks(checks)
     for checkpoint in (saves, loads):
         if checkpoint.__name__ in sys.argv:
             checkpoint(sys.argv[-1])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
+from rank_checks import run_checks
 
 import stratal as st
 from stratal import distributed as dist
@@ -115,7 +115,4 @@ def converted() -> None:
 
 if __name__ == "__main__":
     checks = (equal, gradients, converted)
-    for check in checks if len(sys.argv) == 1 else [c for c in checks if c.__name__ in sys.argv]:
-        check()
-        if RANK == 0:
-            print("passed", check.__name__, flush=True)
+    run_checks(checks)
