@@ -11,7 +11,7 @@ from stratal.tensor.build import Scalar, full
 from stratal.tensor.composites.matrices import fill_diagonal
 from stratal.tensor.functions import creation, shapes
 from stratal.tensor.functions.elementwise import cast, where
-from stratal.tensor.functions.indexing import masked_fill, set_at
+from stratal.tensor.functions.indexing import set_at
 from stratal.tensor.tensor import Tensor, write_over
 from stratal.tensor.tensor import tensor as make_tensor
 from stratal.tensor.values.handle import CONSTANT
@@ -52,9 +52,7 @@ def _assign(self: Tensor, value: Tensor) -> Tensor:
 
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Give every element of this tensor one value, and return it."""
-    if takes_gradients(self) and not is_leaf(self):
-        return _assign(self, masked_fill(self, True, value))
-    if isinstance(value, Scalar):
+    if isinstance(value, Scalar) and (is_leaf(self) or not takes_gradients(self)):
         plain = value.item() if isinstance(value, np.generic) else value
         rebind(self, full("fill_", plain, self.dtype, self.shape), CONSTANT)
         return self

@@ -40,7 +40,15 @@ from stratal.tensor.values.handle import (
     set_leaf,
     stand_for,
 )
-from stratal.tensor.values.handles import held_of, look, node_of, rebind, track_of, versions_of
+from stratal.tensor.values.handles import (
+    held_of,
+    look,
+    node_of,
+    rebind,
+    takes_gradients,
+    track_of,
+    versions_of,
+)
 from stratal.tensor.values.state import MODE, ModeBlock, enable_grad, tracing
 
 _SUM = kept(FUNCTIONS["add"])
@@ -460,7 +468,7 @@ Gradients = Sequence[Tensor | None]
 
 def tracked(tensor: object) -> bool:
     """Return whether what is computed from a value now takes gradients to it."""
-    return MODE.grad and isinstance(tensor, Tensor) and track_of(tensor) == TRACKED
+    return isinstance(tensor, Tensor) and takes_gradients(tensor)
 
 
 def watched(name: str, tensors: Sequence[Tensor], watcher: Callable[[Gradients], Gradients]) -> list[Tensor]:
