@@ -63,33 +63,51 @@ _UNSHARED: Final = _unshared()
 
 
 class OutputMemory:
-    """Memory for one output: an earlier run's is used again once nobody holds it, or a view of it."""
+    """Memory for one output: an earlier run's is used again once nobody holds it, or a view of it.
 
-    __slots__ = ("_issued", "layout")
-    KEPT: Final = 4  # storages remembered; a caller that hoards outputs gets fresh memory for each
+    So many storages are remembered, more where they are small; a caller that hoards outputs gets fresh memory
+    for each.
+    """
+
+    __slots__ = ("_capacity", "_issued", "_last", "layout")
+    LEAST: Final = 4
+    MOST: Final = 128
+    SMALL_BYTES: Final = 1 << 16  # of all that is remembered, beyond the least
 
     def __init__(self, layout: Layout) -> None:
         self.layout: Final = layout
+        fit = self.SMALL_BYTES // max(layout[0].nbytes, 1)
+        self._capacity: Final = min(max(fit, self.LEAST), self.MOST)
         self._issued: list[Issued] = []
+        self._last = 0  # which was taken last: the first to be asked, the one after it is the next
 
     def take(self) -> Storage:
         """Return storage that nobody else uses, nor its memory."""
         alone, array_alone, owner_alone = _UNSHARED
-        for storage, array, owner in self._issued:
+        issued = self._issued
+        count = len(issued)
+        first = self._last - count  # from the end: the one after the last is the first
+        for at in range(first, first + min(count, self.LEAST)):
+            storage, array, owner = issued[at]
             if (
                 getrefcount(storage) == alone
                 and getrefcount(array) == array_alone
                 and getrefcount(owner) == owner_alone
                 and storage.array is array  # it has not moved since
             ):
+                self._last = at % count
                 # As one that never held anything.
                 storage.stamp = storage._exports = storage.nodes = storage.handles = None
                 storage.settled = False
                 return storage
-        if len(self._issued) >= self.KEPT:
-            del self._issued[0]
-        self._issued.append(_issue(self.layout))
-        return self._issued[-1].storage
+        made = _issue(self.layout)
+        if count < self._capacity:
+            self._last = count
+            issued.append(made)
+        else:
+            self._last = (self._last + 1) % count
+            issued[self._last] = made
+        return made.storage
 
 
 class LoadedProgram:

@@ -34,9 +34,8 @@ _MEMORY = SESSION.cache(dict[Any, OutputMemory]())  # by dtype and shape
 
 def _storage_for(part: Array, like: Tensor) -> Storage | None:
     """Return new memory for an array of a tensor's dtype; None where nothing or too much is to be copied."""
-    if not 0 < part.nbytes <= MOVED_BYTES:
-        return None
-    return _empty(like, part.shape, part.nbytes)
+    nbytes = part.nbytes
+    return _empty(like, part.shape, nbytes) if 0 < nbytes <= MOVED_BYTES else None
 
 
 def _empty(like: Tensor, shape: tuple[int, ...], nbytes: int) -> Storage:
@@ -57,7 +56,9 @@ def _array(x: Any) -> Array | None:
     if x.__class__ is not Tensor and not isinstance(x, Tensor):
         return None
     storage = x._storage
-    if storage is None or storage._exports is not None or (x._track and not _stops(x)):
+    if storage is None or (x._track and not _stops(x)):
+        return None
+    if storage._exports is not None and storage.exported:
         return None
     return storage.array
 
@@ -72,9 +73,14 @@ def _held(storage: Storage, x: Tensor) -> Tensor:
 
 def getitem(x: Tensor, index: Any) -> Tensor | None:
     """`x[index]` for ints, slices of ints, new axes and an ellipsis: a view."""
-    array = _array(x)
-    if array is None:
+    storage = x._storage
+    if storage is None or (x._track and not _stops(x)):
         return None
+    owner, array = None, storage.array
+    if storage._exports is not None:
+        owner = storage.owner
+        if owner is not None and owner.array is array:
+            array = owner.view()
     if index.__class__ is not int:
         for part in index if index.__class__ is tuple else (index,):
             kind = part.__class__
@@ -88,12 +94,18 @@ def getitem(x: Tensor, index: Any) -> Tensor | None:
     except (IndexError, ValueError):
         return None  # the usual way says what is wrong
     if part.__class__ is not np.ndarray:
+        if owner is not None:
+            return None
         part = np.asarray(part)
-    storage = _storage_for(part, x)
-    if storage is None:
-        return None
-    storage.array[...] = part
-    return join(_held(storage, x), x, partial(basic_ops, x.type, index))
+    if owner is not None:  # NumPy sees it, and what is taken of it
+        made = Storage.part(owner, part, TensorType(x.type.dtype, part.shape))
+    else:
+        found = _storage_for(part, x)
+        if found is None:
+            return None
+        made = found
+        made.array[...] = part
+    return join(_held(made, x), x, partial(basic_ops, x.type, index))
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor | None:
