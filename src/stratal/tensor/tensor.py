@@ -52,6 +52,7 @@ from stratal.tensor.values.handles import (
     held_of,
     is_leaf,
     look,
+    node_of,
     own_value,
     place,
     rebind,
@@ -374,8 +375,13 @@ class Tensor(Handle):
             made = hold(storage)
             share(made, self)
             return made
-        node, track = look(self)
-        return wrap(node, STOPPED if track == TRACKED else CONSTANT if track == USED_UP else track)
+        held, track = held_of(self)
+        track = STOPPED if track == TRACKED else CONSTANT if track == USED_UP else track
+        if held.__class__ is not Promise or MODE.eager is not None:
+            return wrap(node_of(self), track)
+        made = initialize(_new(Tensor), self.type, held, track)
+        enlist(made)
+        return made
 
     @property
     def data(self) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.everyday_steps import FAMILIES
 from benchmarks.small_models import MODELS, training
 
 import stratal as st
@@ -271,3 +272,56 @@ def test_a_long_chain_of_promises_needs_no_recursion() -> None:
         for _ in range(3000):
             y = st.sin(y)
         assert 0 < float(y.sum()) < 0.1
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.usefixtures("nothing_waits")
+def test_steps_of_two_networks_make_no_node_once_they_came_before(nodes: list[promises.Call]) -> None:
+    SESSION.reset()
+    turn = FAMILIES["adversaries"](st)
+    for _ in range(4):
+        turn()
+    nodes.clear()
+    turn()
+    assert not nodes
+
+
+def test_what_waits_with_a_history_keeps_it_over_the_steps_of_others() -> None:
+    for size in (1, 8):  # more of them than a step leaves out
+        w, v = (st.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in range(2))
+        mine, other = optim.SGD([w], lr=1.0), optim.SGD([v], lr=1.0)
+        for k in range(5):
+            before = np.asarray(w.detach())
+            waiting = [(w * w).sum() * (j + 1) for j in range(size)]
+            mine.zero_grad()
+            other.zero_grad()
+            (v * sum(waiting).detach()).sum().backward()
+            other.step()
+            sum(waiting).backward()
+            factor = sum(range(1, size + 1))
+            np.testing.assert_allclose(w.grad, 2 * factor * before, rtol=1e-5)
+            w.grad *= 0.01 / factor
+            mine.step()
+            np.testing.assert_allclose(w.detach(), 0.98 * before, rtol=1e-5)
+            np.testing.assert_allclose(
+                [float(t) for t in waiting], np.arange(1, size + 1) * (before @ before), 1e-5
+            )
+            assert k < 4 or float(v[0]) < 0
+
+
+@pytest.mark.parametrize(
+    "op", [st.mul, st.add, st.matmul, lambda a, b: st.where(a > 0, a, b), nn.functional.linear]
+)
+def test_gradients_stop_at_detached_operands_of_calls_that_came_before(op: Callable[..., Any]) -> None:
+    x = st.tensor([[1.0, -2.0], [0.5, 3.0]], requires_grad=True)
+    found = []
+    for _ in range(5):
+        x.grad = None
+        y = x * x
+        op(y.detach(), y).sum().backward()
+        found.append(np.asarray(x.grad))
+    values = st.tensor(np.asarray((x * x).detach()))
+    x.grad = None
+    op(values, x * x).sum().backward()
+    for gradient in found:
+        np.testing.assert_array_equal(gradient, x.grad)

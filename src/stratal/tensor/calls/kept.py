@@ -380,10 +380,13 @@ def _recorded(
     """Return the graph of a call on placeholders, also of its `floats`; None where it is not all there is to
     the call.
     """
-    if MODE.grad and {TRACKED, STOPPED} <= {t._track for t in tensors}:  # some need a stop of their own
-        return None
     trace = Trace(getattr(function, "__name__", "call"))
-    operands = [trace.enter(t).placeholder for t in tensors]
+    cells = [trace.enter(t) for t in tensors]
+    operands: list[Node] = [cell.placeholder for cell in cells]
+    if MODE.grad and any(t._track == TRACKED for t in tensors):
+        for cell in cells:
+            if cell.tensor._track == STOPPED:  # gradients must not follow the history of what it stands for
+                cell.track = STOPPED
     state = generator_state()
     drawn = None if state is None or any(t is state for t in tensors) else trace.enter(state)
     try:
@@ -442,9 +445,7 @@ def _only(results: list[Tensor]) -> Tensor:
     return results[0]
 
 
-def _template(
-    operands: Sequence[Node], found: _Found, drawn: Cell | None, stopped: int
-) -> Template | None:
+def _template(operands: Sequence[Node], found: _Found, drawn: Cell | None, stopped: int) -> Template | None:
     """Return the template of some results, and of the state of the generator that was `drawn` from; None
     where they need other leaves, or no computing.
     """

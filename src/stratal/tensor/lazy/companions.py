@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, Final
 
 from stratal.base.weak import Note
 from stratal.graph.node import Const, Input, Node, topological
@@ -17,6 +17,8 @@ from stratal.tensor.lazy import programs
 from stratal.tensor.values import values
 from stratal.tensor.values.alive import FAILED, LIVE, mine
 from stratal.tensor.values.handle import TRACKED, Handle
+
+_MOST_LATER: Final = 4  # tensors with a history that a step leaves out
 
 
 def waiting() -> list[Handle]:
@@ -107,13 +109,16 @@ def depending(leaves: set[Node], tensors: Sequence[Handle]) -> list[Node | Handl
 class Run:
     """The tensors of one run and what they need, chosen among everything that waits.
 
-    A run alone takes in nothing but its goal.
+    A run alone takes in nothing but its goal. That of an optimizer's step leaves out what waits with a
+    history that it does not overwrite, such as what another network made: the backward pass through that is
+    still to come, and computes it, too.
     """
 
-    def __init__(self, goal: Sequence[Node | Handle], alone: bool = False) -> None:
+    def __init__(self, goal: Sequence[Node | Handle], alone: bool = False, step: bool = False) -> None:
         self.tensors = [g for g in goal if isinstance(g, Handle)]
         self.orphans = [g for g in goal if isinstance(g, Node)]  # pending leaves; a tensor may hold them
         self.plan: Any = None  # how it was run
+        self.step = step
         taken = set(map(id, self.tensors))
         self.others = [] if alone else [t for t in waiting() if id(t) not in taken]
         roots = self.roots() + [goal_of(t) for t in self.others]
@@ -166,10 +171,21 @@ class Run:
             return []
         needed = self.needed()
         shared = {n for n in needed if n not in self.leaves and not trivial(n)}
-        reached = self.reach(shared | self.written())
-        return [
+        written = self.written()
+        reached = self.reach(shared | written)
+        found = [
             t for t in self.others if goal_of(t) in reached or (t._home is not None and t._home[1] in needed)
         ]
+        return found if not self.step else self._without_histories(found, self.reach(written))
+
+    def _without_histories(self, found: list[Handle], ended: set[Node]) -> list[Handle]:
+        """Leave out what has a history that does not end here, unless a loop seems to keep such tensors."""
+        later = {
+            id(t)
+            for t in found
+            if t._track == TRACKED and not t._leaf and t._home is None and goal_of(t) not in ended
+        }
+        return found if len(later) > _MOST_LATER else [t for t in found if id(t) not in later]
 
     def read_later(self) -> set[Node]:
         """Return the nodes that tensors outside of this run need after it: their values must stand."""

@@ -119,7 +119,7 @@ def end_step() -> None:
     if MODE.trace is None:
         with LOCK:
             _flush([t for t in waiting() if t._home is not None], at_once=True)
-            if waiting():  # such as a sum over all steps, which every step would walk over
+            if any(t._track != TRACKED for t in waiting()):  # a sum over all steps, say, which each walks over
                 tensors, _, ops = _all_waiting()
                 if HERE.backlog.grows(ops):
                     _compute_all(tensors)
@@ -176,7 +176,7 @@ def _attempt(
         if not goal:
             goals.pop()
             continue
-        work = Run(goal, alone=at_once and len(goals) > 1)
+        work = Run(goal, alone=at_once and len(goals) > 1, step=at_once)
         first = work.blockers()
         lost = [n for n in first if values.pending(n) is None]
         if first and not lost:
