@@ -123,8 +123,8 @@ class Item(Op):
 def graph_input(
     label: str, type_: TensorType, where: tuple[SourceLine, ...] = (), *, frozen: bool = False
 ) -> Node:
-    """Return a fresh input, different from every other."""
-    return make(Input(label, type_, next(_UIDS), frozen), where=where)
+    """Return a fresh input, different from every other: there is no equal one to look for."""
+    return Node(Input(label, type_, next(_UIDS), frozen), (), type_, where)
 
 
 def label_of(node: Node) -> str:
