@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
+from operator import methodcaller
 from threading import local
 from typing import Any, Final
 
@@ -18,7 +19,9 @@ import numpy as np
 
 from stratal.base.errors import StratalError
 from stratal.graph.node import Const
+from stratal.ops.elementwise.conversion import Select
 from stratal.ops.families import Elementwise
+from stratal.ops.views.shapes import Broadcast
 from stratal.runtime.program import OutputMemory
 from stratal.runtime.storage import Array, Storage, row_major
 from stratal.tensor.lazy import programs
@@ -107,7 +110,8 @@ def by_numpy(template: Template) -> Direct | None:
     memory = [OutputMemory(row_major(r.node.aval)) for r in template.results]
     count = len(template.operands)
     compute = _of_one(rows[0][1], known, count) if len(rows) == len(template.results) == 1 else None
-    compute = compute or _of_many(rows, known, count, [r.number for r in template.results])
+    types = [n.type for n in (*template.operands, *template.constants)] + [row.type for row in template.rows]
+    compute = compute or _of_many(rows, known, types, count, [r.number for r in template.results])
     results = _results(template)
 
     def run(tensors: Sequence[Handle]) -> Any:
@@ -159,20 +163,59 @@ def _copy_of(ref: Callable[..., Any], array: Array, made: Array) -> None:
 
 
 def _of_many(
-    rows: Sequence[tuple[int, Row]], known: dict[int, Array], count: int, numbers: Sequence[int]
-) -> Callable[..., None]:
-    """Return how ops are computed one by one: of `count` operands, into the arrays after them."""
-    steps = [(k, row.op.ref, row.operands) for k, row in rows]
+    rows: Sequence[tuple[int, Row]], known: dict[int, Array], types: Sequence[Any], count: int,
+    numbers: Sequence[int],
+) -> Callable[..., None]:  # fmt: skip
+    """Return how ops are computed one by one: of `count` operands, into the arrays after them.
+
+    Values stand in one list: the operands, what is known, then what each step makes.
+    """
+    functions = {k: _broadcasting(row, types) for k, row in rows}
+    thin = _thin(rows, known, types, functions)
+    at = {k: j for j, k in enumerate([*range(count), *known, *functions])}
+    steps = [(thin.get(k) or functions[k] or row.op.ref, [at[p] for p in row.operands]) for k, row in rows]
+    constants, results = list(known.values()), [at[k] for k in numbers]
 
     def compute(*arrays: Array) -> None:
-        values = dict(known)
-        values.update(enumerate(arrays[:count]))
-        for k, ref, places in steps:
-            values[k] = np.asarray(ref(*[values[p] for p in places]))
-        for made, k in zip(arrays[count:], numbers, strict=True):
+        values: list[Any] = [*arrays[:count], *constants]
+        value = values.__getitem__
+        for function, operands in steps:
+            values.append(function(*map(value, operands)))
+        for made, k in zip(arrays[count:], results, strict=True):
             made[...] = values[k]
 
     return compute
+
+
+def _broadcasting(row: Row, types: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return the function of NumPy's that computes an op and broadcasts its operands; None without one."""
+    if isinstance(row.op, Select):
+        return np.where
+    ufunc = _ufunc(row)
+    if ufunc is None or any(types[p].dtype.itemsize == 2 for p in row.operands):
+        return None
+    made = ufunc.resolve_dtypes((*[types[p].dtype.np for p in row.operands], *[None] * ufunc.nout))[-1]
+    return ufunc if made == row.type.dtype.np else None  # type: ignore[union-attr]
+
+
+def _thin(
+    rows: Sequence[tuple[int, Row]], known: dict[int, Array], types: Sequence[Any],
+    functions: dict[int, Callable[..., Any] | None],
+) -> dict[int, Callable[..., Any]]:  # fmt: skip
+    """Return broadcasts as views with axes of size 1, where all that reads them broadcasts by itself."""
+    found: dict[int, Callable[..., Any]] = {}
+    shapes = {k: types[k].shape for k in range(len(types))}
+    for k, row in rows:
+        op: Any = row.op
+        if isinstance(op, Broadcast):
+            sizes = dict(zip(op.axes, shapes[row.operands[0]], strict=True))
+            shapes[k] = tuple([sizes.get(axis, 1) for axis in range(len(op.shape))])
+            found[k] = methodcaller("reshape", shapes[k])
+        elif functions[k] is not None:
+            shapes[k] = np.broadcast_shapes(*[shapes[p] for p in row.operands])
+        elif any(shapes[p] != types[p].shape for p in row.operands):
+            return {}
+    return found
 
 
 # -- by a program --------------------------------------------------------------------------------------------
