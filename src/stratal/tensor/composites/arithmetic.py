@@ -8,6 +8,7 @@ from typing import Any
 from stratal.base.dtypes import as_dtype, bool_, float32, int32, int64
 from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.tensor.build import as_tensor, call, common_dtype, default_float, normalise
+from stratal.tensor.calls.kept import kept
 from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast, clip, in_floats, pow, where
 from stratal.tensor.functions.reductions import all as all_of
 from stratal.tensor.functions.reductions import any as any_of
@@ -281,7 +282,12 @@ def isclose(x: Any, y: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan
 
 def allclose(x: Any, y: Any, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
     """Return whether `isclose` holds for every pair: a Python bool, so the values are needed now."""
-    return bool(all_of(isclose(x, y, rtol, atol, equal_nan)))
+    return bool(_all_close(x, y, rtol, atol, equal_nan))
+
+
+@kept
+def _all_close(x: Any, y: Any, rtol: float, atol: float, equal_nan: bool) -> Tensor:
+    return all_of(isclose(x, y, rtol, atol, equal_nan))
 
 
 def array_equal(x: Any, y: Any, /, equal_nan: bool = False) -> bool:
@@ -289,10 +295,15 @@ def array_equal(x: Any, y: Any, /, equal_nan: bool = False) -> bool:
     a, b = as_tensor(x, "array_equal"), as_tensor(y, "array_equal")
     if a.shape != b.shape:
         return False
+    return bool(_all_equal(a, b, equal_nan))
+
+
+@kept
+def _all_equal(a: Tensor, b: Tensor, equal_nan: bool) -> Tensor:
     same = a == b
     if equal_nan and a.dtype.is_inexact and b.dtype.is_inexact:
         same = same | (_isnan(a) & _isnan(b))
-    return bool(all_of(same))
+    return all_of(same)
 
 
 def isposinf(x: Any, /) -> Tensor:

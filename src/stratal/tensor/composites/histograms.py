@@ -16,6 +16,7 @@ from stratal.base.errors import (
     ShapeError,
 )
 from stratal.tensor.build import as_tensor, default_float, iota, looked_at
+from stratal.tensor.calls.kept import kept
 from stratal.tensor.functions.creation import ones, zeros
 from stratal.tensor.functions.elementwise import cast, where
 from stratal.tensor.functions.indexing import index_add
@@ -32,6 +33,7 @@ class Histogram(NamedTuple):
     bin_edges: Tensor
 
 
+@kept
 def _counted(places: Tensor, weights: Tensor | None, count: int) -> Tensor:
     """Return how often each of 0, ..., count - 1 occurs in a vector, or the sum of the weights there."""
     if weights is None:
@@ -65,7 +67,8 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Tensor:
             "bincount: the size of the result is data, which a captured graph does not have", got=str(t.type),
             hint="give the number of bins as minlength",
         )  # fmt: skip
-    return _counted(cast(t, int64), w, minlength)
+    counts: Tensor = _counted(cast(t, int64), w, minlength)
+    return counts
 
 
 # -- bins between edges --------------------------------------------------------------------------------------
@@ -78,9 +81,16 @@ def _edges(name: str, t: Tensor, bins: Any, low: Any, high: Any, widen: float) -
         if values is not None and not np.isfinite(values).all():
             raise AttributeValueError(f"{name}: the range of the elements is not finite", got=str(t.type),
                                       hint="give a range: what lies outside is not counted")  # fmt: skip
-        low, high = (amin(t).detach(), amax(t).detach()) if t.numel() else (0.0, 1.0)
     elif not (math.isfinite(low) and math.isfinite(high)) or low > high:
         raise AttributeValueError(f"{name}: a range is finite and goes up", got=f"[{low}, {high}]")
+    found: Tensor = _evenly(name, t, bins, low, high, widen)
+    return found
+
+
+@kept
+def _evenly(name: str, t: Tensor, bins: int, low: Any, high: Any, widen: float) -> Tensor:
+    if low is None:
+        low, high = (amin(t).detach(), amax(t).detach()) if t.numel() else (0.0, 1.0)
     ends = [cast(as_tensor(v, name), "float64") for v in (low, high)]
     same = ends[0] == ends[1]
     first, last = where(same, ends[0] - widen, ends[0]), where(same, ends[1] + widen, ends[1])
@@ -88,6 +98,7 @@ def _edges(name: str, t: Tensor, bins: Any, low: Any, high: Any, widen: float) -
     return cast(concat([inside, reshape(last, (1,))]), default_float(t.dtype))
 
 
+@kept
 def _binned(t: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
     """Count elements between edges, bins open above but the last; what lies outside goes to one beyond."""
     count = edges.shape[0] - 1

@@ -16,6 +16,7 @@ from stratal.base.errors import AttributeValueError, IndexOutOfRangeError, Shape
 from stratal.tensor import build
 from stratal.tensor.arrays import Array
 from stratal.tensor.build import along, as_tensor, common_dtype
+from stratal.tensor.calls.kept import kept
 from stratal.tensor.functions.creation import meshgrid
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast
 from stratal.tensor.functions.indexing import take
@@ -239,6 +240,12 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Tensor, ...]:
         left = build.required(left, (left < 0) | (left >= count), 1, "unravel_index: out of range")
     elif not ((known >= 0) & (known < count)).all():
         raise IndexOutOfRangeError("unravel_index: out of range", got=f"an index not in [0, {count})")
+    found: tuple[Tensor, ...] = _places(left, sizes)
+    return found
+
+
+@kept
+def _places(left: Tensor, sizes: tuple[Any, ...]) -> tuple[Tensor, ...]:
     places = []
     for n in reversed(sizes):
         places.append(FUNCTIONS["remainder"](left, n))

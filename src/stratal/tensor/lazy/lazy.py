@@ -119,7 +119,7 @@ def end_step() -> None:
     if MODE.trace is None:
         with LOCK:
             _flush([t for t in waiting() if t._home is not None], at_once=True)
-            if any(t._track != TRACKED for t in waiting()):  # a sum over all steps, say, which each walks over
+            if any(t._track != TRACKED for t in waiting()):  # a sum over all steps, say: each walks it
                 tensors, _, ops = _all_waiting()
                 if HERE.backlog.grows(ops):
                     _compute_all(tensors)
