@@ -82,10 +82,11 @@ def _relieve(newest: Handle, made: Origin) -> None:
         compiled = programs.COMPILED[0]
         compute(newest)
         _compute_all(tensors)
+        backlog.clear()
         backlog.note_program(programs.COMPILED[0] != compiled)
 
 
-def _all_waiting(newest: Sequence[Handle] = ()) -> tuple[list[Handle], list[Node], int]:
+def _all_waiting(newest: Sequence[Handle]) -> tuple[list[Handle], list[Node], int]:
     """Return the tensors that wait, the leaves they stand on, and how many ops they need."""
     found = recognized.waiting(newest, at_once=False)
     if found is not None:
@@ -95,18 +96,22 @@ def _all_waiting(newest: Sequence[Handle] = ()) -> tuple[list[Handle], list[Node
     return tensors, leaves, len(order) - len(leaves)
 
 
-def _compute_all(tensors: Iterable[Handle] = ()) -> None:
-    """Compute tensors that wait, or all of them; what fails does so again when somebody asks for it."""
+def _compute_all(tensors: Iterable[Handle]) -> None:
+    """Compute tensors that wait; what fails does so again when somebody asks for it."""
     with LOCK:
-        for tensor in tensors or waiting():
+        for tensor in tensors:
             if tensor._storage is None and tensor._home is None:
                 with suppress(Exception):  # of a host call it is the user's
                     compute(tensor)
-        HERE.backlog.clear()
+
+
+def _end_turn() -> None:
+    _compute_all(waiting())
+    HERE.backlog.clear()
 
 
 Backlog.relieve = staticmethod(_relieve)
-Backlog.compute_all = staticmethod(_compute_all)
+Backlog.compute_all = staticmethod(_end_turn)
 
 
 def end_step() -> None:
@@ -119,10 +124,8 @@ def end_step() -> None:
     if MODE.trace is None:
         with LOCK:
             _flush([t for t in waiting() if t._home is not None], at_once=True)
-            if any(t._track != TRACKED for t in waiting()):  # a sum over all steps, say: each walks it
-                tensors, _, ops = _all_waiting()
-                if HERE.backlog.grows(ops):
-                    _compute_all(tensors)
+            # Such as a sum over all steps: every later step would walk over it.
+            _compute_all([t for t in waiting() if t._track != TRACKED])
 
 
 def undo_step() -> None:

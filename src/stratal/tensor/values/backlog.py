@@ -24,7 +24,6 @@ LEAST_OPS: Final = 1 << 7
 MOST_ANEW: Final = 3  # pieces in a row whose programs were new; the first may hold what came before the loop
 FOR_GRADIENTS: Final = 4  # times as many: what a backward pass reads had better run together with it
 TURN_OPS: Final = 64  # a turn whose sizes change has as many ops at least
-MOST_GROWN: Final = 32  # ops more that wait after an optimizer's step than after one before
 MOST_ORIGINS: Final = 1 << 10
 MOST_BYTES: Final = 1 << 28  # of operands that nobody else holds, such as the batches of an epoch
 
@@ -45,7 +44,6 @@ class Backlog:
         self.end: Origin | None = None  # of the last piece
         self.piece_ops, self.anew = MOST_OPS, 0
         self.made = 0  # ops, ever
-        self.fewest = 0  # ops that waited after a step, since a piece was computed then
         self.origins: dict[Hashable, tuple[Any, int]] = {}  # what sizes came there last, and when
         self.turn: Hashable = None  # where the turns of a loop begin whose sizes change
         self.turn_made = self.turn_ops = 0  # when the last one began, and how many ops it had
@@ -75,14 +73,6 @@ class Backlog:
     @property
     def full(self) -> bool:
         return self.ops >= self.most_ops or self.nbytes >= MOST_BYTES
-
-    def grows(self, ops: int) -> bool:
-        """Hear how many ops wait after an optimizer's step; return whether they grow from step to step."""
-        if ops <= self.fewest + MOST_GROWN:
-            self.fewest = min(self.fewest, ops)
-            return False
-        self.fewest = ops
-        return True
 
     def note_operand(self, tensor: Handle) -> None:
         """Count a tensor that has a value when an op is applied to it for the first time."""
