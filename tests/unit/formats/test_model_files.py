@@ -20,7 +20,7 @@ from stratal.base.dtypes import float32
 from stratal.base.errors import FormatError
 from stratal.base.types import TensorType
 from stratal.formats.document import pack, unpack
-from stratal.formats.files import FileWriteError
+from stratal.formats.files import FileWriteError, read_whole
 from stratal.formats.manifest import MANIFEST, manifest_bytes
 from stratal.formats.model import ModelFile, read_model, write_model
 from stratal.graph.graph import Graph
@@ -251,3 +251,11 @@ def test_what_files_do_not_hold_is_refused_with_its_path() -> None:
 def test_a_malformed_document_is_refused(data: Any) -> None:
     with pytest.raises(FormatError, match="not a value"):
         unpack(data, {})
+
+
+def test_what_is_read_begins_at_a_multiple_of_64_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(100)))
+    found = [read_whole(path) for _ in range(8)]
+    assert all(np.frombuffer(view, np.uint8).ctypes.data % 64 == 0 for view in found)
+    assert found[0].tobytes() == bytes(range(100))

@@ -443,3 +443,11 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text(json.dumps(BERT))
     with pytest.raises(st.StratalError, match=r"model\.safetensors"):
         models.BertModel.from_pretrained(tmp_path)
+
+
+def test_only_matrices_of_bert_are_drawn() -> None:
+    net = models.BertModel(models.BertConfig(**BERT))
+    vectors = {name: p for name, p in net.named_parameters() if p.ndim == 1}
+    assert vectors
+    for name, p in vectors.items():
+        assert set(p.tolist()) == {0.0 if name.endswith("bias") else 1.0}, name

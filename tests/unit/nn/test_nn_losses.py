@@ -9,6 +9,7 @@ from torch_twins import compare, compare_functions, draw  # noqa: E402
 
 import stratal as st  # noqa: E402
 from stratal import nn  # noqa: E402
+from stratal.base.errors import StratalError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -114,3 +115,10 @@ def test_labels_that_do_not_fit_are_refused_with_what_would(target, cure):
         nn.functional.cross_entropy(st.zeros(8, 4), target)
     assert cure in raised.value.hint
     nn.functional.cross_entropy(st.zeros(8, 4), eval(cure, {"target": target})).item()  # noqa: S307
+
+
+def test_class_weights_of_another_number_of_classes_are_refused() -> None:
+    x, y = st.ones(4, 3), st.zeros(4, dtype=st.int64)
+    for loss in (nn.functional.cross_entropy, nn.functional.nll_loss):
+        with pytest.raises(StratalError, match="weight has one number per class"):
+            loss(x, y, weight=st.ones(2))

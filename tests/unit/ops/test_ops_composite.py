@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from ops_calls import RNG, agrees_with_torch, evaluated, gradients, normal, traced
 
+import stratal as st
 from stratal.base.dtypes import bfloat16, float16, float32, float64, uint64
 from stratal.base.source import SourceLine
 from stratal.base.types import TensorType
@@ -262,3 +263,15 @@ def test_bernoulli_holds_as_often_as_asked(p: float) -> None:
 def test_composites_trace_to_primitives_only() -> None:
     graph = traced(lambda b, x: b.softmax(b.gelu(x), axis=1), normal(2, 3))
     assert all(n.op.name not in ("softmax", "gelu") for n in graph.nodes)
+
+
+@pytest.mark.parametrize("correction", [0, 1, 2, 1.5])
+def test_variances_divide_by_the_number_of_elements_less_the_correction(correction: float) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    for axis in (None, 0, 1):
+        t, deviations = st.tensor(x), x - x.mean(axis, keepdims=True)
+        number = x.size if axis is None else x.shape[axis]
+        want = (deviations**2).sum(axis) / (number - correction)
+        for function, power in ((st.var, 1.0), (st.std, 0.5)):
+            found = function(t, axis=axis, correction=correction)
+            np.testing.assert_allclose(np.asarray(found), want**power, rtol=1e-12)

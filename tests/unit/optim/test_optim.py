@@ -583,3 +583,12 @@ def test_who_holds_a_gradient_sees_what_is_done_to_it_in_place(change, compiled)
         np.testing.assert_array_equal(held, now)
         np.testing.assert_array_equal(part, now[0])
         assert not np.array_equal(before, now)
+
+
+def test_adafactor_keeps_rows_and_columns_of_matrices_only() -> None:
+    vector, matrix = (st.ones(*shape).requires_grad_() for shape in ((3,), (2, 3)))
+    optimizer = st.optim.Adafactor([vector, matrix])
+    (vector.sum() + matrix.sum()).backward()
+    optimizer.step()
+    kinds = [set(state) - {"step"} for state in optimizer.state_dict()["state"].values()]
+    assert kinds == [{"variance"}, {"row_var", "col_var"}]

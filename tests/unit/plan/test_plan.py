@@ -14,6 +14,7 @@ from plan_programs import DENSE, HOST, LOOP, compiled, dense
 from stratal.base import settings
 from stratal.base.errors import FormatError
 from stratal.graph.text import parse_graph
+from stratal.plan import text
 from stratal.plan.record import Plan
 from stratal.plan.text import nested
 
@@ -154,3 +155,11 @@ def test_a_plan_is_made_once_and_only_when_asked_for() -> None:
     program = compiled(dense())
     assert "plan" not in vars(program)
     assert program.plan is program.plan
+
+
+def test_a_row_of_a_plan_counts_the_lines_it_does_not_name() -> None:
+    command = {
+        "do": "kernel", "number": 1, "name": "k", "tactic": "t", "from": ["a.py:1", "b.py:2", "c.py:3"],
+        "bound": "latency", "flops": 1, "read_bytes": 1, "written_bytes": 1, "seconds": 1e-6, "times": 1,
+    }  # fmt: skip
+    assert "a.py:1 +2" in text._row({}, command, "", 1.0)

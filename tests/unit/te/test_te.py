@@ -256,3 +256,10 @@ def test_arrays_of_other_types_than_the_placeholders_are_refused() -> None:
     for wrong, says in (((a,), "one array per"), ((a, b[:2]), "shape"), ((a, b.astype(np.float64)), "dtype")):
         with pytest.raises(StratalError, match=says):
             run(*wrong)
+
+
+def test_tensors_of_other_shapes_than_their_placeholders_are_refused() -> None:
+    a = te.placeholder((4, 3), "float32", name="a")
+    double = te.function(te.compute((4, 3), lambda i, j: a[i, j] + a[i, j]))
+    with pytest.raises(StratalError, match="another shape"):
+        double(st.ones(4, 5))
