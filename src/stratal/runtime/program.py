@@ -18,8 +18,9 @@ from typing import Final, NamedTuple
 
 from stratal.base import settings
 from stratal.base.artifact import Executable, Launch, Once, Value, flat
-from stratal.base.dtypes import float32, uint64
+from stratal.base.dtypes import DType, float32, uint64
 from stratal.base.errors import CompilerError, ShapeError, StratalError, check_failed
+from stratal.base.session import SESSION
 from stratal.base.types import TensorType
 from stratal.runtime import encode
 from stratal.runtime.check import CheckedRun, GuardedBlock
@@ -27,7 +28,7 @@ from stratal.runtime.host import HostCalls, has_host_calls
 from stratal.runtime.loader import load_kernels
 from stratal.runtime.pool import LOCK, Pool, pool_for
 from stratal.runtime.prologue import Prologue
-from stratal.runtime.storage import Array, Layout, Storage, any_exported, any_stamped, layout_of
+from stratal.runtime.storage import Array, Layout, Storage, any_exported, any_stamped, layout_of, row_major
 
 _ADDRESS: Final = attrgetter("address")
 _LAYOUT: Final = attrgetter("layout")
@@ -108,6 +109,24 @@ class OutputMemory:
             self._last = (self._last + 1) % count
             issued[self._last] = made
         return made.storage
+
+
+_FEW_BYTES: Final = 1 << 16
+_MOST_SHAPES: Final = 1 << 10
+_MEMORY: Final = SESSION.cache(dict[tuple[DType, tuple[int, ...]], OutputMemory]())
+
+
+def new_storage(dtype: DType, shape: tuple[int, ...]) -> Storage:
+    """Return uninitialised row-major storage: of a small value that nobody holds any more, or new."""
+    memory = _MEMORY.get((dtype, shape))
+    if memory is None:
+        type_ = TensorType(dtype, shape)
+        if type_.nbytes > _FEW_BYTES:
+            return Storage.empty(type_)
+        if len(_MEMORY) >= _MOST_SHAPES:
+            _MEMORY.clear()
+        memory = _MEMORY[dtype, shape] = OutputMemory(row_major(type_))
+    return memory.take()
 
 
 class LoadedProgram:

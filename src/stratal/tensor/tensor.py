@@ -27,6 +27,7 @@ from stratal.base.errors import (
 from stratal.base.interrupts import deferring
 from stratal.base.types import TensorType
 from stratal.graph.node import Node, constant
+from stratal.runtime.program import new_storage
 from stratal.runtime.storage import Storage
 from stratal.tensor.arguments import check_axis
 from stratal.tensor.arrays import Array, to_array
@@ -534,9 +535,12 @@ def tensor(data: Any, dtype: Any = None, *, requires_grad: bool = False, device:
 
 
 def _from_array(array: Array) -> Tensor:
-    type_ = TensorType(as_dtype(array.dtype), array.shape)
+    dtype = as_dtype(array.dtype)
     if MODE.trace is not None:
+        type_ = TensorType(dtype, array.shape)
         if array.size <= _CONST_ELEMENTS:
             return wrap(constant(array))
         return wrap(values.leaf(Storage.copy_of(array, type_)))
-    return hold(Storage.copy_of(array, type_))
+    storage = new_storage(dtype, array.shape)
+    storage.array[...] = array
+    return hold(storage)

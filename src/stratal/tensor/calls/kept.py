@@ -61,6 +61,8 @@ def kept(function: Any) -> Any:
         return function
     if function.__name__.endswith("_") or function.__name__ in _ACTS:
         return deferring(function)
+    if function.__module__.endswith(".creation") or function.__name__ == "tensor":  # no graph to keep
+        return deferring(function)
 
     shaping, defers = _takes_indices(function), not takes_functions(function)
     least = 0 if function.__module__.endswith(".random") else 1  # tensors; draws stand on a generator's state

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from stratal.base.session import SESSION
 from stratal.base.types import TensorType
-from stratal.runtime.program import OutputMemory
-from stratal.runtime.storage import Array, Storage, row_major
+from stratal.runtime.program import new_storage
+from stratal.runtime.storage import Array, Storage
 from stratal.tensor.functions.indexing import basic_ops
 from stratal.tensor.tensor import Tensor, hold
 from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED
@@ -24,31 +23,13 @@ from stratal.tensor.values.immediate import MOVED_BYTES
 from stratal.tensor.values.state import MODE
 from stratal.tensor.values.views import join
 
-_FEW_BYTES: Final = 1 << 16  # memory of values up to this size is used again
-_CAPACITY: Final = 1 << 10
 _NUMBERS: Final = frozenset({int, slice, type(None), type(Ellipsis)})
 _BOUNDS: Final = frozenset({int, type(None)})
-
-_MEMORY = SESSION.cache(dict[Any, OutputMemory]())  # by dtype and shape
-
 
 def _storage_for(part: Array, like: Tensor) -> Storage | None:
     """Return new memory for an array of a tensor's dtype; None where nothing or too much is to be copied."""
     nbytes = part.nbytes
-    return _empty(like, part.shape, nbytes) if 0 < nbytes <= MOVED_BYTES else None
-
-
-def _empty(like: Tensor, shape: tuple[int, ...], nbytes: int) -> Storage:
-    dtype = like.type.dtype
-    if nbytes > _FEW_BYTES:
-        return Storage.empty(TensorType(dtype, shape))
-    key = dtype, shape
-    memory = _MEMORY.get(key)
-    if memory is None:
-        if len(_MEMORY) >= _CAPACITY:
-            _MEMORY.clear()
-        memory = _MEMORY[key] = OutputMemory(row_major(TensorType(dtype, shape)))
-    return memory.take()
+    return new_storage(like.type.dtype, part.shape) if 0 < nbytes <= MOVED_BYTES else None
 
 
 def _array(x: Any) -> Array | None:
@@ -174,7 +155,7 @@ def stack(given: Any, axis: Any = 0) -> Tensor | None:
     nbytes = count * arrays[0].nbytes
     if not 0 < nbytes <= MOVED_BYTES or any(a.shape != shape for a in arrays):
         return None
-    storage = _empty(given[0], (count, *shape), nbytes)
+    storage = new_storage(given[0].type.dtype, (count, *shape))
     made = storage.array
     if shape:
         np.concatenate(arrays, out=made.reshape(count * shape[0], *shape[1:]))
@@ -196,7 +177,7 @@ def concat(given: Any, axis: Any = 0) -> Tensor | None:
     nbytes = sum(a.nbytes for a in arrays)
     if not 0 < nbytes <= MOVED_BYTES:
         return None
-    storage = _empty(given[0], tuple(shape), nbytes)
+    storage = new_storage(given[0].type.dtype, tuple(shape))
     np.concatenate(arrays, axis, out=storage.array)
     return hold(storage)
 

@@ -19,6 +19,7 @@ from stratal.base.dlpack import read_dlpack
 from stratal.base.dtypes import DType, as_dtype, bool_
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError, StratalError
 from stratal.base.types import TensorType
+from stratal.runtime.program import new_storage
 from stratal.runtime.storage import Storage
 from stratal.tensor.arrays import Array
 from stratal.tensor.build import Scalar, as_tensor, iota
@@ -41,9 +42,8 @@ def _filled(shape: tuple[Any, ...], value: Any, dtype: DType, device: Any, requi
     if MODE.trace is not None:
         made = wrap(full_node("full", value, dtype, shape))
     else:
-        type_ = TensorType(dtype, shape)
         scalar = full_node("full", value, dtype, ())
-        storage = Storage.empty(type_)
+        storage = new_storage(dtype, shape)
         _fill(storage.array, scalar.op.value.array)  # type: ignore[attr-defined]
         made = hold(storage)
     return made.requires_grad_() if requires_grad else made
