@@ -23,7 +23,7 @@ COMMANDS: Final = {
     "plan-serving": "say how many workers a load of requests needs under its SLAs, and why",
     "serve": "serve the frozen models of a folder over HTTP, each request with a deadline",
     "loadtest": "put a load on a server, open loop, and show latencies and the share in time",
-    "doctor": "show the machine, measured ceilings, the settings in force and the kernel cache",
+    "doctor": "show the machine, measured ceilings, settings and the kernel cache; with --cluster the links",
 }
 INTERRUPTED: Final = 130  # what a shell reports for Ctrl-C
 

@@ -1,4 +1,6 @@
-"""`stratal doctor`: what this machine has, what is in force and whether the kernel cache is sound."""
+"""`stratal doctor`: what this machine has, what is in force and whether the kernel cache is sound; with
+`--cluster` what the links between ranks cost.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from typing import Any, Final
 from rich.console import Console
 
 from stratal.base import settings
+from stratal.base.errors import AttributeValueError
 from stratal.base.target import Target, memory_bytes
 from stratal.base.vendor import vendor
 from stratal.base.version import VERSION
+from stratal.cli import cluster
 from stratal.cli.report import add_json_option, cell, console, table, write_json
 from stratal.inspect.machine import cpu_name
 from stratal.memory.render import format_bytes
@@ -30,9 +34,14 @@ _NUMPY: Final = "NumPy's functions, for its OpenBLAS is not there or has other i
 def configure(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser, "all of it")
     parser.add_argument("--no-measure", action="store_true", help="skip the measurements (a few seconds)")
+    cluster.configure(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.cluster:
+        return cluster.run(args)
+    if args.ranks or args.hosts:
+        raise AttributeValueError("doctor: -n and --hosts go with --cluster", got="no --cluster")
     target, cache = current_target(), object_cache().state()
     report: dict[str, Any] = {
         "versions": versions(),

@@ -1,7 +1,10 @@
-"""Alpha-beta model of links: what a collective costs by each algorithm, and which one is chosen by size.
+"""Alpha-beta-gamma model of links: what a collective costs by each algorithm, which one is chosen by size.
 
-A round costs `alpha_ns`, a byte over the busiest link of a rank `beta_ns`; a further message of the same
-round costs a share of alpha. All ranks hold the same model, so that all choose the same algorithm.
+A round costs `alpha_ns`, a byte over the busiest link of a rank `beta_ns`, a byte of a reduction `gamma_ns`;
+a further message of the same round costs a share of alpha. All ranks hold the same model, so that all choose
+the same algorithm: what `stratal doctor --cluster` measured (`link_records`), or the defaults.
+
+Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ from typing import Final, NamedTuple
 from stratal.base.errors import AttributeValueError
 from stratal.distributed.algorithms import ALL_GATHER, ALL_REDUCE, POWERS_OF_TWO_ONLY, REDUCE_SCATTER
 
-_MESSAGE: Final = 0.25  # of alpha, for each further message of a round
-
 
 class Link(NamedTuple):
     """What messages between two ranks cost."""
 
     alpha_ns: float = 5000.0  # of a round: posting, polling, waking, from Python
     beta_ns: float = 0.15  # per byte: 7 GB/s, shared memory of one host
+    message_share: float = 0.25  # of alpha, for each further message of a round
+    gamma_ns: float = 0.1  # per byte that is combined with another one: a pass over two operands and a result
 
 
 class Traffic(NamedTuple):
@@ -67,12 +70,23 @@ def _children(rank: int, size: int) -> int:
 
 def estimate_ns(kind: str, algorithm: str, nbytes: float, size: int, link: Link) -> float:
     """Return what the slowest rank takes."""
+    reducing_ns = combined_bytes(kind, algorithm, nbytes, size) * link.gamma_ns
     if algorithm == "tree":
         rounds = 2 * math.ceil(math.log2(size))
-        return rounds * (link.alpha_ns + nbytes * link.beta_ns)
+        return rounds * (link.alpha_ns + nbytes * link.beta_ns) + reducing_ns
     sent = traffic(kind, algorithm, nbytes, size)
     further = sent.messages - sent.rounds
-    return (sent.rounds + _MESSAGE * further) * link.alpha_ns + sent.bytes * link.beta_ns
+    sending_ns = (sent.rounds + link.message_share * further) * link.alpha_ns + sent.bytes * link.beta_ns
+    return sending_ns + reducing_ns
+
+
+def combined_bytes(kind: str, algorithm: str, nbytes: float, size: int) -> float:
+    """Return how many bytes the busiest rank combines with others."""
+    if kind == "all_gather" or size == 1:
+        return 0.0
+    if algorithm in ("doubling", "tree"):  # whole buffers, in every round
+        return math.ceil(math.log2(size)) * nbytes
+    return (size - 1) * nbytes / size
 
 
 _KINDS: Final[dict[str, Iterable[str]]] = {
@@ -80,9 +94,14 @@ _KINDS: Final[dict[str, Iterable[str]]] = {
 }  # fmt: skip
 
 
+def algorithms_of(kind: str, size: int) -> list[str]:
+    """Return the algorithms of a collective that so many ranks can take."""
+    return [n for n in _KINDS[kind] if n not in POWERS_OF_TWO_ONLY or not size & (size - 1)]
+
+
 def choose(kind: str, nbytes: float, size: int, link: Link, algorithm: str = "") -> str:
     """Return the algorithm with the least estimate, or the given one. Raises: AttributeValueError."""
-    names = [n for n in _KINDS[kind] if n not in POWERS_OF_TWO_ONLY or not size & (size - 1)]
+    names = algorithms_of(kind, size)
     if not algorithm:
         return min(names, key=lambda name: estimate_ns(kind, name, nbytes, size, link))
     if algorithm not in names:
@@ -92,11 +111,26 @@ def choose(kind: str, nbytes: float, size: int, link: Link, algorithm: str = "")
     return algorithm
 
 
+def thresholds(kind: str, size: int, link: Link, most: int = 1 << 30) -> list[tuple[int, str]]:
+    """Return from how many bytes on each algorithm is chosen, up to `most`; the first from 1 on."""
+    found = [(1, choose(kind, 1, size, link))]
+    low = 1
+    while low < most:
+        high = 2 * low
+        if (name := choose(kind, high, size, link)) != found[-1][1]:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if choose(kind, middle, size, link) == name else (middle, high)
+            found.append((high, name))
+        low = high
+    return found
+
+
 def bucket_bytes(size: int, link: Link) -> int:
     """Return how many bytes should leave at once: where rounds cost a tenth of the bytes, in 64 KB at least.
 
     Smaller ones cost more rounds, larger ones leave later.
     """
     share = 2 * (size - 1) / size  # of the bytes, over the busiest link
-    rounds = 2 * (1 + _MESSAGE * (size - 2)) * link.alpha_ns
+    rounds = 2 * (1 + link.message_share * (size - 2)) * link.alpha_ns
     return max(1 << 16, int(10 * rounds / (share * link.beta_ns))) if size > 1 else 1 << 16

@@ -17,22 +17,29 @@ from stratal.base.source import user_line
 from stratal.distributed.algorithms import Rounds
 from stratal.distributed.errors import RankLostError
 from stratal.distributed.ledger import Ledger, shared_lines, unlink_segments
+from stratal.distributed.link_records import link_for
 from stratal.distributed.links import Link
 from stratal.distributed.transport import Counters, MpiTransport
 from stratal.engine import Engine, EngineTimeoutError, Operation
 
 DEFAULT_TIMEOUT: Final = 300.0  # seconds
+SIZE_VARIABLES: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")  # that launchers set
 _TAGS: Final = 30_000  # of collectives; messages between two ranks have those above
 _GRACE_S: Final = 2.0  # beyond the time-out of a collective, for its error to be made
+_DEFAULT: Final = Link()
 
 
 class World:
     """All ranks of a job. With one rank there is neither MPI nor a thread."""
 
-    def __init__(self, rank: int, size: int, transport: MpiTransport | None, timeout: float) -> None:
+    def __init__(
+        self, rank: int, size: int, transport: MpiTransport | None, timeout: float, link: Link = _DEFAULT,
+        hosts: int = 1,
+    ) -> None:  # fmt: skip
         self.rank: Final = rank
         self.size: Final = size
-        self.link = Link()
+        self.link: Final = link  # the same on all ranks
+        self.hosts: Final = hosts
         self.timeout = timeout
         self._transport: Final = transport
         self._engine: Final = Engine(1, "communication") if transport is not None else None
@@ -133,7 +140,7 @@ class World:
         left, ranks = found[0]
         with suppress(StratalError):  # what was under way has failed
             self._engine.close(_GRACE_S)
-        _WORLD[0] = World(left.rank, left.size, left, self.timeout)
+        _WORLD[0] = World(left.rank, left.size, left, self.timeout, self.link, self.hosts)
         for function in _AT_JOIN:
             function(_WORLD[0])
         return _WORLD[0], ranks
@@ -184,7 +191,7 @@ def is_elastic() -> bool:
 
 def launched_size() -> int:
     """Return how many ranks the launcher of this process says there are; 1 without a launcher."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"):
+    for name in SIZE_VARIABLES:
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     steps = os.environ.get("SLURM_STEP_NUM_TASKS", "")
@@ -254,7 +261,11 @@ def _over_mpi(timeout: float) -> World:
     ledger = Ledger(lines, comm.Get_rank())
     comm.Barrier()  # every line has its process
     unlink_segments(comm.Get_rank())
-    made = World(comm.Get_rank(), comm.Get_size(), MpiTransport(MPI, comm, ledger, timeout), timeout)
+    hosts = int(comm.allreduce(int(host.Get_rank() == 0)))
+    found = tuple(link_for(comm.Get_size(), hosts)) if comm.Get_rank() == 0 else None
+    link = Link(*comm.bcast(found))  # rank 0's: of two models ranks would choose two algorithms
+    transport = MpiTransport(MPI, comm, ledger, timeout)
+    made = World(comm.Get_rank(), comm.Get_size(), transport, timeout, link, hosts)
     host.Free()
     atexit.register(leave)
     before = sys.excepthook

@@ -1,0 +1,190 @@
+"""Measured models of links, and the file that keeps them beside the other records of this machine.
+
+    file    := {"format": "stratal-links", "version": 1, "digest": .., "records": [record ..]}
+    record  := the fields of `LinkRecord`
+
+A record counts for jobs on this kind of machine, over as many hosts, by the same transport of MPI; of several
+the one with the nearest number of ranks does. A file that cannot be read costs a warning, and the defaults
+of `Link` are in force.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from stratal.base import settings
+from stratal.base.errors import CacheError, FormatError
+from stratal.base.files import (
+    DRAFTS,
+    followed,
+    held_alone,
+    make_folder,
+    open_plain,
+    refused_by_system,
+    replace_whole,
+)
+from stratal.distributed.links import Link
+from stratal.plan.host import host_target
+
+FORMAT: Final = "stratal-links"
+VERSION: Final = 1
+FILE_NAME: Final = "links.json"
+MOST_BYTES: Final = 1 << 20
+_WAIT_S: Final = 30.0  # for other processes that add records
+
+
+class LinkWarning(UserWarning):
+    """A file of models of links that is not used; collectives are right, only chosen by the defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRecord:
+    """The model of links that was measured in one job."""
+
+    machine: str  # of rank 0
+    transport: str  # MPI's, as far as the launcher chose it
+    hosts: int
+    ranks: int
+    alpha_ns: float
+    beta_ns: float
+    message_share: float
+    gamma_ns: float
+    when: str  # UTC, ISO 8601
+
+    @property
+    def place(self) -> tuple[str, str, int, int]:
+        """What the model is of: a later one replaces it."""
+        return self.machine, self.transport, self.hosts, self.ranks
+
+    @property
+    def link(self) -> Link:
+        return Link(self.alpha_ns, self.beta_ns, self.message_share, self.gamma_ns)
+
+
+def new_record(link: Link, ranks: int, hosts: int) -> LinkRecord:
+    """Return the record of a model that was measured here, now."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return LinkRecord(_machine(), _transport(), hosts, ranks, *link, when=when)
+
+
+def _machine() -> str:
+    return f"{host_target().digest}, {os.cpu_count()} cores"
+
+
+def _transport() -> str:
+    """Return what Open MPI was told to send bytes by, as `stratal launch` does on one host."""
+    return os.environ.get("OMPI_MCA_btl", "")  # noqa: SIM112
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+def records_file() -> Path | None:
+    """Return where models are kept; None where the cache directory is switched off."""
+    directory = settings.cache_dir.value
+    return None if directory is None else directory / FILE_NAME
+
+
+def read_file(path: Path) -> list[LinkRecord]:
+    """Return the records of a file; an empty one has none.
+
+    Raises: FormatError where it is not as it was written; OSError where it cannot be read.
+    """
+    file, status = open_plain(path, follow=True)
+    with file:
+        if status.st_size > MOST_BYTES:
+            raise FormatError("models of links: the file is too large", got=f"{status.st_size} bytes")
+        text = file.read(status.st_size)
+    if not text:
+        return []
+    try:
+        value = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise FormatError("models of links: not JSON", got=str(error)[:200]) from None
+    if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+        raise FormatError("models of links: not such a file, or of another version", got=str(value)[:100])
+    rows = value.get("records")
+    if not isinstance(rows, list) or value.get("digest") != _digest(rows):
+        raise FormatError("models of links: altered since they were written", got="the digest does not fit")
+    return [_record(row) for row in rows]
+
+
+def write_file(path: Path, record: LinkRecord) -> None:
+    """Add a record to a file, in place of an earlier one of the same; one that cannot be read is replaced.
+
+    Raises: CacheError.
+    """
+    try:
+        target = followed(path)
+        drafts = target.parent / DRAFTS
+        make_folder(drafts, 0o700)
+        with held_alone(target, _WAIT_S):
+            kept: dict[Any, LinkRecord] = {}
+            with contextlib.suppress(FormatError):
+                kept = {r.place: r for r in read_file(target)}
+            kept[record.place] = record
+            rows = [dataclasses.asdict(r) for _, r in sorted(kept.items())]
+            value = {"format": FORMAT, "version": VERSION, "digest": _digest(rows), "records": rows}
+            replace_whole(target, [(json.dumps(value, indent=1) + "\n").encode()], folder=drafts, mode=0o600)
+    except OSError as error:
+        if not refused_by_system(error):
+            raise
+        reason = error.strerror or str(error)
+        raise CacheError("models of links: the file cannot be written", got=f"{path}: {reason}") from None
+
+
+def _digest(rows: object) -> str:
+    return hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _record(row: object) -> LinkRecord:
+    """Return a record from JSON. Raises: FormatError, also for costs that are no costs."""
+    names = [field.name for field in dataclasses.fields(LinkRecord)]
+    if not isinstance(row, dict) or sorted(row) != sorted(names):
+        raise FormatError("models of links: a record lacks a field, or has one too many", got=str(row)[:100])
+    for name, kind in (("machine", str), ("transport", str), ("when", str), ("hosts", int), ("ranks", int)):
+        if type(row[name]) is not kind:
+            raise FormatError(f"models of links: {name} is not of its type", got=repr(row[name])[:100])
+    for name, least in (("alpha_ns", 1e-9), ("beta_ns", 1e-9), ("message_share", 0.0), ("gamma_ns", 0.0)):
+        if type(row[name]) not in (int, float) or not least <= row[name] < math.inf:
+            raise FormatError(f"models of links: {name} is no cost", got=repr(row[name])[:100])
+    return LinkRecord(**row)
+
+
+# -- what counts here ----------------------------------------------------------------------------------------
+def link_for(ranks: int, hosts: int) -> Link:
+    """Return the measured model of a job like this one, or the defaults; warns of a file of no use."""
+    path = records_file()
+    if path is None:
+        return Link()
+    try:
+        found = nearest(read_file(path), ranks, hosts)
+    except FileNotFoundError:
+        return Link()  # nothing was measured yet
+    except (FormatError, OSError) as error:
+        why = f"{error.rule}: {error.got}" if isinstance(error, FormatError) else error.strerror
+        warnings.warn(
+            LinkWarning(
+                f"the measured links in {path} are ignored, the defaults are in force ({why}); "
+                "`stratal doctor --cluster` measures again"
+            ),
+            stacklevel=2,
+        )
+        return Link()
+    return Link() if found is None else found.link
+
+
+def nearest(records: Iterable[LinkRecord], ranks: int, hosts: int) -> LinkRecord | None:
+    """Return the record that counts for a job of this machine, None where there is none."""
+    here = _machine(), _transport(), hosts
+    alike = [r for r in records if r.place[:3] == here]
+    return min(alike, key=lambda r: (abs(r.ranks - ranks), r.ranks), default=None)
