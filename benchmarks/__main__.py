@@ -10,6 +10,7 @@ examples:
     python -m benchmarks explorer                        the tuner's cost model against random draws
     python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
     python -m benchmarks everyday                        calls, data, steps and texts that nobody compiled
+    python -m benchmarks parallel --part training        several ranks beside one, PyTorch's and MPI's
     python -m benchmarks surface                         every public function beside NumPy and PyTorch
     python -m benchmarks names linalg.                   public names: what a call is made of, and its test
     python -m benchmarks vendor                          generated products beside those of NumPy's OpenBLAS
@@ -38,6 +39,7 @@ from benchmarks import (
     compare_tuned,
     compare_vendor,
     everyday,
+    parallel,
     show,
 )
 from benchmarks.cases import draw_cases
@@ -61,8 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run | sizes | random | explorer | tuned | everyday | surface | names | vendor | list | report"
-    commands = parser.add_subparsers(dest="command", metavar=kinds, required=True)
+    kinds = "run | sizes | random | explorer | tuned | everyday | parallel | surface | names | vendor | list"
+    commands = parser.add_subparsers(dest="command", metavar=f"{kinds} | report", required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
     _configure_random(commands.add_parser("random", help="random products and convolutions"))
@@ -71,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     explorer.add_argument("--seed", type=int, default=0, metavar="N")
     _configure_tuned(commands.add_parser("tuned", help="schedules chosen by estimate beside tuned ones"))
     everyday.configure(commands.add_parser("everyday", help="what nobody compiled, beside PyTorch"))
+    parallel.configure(commands.add_parser("parallel", help="several ranks beside one, PyTorch's and MPI's"))
     _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
     names = commands.add_parser("names", help="every public name: what a call is made of, and its test")
     names.add_argument("names", nargs="*", metavar="NAME", help="only names that contain NAME")
@@ -83,8 +86,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
-        "tuned": run_tuned, "everyday": everyday.run, "surface": run_surface, "names": run_names,
-        "vendor": run_vendor,
+        "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "surface": run_surface,
+        "names": run_names, "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
         return measured(parser, arguments)
