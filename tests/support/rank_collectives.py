@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
 import numpy as np
-from rank_checks import run_checks
+from rank_checks import refused, run_checks
 
 import stratal as st
 from stratal import distributed as dist
-from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
+from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError
 from stratal.distributed import links
+from stratal.distributed.world import world
 
 RANK, SIZE = dist.rank(), dist.world_size()
 DTYPES = ("float32", "float64", "int32", "uint8", "complex64")
@@ -99,6 +101,24 @@ def side_by_side() -> None:
     dist.barrier()
 
 
+def without_a_switch() -> None:
+    """What is waited for runs in the calling thread, unless others are under way: then behind them."""
+    within = world()
+    dist.barrier()
+    before = within._queued
+    assert (dist.all_reduce(np.ones(3)) == SIZE).all()
+    assert within._queued is before
+    pending = [dist.all_reduce(np.full(1 << 18, float(k)), wait=False) for k in range(3)]
+    own = within._queued
+    assert (dist.all_gather(np.array([RANK])) == np.arange(SIZE)).all()
+    assert [p.value()[0] for p in pending] == [0, SIZE, 2 * SIZE]
+    if RANK == 0:  # a handler of a signal, in the middle of a collective
+        within._here = threading.get_ident()
+        refused(CallOrderError, "while a collective is under way", dist.barrier)
+        within._here = None
+    assert own is not before
+
+
 def refusals() -> None:
     cases = [
         (AttributeValueError, lambda: dist.all_reduce([1.0], "median")),
@@ -130,4 +150,6 @@ def agreement() -> None:
 
 
 if __name__ == "__main__":
-    run_checks((reductions, movements, tensors, counters, side_by_side, refusals, agreement))
+    run_checks(
+        (reductions, movements, tensors, counters, side_by_side, without_a_switch, refusals, agreement)
+    )

@@ -8,6 +8,7 @@ import sys
 import time
 
 from stratal import distributed as dist
+from stratal.base import errors as base_errors
 
 FAULT = sys.argv[1]
 dist.barrier()
@@ -28,6 +29,20 @@ if dist.rank() == 1:
         sys.exit(0)
     if FAULT == "has another program":
         dist.check_same("program b", "programs")
+if FAULT == "interrupts itself" and dist.rank() == 1:
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        dist.all_reduce([1.0, 2.0, 3.0])
+    except KeyboardInterrupt:
+        print("KeyboardInterrupt", flush=True)
+    try:
+        dist.barrier()
+    except base_errors.CallOrderError as error:
+        print("later:", error.rule, flush=True)
+        raise
+if FAULT == "interrupts itself":
+    time.sleep(60)
 if FAULT == "has another program":
     dist.check_same("program a", "programs")
 if FAULT == "sleeps":

@@ -68,7 +68,7 @@ def _of_program(program: str) -> str:
 def _through(make: Callable[[], algorithms.Rounds], what: str, finish: Callable[[], Any], wait: bool,
              tag: int | None = None) -> Any:  # fmt: skip
     within = world()
-    pending = Pending(within, within.start(make, what, tag), finish)
+    pending = Pending(within, within.start(make, what, tag, now=wait), finish)
     return pending.value() if wait else pending
 
 
@@ -98,12 +98,12 @@ def all_reduce(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = Tru
     `op`: sum, mean, prod, max or min. `algorithm`: ring, halving_doubling, doubling (the last two for powers
     of two), all_to_all or tree; by default the one with the least estimate for this size.
     """
-    pending = start_all_reduce(x, op, algorithm)
+    pending = start_all_reduce(x, op, algorithm, now=wait)
     return pending.value() if wait else pending
 
 
-def start_all_reduce(x: Any, op: str, algorithm: str, program: str = "") -> Pending:
-    """Begin an all-reduce; only ranks that name the same `program` take part in it."""
+def start_all_reduce(x: Any, op: str, algorithm: str, program: str = "", now: bool = False) -> Pending:
+    """Begin an all-reduce; only ranks that name the same `program` take part in it. `now`: `World.start`."""
     combine, within = reduction(op, "all_reduce"), world()
     buffer, is_tensor = _taken(x, "all_reduce")
     _check_mean(buffer, op, "all_reduce")
@@ -116,7 +116,7 @@ def start_all_reduce(x: Any, op: str, algorithm: str, program: str = "") -> Pend
 
     what = _said("all_reduce", buffer, f" {op} by {chosen}") + _of_program(program)
     rounds = functools.partial(make, buffer.reshape(-1), within.rank, within.size, combine)
-    return Pending(within, within.start(rounds, what), finish)
+    return Pending(within, within.start(rounds, what, now=now), finish)
 
 
 def reduce_scatter(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = True) -> Any:
@@ -124,11 +124,11 @@ def reduce_scatter(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool =
 
     Shapes: [n, ...] -> [n / world_size, ...]. Raises: ShapeError where n is not divisible.
     """
-    pending = start_reduce_scatter(x, op, algorithm)
+    pending = start_reduce_scatter(x, op, algorithm, now=wait)
     return pending.value() if wait else pending
 
 
-def start_reduce_scatter(x: Any, op: str, algorithm: str, program: str = "") -> Pending:
+def start_reduce_scatter(x: Any, op: str, algorithm: str, program: str = "", now: bool = False) -> Pending:
     """Begin a reduce-scatter; only ranks that name the same `program` take part in it."""
     combine, within = reduction(op, "reduce_scatter"), world()
     buffer, is_tensor = _taken(x, "reduce_scatter")
@@ -144,17 +144,17 @@ def start_reduce_scatter(x: Any, op: str, algorithm: str, program: str = "") -> 
 
     what = _said("reduce_scatter", buffer, f" {op} by {chosen}") + _of_program(program)
     rounds = functools.partial(make, buffer.reshape(-1), within.rank, within.size, combine)
-    return Pending(within, within.start(rounds, what), finish)
+    return Pending(within, within.start(rounds, what, now=now), finish)
 
 
 # -- moving --------------------------------------------------------------------------------------------------
 def all_gather(x: Any, *, algorithm: str = "", wait: bool = True) -> Any:
     """Return every rank's `x`, one after another. Shapes: [n, ...] -> [world_size * n, ...]."""
-    pending = start_all_gather(x, algorithm)
+    pending = start_all_gather(x, algorithm, now=wait)
     return pending.value() if wait else pending
 
 
-def start_all_gather(x: Any, algorithm: str, program: str = "") -> Pending:
+def start_all_gather(x: Any, algorithm: str, program: str = "", now: bool = False) -> Pending:
     """Begin an all-gather; only ranks that name the same `program` take part in it."""
     within = world()
     own, is_tensor = _taken(x, "all_gather")
@@ -166,8 +166,9 @@ def start_all_gather(x: Any, algorithm: str, program: str = "") -> Pending:
     rounds = functools.partial(algorithms.ALL_GATHER[chosen], buffer.reshape(-1), within.rank, within.size)
     what = _said("all_gather", own, f" by {chosen}") + _of_program(program)
     return Pending(
-        within, within.start(rounds, what), lambda: _given(buffer.reshape(-1, *own.shape[1:]), is_tensor)
-    )
+        within, within.start(rounds, what, now=now),
+        lambda: _given(buffer.reshape(-1, *own.shape[1:]), is_tensor),
+    )  # fmt: skip
 
 
 def all_to_all(x: Any, *, wait: bool = True) -> Any:

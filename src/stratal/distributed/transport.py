@@ -43,7 +43,7 @@ class Counters:
 
 
 class MpiTransport:
-    """Rounds over one communicator of mpi4py; all calls but the constructor come from one thread."""
+    """Rounds over one communicator of mpi4py; one thread at a time calls it."""
 
     def __init__(self, mpi: Any, comm: Any, ledger: Ledger, timeout: float) -> None:
         self.counters = Counters(comm.Get_size())
@@ -74,9 +74,14 @@ class MpiTransport:
         """
         self._check_unbroken(what)
         self.ledger.start(number, what, where)
-        for messages in rounds:
-            if messages.sends or messages.receives:
-                self._round(messages, number, what, tag)
+        try:
+            for messages in rounds:
+                if messages.sends or messages.receives:
+                    self._round(messages, number, what, tag)
+        except BaseException as error:  # an interrupt, too: others wait for the rounds that are left
+            if self._broken is None:
+                self._broken = StratalError(f"{what}: broken off", got=type(error).__name__)
+            raise
         self.ledger.finish(number)
 
     def next_message(self, sources: Sequence[tuple[int, int]], what: str, where: str) -> tuple[int, int]:
@@ -123,16 +128,16 @@ class MpiTransport:
                 lambda: self.ledger.trouble(number, what, others),
                 lambda: self.ledger.timed_out(number, what, others, self.timeout),
             )
-        except StratalError as error:
-            self._lost += [requests, messages]
-            self._broken = error
-            raise
         except mpi.Exception as error:
             self._lost += [requests, messages]
             self._broken = self._lost_rank(what) or ProgramMismatchError(
                 f"{what}: a message of another length came", got=str(error)
             )
             raise self._broken from None
+        except BaseException as error:
+            self._lost += [requests, messages]
+            self._broken = error if isinstance(error, StratalError) else None
+            raise
         for (peer, wanted), status in zip(messages.receives, statuses, strict=False):
             if (count := status.Get_count(mpi.BYTE)) != wanted.nbytes:
                 self._broken = ProgramMismatchError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -46,7 +47,10 @@ class World:
         self._network: Final = None if self._engine is None else self._engine.new_variable("network")
         self._counters: Final = Counters(1) if transport is None else transport.counters
         self._collectives = 0
-        self.busy_s = 0.0  # in collectives, of the communication thread
+        self._turn: Final = threading.Lock()  # of the thread that calls MPI
+        self._here: int | None = None  # the thread that runs a collective itself
+        self._queued: Operation | None = None  # the last one
+        self.busy_s = 0.0  # in collectives
         self.closed = False
         self.lost = False  # whether a collective failed since a rank was lost
 
@@ -54,15 +58,24 @@ class World:
     def counters(self) -> Counters:
         return self._counters
 
-    def start(self, make: Callable[[], Rounds], what: str, tag: int | None = None) -> Operation | None:
-        """Queue rounds on the communication thread and return at once; None where there is one rank.
+    def start(
+        self, make: Callable[[], Rounds], what: str, tag: int | None = None, now: bool = False
+    ) -> Operation | None:
+        """Queue rounds on the communication thread and return at once; None where they are through.
 
-        `tag` names messages between two ranks; without one it is a collective, which all ranks make.
+        `tag` names messages between two ranks; without one it is a collective, which all ranks make. `now`:
+        the caller waits for it anyway, so it runs them itself where nothing is under way. For short messages
+        the hand-over to the thread and back takes several times as long as they do.
         """
         if self._transport is None or self._engine is None or self._network is None:
             for _ in make():
                 pass  # a rank has no messages for itself
             return None
+        if self._here == threading.get_ident():  # it would wait for itself
+            raise CallOrderError(
+                f"{what}: made by a signal handler while a collective is under way", got="the same thread",
+                hint="note the signal, and act behind the step",
+            )  # fmt: skip
         number = 0
         if tag is None:
             self._collectives += 1
@@ -79,7 +92,34 @@ class World:
                 raise error.at([line] if line else ()) from None
             self.busy_s += time.monotonic() - began
 
-        return self._engine.push(run, mutates=[self._network], name=what)
+        if now and self._ran_here(run):
+            return None
+        self._queued = self._engine.push(self._in_turn(run), mutates=[self._network], name=what)
+        return self._queued
+
+    def _in_turn(self, run: Callable[[], object]) -> Callable[[], object]:
+        """Return what calls MPI when no other thread does."""
+
+        def in_turn() -> None:
+            with self._turn:
+                run()
+
+        return in_turn
+
+    def _ran_here(self, run: Callable[[], object]) -> bool:
+        """Run rounds in this thread, unless others are under way, or have failed; return whether it did."""
+        before = self._queued
+        if before is not None and (not before.done or before.error is not None):
+            return False
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._here = threading.get_ident()
+            run()
+        finally:
+            self._here = None
+            self._turn.release()
+        return True
 
     def next_message(self, sources: Sequence[tuple[int, int]], what: str) -> tuple[int, int]:
         """Return the first of some (rank, tag) from which a message has come, for `start` to receive.
@@ -97,7 +137,7 @@ class World:
             except StratalError as error:
                 raise error.at([line] if line else ()) from None
 
-        self._engine.push(run, mutates=[self._network], name=what).wait()
+        self._engine.push(self._in_turn(run), mutates=[self._network], name=what).wait()
         rank, tag = found[0]
         return rank, tag - _TAGS
 
@@ -107,7 +147,7 @@ class World:
             operation.wait()
 
     def run(self, make: Callable[[], Rounds], what: str, tag: int | None = None) -> None:
-        self.wait(self.start(make, what, tag))
+        self.wait(self.start(make, what, tag, now=True))
 
     # -- after the death of a rank ---------------------------------------------------------------------------
     def agree(self, done: bool) -> bool:
@@ -119,7 +159,8 @@ class World:
             return done
         self._collectives += 1
         transport, number, found = self._transport, self._collectives, []  # type: MpiTransport, int, list[bool]
-        self._engine.push(lambda: found.append(transport.agree(done, number)), name="agreement").wait()
+        agreeing = self._in_turn(lambda: found.append(transport.agree(done, number)))
+        self._engine.push(agreeing, name="agreement").wait()
         return found[0]
 
     def without_dead(self) -> tuple[World, list[int]]:
@@ -130,7 +171,8 @@ class World:
         if self._transport is None or self._engine is None:
             return self, [self.rank]
         transport, found = self._transport, []  # type: MpiTransport, list[tuple[MpiTransport, list[int]]]
-        shrinking = self._engine.push(lambda: found.append(transport.without_dead()), name="shrinking")
+        shrink = self._in_turn(lambda: found.append(transport.without_dead()))
+        shrinking = self._engine.push(shrink, name="shrinking")
         try:
             shrinking.wait(self.timeout)
         except EngineTimeoutError:
