@@ -17,6 +17,7 @@ from stratal import distributed as dist
 from stratal import nn, optim
 from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError
 from stratal.distributed.data_parallel import _sharing
+from stratal.runtime import program
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -81,6 +82,7 @@ def keeps_a_share() -> None:
         for p in training.net.parameters():
             with st.no_grad():
                 p.zero_()
+    program._MEMORY.clear()  # of small values, to be used again
     gc.collect()
     assert all(storage() is None for storage in storages)
     with dist.full_parameters(training.optimizer):

@@ -111,8 +111,8 @@ class OutputMemory:
         return made.storage
 
 
-_FEW_BYTES: Final = 1 << 16
-_MOST_SHAPES: Final = 1 << 10
+_FEW_BYTES: Final = 1 << 14
+_MOST_SHAPES: Final = 1 << 8
 _MEMORY: Final = SESSION.cache(dict[tuple[DType, tuple[int, ...]], OutputMemory]())
 
 
