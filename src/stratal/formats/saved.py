@@ -20,14 +20,14 @@ from stratal.formats.document import NAME as CHECKPOINT
 from stratal.formats.document import checkpoint_of, write_checkpoint
 from stratal.formats.model import ModelFile, model_of, write_model
 from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Input, Node, constant, graph_input
+from stratal.graph.node import Input, Node, constant, graph_input, topological
 from stratal.tensor.device import check_device
 from stratal.tensor.lazy import programs
-from stratal.tensor.lazy.lazy import lazily
 from stratal.tensor.tensor import Tensor, hold, tensor
 from stratal.tensor.values import values
 from stratal.tensor.values.handles import node_of
-from stratal.tensor.values.state import ModeBlock, no_grad
+from stratal.tensor.values.state import ModeBlock, no_grad, tracing
+from stratal.tensor.values.trace import Trace
 
 
 def save(
@@ -183,34 +183,37 @@ def evaluating(model: Any) -> Generator[None]:
 def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mapping[str, Tensor]) -> Graph:
     """Return what a function computes as a graph of its inputs and of the tensors in `named`.
 
-    Other tensors it reads become constants. Raises: CaptureError when it changes a tensor's value or returns
-    something that does not depend on tensors.
+    It is traced: nothing that depends on the inputs has a value meanwhile. Other tensors it reads become
+    constants. Raises: CaptureError when it changes a tensor of `named`, when Python asks for a value that
+    depends on an input, or when it returns anything but tensors.
     """
-    for value in named.values():
-        np.asarray(_detached(value))  # give every weight its value: it then is an input, not a computation
-    with no_grad(), ModeBlock("eager", None), lazily():
-        examples = [tensor(x) for x in inputs]
-        before = {name: node_of(value) for name, value in named.items()}
-        results = tree.leaves(function(*examples))
-        if not results or not all(isinstance(r, Tensor) for r in results):
-            raise CaptureError(
-                "save: the model must return tensors", got=", ".join(type(r).__name__ for r in results)
-            )
-        roots = [node_of(r) for r in results]
-        changed = [name for name, node in before.items() if node_of(named[name]) is not node]
-        if changed:
-            raise CaptureError(
-                "save: the model changes its own state in evaluation mode", got=", ".join(changed)
-            )
-        labels = {node_of(x): f"input {k}" for k, x in enumerate(examples)}
-        return _closed(
-            roots, {**{node: name for name, node in before.items()}, **labels}, type(function).__name__
-        )
+    name, examples = type(function).__name__, [tensor(x) for x in inputs]
+    trace = Trace(name)
+    cells = {key: trace.enter(value) for key, value in named.items()}
+    labels = {cell.placeholder: key for key, cell in cells.items()}
+    labels |= {trace.enter(x).placeholder: f"input {k}" for k, x in enumerate(examples)}
+    try:
+        with no_grad(), ModeBlock("eager", None), tracing(trace):
+            results = tree.leaves(function(*examples))
+            if not results or not all(isinstance(r, Tensor) for r in results):
+                raise CaptureError(
+                    "save: the model must return tensors", got=", ".join(type(r).__name__ for r in results)
+                )
+            roots = [node_of(r) for r in results]
+    finally:
+        trace.closed = True
+    if changed := [key for key, cell in cells.items() if cell.written]:
+        raise CaptureError("save: the model changes its own state in evaluation mode", got=", ".join(changed))
+    others = [cell for cell in trace.cells.values() if cell.placeholder not in labels]
+    known = {cell.placeholder: np.asarray(_detached(cell.tensor)) for cell in others}
+    return _closed(roots, labels, known, name)
 
 
-def _closed(roots: list[Node], labels: Mapping[Node, str], name: str) -> Graph:
-    """Return the graph of some values over labelled leaves; other leaves with a value become constants."""
-    _, leaves = programs.walk(roots, lambda n: isinstance(n.op, Input) or values.finished(n) is not None)
+def _closed(
+    roots: list[Node], labels: Mapping[Node, str], known: Mapping[Node, np.ndarray[Any, Any]], name: str
+) -> Graph:
+    """Return the graph of some values over labelled leaves; others, that have a value, become constants."""
+    leaves = [node for node in topological(roots) if isinstance(node.op, Input)]
     fresh = {
         node: graph_input(label, node.aval, frozen=not label.startswith("input "))
         for node, label in labels.items()
@@ -219,11 +222,11 @@ def _closed(roots: list[Node], labels: Mapping[Node, str], name: str) -> Graph:
     for leaf in leaves:
         if leaf not in fresh:
             storage = values.finished(leaf)
-            if storage is None:
+            if storage is None and leaf not in known:
                 raise CaptureError(
                     "save: a value the model reads is not known", got=str(leaf.type), where=leaf.where
                 )
-            replaced[leaf] = constant(storage.array)
+            replaced[leaf] = constant(known[leaf] if storage is None else storage.array)
     outputs = substitute(roots, replaced)
     used = set(leaves) | {node for node, label in labels.items() if label.startswith("input ")}
     return Graph([fresh[node] for node in labels if node in used], outputs, name=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import stratal as st
 from stratal import nn, optim
 from stratal.base.errors import CaptureError, FormatError, ShapeError
 from stratal.formats import ModelFile, write_model
+from stratal.formats.saved import graph_of
+from stratal.graph.interpret import interpret
+from stratal.graph.node import label_of
 
 
 def network() -> Any:
@@ -183,3 +187,53 @@ def test_a_model_saved_in_eager_mode_has_its_graph_too(tmp_path: Path) -> None:
         net = network()
         st.save(net, tmp_path / "model", inputs=batch())
     assert len(st.load(tmp_path / "model").graph.nodes) > 10
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 8)
+        self.layers = nn.ModuleList(
+            [nn.TransformerEncoderLayer(8, 2, 8, dropout=0.0, batch_first=True) for _ in range(2)]
+        )
+
+    def forward(self, tokens: st.Tensor) -> st.Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return x.mean(1)
+
+
+class Steps(nn.Module):
+    def forward(self, x: st.Tensor) -> st.Tensor:
+        for k in range(9000):  # more ops than wait for a value in uncompiled code
+            x = x + float(k % 2) * x.reshape(-1).reshape(x.shape)
+        return x * 0.0 + x.sum(1, keepdims=True) * 0.0 + 1.0
+
+
+def test_no_value_that_depends_on_an_input_becomes_a_constant() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(2):  # sizes that change at one line end turns of uncompiled loops
+        net = Encoder().eval()
+        for rows in (1, 2, 4, 8):
+            sample, other = (rng.integers(0, 9, (rows, 5)) for _ in range(2))
+            graph = graph_of(net, (sample,), dict(net.state_dict(keep_vars=True)))
+            state = {key: np.asarray(value) for key, value in net.state_dict().items()}
+            given = [state.get(label_of(node), other) for node in graph.inputs]
+            (found,), _ = interpret(graph, given)
+            want = np.asarray(net(st.tensor(other)).detach())
+            np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    graph = graph_of(Steps(), (np.ones((2, 3), np.float32),), {})
+    assert not [node for node in graph.nodes if node.op.name == "const" and node.aval.ints == (2, 3)]
+
+
+@pytest.mark.parametrize("ask", [
+    lambda x: float(x.sum()), lambda x: x.numpy(), lambda x: x[0, 0].item(), lambda x: bool((x > 0).all()),
+])  # fmt: skip
+def test_python_that_asks_for_a_value_of_an_input_is_refused(ask: Callable[[st.Tensor], Any]) -> None:
+    class Asking(nn.Module):
+        def forward(self, x: st.Tensor) -> st.Tensor:
+            return x * 2.0 if ask(x) is None else x
+
+    with pytest.raises(CaptureError, match="Python asks for a value"):
+        st.freeze(Asking(), np.ones((2, 3), np.float32))
