@@ -11,6 +11,7 @@ examples:
     python -m benchmarks tuned --only lenet              schedules chosen by estimate beside tuned ones
     python -m benchmarks everyday                        calls, data, steps and texts that nobody compiled
     python -m benchmarks parallel --part training        several ranks beside one, PyTorch's and MPI's
+    python -m benchmarks serve --json rows.json          the server under load, beside greedy batchers
     python -m benchmarks surface                         every public function beside NumPy and PyTorch
     python -m benchmarks names linalg.                   public names: what a call is made of, and its test
     python -m benchmarks vendor                          generated products beside those of NumPy's OpenBLAS
@@ -40,6 +41,7 @@ from benchmarks import (
     compare_vendor,
     everyday,
     parallel,
+    serve,
     show,
 )
 from benchmarks.cases import draw_cases
@@ -63,8 +65,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = "run | sizes | random | explorer | tuned | everyday | parallel | surface | names | vendor | list"
-    commands = parser.add_subparsers(dest="command", metavar=f"{kinds} | report", required=True)
+    kinds = "run sizes random explorer tuned everyday parallel serve surface names vendor list report".split()  # noqa: SIM905
+    commands = parser.add_subparsers(dest="command", metavar=" | ".join(kinds), required=True)
     _configure_run(commands.add_parser("run", help="measure"))
     _configure_sizes(commands.add_parser("sizes", help="odd sizes and twice the work of the training steps"))
     _configure_random(commands.add_parser("random", help="random products and convolutions"))
@@ -74,6 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     _configure_tuned(commands.add_parser("tuned", help="schedules chosen by estimate beside tuned ones"))
     everyday.configure(commands.add_parser("everyday", help="what nobody compiled, beside PyTorch"))
     parallel.configure(commands.add_parser("parallel", help="several ranks beside one, PyTorch's and MPI's"))
+    serve.configure(commands.add_parser("serve", help="the server under load, beside greedy batchers"))
     _configure_surface(commands.add_parser("surface", help="every public function beside NumPy and PyTorch"))
     names = commands.add_parser("names", help="every public name: what a call is made of, and its test")
     names.add_argument("names", nargs="*", metavar="NAME", help="only names that contain NAME")
@@ -86,8 +89,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     measured = {
         "run": run, "sizes": run_sizes, "random": run_random, "explorer": run_explorer,
-        "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "surface": run_surface,
-        "names": run_names, "vendor": run_vendor,
+        "tuned": run_tuned, "everyday": everyday.run, "parallel": parallel.run, "serve": serve.run,
+        "surface": run_surface, "names": run_names, "vendor": run_vendor,
     }.get(arguments.command)  # fmt: skip
     if measured is not None:
         return measured(parser, arguments)
