@@ -133,7 +133,8 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int, s
     while more:
         try:  # a client that sends a byte now and then is no better than one that is silent
             left = started + seconds + size / LEAST_RATE - clock()
-            message = await asyncio.wait_for(receive(), min(seconds, left))
+            async with asyncio.timeout(min(seconds, left)):  # unlike wait_for, without a task of its own
+                message = await receive()
         except TimeoutError:
             text = f"the body comes too slowly: silent for {seconds:g} s, or under {LEAST_RATE} bytes/s"
             raise RequestError(408, text) from None

@@ -85,7 +85,8 @@ class Dispatcher:
         self._unanswered[model.key] += 1
         self.pump()
         try:
-            return await asyncio.wait_for(pending.answer, max(0.0, deadline - now) + GRACE)
+            async with asyncio.timeout(max(0.0, deadline - now) + GRACE):
+                return await pending.answer
         except TimeoutError:
             raise RequestError(504, f"{model.name}: no answer by the deadline") from None
         finally:
@@ -129,7 +130,8 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            head, body = await asyncio.wait_for(worker.call({"model": batch.model}, parts), limit)
+            async with asyncio.timeout(limit):
+                head, body = await worker.call({"model": batch.model}, parts)
             self._deliver(batch, model, head, body, started)
         except (FleetError, TimeoutError) as error:
             how = "hung" if isinstance(error, TimeoutError) else "ended"

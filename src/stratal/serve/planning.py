@@ -7,6 +7,7 @@ and no larger than the knee of the rate, beyond which a batch only adds latency.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class LatencyTable:
         """Return rows a second in full batches of a size."""
         return size / self.at(size)
 
-    @property
+    @functools.cached_property  # each request asks for it
     def best_rate(self) -> float:
         """Rows a second at the size that is best for that."""
         return max(map(self.rate, self.sizes))
