@@ -36,10 +36,15 @@ def command(ranks: int, script: str, *arguments: str, timeout: float = 60.0) -> 
     return [*launch, str(HERE / script), *arguments]
 
 
-def launch(ranks: int, script: str, *arguments: str, timeout: float = 60.0) -> tuple[int, str]:
-    """Run a script beside this file on some ranks; return the exit status and all they printed."""
+def launch(
+    ranks: int, script: str, *arguments: str, timeout: float = 60.0, limit: float = 150.0
+) -> tuple[int, str]:
+    """Run a script beside this file on some ranks; return the exit status and all they printed.
+
+    `timeout`: seconds a rank waits for others; `limit`: seconds all of it may take.
+    """
     done = subprocess.run(
-        command(ranks, script, *arguments, timeout=timeout), env=environment(), timeout=150, check=False,
+        command(ranks, script, *arguments, timeout=timeout), env=environment(), timeout=limit, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     return done.returncode, done.stdout.decode(errors="replace")

@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final
 
@@ -53,6 +53,7 @@ class World:
         self.busy_s = 0.0  # in collectives
         self.closed = False
         self.lost = False  # whether a collective failed since a rank was lost
+        self._apart = ""  # what this rank does without all the others
 
     @property
     def counters(self) -> Counters:
@@ -78,6 +79,7 @@ class World:
             )  # fmt: skip
         number = 0
         if tag is None:
+            self._check_joined(what)
             self._collectives += 1
             number = self._collectives
         line, transport = user_line(), self._transport
@@ -120,6 +122,22 @@ class World:
             self._here = None
             self._turn.release()
         return True
+
+    @contextmanager
+    def without_collectives(self, doing: str) -> Iterator[None]:
+        """Refuse collectives in the block, in which other ranks do something else."""
+        self._apart = doing
+        try:
+            yield
+        finally:
+            self._apart = ""
+
+    def _check_joined(self, what: str) -> None:
+        if self._apart:
+            raise CallOrderError(
+                f"{what}: a collective in {self._apart}", got="not all ranks come to it",
+                hint="make it behind the step, on all ranks; SyncBatchNorm goes with data() and zero()",
+            )  # fmt: skip
 
     def next_message(self, sources: Sequence[tuple[int, int]], what: str) -> tuple[int, int]:
         """Return the first of some (rank, tag) from which a message has come, for `start` to receive.
