@@ -95,6 +95,8 @@ def sent_in_an_epoch() -> None:
     for buckets in (1, 6):
         training = Training("float32", dist.parameter_server(bucket_bytes=1 << 20 if buckets == 1 else 1))
         size = sum(p.nbytes for p in training.net.parameters())
+        training.run(1)  # workers say which program they run: 12 bytes
+        dist.barrier()
         dist.traffic(reset=True)
         training.run(steps)
         counted = dist.traffic(reset=True)
@@ -118,10 +120,10 @@ class Counting:
     exactly which steps of the others it has seen.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: Any, compiled: bool = True) -> None:
         self.count = nn.Parameter(st.zeros(strategy.workers))
         self.optimizer = optim.SGD([self.count], lr=1.0)
-        self.taken = dist.parallel(st.compile(self.step), strategy)
+        self.taken = dist.parallel(st.compile(self.step) if compiled else self.step, strategy)
 
     def step(self, own: Any) -> None:
         self.optimizer.zero_grad()
@@ -175,6 +177,50 @@ def async_learns() -> None:
     assert (joined.reshape(SIZE, -1) == joined.reshape(SIZE, -1)[0]).all()
 
 
+def saved_and_loaded() -> None:
+    """A state dict is that of one process, and a run goes on from it, with other servers or with none."""
+    whole, first = Training("float64"), Training("float64", dist.parameter_server(bucket_bytes=256))
+    whole.run(6), first.run(6)
+    saved, want = first.optimizer.state_dict(), whole.optimizer.state_dict()
+    same_state(saved, want, 1e-12)
+    assert [g["params"] for g in saved["param_groups"]] == [g["params"] for g in want["param_groups"]]
+    dist.pull(first.optimizer)
+    model = first.net.state_dict()
+    results = []
+    for strategy in (None, dist.parameter_server(servers=max(1, SIZE - 2)), dist.parameter_server()):
+        again = Training("float64", strategy)
+        again.net.load_state_dict(model)
+        again.optimizer.load_state_dict(saved)
+        if strategy is not None:
+            same_state(again.optimizer.state_dict(), saved, 0.0)
+            kept = sum(p.nbytes for group in again.optimizer.param_groups for p in group.shards)
+            assert again.optimizer.state_bytes == 2 * kept  # a rank has two moments of what it owns
+        again.run(6)
+        if strategy is not None:
+            dist.pull(again.optimizer)
+        results.append(again.parameters())
+    first.run(6)
+    dist.pull(first.optimizer)
+    for found in (first.parameters(), *results[1:]):
+        close(found, results[0], 1e-12)
+    late = Training("float64")  # trained alone, then served with the state it has
+    late.net.load_state_dict(model)
+    late.optimizer.load_state_dict(saved)
+    dist.parallel(late.step, dist.parameter_server(late.optimizer))
+    same_state(late.optimizer.state_dict(), saved, 0.0)
+    del saved["param_groups"][1]
+    refused(AttributeValueError, "other groups", lambda: late.optimizer.load_state_dict(saved))
+
+
+def same_state(found: dict[str, Any], want: dict[str, Any], tolerance: float) -> None:
+    assert list(found["state"]) == list(want["state"]) == list(range(6))
+    for k, entries in want["state"].items():
+        assert entries.keys() == found["state"][k].keys() > {"step", "exp_avg"}
+        for name, value in entries.items():
+            assert found["state"][k][name].dtype == value.dtype, name
+            np.testing.assert_allclose(found["state"][k][name].numpy(), value.numpy(), rtol=0, atol=tolerance)
+
+
 def two_optimizers() -> None:
     """The second one's gradients are of parameters that the first one's step has changed."""
     results = []
@@ -208,7 +254,6 @@ def refusals() -> None:
     training = Training("float32", strategy)
     x, y = st.tensor(np.ones((4, 9), np.float32)), st.tensor(np.zeros(4, np.int64))
     refused(CaptureError, "not compiled from outside", lambda: st.compile(training.taken)(x, y))
-    refused(CallOrderError, "shared out among servers", lambda: training.optimizer.state_dict())
     refused(AttributeValueError, "of one parallel step", lambda: dist.parallel(training.step, strategy))
     refused(
         AttributeValueError, "at least one rank trains", lambda: dist.parameter_server(servers=SIZE).workers
@@ -236,8 +281,15 @@ def refusals() -> None:
 
 def fault(what: str) -> None:
     """The last worker, or the server, fails in the middle of training."""
-    strategy = dist.parameter_server()
-    training = Counting(strategy)
+    strategy = dist.parameter_server(mode="async" if what.endswith("late") else "sync")
+    training = Counting(strategy, compiled=RANK != 1 or not what.endswith("not compiled"))
+    if what.startswith("another program"):  # from the first step on, or later; or one that is not compiled
+        if what.endswith("late"):
+            training.taken(st.ones(strategy.workers))
+        for _ in range(2):
+            training.taken(st.ones((1 if what.endswith("not compiled") else 1 + RANK, strategy.workers)))
+        dist.barrier()
+        raise AssertionError("not noticed")
     training.taken(st.ones(strategy.workers))
     if (SIZE - 1 if what.startswith("server") else strategy.workers - 1) == RANK:
         if what.endswith("stops"):
@@ -248,7 +300,8 @@ def fault(what: str) -> None:
 
 if __name__ == "__main__":
     checks = (
-        equal, sent_in_an_epoch, staleness_is_bounded, async_learns, two_optimizers, refusals,
+        equal, sent_in_an_epoch, staleness_is_bounded, async_learns, saved_and_loaded, two_optimizers,
+        refusals,
     )  # fmt: skip
     if sys.argv[1:2] == ["fault"]:
         fault(sys.argv[2])

@@ -24,12 +24,12 @@ from stratal.distributed.errors import ProgramMismatchError as ProgramMismatchEr
 from stratal.distributed.errors import RankLostError as RankLostError
 from stratal.distributed.links import Link as Link
 from stratal.distributed.overlapped import overlap as overlap
-from stratal.distributed.parameter_server import Staleness as Staleness
 from stratal.distributed.parameter_server import parameter_server as parameter_server
 from stratal.distributed.parameter_server import pull as pull
-from stratal.distributed.parameter_server import staleness as staleness
 from stratal.distributed.sharded_parameters import full_parameters as full_parameters
 from stratal.distributed.snapshot import Snapshot as Snapshot
+from stratal.distributed.stale_steps import Staleness as Staleness
+from stratal.distributed.stale_steps import staleness as staleness
 from stratal.distributed.world import init as init
 from stratal.distributed.world import is_initialized as is_initialized
 from stratal.distributed.world import rank as rank

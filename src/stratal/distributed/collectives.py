@@ -17,6 +17,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.distributed import algorithms
 from stratal.distributed.errors import ProgramMismatchError
 from stratal.distributed.links import choose
+from stratal.distributed.served_programs import OFFSET, message_of
 from stratal.distributed.world import World, world
 from stratal.engine import Operation
 from stratal.tensor.tensor import Tensor, tensor
@@ -246,12 +247,17 @@ class Exchanges:
         self.channel: Final = channel
         self.started = 0
         self._awaited: list[tuple[int, Array]] = []
+        self._programs: Final[dict[int, str]] = {}  # told to each server
 
-    def start(self, x: Any, server: int) -> Pending:
-        """Begin to send `x`; the value is what that server sends back."""
+    def start(self, x: Any, server: int, program: str) -> Pending:
+        """Begin to send `x`, which a program made; the value is what that server sends back."""
         buffer, is_tensor = _taken(x, "exchange")
         flat, within = buffer.reshape(-1), world()
         self.started += 1
+        if self._programs.get(server) != program:
+            self._programs[server] = program
+            told = [algorithms.Round([(server, message_of(program))], [])]
+            within.start(lambda: iter(told), f"program for rank {server}", self.channel + OFFSET)
         self._awaited.append((server, flat))
         there = [algorithms.Round([(server, flat)], [])]
         what = _said("push", buffer, f" to rank {server}")

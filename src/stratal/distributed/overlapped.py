@@ -55,8 +55,8 @@ class Overlapped:
     def start_all_gather(self, array: Array, algorithm: str, program: str) -> int:
         return self._begun(start_all_gather(array, algorithm, program))
 
-    def start_exchange(self, array: Array, server: int, channel: int) -> int:
-        return self._begun(self.exchanges(channel).start(array, server))
+    def start_exchange(self, array: Array, server: int, channel: int, program: str) -> int:
+        return self._begun(self.exchanges(channel).start(array, server, program))
 
     def exchanges(self, channel: int) -> Exchanges:
         """Return what goes to servers and back over a channel."""
@@ -132,10 +132,17 @@ def all_gather_in_buckets(flats: Sequence[Tensor], algorithm: str) -> list[Tenso
     return _overlapped(flats, [start] * len(flats), wait)
 
 
-def exchange_in_buckets(flats: Sequence[Tensor], servers: Sequence[int], channel: int) -> list[Tensor]:
-    """Return what servers send back for each one-dimensional tensor; `servers` are the ranks each goes to."""
+def exchange_in_buckets(
+    flats: Sequence[Tensor], servers: Sequence[int], channel: int, program: str
+) -> list[Tensor]:
+    """Return what servers send back for each one-dimensional tensor; `servers` are the ranks each goes to.
+
+    `program` as for `all_reduce_in_buckets`: servers refuse workers whose digests differ.
+    """
     size = communicator().size
-    starts = [ShardStart(AXIS, size, "exchange", server=rank, channel=channel) for rank in servers]
+    starts = [
+        ShardStart(AXIS, size, "exchange", program=program, server=rank, channel=channel) for rank in servers
+    ]
     return _overlapped(flats, starts, ShardWait(AXIS, size, "exchange"))
 
 

@@ -24,11 +24,22 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, CallOrderError, CaptureError, DTypeError
 from stratal.distributed.algorithms import Round
-from stratal.distributed.collectives import all_gather, all_reduce, broadcast
+from stratal.distributed.collectives import broadcast
 from stratal.distributed.links import bucket_bytes
 from stratal.distributed.overlapped import communicator, exchange_in_buckets
-from stratal.distributed.reducer import Reducer, buckets, check_gradients, gradient_of, pieces, reducer_of
+from stratal.distributed.reducer import (
+    Reducer,
+    buckets,
+    check_gradients,
+    gradient_of,
+    pieces,
+    program_digest,
+    reducer_of,
+)
+from stratal.distributed.served_programs import LENGTH, OFFSET, Programs
+from stratal.distributed.served_state import own_state, whole_state
 from stratal.distributed.world import world
+from stratal.optim.group import updated
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture import note_mutation
 from stratal.tensor.functions.shapes import concat
@@ -37,7 +48,7 @@ from stratal.tensor.values.state import MODE, no_grad
 
 Array = np.ndarray[Any, Any]
 _FIRST_CHANNEL: Final = 1000  # below are the tags of `send`
-_CHANNELS: Final = 1000
+_CHANNELS: Final = OFFSET
 
 
 class ParameterServer(NamedTuple):
@@ -153,12 +164,14 @@ class ServedOptimizer(Reducer):
         self.parts: Final = parts_of(params, range(workers, within.size), limit)
         own = [part for part in self.parts if part.server == within.rank]
         self.serving: Final = Serving(self, own, workers, strategy.mode) if strategy.is_server else None
-        owned = {p for part in own for p in part.params}
+        state = optimizer.state_dict()
+        mine = {p for part in own for p in part.params}
         for group in optimizer.param_groups:
-            group.shards = [p for p in group["params"] if p in owned]
+            group.shards = [p for p in group["params"] if p in mine]
         note_mutation()
-        optimizer.register_state_dict_pre_hook(_no_state_dict)
-        optimizer.register_load_state_dict_pre_hook(_no_state_dict)
+        optimizer.register_state_dict_post_hook(self.gathered)
+        optimizer.register_load_state_dict_pre_hook(self.of_server)
+        optimizer.load_state_dict(state)
 
     # -- on workers ------------------------------------------------------------------------------------------
     def before(self, optimizer: Optimizer) -> None:
@@ -169,7 +182,8 @@ class ServedOptimizer(Reducer):
         with no_grad():
             flats = [part.flat([gradient_of(p) for p in part.params]) for part in self.parts]
             servers = [part.server for part in self.parts]
-            for part, flat in zip(self.parts, exchange_in_buckets(flats, servers, self.channel), strict=True):
+            found = exchange_in_buckets(flats, servers, self.channel, program_digest(flats))
+            for part, flat in zip(self.parts, found, strict=True):
                 part.take(flat)
 
     def reduce(self, optimizer: Optimizer) -> None:
@@ -177,6 +191,14 @@ class ServedOptimizer(Reducer):
             "parameter_server: gradients over the whole batch are known to servers alone",
             got="clipping, a loss scaler or synchronize()", hint="train with st.distributed.data() or zero()",
         )  # fmt: skip
+
+    # -- state dicts -----------------------------------------------------------------------------------------
+    def gathered(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        servers = range(self.strategy.workers, world().size)  # type: ignore[attr-defined]
+        return whole_state(optimizer, servers, _owned(optimizer), state_dict)
+
+    def of_server(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return own_state(optimizer, _owned(optimizer), state_dict)
 
     @property
     def pushed(self) -> int:
@@ -191,11 +213,9 @@ def _new_channel() -> int:
     return _FIRST_CHANNEL + axis.channels % _CHANNELS
 
 
-def _no_state_dict(optimizer: Optimizer, state_dict: Any = None) -> None:
-    raise CallOrderError(
-        "parameter_server: an optimizer's state is shared out among servers", got="a state dict",
-        hint="load it before parallel(); st.distributed.pull(optimizer), then save the model's state dict",
-    )  # fmt: skip
+def _owned(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters that this rank updates, in the order of a state dict."""
+    return [p for group in optimizer.param_groups for p in updated(group)]
 
 
 # -- on servers ----------------------------------------------------------------------------------------------
@@ -213,6 +233,7 @@ class Serving:
         self._clocks: Final = [0] * workers
         self._read: Final = [0] * workers  # the number of updates in what each worker pulled last
         self._updates = 0
+        self._programs: Final = Programs(workers)
 
     def sources(self) -> list[tuple[int, int]]:
         """Return the (rank, channel) of workers that may push."""
@@ -221,6 +242,8 @@ class Serving:
     def receive(self, worker: int) -> None:
         """Receive the next part of a worker's push; update and answer where that is the last one."""
         got = self._got[worker]
+        if not got:
+            self._check_program(worker)
         part = self.parts[len(got)]
         count = sum(p.numel() for p in part.params)
         got.append(np.empty(count, part.params[0].dtype.np))
@@ -240,6 +263,16 @@ class Serving:
         ready = [w for w in sorted(self._waiting) if self._clocks[w] - slowest <= self.served.bound]
         if ready:
             self._answer(ready, slowest)
+
+    def _check_program(self, worker: int) -> None:
+        """Receive which program a worker runs, if it says so before the push that has come."""
+        channel, what = self.served.channel, f"program of rank {worker}"
+        told = (worker, channel + OFFSET)
+        if world().next_message([told, (worker, channel)], what) == told:
+            message = np.empty(LENGTH, np.uint8)
+            world().run(lambda: iter([Round([], [(worker, message)])]), what, told[1])
+            self._programs.told(worker, message)
+        self._programs.check(worker, self._clocks[worker])
 
     def _update(self, workers: Sequence[int]) -> None:
         """Take one step with the mean of some workers' gradients, added in the order of ranks."""
@@ -336,49 +369,12 @@ def pull(optimizer: Optimizer) -> None:
     if world().size == 1:
         return
     with no_grad():
-        for part in _served(optimizer, "pull").parts:
+        for part in served_by(optimizer, "pull").parts:
             part.take(broadcast(part.flat([p.detach() for p in part.params]), part.server))
 
 
-class Staleness(NamedTuple):
-    """How old the parameters were that workers went on with.
-
-    `steps`: [n, 5] int64, a row per step of a worker and server: server, worker, the number of the step, how
-    many steps the slowest worker was behind when parameters were sent, and how many updates of other workers
-    came between this worker's reading parameters and its own update.
-    """
-
-    bound: int
-    steps: Array
-
-    @property
-    def measured(self) -> int:
-        """The largest number of steps any worker was ahead of the slowest one when it got parameters."""
-        return int(self.steps[:, 3].max(initial=0))
-
-    def __str__(self) -> str:
-        counts = np.bincount(self.steps[:, 3])
-        shares = ", ".join(f"{k} in {n} steps" for k, n in enumerate(counts) if n) or "no steps"
-        missed = float(self.steps[:, 4].mean()) if len(self.steps) else 0.0
-        told = f"staleness {self.measured} of at most {self.bound}: {shares}"
-        return f"{told}; {missed:.2f} updates missed in the mean"
-
-
-def staleness(optimizer: Optimizer) -> Staleness:
-    """Return the staleness of all steps of an optimizer so far; every rank calls it, and gets the same."""
-    if world().size == 1:
-        return Staleness(0, np.zeros((0, 5), np.int64))
-    served = _served(optimizer, "staleness")
-    rows = served.serving.steps if served.serving is not None else []
-    count = int(all_reduce(np.int64(len(rows)), "max"))
-    own = np.full((count, 5), -1, np.int64)  # ranks that are no servers have no rows
-    own[: len(rows), 0] = world().rank
-    own[: len(rows), 1:] = rows if rows else 0
-    found = all_gather(own)
-    return Staleness(served.bound, found[found[:, 0] >= 0])
-
-
-def _served(optimizer: Optimizer, name: str) -> ServedOptimizer:
+def served_by(optimizer: Optimizer, name: str) -> ServedOptimizer:
+    """Return the hook of an optimizer, for a function of a name. Raises: AttributeValueError."""
     found = reducer_of(optimizer)
     if not isinstance(found, ServedOptimizer):
         raise AttributeValueError(

@@ -35,7 +35,7 @@ class ShardingCommunicator(Communicator, Protocol):
     def start_all_gather(self, array: Array, algorithm: str, program: str) -> int:
         """Begin to put the vectors of all ranks end to end; return the token at once."""
 
-    def start_exchange(self, array: Array, server: int, channel: int) -> int:
+    def start_exchange(self, array: Array, server: int, channel: int, program: str) -> int:
         """Begin to send a copy of a vector to a server; return the token of what comes back at once."""
 
 
@@ -87,7 +87,8 @@ class ShardStart(Collective):
         if self.kind == "all_gather":
             return np.array(axis.start_all_gather(arrays[-1], self.algorithm, self.program), np.int64)
         if self.kind == "exchange":
-            return np.array(axis.start_exchange(arrays[-1], self.server, self.channel), np.int64)
+            token = axis.start_exchange(arrays[-1], self.server, self.channel, self.program)
+            return np.array(token, np.int64)
         token = axis.start_reduce_scatter(arrays[-1], self.op, self.algorithm, self.program)
         return np.array(token, np.int64)
 

@@ -184,7 +184,7 @@ class ShardedReducer(Reducer):
     # -- state dicts -----------------------------------------------------------------------------------------
     def gathered(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the state dict of the whole optimizer; every rank calls it, since it gathers."""
-        number = _numbers(optimizer)
+        number = numbers_of(optimizer)
         state: dict[int, dict[str, Any]] = {}
         for k, shard in enumerate(self.all_shards()):
             for name, value in state_dict["state"].get(k, {}).items():
@@ -207,7 +207,8 @@ class ShardedReducer(Reducer):
         """
         saved_groups = state_dict["param_groups"]
         check_groups(optimizer, saved_groups, [len(g["params"]) for g in optimizer.param_groups])
-        saved_as = dict(zip(_numbers(optimizer), (k for g in saved_groups for k in g["params"]), strict=True))
+        saved_keys = (k for g in saved_groups for k in g["params"])
+        saved_as = dict(zip(numbers_of(optimizer), saved_keys, strict=True))
         state = {}
         for k, shard in enumerate(self.all_shards()):
             entries = [state_dict["state"].get(saved_as[p], {}) for p in shard.params]
@@ -221,7 +222,8 @@ class ShardedReducer(Reducer):
         return {"state": {k: v for k, v in state.items() if v}, "param_groups": groups}
 
 
-def _numbers(optimizer: Optimizer) -> dict[Tensor, int]:
+def numbers_of(optimizer: Optimizer) -> dict[Tensor, int]:
+    """Return the numbers that parameters have in a state dict of the whole optimizer."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     return {p: k for k, p in enumerate(params)}
 
