@@ -188,18 +188,28 @@ def check(name: str, dtype: str, key: str) -> None:
         return
     found = together(name, dtype, strategy, case.outside)
     want = alone(name, dtype, strategy.workers if key == "servers" else SIZE)
-    close("loss", np.array(found.losses), np.array(want.losses), dtype)
+    close("loss", np.array(found.losses), np.array(want.losses), dtype, max(want.losses))
     for entry, value in want.state.items():
-        if entry.endswith("running_mean"):  # a mean may cancel out: what it is a mean of is as large as this
-            size = float(np.sqrt(want.state[entry.replace("mean", "var")]).max())
-            close(entry, found.state[entry], value, dtype, size)
-        elif value.dtype.kind == "f":
-            close(entry, found.state[entry], value, dtype)
+        if value.dtype.kind == "f":
+            close(entry, found.state[entry], value, dtype, size_of(entry, want.state))
 
 
-def close(what: str, found: Array, want: Array, dtype: str, size: float = 0.0) -> None:
-    """Assert that arrays differ by less than a share of the largest element, or of `size`."""
-    worst = float(np.abs(found - want).max()) / (size or float(np.abs(want).max()))
+def size_of(entry: str, state: dict[str, Array]) -> float:
+    """Return how large the values are that rounding errors of an entry are a share of.
+
+    A mean may cancel out: it is of values as large as their deviation. A bias, which may have begun at zero,
+    is added to what its layer's weights make.
+    """
+    if entry.endswith("running_mean"):
+        return float(np.sqrt(state[entry.replace("mean", "var")]).max())
+    layer = entry.rpartition(".")[0]
+    same = [a for k, a in state.items() if k.rpartition(".")[0] == layer and "running" not in k]
+    return max(float(np.abs(a).max()) for a in same if a.dtype.kind == "f")
+
+
+def close(what: str, found: Array, want: Array, dtype: str, size: float) -> None:
+    """Assert that arrays differ by less than a share of `size`."""
+    worst = float(np.abs(found - want).max()) / size
     assert worst <= TOLERANCE[dtype], f"{what}: {worst:.2g} apart"
 
 

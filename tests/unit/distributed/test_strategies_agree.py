@@ -27,7 +27,7 @@ def learn(ranks: int, net: str, dtype: str, *strategies: str) -> str:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("net", NETS)
 def test_two_ranks_learn_what_one_process_learns_on_the_whole_batch(net: str, strategy: str) -> None:
-    """Relative to the largest element, to 1e-6 in float32."""
+    """Relative to the largest parameter of a layer, to 1e-6 in float32."""
     learn(2, net, "float32", strategy)
 
 
