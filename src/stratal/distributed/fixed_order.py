@@ -41,7 +41,15 @@ from stratal.distributed.algorithms import bounds
 from stratal.distributed.collectives import all_gather
 from stratal.distributed.elastic import surviving
 from stratal.distributed.errors import ProgramMismatchError
-from stratal.distributed.reducer import Reducer, Sending, buckets, check_gradients, gradient_of, pieces
+from stratal.distributed.reducer import (
+    Reducer,
+    Sending,
+    buckets,
+    check_gradients,
+    gradient_of,
+    pieces,
+    program_digest,
+)
 from stratal.distributed.tree_sums import Node, nodes_of, total, tree_all_reduce
 from stratal.distributed.world import world
 from stratal.optim.optimizer import Optimizer
@@ -84,6 +92,7 @@ class Noting(Reducer):
             for bucket in buckets(self.params, 1 << 62)
         ]
         self.count: Final = tensor(np.int64(0))  # of the steps noted
+        self.program = ""  # a digest of what was captured last
         self._updating = False
         self._nothing: Final[list[list[Tensor]]] = [[] for _ in optimizer.param_groups]
 
@@ -92,8 +101,10 @@ class Noting(Reducer):
             return
         check_gradients(optimizer, self.params, "data(virtual_shards=...)")
         with no_grad():
-            for bucket, noted in self.noted:
-                noted.copy_(concat([gradient_of(p).reshape((-1,)) for p in bucket]))
+            flats = [concat([gradient_of(p).reshape((-1,)) for p in bucket]) for bucket, _ in self.noted]
+            self.program = program_digest(flats)
+            for (_, noted), flat in zip(self.noted, flats, strict=True):
+                noted.copy_(flat)
             self.count.copy_(self.count + 1)
             for p in self.params:  # one shard's would be taken for those of the batch
                 p.grad = full_like(p, float("nan"))
@@ -262,7 +273,9 @@ class FixedOrder:
         finally:
             state[1] = (int(state[1]) + _STRIDE) % (1 << 64)
             default_generator().set_state(state)
-        result = self._joined(results, [state[1], rows, batch], ends)
+        # Elastic ranks capture at other times, having other numbers of shards: there it is not compared.
+        program = 0 if self._elastic else int(self._noting.program or "0", 16)
+        result = self._joined(results, [state[1], rows, batch, program], ends)
         return result, [self._mean(list(own)) for own in zip(*sums, strict=True)], left
 
     def _of_shard(self, args: Any, kwargs: Any, start: Any, first: bool) -> OfShard:
@@ -311,7 +324,7 @@ class FixedOrder:
     def _joined(self, results: Sequence[Any], head: Sequence[Any], ends: Sequence[int]) -> Any:
         """Return the means over all shards of what steps returned, and check that ranks agree.
 
-        `head`: the key of the random generator, rows per shard and the digest of the batch.
+        `head`: the key of the random generator, rows per shard, the digests of the batch and of the program.
         """
         values, structure = [], None
         for result in results:
@@ -322,17 +335,18 @@ class FixedOrder:
         start = np.array([*head, own.shape[1]], np.uint64)
         sent = np.concatenate([start, own.reshape(-1).view(np.uint64)])
         found = all_gather(sent).reshape(world().size, -1)
-        if (found[:, :4] != start).any():
+        if (found[:, : start.size] != start).any():
             raise ProgramMismatchError(
-                "data(virtual_shards=...): ranks have random generators of one state and batches of one size,"
-                " with elastic=True the same batch and gradients",
+                "data(virtual_shards=...): ranks have random generators of one state, batches of one size and"
+                " one program, with elastic=True the same batch and gradients",
                 got="; ".join(
-                    f"{rows} rows, key {key:x}, batch {batch:x} on rank {r}"
-                    for r, (key, rows, batch, _) in enumerate(found[:, :4])
+                    f"{rows} rows, key {key:x}, batch {batch:x}, program {program:x} on rank {r}"
+                    for r, (key, rows, batch, program, _) in enumerate(found[:, : start.size])
                 ),
                 hint="st.manual_seed(0) on every rank; drop_last=True; seed= of the loader",
             )  # fmt: skip
-        gathered = np.ascontiguousarray(found[:, 4:]).view(np.float64).reshape(len(found), *own.shape)
+        sums = np.ascontiguousarray(found[:, start.size :]).view(np.float64)
+        gathered = sums.reshape(len(found), *own.shape)
         everywhere = np.concatenate([g[: b - a] for g, (a, b) in zip(gathered, pairwise(ends), strict=True)])
         means = total((0, self._shards), lambda n: [everywhere[n[0]]] if n[1] - n[0] == 1 else None)[0]
         like = tree.leaves(results[0])

@@ -48,3 +48,22 @@ def test_all_strategies_learn_what_one_process_learns(ranks: int, net: str, dtyp
 def test_a_gpt_with_dropout_has_the_same_bits_at_one_to_four_ranks_under_virtual_shards() -> None:
     said = [re.findall(r"digest .*", learn(n, "gpt", "float32", "virtual shards")) for n in (1, 2, 3, 4)]
     assert len(said[0]) == 1 and said[0] == said[1] == said[2] == said[3]
+
+
+FAULTS = {
+    "stops": r"CollectiveTimeoutError: rank \d waited 8 s in .*\n.*rank 1 .* is stopped by a signal",
+    "raises": r"ValueError: broken rank|zero\(3\): the step raised while it was captured",
+    "another shape": r"ProgramMismatchError: (?s:.*)on rank|ProgramMismatchError: (?s:.*)rank 1: ",
+    "another program": r"ProgramMismatchError: (?s:.*)(in program \w+|program \w+ on)",
+}
+
+
+@needs_mpi
+@pytest.mark.slow
+@pytest.mark.row("N13")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("strategy", ["data", "virtual shards", "servers", "zero 1", "zero 2", "zero 3"])
+def test_a_rank_that_fails_in_the_middle_is_named_under_every_strategy(strategy: str, fault: str) -> None:
+    status, output = launch(3, "rank_strategy_faults.py", strategy, fault, timeout=8)
+    assert status == 1 and "not noticed" not in output, output
+    assert re.search(FAULTS[fault], output), output
