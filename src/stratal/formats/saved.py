@@ -4,7 +4,7 @@ class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from stratal.tensor.device import check_device
 from stratal.tensor.lazy import programs
 from stratal.tensor.tensor import Tensor, hold, tensor
 from stratal.tensor.values import values
+from stratal.tensor.values.handle import Handle
 from stratal.tensor.values.handles import node_of
 from stratal.tensor.values.state import ModeBlock, no_grad, tracing
 from stratal.tensor.values.trace import Trace
@@ -180,6 +181,21 @@ def evaluating(model: Any) -> Generator[None]:
         any(starmap(dict.__setitem__, before))  # in C: no handler of signals comes before the last
 
 
+class _ModelTrace(Trace):
+    """The trace of a model's call: its inputs, what depends on them, and what the call writes have no value.
+
+    Python may look at weights and buffers, which are what they are where the model is written.
+    """
+
+    def __init__(self, name: str, inputs: Sequence[Tensor]) -> None:
+        super().__init__(name)
+        self._inputs = frozenset(map(id, inputs))
+
+    def reads(self, tensor: Handle) -> bool:
+        cell = self.cells.get(id(tensor))
+        return id(tensor) in self._inputs or (cell is not None and cell.written)
+
+
 def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mapping[str, Tensor]) -> Graph:
     """Return what a function computes as a graph of its inputs and of the tensors in `named`.
 
@@ -188,7 +204,7 @@ def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mappi
     depends on an input, or when it returns anything but tensors.
     """
     name, examples = type(function).__name__, [tensor(x) for x in inputs]
-    trace = Trace(name)
+    trace = _ModelTrace(name, examples)
     cells = {key: trace.enter(value) for key, value in named.items()}
     labels = {cell.placeholder: key for key, cell in cells.items()}
     labels |= {trace.enter(x).placeholder: f"input {k}" for k, x in enumerate(examples)}

@@ -237,3 +237,29 @@ def test_python_that_asks_for_a_value_of_an_input_is_refused(ask: Callable[[st.T
 
     with pytest.raises(CaptureError, match="Python asks for a value"):
         st.freeze(Asking(), np.ones((2, 3), np.float32))
+
+
+def test_python_may_look_at_weights_and_buffers_but_not_at_what_depends_on_inputs() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", st.tensor(2.0))
+            self.steps = st.tensor([1, 2])
+
+        def forward(self, x: st.Tensor) -> st.Tensor:
+            return x * float(self.scale) + sum(self.steps.tolist()) + float(np.asarray(self.scale))
+
+    frozen = st.freeze(Scaled(), np.ones((2, 3), np.float32))
+    np.testing.assert_array_equal(np.asarray(frozen(np.full((1, 3), 4.0, np.float32))), np.full((1, 3), 13.0))
+
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = [st.zeros(3)]
+
+        def forward(self, x: st.Tensor) -> st.Tensor:
+            self.last[0].copy_(x[0])
+            return x * float(self.last[0].numpy()[0])
+
+    with pytest.raises(CaptureError, match="Python asks for a value"):
+        st.freeze(Writing(), np.ones((2, 3), np.float32))
