@@ -10,8 +10,6 @@ A file that cannot be read, or that holds nothing for this machine, costs a warn
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import hashlib
 import json
 import warnings
@@ -21,21 +19,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Final, get_type_hints
 
 from stratal.base import settings
-from stratal.base.errors import CacheError, FormatError
-from stratal.base.files import (
-    DRAFTS,
-    followed,
-    held_alone,
-    make_folder,
-    open_plain,
-    refused_by_system,
-    remove_drafts,
-    replace_whole,
-)
+from stratal.base.errors import FormatError
 from stratal.base.log import decide
+from stratal.base.record_files import RecordFile
 from stratal.base.session import SESSION
 from stratal.base.source import during
 from stratal.base.vendor import vendor
@@ -157,67 +146,16 @@ def records_file() -> Path | None:
 
 
 def read_file(path: Path) -> list[Record]:
-    """Return the records of a file; an empty one, which is about to be written, has none.
-
-    Raises: FormatError where it is not as it was written; OSError where it cannot be read.
-    """
-    file, status = open_plain(path, follow=True)
-    with file:
-        if status.st_size > MOST_BYTES:
-            raise FormatError("tuning records: the file is too large", got=f"{status.st_size} bytes")
-        text = file.read(status.st_size)
-    if not text:
-        return []
-    try:
-        value = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise FormatError("tuning records: not JSON", got=str(error)[:200]) from None
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise FormatError("tuning records: not such a file", got=str(value)[:100])
-    if value.get("version") != VERSION:
-        raise FormatError("tuning records: another version", got=repr(value.get("version"))[:100])
-    rows = value.get("records")
-    if not isinstance(rows, list) or value.get("digest") != _digest(rows):
-        raise FormatError("tuning records: altered since they were written", got="the digest does not fit")
-    return [_record(row) for row in rows]
+    """Return the records of a file. Raises: FormatError, OSError, as `RecordFile.read`."""
+    return _FILE.read(path)
 
 
 def write_file(path: Path, records: Iterable[Record]) -> int:
     """Add records to a file, in place of earlier verdicts on the same; return how many it then holds.
 
-    A file that cannot be read is replaced; of several processes that add records at once, each adds its own.
-    Raises: CacheError.
+    Raises: CacheError, as `RecordFile.add`.
     """
-    try:
-        target = followed(path)
-        make_folder(target.parent, 0o700)
-        with held_alone(target, WAIT_S):
-            kept: dict[Any, Record] = {}
-            with contextlib.suppress(FormatError):
-                kept = {r.place: r for r in read_file(target)}
-            kept |= {r.place: r for r in records}
-            rows = [json.loads(json.dumps(dataclasses.asdict(r))) for _, r in sorted(kept.items())]
-            value = {"format": FORMAT, "version": VERSION, "digest": _digest(rows), "records": rows}
-            _replace(target, json.dumps(value, indent=1) + "\n")
-            return len(rows)
-    except OSError as error:
-        if not refused_by_system(error):
-            raise
-        reason = error.strerror or str(error)
-        raise CacheError("tuning records: the file cannot be written", got=f"{path}: {reason}") from None
-
-
-def _replace(target: Path, text: str) -> None:
-    drafts = target.parent
-    if drafts == settings.cache_dir.value:
-        drafts /= DRAFTS
-        make_folder(drafts, 0o700)
-    remove_drafts(drafts)
-    replace_whole(target, [text.encode()], folder=drafts, mode=0o600)
-
-
-def _digest(rows: object) -> str:
-    return hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return _FILE.add(path, records, WAIT_S)
 
 
 def _record(row: object) -> Record:
@@ -233,6 +171,9 @@ def _record(row: object) -> Record:
     except (TypeError, ValueError):
         raise FormatError("tuning records: parameters are pairs", got=str(row["parameters"])[:100]) from None
     return Record(**{**row, "parameters": parameters})
+
+
+_FILE: Final = RecordFile("tuning records", FORMAT, VERSION, MOST_BYTES, _record)
 
 
 # -- what counts here ----------------------------------------------------------------------------------------

@@ -10,10 +10,7 @@ of `Link` are in force.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import json
 import math
 import os
 import time
@@ -21,19 +18,11 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from stratal.base import settings
-from stratal.base.errors import CacheError, FormatError
-from stratal.base.files import (
-    DRAFTS,
-    followed,
-    held_alone,
-    make_folder,
-    open_plain,
-    refused_by_system,
-    replace_whole,
-)
+from stratal.base.errors import FormatError
+from stratal.base.record_files import RecordFile
 from stratal.distributed.links import Link
 from stratal.plan.host import host_target
 
@@ -95,55 +84,13 @@ def records_file() -> Path | None:
 
 
 def read_file(path: Path) -> list[LinkRecord]:
-    """Return the records of a file; an empty one has none.
-
-    Raises: FormatError where it is not as it was written; OSError where it cannot be read.
-    """
-    file, status = open_plain(path, follow=True)
-    with file:
-        if status.st_size > MOST_BYTES:
-            raise FormatError("models of links: the file is too large", got=f"{status.st_size} bytes")
-        text = file.read(status.st_size)
-    if not text:
-        return []
-    try:
-        value = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise FormatError("models of links: not JSON", got=str(error)[:200]) from None
-    if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
-        raise FormatError("models of links: not such a file, or of another version", got=str(value)[:100])
-    rows = value.get("records")
-    if not isinstance(rows, list) or value.get("digest") != _digest(rows):
-        raise FormatError("models of links: altered since they were written", got="the digest does not fit")
-    return [_record(row) for row in rows]
+    """Return the records of a file. Raises: FormatError, OSError, as `RecordFile.read`."""
+    return _FILE.read(path)
 
 
 def write_file(path: Path, record: LinkRecord) -> None:
-    """Add a record to a file, in place of an earlier one of the same; one that cannot be read is replaced.
-
-    Raises: CacheError.
-    """
-    try:
-        target = followed(path)
-        drafts = target.parent / DRAFTS
-        make_folder(drafts, 0o700)
-        with held_alone(target, _WAIT_S):
-            kept: dict[Any, LinkRecord] = {}
-            with contextlib.suppress(FormatError):
-                kept = {r.place: r for r in read_file(target)}
-            kept[record.place] = record
-            rows = [dataclasses.asdict(r) for _, r in sorted(kept.items())]
-            value = {"format": FORMAT, "version": VERSION, "digest": _digest(rows), "records": rows}
-            replace_whole(target, [(json.dumps(value, indent=1) + "\n").encode()], folder=drafts, mode=0o600)
-    except OSError as error:
-        if not refused_by_system(error):
-            raise
-        reason = error.strerror or str(error)
-        raise CacheError("models of links: the file cannot be written", got=f"{path}: {reason}") from None
-
-
-def _digest(rows: object) -> str:
-    return hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=16).hexdigest()
+    """Add a record to a file, in place of an earlier one of the same. Raises: CacheError."""
+    _FILE.add(path, [record], _WAIT_S)
 
 
 def _record(row: object) -> LinkRecord:
@@ -158,6 +105,9 @@ def _record(row: object) -> LinkRecord:
         if type(row[name]) not in (int, float) or not least <= row[name] < math.inf:
             raise FormatError(f"models of links: {name} is no cost", got=repr(row[name])[:100])
     return LinkRecord(**row)
+
+
+_FILE: Final = RecordFile("models of links", FORMAT, VERSION, MOST_BYTES, _record)
 
 
 # -- what counts here ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from launching import command, environment, launched, needs_mpi
 
 from stratal.base import settings
 from stratal.base.errors import AttributeValueError, StratalError
+from stratal.base.record_files import digest_of
 from stratal.cli import main
 from stratal.distributed import link_records
 from stratal.distributed.link_measurement import SIZES, Timed, fit, measure_rounds
@@ -108,7 +109,7 @@ def test_a_file_that_was_altered_costs_a_warning_and_the_defaults(fault: str, tm
             if fault == "no cost":
                 rows = json.loads(text)["records"]
                 rows[0]["beta_ns"] = -1.0
-                text = json.dumps(json.loads(text) | {"records": rows, "digest": link_records._digest(rows)})
+                text = json.dumps(json.loads(text) | {"records": rows, "digest": digest_of(rows)})
             changed = {"text": "links", "altered": text.replace("20000.0", "20001.0"), "cut short": text[:90],
                        "no cost": text, "version": text.replace('"version": 1', '"version": 2')}  # fmt: skip
             path.write_text(changed[fault])

@@ -20,6 +20,7 @@ import stratal as st
 from stratal.base import settings, tuning
 from stratal.base.artifact import KernelObject
 from stratal.base.errors import CacheError, FormatError, MissingExtraError
+from stratal.base.record_files import digest_of
 from stratal.compiler import Program, compile_graph
 from stratal.graph.graph import Graph
 from stratal.inspect.timer import compare
@@ -152,7 +153,7 @@ def test_a_corrupt_file_is_told_of_once_and_ignored(path: Path, damage: str) -> 
     text = path.read_text()
     value = json.loads(text)
     value["records"][0]["extra"] = 1
-    value["digest"] = tuning._digest(value["records"])
+    value["digest"] = digest_of(value["records"])
     path.write_text({
         "cut": text[:100], "altered": text.replace('"trials": 7', '"trials": 8'), "other": "{}", "list": "[[",
         "field": json.dumps(value),
