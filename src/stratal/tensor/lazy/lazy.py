@@ -124,8 +124,18 @@ def end_step() -> None:
     if MODE.trace is None:
         with LOCK:
             _flush([t for t in waiting() if t._home is not None], at_once=True)
-            # Such as a sum over all steps: every later step would walk over it.
-            _compute_all([t for t in waiting() if t._track != TRACKED])
+            # Such as a sum over all steps: every later step would walk over it. Not what calls back: that
+            # raises where somebody asks for it.
+            left = [t for t in waiting() if t._track != TRACKED]
+            if left and not _has_effects(left):
+                _compute_all(left)
+
+
+def _has_effects(tensors: Sequence[Handle]) -> bool:
+    if recognized.waiting((), at_once=False) is not None:  # calls, which have none
+        return False
+    order, _ = programs.walk([goal_of(t) for t in tensors], is_leaf)
+    return any(node.op.effects for node in order)
 
 
 def undo_step() -> None:
