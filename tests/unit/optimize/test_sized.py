@@ -101,6 +101,11 @@ CASES = {
     "argmax": (lambda x: x.argmax(1), X),
     "extremes": (lambda x: x.amax(1) - x.amin((0, 1)), X),
     "any and all": (lambda x: (x > 0).any(1) & (x < 1).all(0).any(), X),
+    "sorted": (lambda x: st.sort(x, 1), X),
+    "sorted downwards, with ties and NaN": (lambda x: st.sort((x * 2).round().log(), 0, True), X),
+    "places of equal numbers": (lambda y: st.argsort(y.reshape(-1), stable=True), Y),
+    "the two greatest": (lambda x: st.topk(x, 2, dim=1), X),
+    "the two least of all": (lambda x: st.topk(x.round().reshape(-1), 2, largest=False), X),
     "masked": (lambda x, y: x.masked_fill((y == 0)[..., None], -1.0).softmax(1), X, Y),
     "taken at places": (lambda x: x[:, st.tensor([0, 0])], X),
     "one hot": (lambda y: F.one_hot(y, 8), Y),
@@ -193,6 +198,6 @@ def test_bounds_hold_for_negative_factors_and_divisors():
 
 def test_an_op_without_a_rule_is_refused():
     x = TensorType(as_dtype("float32"), (SYMBOLS["t"],))
-    graph, _ = capture(lambda x: st.sort(x), [x])
-    with pytest.raises(ShapeError, match="sort"):
+    graph, _ = capture(lambda x: st.fft.rfft(x), [x])
+    with pytest.raises(ShapeError, match="rfft"):
         bounded(graph)

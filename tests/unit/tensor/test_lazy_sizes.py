@@ -26,8 +26,9 @@ from stratal.nn import functional as F
 from stratal.tensor.lazy import programs, sizes
 
 
-def compiled_during(run: Callable[[], Any]) -> tuple[Any, int]:
-    SESSION.reset()
+def compiled_during(run: Callable[[], Any], reset: bool = True) -> tuple[Any, int]:
+    if reset:
+        SESSION.reset()
     before = programs.COMPILED[0]
     return run(), programs.COMPILED[0] - before
 
@@ -214,6 +215,32 @@ def test_little_work_of_many_sizes_is_compiled_a_few_times() -> None:
         assert st.zeros(k).sum().item() == 0
         np.testing.assert_allclose(st.softmax(x[:k] * 0.1, 0).sum().item(), 1.0, rtol=1e-5)
     assert programs.COMPILED[0] - before <= 30
+
+
+LENGTHS: dict[str, Callable[[Any], Any]] = {
+    "softmax": lambda x: st.softmax(x, -1),
+    "sort": lambda x: st.sort(x)[0],
+    "argsort downwards": lambda x: st.argsort(x, descending=True),
+    "topk": lambda x: st.topk(x, 3)[1],
+    "conv1d": lambda x: F.conv1d(x.reshape(1, 1, -1), st.full((1, 1, 3), 0.5)),
+    "unfold": lambda x: x.unfold(0, 3, 1).exp(),
+    "max_pool1d": lambda x: F.max_pool1d(x.reshape(1, 1, -1), 2),
+    "layer_norm": lambda x: F.layer_norm(x, (x.shape[0],)),
+    "cross_entropy": lambda x: F.cross_entropy(st.outer(x, x), (x * 0).long()),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_third_new_length_of_a_call_compiles_nothing(name: str) -> None:
+    function, rng = LENGTHS[name], np.random.default_rng(0)
+    arrays = [rng.standard_normal(n).astype(np.float32) for n in (40, 49, 38, 45, 61, 52, 57)]
+    got = [function(st.tensor(a)).numpy() for a in arrays[:3]]
+    more, compiled = compiled_during(lambda: [function(st.tensor(a)).numpy() for a in arrays[3:]], reset=False)
+    assert compiled == 0
+    with st.eager():
+        for a, value in zip(arrays, got + more, strict=True):
+            np.testing.assert_allclose(value, function(st.tensor(a)).numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_work_that_comes_again_in_the_sizes_it_had_is_not_taken_for_work_of_many() -> None:

@@ -117,7 +117,23 @@ def size(s: Sizes, node: Node, x: Sized) -> Sized:
     return Sized(s.count(product(x.axes[node.op.axis])), ())  # type: ignore[attr-defined]
 
 
-@rule("sort", "sort_values", "top", "fft", "rfft", "irfft", "window_gather", "window_scatter")
+@rule("sort", "sort_values", "top")
+def ordered(s: Sizes, node: Node, x: Sized) -> list[Sized]:
+    """Fill what is invalid with what comes last: valid elements stand in front, so of equal ones they come
+    first.
+    """
+    attributes = node.op.attributes
+    axis, dtype = attributes["axis"], x.node.dtype
+    if isinstance(node.inputs[0].aval.shape[axis], Sym):
+        greatest = float("nan") if dtype.is_float else highest(dtype)
+        x = s.prefix(x, axis)
+        x = Sized(s.masked(x, [axis], lowest(dtype) if attributes["descending"] else greatest), x.axes)
+    made = items(s.b.op(node.op.name, x.node, **attributes | {"axis": x.physical_axes(axis)[0]}))
+    length = (items(node)[0].aval.shape[axis],)
+    return [Sized(m, tuple(length if k == axis else f for k, f in enumerate(x.axes))) for m in made]
+
+
+@rule("fft", "rfft", "irfft", "window_gather", "window_scatter")
 def by_rows(s: Sizes, node: Node, *operands: Sized) -> list[Sized]:
     """Do it to invalid rows, too. Raises: ShapeError for an unknown size along a row."""
     for t in (*(x.aval for x in node.inputs), *(r.aval for r in items(node))):

@@ -28,7 +28,7 @@ from stratal.optimize.sized import bounded
 from stratal.runtime.storage import Storage
 
 _LEAST_OPS: Final = 48  # smaller work is compiled soon: it must have come with several sizes, of little data
-_SEVERAL: Final = 4
+_SEVERAL: Final = 2
 _LITTLE_BYTES: Final = 1 << 22
 _LEAST, _GROWTH = 16, 4  # capacities
 _MOST: Final = 1 << 24  # whole numbers that a float holds exactly
@@ -266,8 +266,8 @@ class General:
             symbols = [Sym.named(name, low, high) for name, (low, high) in zip(names, bounds, strict=True)]
             values = dict(zip(names, sizes, strict=True))
             try:
-                made = self._symbolic(graph, symbols, values)
-                break
+                self._rooms[bounds] = Room(self._symbolic(graph, symbols, values), names, compile_)
+                return self._rooms[bounds]
             except UndecidedError as error:  # it is answered for the sizes at hand
                 known = dict(zip(names, bounds, strict=True))
                 size, verdict = error.size, error.verdict
@@ -275,8 +275,6 @@ class General:
                 if found is None or known[found[0]] == found[1]:
                     raise
                 bounds = tuple((known | dict([found])).values())
-        self._rooms[bounds] = Room(made, names, compile_)
-        return self._rooms[bounds]
 
     def _symbolic(self, graph: Graph, symbols: Sequence[Sym], sizes: Mapping[str, int]) -> Graph:
         known: list[Node] = []
