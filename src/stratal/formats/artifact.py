@@ -30,12 +30,12 @@ from stratal.codegen.assemble import toolchain_digest
 from stratal.formats.container import write_container
 from stratal.formats.document import tensors_of
 from stratal.formats.files import Bytes
-from stratal.formats.model import graph_text
+from stratal.formats.model import graphs_text
 from stratal.formats.safetensors import encode, parse_json
 from stratal.formats.signature import Signature, signature_from_json
 from stratal.formats.training_sample import Sample, check_sample
 from stratal.graph.graph import Graph
-from stratal.graph.json_form import graph_from_json, graph_to_json
+from stratal.graph.json_form import graph_from_json
 from stratal.graph.node import label_of
 from stratal.tensor.lazy import programs
 from stratal.tensor.tensor import hold, tensor
@@ -179,9 +179,8 @@ def filled(arrays: Sequence[Array], size: int) -> list[Array]:
 def _content_files(graphs: Mapping[int, Graph], weights: Mapping[str, Array]) -> dict[str, list[Bytes]]:
     """Return what makes up the model, as the bytes of its files."""
     constants: dict[str, Array] = {}
-    forms = [b'"%d": %s' % (size, graph_text(graph_to_json(g, constants))) for size, g in graphs.items()]
     return {
-        "graphs.json": [b"{" + b",".join(forms) + b"}\n"],
+        "graphs.json": [graphs_text(graphs, constants)],
         "weights.safetensors": list(encode(weights)),
         "constants.safetensors": list(encode(constants)),
     }

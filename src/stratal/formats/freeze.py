@@ -10,8 +10,8 @@ import numpy as np
 
 from stratal.base.errors import AttributeValueError, CaptureError, FormatError, ShapeError
 from stratal.formats.artifact import MAX_BATCH, MAX_SIZES, FrozenModel
-from stratal.formats.saved import evaluating, graph_of
 from stratal.formats.signature import NAME, Signature, TensorSpec
+from stratal.formats.traced import detached, evaluating, graph_of
 from stratal.formats.training_sample import training_sample
 from stratal.graph.graph import Graph
 from stratal.graph.node import label_of
@@ -45,12 +45,14 @@ def freeze(
         raise FormatError("freeze: a module", got=type(module).__name__, hint="st.freeze(net, example)")
     examples = _arrays(sample)
     sizes = _checked_sizes(batch_sizes, examples)
-    weights = {key: np.array(_detached(value)) for key, value in module.state_dict(keep_vars=True).items()}
+    weights = {key: np.array(detached(value)) for key, value in module.state_dict(keep_vars=True).items()}
     graphs = {}
     with evaluating(module):
         for size in sizes:
-            inputs = examples if batch_sizes is None else [_rows(x, size) for x in examples]
-            graphs[size] = graph_of(module, tuple(inputs), dict(module.state_dict(keep_vars=True)))
+            types = [tensor(x).type for x in examples]
+            if batch_sizes is not None:
+                types = [t.with_shape((size, *t.shape[1:])) for t in types]
+            graphs[size] = graph_of(module, types, dict(module.state_dict(keep_vars=True)))
     used = {label_of(node) for graph in graphs.values() for node in graph.inputs}
     signature = _signature(module, examples, graphs, batched=batch_sizes is not None)
     kept = {key: array for key, array in weights.items() if key in used}
@@ -82,10 +84,6 @@ def _checked_sizes(batch_sizes: Sequence[int] | None, examples: Sequence[Array])
             hint="batch_sizes=None freezes these shapes alone, without a batch axis",
         )  # fmt: skip
     return sizes
-
-
-def _detached(value: Any) -> Any:
-    return np.asarray(value.detach() if hasattr(value, "detach") else value)
 
 
 def _rows(example: Array, size: int) -> Array:

@@ -1,7 +1,8 @@
 """Model files: a readable graph, its weights, and what training needs to go on.
 
     graph.json              the JSON form of the graph (`graph.json_form`), where there is one
-    constants.safetensors   the large constants the graph refers to
+    batches.json            {batch size: the graph for it}, where the model takes any (`formats.traced`)
+    constants.safetensors   the large constants the graphs refer to
     weights.safetensors     parameters and buffers by name; a graph input with such a label is that weight
     training.json           options and the optimiser's state, as a document (`formats.document`)
     training.safetensors    the arrays of that document
@@ -12,6 +13,7 @@ Only data is read: nothing in a file is ever executed.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +32,10 @@ from stratal.graph.json_form import graph_from_json, graph_to_json
 from stratal.graph.node import Input
 
 Array = np.ndarray[Any, Any]
-_FILES = frozenset(
-    ("graph.json", "constants.safetensors", "weights.safetensors", "training.json", "training.safetensors")
-)
+_FILES = frozenset((
+    "graph.json", "batches.json", "constants.safetensors", "weights.safetensors", "training.json",
+    "training.safetensors",
+))  # fmt: skip
 
 
 @dataclass
@@ -43,6 +46,7 @@ class ModelFile:
     weights: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    batches: Mapping[int, Graph] = field(default_factory=dict)  # for other batch sizes
 
 
 def write_model(path: str | Path, model: ModelFile) -> None:
@@ -56,6 +60,8 @@ def write_model(path: str | Path, model: ModelFile) -> None:
         constants: dict[str, Array] = {}
         form = graph_to_json(model.graph, constants)
         files["graph.json"] = [graph_text(form)]
+        if model.batches:
+            files["batches.json"] = [graphs_text(model.batches, constants)]
         files["constants.safetensors"] = encode(constants)
     training = {"options": dict(model.options), "optimizer": model.optimizer}
     files |= document_files("training", training)
@@ -74,6 +80,12 @@ def graph_text(form: Mapping[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(rows) + "\n}\n").encode()
 
 
+def graphs_text(graphs: Mapping[int, Graph], constants: dict[str, Array]) -> bytes:
+    """Return the JSON of graphs by size, one node a line; large constants go to `constants`."""
+    forms = [b'"%d": %s' % (size, graph_text(graph_to_json(g, constants))) for size, g in graphs.items()]
+    return b"{" + b",".join(forms) + b"}\n"
+
+
 def read_model(path: str | Path) -> ModelFile:
     """Return the model in a folder or file. Raises: FormatError for all that `write_model` did not write."""
     return model_of(read_container(path))
@@ -89,12 +101,21 @@ def model_of(files: Mapping[str, memoryview]) -> ModelFile:
         raise FormatError("training.json: not the options and optimiser of a model")
     if not isinstance(document["options"], dict):
         raise FormatError("training.json: options must be an object")
-    graph = None
+    graph, rows = None, {}
     if "graph.json" in files:
-        form = parse_json(bytes(files["graph.json"]), "graph.json")
-        graph = graph_from_json(form, tensors_of(files, "constants.safetensors"))
-        _check_weights(graph, weights)
-    return ModelFile(graph, weights, document["optimizer"], document["options"])
+        constants = tensors_of(files, "constants.safetensors")
+        graph = graph_from_json(parse_json(bytes(files["graph.json"]), "graph.json"), constants)
+        rows = _graphs_by_batch(files, constants)
+        for found in (graph, *rows.values()):
+            _check_weights(found, weights)
+    return ModelFile(graph, weights, document["optimizer"], document["options"], rows)
+
+
+def _graphs_by_batch(files: Mapping[str, memoryview], constants: Mapping[str, Array]) -> dict[int, Graph]:
+    forms = parse_json(bytes(files["batches.json"]), "batches.json") if "batches.json" in files else {}
+    if not isinstance(forms, dict) or not all(re.fullmatch("[1-9][0-9]{0,8}", key) for key in forms):
+        raise FormatError("batches.json: not graphs by number of rows", got=repr(forms)[:80])
+    return {int(key): graph_from_json(form, constants) for key, form in forms.items()}
 
 
 def _check_weights(graph: Graph, weights: Mapping[str, Array]) -> None:

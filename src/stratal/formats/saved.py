@@ -4,36 +4,29 @@ class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from itertools import starmap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stratal.base import tree
-from stratal.base.errors import AttributeValueError, CaptureError, FormatError, ShapeError
-from stratal.base.interrupts import block
+from stratal.base.errors import AttributeValueError, FormatError, ShapeError
 from stratal.formats.artifact import frozen_of
 from stratal.formats.container import read_container
 from stratal.formats.document import NAME as CHECKPOINT
 from stratal.formats.document import checkpoint_of, write_checkpoint
 from stratal.formats.model import ModelFile, model_of, write_model
-from stratal.graph.graph import Graph, substitute
-from stratal.graph.node import Input, Node, constant, graph_input, topological
+from stratal.formats.traced import DynamicBatch, batch_of, detached, evaluating, graph_of, graphs_by_batch
+from stratal.graph.graph import Graph
+from stratal.graph.node import Node, label_of
 from stratal.tensor.device import check_device
 from stratal.tensor.lazy import programs
 from stratal.tensor.tensor import Tensor, hold, tensor
-from stratal.tensor.values import values
-from stratal.tensor.values.handle import Handle
-from stratal.tensor.values.handles import node_of
-from stratal.tensor.values.state import ModeBlock, no_grad, tracing
-from stratal.tensor.values.trace import Trace
 
 
 def save(
     model: Any, path: str | Path, *, inputs: Any = None, optimizer: Any = None,
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = None, dynamic_batch: bool = True
 ) -> None:
     """Write a module or a checkpoint to a folder, or to one file where `path` ends in `.stratal`.
 
@@ -42,9 +35,10 @@ def save(
     returns it again.
 
     Of a model, with example `inputs` (a tensor or a tuple of them), the graph of `model(*inputs)` in
-    evaluation mode is saved too, and `load` gives a model that computes it without the class. `optimizer`
-    saves its state, `options` any training options of plain values. What stood at `path` is replaced whole
-    or stays whole.
+    evaluation mode is saved too, and `load` gives a model that computes it without the class, for any size of
+    axis 0, the batch, of all inputs; with `dynamic_batch=False`, or where the model's Python asks for that
+    size, for the shapes of `inputs` alone. `optimizer` saves its state, `options` any training options of
+    plain values. What stood at `path` is replaced whole or stays whole.
 
     Raises: FormatError naming where in a nest stands what files do not hold, FileWriteError.
     """
@@ -61,14 +55,15 @@ def save(
         write_checkpoint(path, model)
         return
     state = _state_of(model)
-    arrays = {name: np.asarray(_detached(value)) for name, value in state.items()}
-    graph = model.graph if isinstance(model, SavedModel) else None
+    arrays = {name: np.asarray(detached(value)) for name, value in state.items()}
+    graph, batches = (model.graph, model.batches) if isinstance(model, SavedModel) else (None, {})
     if inputs is not None:
-        examples = inputs if isinstance(inputs, tuple) else (inputs,)
+        types = [tensor(x).type for x in (inputs if isinstance(inputs, tuple) else (inputs,))]
         with evaluating(model):
-            graph = graph_of(model, examples, state)
+            graph = graph_of(model, types, state)
+            batches = graphs_by_batch(model, types, state) if dynamic_batch else {}
     saved = None if optimizer is None else optimizer.state_dict()
-    write_model(path, ModelFile(graph, arrays, saved, options or {}))
+    write_model(path, ModelFile(graph, arrays, saved, options or {}, batches))
 
 
 def _state_of(model: Any) -> dict[str, Any]:
@@ -111,9 +106,16 @@ class SavedModel(Mapping[str, Tensor]):
 
     def __init__(self, file: ModelFile) -> None:
         self.graph = file.graph
+        self.batches = file.batches  # graphs for other batch sizes
         self.options = dict(file.options)
         self.optimizer = file.optimizer
         self._weights = {name: tensor(array) for name, array in file.weights.items()}
+        self._dynamic: DynamicBatch | None = None
+        if file.graph is not None and file.batches:
+            own = batch_of([n.aval for n in file.graph.inputs if label_of(n) not in self._weights])
+            if own is None or own in file.batches or len(file.batches) < 2 - (own > 1):
+                raise FormatError("batches.json: not graphs for other batch sizes", got=str(own))
+            self._dynamic = DynamicBatch({own: file.graph, **file.batches})
 
     def state_dict(self, keep_vars: bool = False) -> dict[str, Tensor]:
         """Return parameters and buffers by name; they have no history to keep."""
@@ -129,120 +131,42 @@ class SavedModel(Mapping[str, Tensor]):
         return len(self._weights)
 
     def __call__(self, *inputs: Any) -> Any:
-        """Compute the saved graph, compiled on first use, on inputs of the saved shapes and dtypes."""
+        """Compute the saved graph, compiled on first use, on inputs of the saved dtypes and shapes, and of
+        any batch size where it was saved for that.
+        """
         if self.graph is None:
             raise FormatError("load: this file holds weights without a graph", hint="save with inputs=...")
-        given = iter(inputs)
+        tensors = [tensor(x) for x in inputs]
+        graph = self._graph_for(tensors)
+        given = iter(tensors)
         storages = []
-        for node in self.graph.inputs:
-            assert isinstance(node.op, Input)
-            held = self._weights.get(node.op.label)
-            value = held if held is not None else _fitting(next(given, None), node, inputs)
+        for node in graph.inputs:
+            held = self._weights.get(label_of(node))
+            value = held if held is not None else _fitting(next(given, None), node, tensors)
             storages.append(value._value("running a saved model"))
         if next(given, None) is not None:
-            raise ShapeError(f"{self.graph.name}: takes fewer inputs", got=str(len(inputs)))
-        outputs = [hold(s) for s in programs.run(programs.compiled(self.graph), storages)]
+            raise ShapeError(f"{graph.name}: takes fewer inputs", got=str(len(inputs)))
+        outputs = [hold(s) for s in programs.run(programs.compiled(graph), storages)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _graph_for(self, inputs: Sequence[Tensor]) -> Graph:
+        """Return the graph for the batch size of inputs; where they have none, that of the sample's."""
+        assert self.graph is not None
+        batch = batch_of([x.type for x in inputs]) if self._dynamic is not None else None
+        return self.graph if batch is None or self._dynamic is None else self._dynamic.graph(batch)
 
     def __repr__(self) -> str:
         shown = "no graph" if self.graph is None else repr(self.graph)
         return f"<SavedModel: {len(self._weights)} weights, {shown}>"
 
 
-def _fitting(value: Any, node: Node, inputs: tuple[Any, ...]) -> Tensor:
-    """Return an input as a tensor of the type the graph was saved for. Raises: ShapeError."""
-    made = None if value is None else tensor(value)
-    if made is None or made.type != node.type:
-        got = ", ".join(str(tensor(x).type) for x in inputs) or "nothing"
-        assert isinstance(node.op, Input)
+def _fitting(value: Tensor | None, node: Node, inputs: Sequence[Tensor]) -> Tensor:
+    """Return an input that is of the type a graph takes. Raises: ShapeError."""
+    if value is None or value.type != node.type:
+        got = ", ".join(str(x.type) for x in inputs) or "nothing"
         raise ShapeError(
-            f"saved model: {node.op.label} is {node.type}",
+            f"saved model: {label_of(node)} is {node.type}",
             got=got,
-            hint="save with inputs of the new shape; st.freeze(net, x) serves any number of rows",
+            hint="save it with such inputs; any batch does where the model's Python does not ask its size",
         )
-    return made
-
-
-def _detached(value: Any) -> Any:
-    detach = getattr(value, "detach", None)
-    return detach() if callable(detach) else value
-
-
-@block
-def evaluating(model: Any) -> Generator[None]:
-    """Put a module into evaluation mode for a block; every part then goes back to the mode it was in."""
-    parts = list(model.modules()) if hasattr(model, "modules") else []
-    before = [(vars(part), "training", part.training) for part in parts]
-    try:
-        for part in parts:
-            part.training = False
-        yield
-    finally:
-        any(starmap(dict.__setitem__, before))  # in C: no handler of signals comes before the last
-
-
-class _ModelTrace(Trace):
-    """The trace of a model's call: its inputs, what depends on them, and what the call writes have no value.
-
-    Python may look at weights and buffers, which are what they are where the model is written.
-    """
-
-    def __init__(self, name: str, inputs: Sequence[Tensor]) -> None:
-        super().__init__(name)
-        self._inputs = frozenset(map(id, inputs))
-
-    def reads(self, tensor: Handle) -> bool:
-        cell = self.cells.get(id(tensor))
-        return id(tensor) in self._inputs or (cell is not None and cell.written)
-
-
-def graph_of(function: Callable[..., Any], inputs: tuple[Any, ...], named: Mapping[str, Tensor]) -> Graph:
-    """Return what a function computes as a graph of its inputs and of the tensors in `named`.
-
-    It is traced: nothing that depends on the inputs has a value meanwhile. Other tensors it reads become
-    constants. Raises: CaptureError when it changes a tensor of `named`, when Python asks for a value that
-    depends on an input, or when it returns anything but tensors.
-    """
-    name, examples = type(function).__name__, [tensor(x) for x in inputs]
-    trace = _ModelTrace(name, examples)
-    cells = {key: trace.enter(value) for key, value in named.items()}
-    labels = {cell.placeholder: key for key, cell in cells.items()}
-    labels |= {trace.enter(x).placeholder: f"input {k}" for k, x in enumerate(examples)}
-    try:
-        with no_grad(), ModeBlock("eager", None), tracing(trace):
-            results = tree.leaves(function(*examples))
-            if not results or not all(isinstance(r, Tensor) for r in results):
-                raise CaptureError(
-                    "save: the model must return tensors", got=", ".join(type(r).__name__ for r in results)
-                )
-            roots = [node_of(r) for r in results]
-    finally:
-        trace.closed = True
-    if changed := [key for key, cell in cells.items() if cell.written]:
-        raise CaptureError("save: the model changes its own state in evaluation mode", got=", ".join(changed))
-    others = [cell for cell in trace.cells.values() if cell.placeholder not in labels]
-    known = {cell.placeholder: np.asarray(_detached(cell.tensor)) for cell in others}
-    return _closed(roots, labels, known, name)
-
-
-def _closed(
-    roots: list[Node], labels: Mapping[Node, str], known: Mapping[Node, np.ndarray[Any, Any]], name: str
-) -> Graph:
-    """Return the graph of some values over labelled leaves; others, that have a value, become constants."""
-    leaves = [node for node in topological(roots) if isinstance(node.op, Input)]
-    fresh = {
-        node: graph_input(label, node.aval, frozen=not label.startswith("input "))
-        for node, label in labels.items()
-    }
-    replaced = dict(fresh)
-    for leaf in leaves:
-        if leaf not in fresh:
-            storage = values.finished(leaf)
-            if storage is None and leaf not in known:
-                raise CaptureError(
-                    "save: a value the model reads is not known", got=str(leaf.type), where=leaf.where
-                )
-            replaced[leaf] = constant(known[leaf] if storage is None else storage.array)
-    outputs = substitute(roots, replaced)
-    used = set(leaves) | {node for node, label in labels.items() if label.startswith("input ")}
-    return Graph([fresh[node] for node in labels if node in used], outputs, name=name)
+    return value

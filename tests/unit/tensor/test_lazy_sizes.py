@@ -235,8 +235,12 @@ LENGTHS: dict[str, Callable[[Any], Any]] = {
 def test_the_third_new_length_of_a_call_compiles_nothing(name: str) -> None:
     function, rng = LENGTHS[name], np.random.default_rng(0)
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (40, 49, 38, 45, 61, 52, 57)]
-    got = [function(st.tensor(a)).numpy() for a in arrays[:3]]
-    more, compiled = compiled_during(lambda: [function(st.tensor(a)).numpy() for a in arrays[3:]], reset=False)
+
+    def results(some: list[Any]) -> list[Any]:
+        return [function(st.tensor(a)).numpy() for a in some]
+
+    got = results(arrays[:3])
+    more, compiled = compiled_during(lambda: results(arrays[3:]), reset=False)
     assert compiled == 0
     with st.eager():
         for a, value in zip(arrays, got + more, strict=True):

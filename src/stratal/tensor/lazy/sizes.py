@@ -22,7 +22,7 @@ from stratal.base.types import TensorType, Type
 from stratal.graph.builder import Builder
 from stratal.graph.graph import Graph
 from stratal.graph.literal import Literal
-from stratal.graph.node import Const, Item, Node, graph_input, make, take_item
+from stratal.graph.node import Const, Item, Node, graph_input, is_frozen, label_of, make, take_item
 from stratal.graph.op import Op
 from stratal.optimize.sized import bounded
 from stratal.runtime.storage import Storage
@@ -36,6 +36,7 @@ _CAPACITY: Final = 256  # families
 _MOST_FAILURES: Final = 3
 _SIZE: Final = TensorType(int64)
 Compile = Callable[[Graph], Any]
+Number = Callable[["Size", Sequence[Node], Node], Node]
 
 
 class Size(NamedTuple):
@@ -50,21 +51,54 @@ class Size(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A node: its op, with `sizes` that follow from others in place of some attributes, and its operands. A
-    constant may be a size itself, `number`.
+    """A node: its op, with `sizes` that follow from others, and graphs of such, in place of some attributes,
+    and its operands. A constant may be a size itself, `number`.
     """
 
     op: Op
     sizes: dict[str, tuple[Size, ...]]
+    graphs: dict[str, Rows]
     operands: tuple[int, ...]
     number: Size | None = None
 
     def at(self, sizes: Sequence[Dim]) -> Op:
-        """Return the op for some sizes."""
+        """Return the op for some sizes. Raises: StratalError."""
         if self.number is not None:
             return Const(Literal(np.asarray(self.number.at(sizes), _dtype(self.op).np)))
         found: dict[str, Any] = {name: tuple(s.at(sizes) for s in row) for name, row in self.sizes.items()}
+        found |= {name: rows.graph(getattr(self.op, name), sizes)[0] for name, rows in self.graphs.items()}
         return dataclasses.replace(self.op, **found) if found else self.op  # type: ignore[type-var]
+
+
+class Rows(NamedTuple):
+    """The sizes of a graph's inputs, and its other nodes, as they follow from some sizes."""
+
+    inputs: list[tuple[Size, ...]]
+    nodes: list[Row]
+
+    def graph(
+        self, like: Graph, sizes: Sequence[Dim], number: Number | None = None
+    ) -> tuple[Graph, list[Node]]:
+        """Return a graph like another for some sizes, and its nodes, inputs first.
+
+        Constants that are sizes are made by `number`. Raises: StratalError where an op refuses.
+        """
+        known: list[Node] = []
+        for node, shape in zip(like.inputs, self.inputs, strict=True):
+            type_ = node.aval.with_shape([s.at(sizes) for s in shape])
+            known.append(graph_input(label_of(node), type_, node.where, frozen=is_frozen(node)))
+        numbers, inner = _numbered(like)
+        for node, row in zip(inner, self.nodes, strict=True):
+            operands = [known[k] for k in row.operands]
+            if row.number is not None and number is not None:
+                known.append(number(row.number, known, node))
+            elif isinstance(node.op, Item):
+                known.append(take_item(operands[0], node.op.index))
+            else:
+                known.append(make(row.at(sizes), *operands, where=node.where))
+        updates = [(known[numbers[s]], known[numbers[v]]) for s, v in like.updates]
+        outputs = [known[numbers[o]] for o in like.outputs]
+        return Graph(known[: len(like.inputs)], outputs, updates, like.name), known
 
 
 def _numbered(graph: Graph) -> tuple[dict[Node, int], list[Node]]:
@@ -81,6 +115,7 @@ def skeleton(graph: Graph) -> Any:
     for node in inner:
         op = node.op
         static = [getattr(op, name) for name in op._fields if name not in op.dim_attributes]
+        static = [skeleton(value) if isinstance(value, Graph) else value for value in static]
         static += [len(getattr(op, name)) for name in op.dim_attributes]
         if _whole(op) is not None:
             static = [_dtype(op)]
@@ -206,23 +241,30 @@ class General:
     def __init__(self, one: Graph, other: Graph) -> None:
         self._symbols: list[_Source] = []
         self._pairs: list[tuple[int, int]] = []  # what they are in the two graphs
-        self._inputs: list[tuple[Size, ...]] = []
+        self._whole = self._rows(one, other)
+        self._rooms: dict[tuple[tuple[int, int], ...], Room] = {}  # by bounds of sizes
+
+    def _rows(self, one: Graph, other: Graph, outermost: bool = True) -> Rows:
+        """Return what two graphs are; only sizes of the outermost may follow from no others."""
+        inputs = []
         for k, (x, y) in enumerate(zip(one.inputs, other.inputs, strict=True)):
             pairs = enumerate(zip(x.aval.ints, y.aval.ints, strict=True))
-            self._inputs.append(tuple(self._size(pair, _Source(k, axis)) for axis, pair in pairs))
-        self._rows = []
+            inputs.append(tuple(self._size(pair, _Source(k, n) if outermost else None) for n, pair in pairs))
+        rows = []
         numbers, inner = _numbered(one)
         for row, (a, b) in enumerate(zip(inner, _numbered(other)[1], strict=True)):
             pair = _whole(a.op), _whole(b.op)
             number = None if pair[0] is None or pair[0] == pair[1] else self._size(pair)  # type: ignore[arg-type]
-            sizes = {}
-            for name in a.op.dim_attributes:
+            sizes, graphs = {}, {}
+            for name in a.op._fields:
                 mine, theirs = getattr(a.op, name), getattr(b.op, name)
-                if mine != theirs:
-                    entries = enumerate(zip(mine, theirs, strict=True))
-                    sizes[name] = tuple(self._size(pair, _Source(row, k, name)) for k, pair in entries)
-            self._rows.append(Row(a.op, sizes, tuple(numbers[i] for i in a.inputs), number))
-        self._rooms: dict[tuple[tuple[int, int], ...], Room] = {}  # by bounds of sizes
+                if isinstance(mine, Graph) and mine != theirs:
+                    graphs[name] = self._rows(mine, theirs, outermost=False)
+                elif name in a.op.dim_attributes and mine != theirs:
+                    sources = [_Source(row, k, name) if outermost else None for k in range(len(mine))]
+                    sizes[name] = tuple(map(self._size, zip(mine, theirs, strict=True), sources))
+            rows.append(Row(a.op, sizes, graphs, tuple(numbers[i] for i in a.inputs), number))
+        return Rows(inputs, rows)
 
     def _size(self, pair: tuple[int, int], source: _Source | None = None) -> Size:
         """Return a size that is the two of a pair in the two graphs, as it follows from those before."""
@@ -247,10 +289,10 @@ class General:
         """Return the sizes at which this is a graph; None where it is another."""
         numbers, inner = _numbered(graph)
         sizes = [source.of(graph.inputs, inner) for source in self._symbols]
-        for node, shape in zip(graph.inputs, self._inputs, strict=True):
+        for node, shape in zip(graph.inputs, self._whole.inputs, strict=True):
             if node.aval.ints != tuple(s.at(sizes) for s in shape):
                 return None
-        for node, row in zip(inner, self._rows, strict=True):
+        for node, row in zip(inner, self._whole.nodes, strict=True):
             if node.op != row.at(sizes) or tuple(numbers[i] for i in node.inputs) != row.operands:
                 return None
         return sizes if min(sizes, default=0) > 1 else None
@@ -276,29 +318,18 @@ class General:
                     raise
                 bounds = tuple((known | dict([found])).values())
 
-    def _symbolic(self, graph: Graph, symbols: Sequence[Sym], sizes: Mapping[str, int]) -> Graph:
-        known: list[Node] = []
-        for node, shape in zip(graph.inputs, self._inputs, strict=True):
-            type_ = node.aval.with_shape([s.at(symbols) for s in shape])
-            known.append(graph_input("", type_, node.where))
-        numbers, inner = _numbered(graph)
-        for node, row in zip(inner, self._rows, strict=True):
-            operands = [known[k] for k in row.operands]
-            if row.number is not None:
-                made = self._counted(row.number, known, node)
-            elif isinstance(node.op, Item):
-                made = take_item(operands[0], node.op.index)
-            else:
-                made = make(row.at(symbols), *operands, where=node.where)
-            if _at(made.type, sizes) != _at(node.type, sizes):
-                raise StratalError("flush: a type does not follow from sizes", got=str(made.type))
-            known.append(made)
-        updates = [(known[numbers[s]], known[numbers[v]]) for s, v in graph.updates]
-        if any(_is_symbolic(state.aval) for state, _ in updates):
-            raise StratalError("flush: a state of changing size is written where it stands")
-        outputs = [known[numbers[o]] for o in graph.outputs]
-        return Graph(known[: len(graph.inputs)], outputs, updates, graph.name)
+    def at(self, graph: Graph, sizes: Sequence[int]) -> Graph:
+        """Return a graph like one of the two, at other sizes. Raises: StratalError."""
+        return self._whole.graph(graph, sizes)[0]
 
+    def _symbolic(self, graph: Graph, symbols: Sequence[Sym], sizes: Mapping[str, int]) -> Graph:
+        made, nodes = self._whole.graph(graph, symbols, self._counted)
+        for node, own in zip(nodes, _numbered(graph)[0], strict=True):
+            if _at(node.type, sizes) != _at(own.type, sizes):
+                raise StratalError("flush: a type does not follow from sizes", got=str(node.type))
+        if any(_is_symbolic(state.aval) for state, _ in made.updates):
+            raise StratalError("flush: a state of changing size is written where it stands")
+        return made
 
     def _counted(self, size: Size, inputs: Sequence[Node], node: Node) -> Node:
         """Return a size as a number of the run."""
