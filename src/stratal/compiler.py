@@ -98,7 +98,7 @@ class Program:
         self.graph = graph
         self.loaded = loaded
         self.made = made
-        self.run = loaded.run
+        self.run, self.run_in_section = loaded.run, loaded.run_in_section
         if drafted is not None:
             self._drafted = drafted
 

@@ -17,10 +17,11 @@ from stratal.tensor.api.info import finfo
 from stratal.tensor.build import as_tensor
 from stratal.tensor.composites.matrices import diag_embed
 from stratal.tensor.functions import random
-from stratal.tensor.functions.creation import arange, tril
+from stratal.tensor.functions.creation import arange
 from stratal.tensor.functions.elementwise import exp, log, maximum, sqrt, where
 from stratal.tensor.functions.linear import matmul
 from stratal.tensor.functions.shapes import broadcast_to
+from stratal.tensor.functions.triangles import tril
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
 

@@ -15,10 +15,11 @@ from stratal.special import log_softmax, logsumexp
 from stratal.tensor.build import as_tensor
 from stratal.tensor.composites.matrices import diag_embed
 from stratal.tensor.functions import random
-from stratal.tensor.functions.creation import arange, eye, tril
+from stratal.tensor.functions.creation import arange, eye
 from stratal.tensor.functions.elementwise import log, sqrt
 from stratal.tensor.functions.linear import matmul
 from stratal.tensor.functions.shapes import broadcast_to, flip
+from stratal.tensor.functions.triangles import tril
 from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
 

@@ -16,7 +16,7 @@ from stratal.tensor.api.explained import explain_methods
 from stratal.tensor.api.info import finfo
 from stratal.tensor.build import as_tensor
 from stratal.tensor.composites.arithmetic import softplus
-from stratal.tensor.functions.creation import arange, eye, tril
+from stratal.tensor.functions.creation import arange, eye
 from stratal.tensor.functions.elementwise import (
     abs,
     atanh,
@@ -34,6 +34,7 @@ from stratal.tensor.functions.elementwise import (
 )
 from stratal.tensor.functions.reductions import cumprod, softmax
 from stratal.tensor.functions.shapes import concat
+from stratal.tensor.functions.triangles import tril
 from stratal.tensor.tensor import Tensor
 
 __all__ = [

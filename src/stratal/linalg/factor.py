@@ -7,9 +7,10 @@ from typing import Any
 from stratal.base.errors import AttributeValueError
 from stratal.linalg.operands import adjoint, matrix, of_triangle, run, square
 from stratal.linalg.results import EighResult, EigResult, LUFactorResult, LUResult, QRResult, SVDResult
-from stratal.tensor.functions.creation import arange, eye, tril, triu, zeros
+from stratal.tensor.functions.creation import arange, eye, zeros
 from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.functions.shapes import expand_dims, narrow
+from stratal.tensor.functions.triangles import tril, triu
 from stratal.tensor.tensor import Tensor
 
 

@@ -11,11 +11,12 @@ from stratal.linalg.operands import adjoint, matrix
 from stratal.linalg.solve import solve_triangular
 from stratal.tensor.build import as_tensor
 from stratal.tensor.functions import linear
-from stratal.tensor.functions.creation import eye, tril, triu
+from stratal.tensor.functions.creation import eye
 from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.functions.linear import matmul
 from stratal.tensor.functions.reductions import cumprod, sum
 from stratal.tensor.functions.shapes import broadcast_to, concat, expand_dims, narrow, reshape
+from stratal.tensor.functions.triangles import tril, triu
 from stratal.tensor.tensor import Tensor
 
 

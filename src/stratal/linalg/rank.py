@@ -12,10 +12,11 @@ from stratal.linalg.operands import adjoint, matrices, matrix, run
 from stratal.linalg.results import LstsqResult
 from stratal.tensor.api.info import finfo
 from stratal.tensor.build import as_tensor
-from stratal.tensor.functions.creation import tril, zeros
+from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, where
 from stratal.tensor.functions.reductions import amax, sum
 from stratal.tensor.functions.shapes import broadcast_to, expand_dims, squeeze
+from stratal.tensor.functions.triangles import tril
 from stratal.tensor.tensor import Tensor
 
 

@@ -14,6 +14,7 @@ from benchmarks.surface.layers import call_of
 
 import stratal as st
 from stratal.base.errors import IndexOutOfRangeError, ShapeError, StratalError
+from stratal.tensor.calls import direct
 from stratal.tensor.lazy import programs
 from stratal.tensor.lazy.lazy import lazily
 from stratal.tensor.tensor import Tensor
@@ -56,8 +57,13 @@ def outcome(call: Any) -> Any:
 def check_same(call: Any) -> None:
     with lazily():
         want = outcome(call)
-    for turn in range(4):  # plain, recorded, then known
+    for turn in range(6):  # plain, recorded, then known: by NumPy, and by a program
         assert outcome(call) == want, f"call {turn}"
+
+
+@pytest.fixture(autouse=True)
+def soon_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_OFTEN", 2)  # calls by NumPy, before a program is compiled
 
 
 # -- the bits of a program -----------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from stratal.nn.module import Module
 from stratal.nn.utils.parametrize import register_parametrization
 from stratal.tensor.build import call
 from stratal.tensor.functions import random
-from stratal.tensor.functions.creation import eye, tril, triu, zeros
+from stratal.tensor.functions.creation import eye, zeros
 from stratal.tensor.functions.linear import diagonal
 from stratal.tensor.functions.shapes import broadcast_to, concat, expand_dims, narrow
+from stratal.tensor.functions.triangles import tril, triu
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.values.state import no_grad
 

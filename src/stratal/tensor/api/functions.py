@@ -29,6 +29,7 @@ from stratal.tensor.functions import (
     sets,
     shapes,
     sorting,
+    triangles,
 )
 
 _ALIASES: dict[str, Any] = {
@@ -64,7 +65,7 @@ _ALIASES: dict[str, Any] = {
 
 _MODULES = (
     calculus, creation, elementwise, indexing, linear, parts, reductions, selection, sets, shapes, sorting,
-    arithmetic, histograms, joining, matrices, quantiles, signals, statistics, writing,
+    triangles, arithmetic, histograms, joining, matrices, quantiles, signals, statistics, writing,
 )  # fmt: skip
 PLAIN: dict[str, Any] = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
 PLAIN |= _ALIASES

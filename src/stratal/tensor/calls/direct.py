@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from stratal.base.errors import StratalError
-from stratal.graph.node import Const
+from stratal.graph.node import Const, topological
 from stratal.ops.elementwise.conversion import Select
 from stratal.ops.families import Elementwise
 from stratal.ops.views.shapes import Broadcast
@@ -34,6 +34,7 @@ from stratal.tensor.values.views import relate
 
 Direct = Callable[[Sequence[Handle]], Any]  # returns None where the call is computed as any other
 _MOST_ROWS: Final = 16
+_OFTEN: Final = 100  # calls from which on a program of several ops pays for its compilation
 
 
 def is_small(template: Template) -> bool:
@@ -41,7 +42,6 @@ def is_small(template: Template) -> bool:
     nodes = [*template.operands, *(r.node for r in template.results)]
     return (
         not (template.draws or template.numbers)
-        and len(template.rows) <= _MOST_ROWS
         and all(r.track in (CONSTANT, STOPPED) for r in template.results)
         and all(hasattr(n.type, "dtype") and 0 < n.aval.size <= SMALL for n in nodes)
     )
@@ -100,7 +100,8 @@ _QUIET: Final = _Quiet()
 def by_numpy(template: Template) -> Direct | None:
     """Return how NumPy computes a call with the bits of kernels; None where it does not."""
     exact = all(isinstance(n.op, Const) or is_exact(n.op, n.type) for n in template.constants)
-    if not exact or not is_small(template) or not all(is_exact(row.op, row.type) for row in template.rows):
+    exact = exact and all(is_exact(row.op, row.type) for row in template.rows)
+    if not exact or len(template.rows) > _MOST_ROWS or not is_small(template):
         return None
     known = _constants(template)
     rows = [(k, row) for k, row in enumerate(template.rows, len(template.operands) + len(template.constants))]
@@ -122,7 +123,32 @@ def by_numpy(template: Template) -> Direct | None:
         _QUIET.call(compute, *[s.array for s in storages], *[m.array for m in made])
         return results(made, tensors)
 
-    return run
+    return _until_often(template, run) if len(rows) > 1 and not any(template.views) else run
+
+
+def _until_often(template: Template, run: Direct) -> Direct:
+    """Return what computes a call by NumPy until it came often, and compiles a program of it then."""
+    left = _OFTEN
+
+    def counted(tensors: Sequence[Handle]) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            template.direct = _compiled(template) or run
+        return run(tensors)
+
+    return counted
+
+
+def _compiled(template: Template) -> Direct | None:
+    """Return how a program of its own computes a call; None where there can be none."""
+    outputs = [r.node for r in template.results]
+    work = programs.Work(list(template.operands), outputs, [], topological(outputs))
+    try:
+        program = programs.program_for(work, "call")
+    except StratalError:
+        return None
+    return by_program(template, program, programs.choices(), range(len(template.operands)))
 
 
 def _constants(template: Template) -> dict[int, Array]:
@@ -153,9 +179,9 @@ def _of_one(row: Row, known: dict[int, Array], count: int) -> Callable[..., Any]
     in_order = places == tuple(range(count))
     if ufunc is None:
         return partial(_copy_of, row.op.ref) if in_order and count == 1 else None
-    if in_order:
+    if in_order and ufunc not in (np.maximum, np.minimum):  # NumPy wants the word for `out` of these
         return ufunc  # type: ignore[no-any-return]
-    return lambda *arrays: ufunc(*[known[p] if p in known else arrays[p] for p in places], arrays[-1])
+    return lambda *arrays: ufunc(*[known[p] if p in known else arrays[p] for p in places], out=arrays[-1])
 
 
 def _copy_of(ref: Callable[..., Any], array: Array, made: Array) -> None:
@@ -220,17 +246,21 @@ def _thin(
 
 # -- by a program --------------------------------------------------------------------------------------------
 def by_program(template: Template, program: Any, choices: Any, inputs: Sequence[int]) -> Direct | None:
-    """Return how a program computes a call: its `inputs` are these operands, its outputs the results."""
+    """Return how a program computes a call, where signal handlers wait: its `inputs` are these operands, its
+    outputs the results.
+    """
     if not is_small(template):
         return None
-    results = _results(template)
+    results, compute = _results(template), programs.runner_in_section(program)
+    in_order = list(inputs) == list(range(len(template.operands)))
 
     def run(tensors: Sequence[Handle]) -> Any:
         storages = _ready(tensors)
         if storages is None or choices != programs.choices():
             return None
+        given = storages if in_order else [storages[k] for k in inputs]
         try:
-            made = programs.run(program, [storages[k] for k in inputs])
+            made = programs.run(program, given) if programs.WATCHERS else compute(given)
         except StratalError:
             return None  # the long way says what is wrong
         return results(made, tensors)

@@ -61,7 +61,9 @@ def kept(function: Any) -> Any:
         return function
     if function.__name__.endswith("_") or function.__name__ in _ACTS:
         return deferring(function)
-    if function.__module__.endswith(".creation") or function.__name__ == "tensor":  # no graph to keep
+    gives = inspect.signature(function).return_annotation
+    creates = function.__module__.endswith(".creation") or function.__name__ == "tensor"
+    if creates or gives in ("bool", "int"):  # no graph to keep
         return deferring(function)
 
     shaping, defers = _takes_indices(function), not takes_functions(function)
@@ -100,7 +102,7 @@ def kept(function: Any) -> Any:
             if direct is None and template.program is not None:
                 direct, template.program = by_program(template, *template.program), None
                 template.direct = direct
-            if direct is not None and at_once:
+            if direct is not None and at_once and defers:
                 found = direct(tensors)
                 if found is not None:
                     return found

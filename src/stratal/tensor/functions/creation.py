@@ -16,7 +16,7 @@ import numpy as np
 
 from stratal.base.dims import Dim, Sym, as_int
 from stratal.base.dlpack import read_dlpack
-from stratal.base.dtypes import DType, as_dtype, bool_
+from stratal.base.dtypes import DType, as_dtype
 from stratal.base.errors import AttributeValueError, CaptureError, DTypeError, ShapeError, StratalError
 from stratal.base.types import TensorType
 from stratal.runtime.program import new_storage
@@ -25,7 +25,7 @@ from stratal.tensor.arrays import Array
 from stratal.tensor.build import Scalar, as_tensor, iota
 from stratal.tensor.build import full as full_node
 from stratal.tensor.device import check_device
-from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast, where
+from stratal.tensor.functions.elementwise import FUNCTIONS, as_written, cast
 from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.ramps import write_ramp, written
 from stratal.tensor.functions.shapes import as_shape, broadcast_to, reshape
@@ -231,26 +231,6 @@ def diagonal_order(shape: Sequence[Any], k: int, comparison: str) -> Tensor:
     return FUNCTIONS[comparison](column, row + k if k else row)
 
 
-def _triangle(name: str, x: Any, k: int, comparison: str) -> Tensor:
-    t = as_tensor(x, name)
-    if t.ndim < 2:
-        raise AttributeValueError(f"{name}: needs at least two axes", got=str(t.type))
-    kept = diagonal_order(t.shape[-2:], k, comparison)
-    if t.dtype is bool_:
-        return t & kept
-    return where(kept, t, 0)
-
-
-def tril(x: Any, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
-    """Return matrices with zeros above the k-th diagonal."""
-    return _triangle("tril", x, k if diagonal is None else diagonal, "less_equal")
-
-
-def triu(x: Any, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
-    """Return matrices with zeros below the k-th diagonal."""
-    return _triangle("triu", x, k if diagonal is None else diagonal, "greater_equal")
-
-
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
     """Return coordinate matrices of coordinate vectors."""
     given = [as_tensor(a, "meshgrid") for a in arrays]
@@ -370,8 +350,8 @@ def geomspace(start: Any, stop: Any, /, num: int = 50, *, endpoint: bool = True,
 
     return _spaced("geomspace", rule, (first, last), num, dtype)
 
+
 __all__ = [
     "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like",
-    "geomspace", "linspace", "logspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros",
-    "zeros_like",
+    "geomspace", "linspace", "logspace", "meshgrid", "ones", "ones_like", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from stratal.base.dtypes import DType
-from stratal.base.types import TensorType
-from stratal.runtime.storage import Storage
+from stratal.runtime.program import new_storage
 from stratal.tensor.tensor import Tensor, hold, tensor
 from stratal.tensor.values.state import MODE
 
@@ -21,7 +20,7 @@ Number = int | float
 
 def written(dtype: DType, shape: tuple[int, ...], write: Callable[[Array], None]) -> Tensor:
     """Return a tensor whose elements `write` writes into new memory; inside a capture, a given value."""
-    storage = Storage.empty(TensorType(dtype, shape))
+    storage = new_storage(dtype, shape)
     write(storage.array)
     return hold(storage) if MODE.trace is None else tensor(storage.array)
 

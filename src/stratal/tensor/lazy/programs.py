@@ -149,6 +149,15 @@ def run(program: Program, inputs: list[Storage]) -> list[Storage]:
     return made
 
 
+def runner_in_section(program: Program) -> Callable[[list[Storage]], list[Storage]]:
+    """Return what runs a program once where signal handlers wait, and nobody watches."""
+    if not isinstance(program, sizes.SizedProgram):
+        found: Callable[[list[Storage]], list[Storage]] = program.run_in_section
+        return found
+    inner = program.inner.run_in_section
+    return lambda inputs: program.outputs(inner(program.inputs(inputs)))
+
+
 class Watcher(Protocol):
     """Somebody who sees what is compiled, and runs programs in their own way."""
 
