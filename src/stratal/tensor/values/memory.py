@@ -17,7 +17,7 @@ from stratal.base.dims import Dim, known_equal
 from stratal.base.types import TensorType
 from stratal.graph.op import Op
 from stratal.runtime.storage import Export, Storage
-from stratal.tensor.values.view_ops import RETYPING, Layout, layout_after, row_major
+from stratal.tensor.values.view_ops import RETYPING, Layout, layout_through, row_major
 
 Ops = tuple[Op, ...] | Callable[[], tuple[Op, ...]]
 _FEW: Final = 8
@@ -177,14 +177,7 @@ def _offset_in(type_: TensorType, base: View) -> Dim:
 
 def layout_of(view: View, ops: Sequence[Op]) -> Layout | None:
     """Return the layout of what some ops take of a view; None where one of them needs a copy."""
-    layout: Layout | None = view.layout
-    type_: Any = view.type
-    for op in ops:
-        if layout is None:
-            return None
-        layout = layout_after(op, type_.shape, layout)
-        type_ = op.infer(type_)
-    return layout
+    return layout_through(view.type, view.layout, tuple(ops))
 
 
 def layouts_of(handles: Sequence[Any]) -> list[Any]:

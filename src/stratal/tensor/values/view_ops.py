@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from stratal.base.dims import Dim, evaluate, known_equal, product, same_shape
+from stratal.base.dims import Dim, Sym, evaluate, known_equal, product, same_shape
 from stratal.base.dtypes import bool_
 from stratal.base.source import SourceLine
+from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node, make
 from stratal.graph.op import Op
 
 Put = Callable[[Builder, Any, Node, Node], Any]
+_LAYOUTS: Final = 1 << 12  # remembered
 
 
 def taken(node: Node, ops: Sequence[Op], where: tuple[SourceLine, ...]) -> Node:
@@ -100,12 +103,10 @@ class Layout(NamedTuple):
     offset: Dim
     strides: tuple[Dim, ...]
 
-    def is_contiguous(self, shape: Sequence[Dim]) -> bool:
+    def is_contiguous(self, shape: tuple[Dim, ...]) -> bool:
         """Return whether elements lie one after another; axes of size 1 do not count."""
-        pairs = zip(shape, self.strides, row_major(shape).strides, strict=True)
-        return any(known_equal(n, 0) for n in shape) or all(
-            known_equal(s, want) or known_equal(n, 1) for n, s, want in pairs
-        )
+        compute = _is_contiguous.__wrapped__ if Sym in map(type, (*shape, *self.strides)) else _is_contiguous
+        return compute(shape, self.strides)
 
     def span(self, shape: Sequence[Dim]) -> tuple[int, int] | None:
         """Return the first and the last element in memory; None where sizes are symbols."""
@@ -115,9 +116,33 @@ class Layout(NamedTuple):
         return self.offset + sum(k for k in steps if k < 0), self.offset + sum(k for k in steps if k > 0)
 
 
+@lru_cache(_LAYOUTS)  # of numbers alone: symbols with one name may have several bounds
+def _is_contiguous(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
+    pairs = zip(shape, strides, row_major(shape).strides, strict=True)
+    return any(known_equal(n, 0) for n in shape) or all(
+        known_equal(s, want) or known_equal(n, 1) for n, s, want in pairs
+    )
+
+
 def row_major(shape: Sequence[Dim]) -> Layout:
     """Return the layout of a contiguous tensor."""
     return Layout(0, tuple(product(shape[k + 1 :]) for k in range(len(shape))))
+
+
+def layout_through(type_: TensorType, layout: Layout, ops: tuple[Op, ...]) -> Layout | None:
+    """Return the layout of what some ops take of a value with a layout; None where one needs a copy."""
+    sizes = (*type_.shape, *layout.strides, layout.offset)
+    return (_layout_through.__wrapped__ if Sym in map(type, sizes) else _layout_through)(type_, layout, ops)
+
+
+@lru_cache(_LAYOUTS)
+def _layout_through(type_: Any, layout: Layout | None, ops: tuple[Op, ...]) -> Layout | None:
+    for op in ops:
+        if layout is None:
+            return None
+        layout = layout_after(op, type_.shape, layout)
+        type_ = op.infer(type_)
+    return layout
 
 
 def layout_after(op: Any, shape: Sequence[Dim], layout: Layout) -> Layout | None:
@@ -149,7 +174,7 @@ def layout_after(op: Any, shape: Sequence[Dim], layout: Layout) -> Layout | None
 
 def _regrouped(shape: Sequence[Dim], layout: Layout, target: Sequence[Dim]) -> tuple[Dim, ...] | None:
     """Return the strides of another shape of the same elements, where axes merge and split in place."""
-    if layout.is_contiguous(shape):
+    if layout.is_contiguous(tuple(shape)):
         return row_major(target).strides
     axes = [(n, s) for n, s in zip(shape, layout.strides, strict=True) if not known_equal(n, 1)]
     found: list[Dim] = [1] * len(target)
