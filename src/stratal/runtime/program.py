@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from sys import getrefcount
 from typing import Final, NamedTuple
@@ -118,15 +119,20 @@ _MEMORY: Final = SESSION.cache(dict[tuple[DType, tuple[int, ...]], OutputMemory]
 
 def new_storage(dtype: DType, shape: tuple[int, ...]) -> Storage:
     """Return uninitialised row-major storage: of a small value that nobody holds any more, or new."""
+    return storage_maker(dtype, shape)()
+
+
+def storage_maker(dtype: DType, shape: tuple[int, ...]) -> Callable[[], Storage]:
+    """Return what `new_storage` calls, for many values of one type."""
     memory = _MEMORY.get((dtype, shape))
     if memory is None:
         type_ = TensorType(dtype, shape)
         if type_.nbytes > _FEW_BYTES:
-            return Storage.empty(type_)
+            return partial(Storage.empty, type_)
         if len(_MEMORY) >= _MOST_SHAPES:
             _MEMORY.clear()
         memory = _MEMORY[dtype, shape] = OutputMemory(row_major(type_))
-    return memory.take()
+    return memory.take
 
 
 class LoadedProgram:

@@ -95,6 +95,7 @@ class Tensor(Handle):
         ) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
         def __getitem__(self, index: Any) -> Tensor: ...
+        def __iter__(self) -> Iterator[Tensor]: ...
         def __setitem__(self, index: Any, value: Any) -> None: ...
         def __eq__(self, other: object) -> Tensor: ...  # type: ignore[override]
         def __ne__(self, other: object) -> Tensor: ...  # type: ignore[override]
@@ -188,11 +189,6 @@ class Tensor(Handle):
         if not self.type.shape:
             raise ShapeError("len: a tensor without axes has no length", got=str(self.type))
         return as_int(self.type.shape[0])
-
-    def __iter__(self) -> Iterator[Tensor]:
-        if not self.type.shape:
-            raise ShapeError("iterate: a tensor without axes cannot be iterated over", got=str(self.type))
-        return (self[k] for k in range(len(self)))
 
     def __hash__(self) -> int:
         return id(self)

@@ -292,3 +292,36 @@ def test_an_update_in_place_keeps_the_memory_that_others_rely_on() -> None:
     seen = x.detach()
     x += 1.0
     assert seen.tolist() == x.tolist()
+
+
+def test_rows_of_an_iteration_are_views() -> None:
+    array = np.arange(140.0, dtype=np.float32).reshape(70, 2)
+    for grad in (False, True):
+        x = st.tensor(array)
+        rows = list(x)
+        assert [r.tolist() for r in rows] == array.tolist()
+        with contextlib.nullcontext() if grad else st.no_grad():
+            rows[3] += 1.0
+            rows[66] *= 2.0
+            x[5] = -1.0
+        want = array.copy()
+        want[3] += 1.0
+        want[66] *= 2.0
+        want[5] = -1.0
+        assert x.tolist() == want.tolist()
+        assert [r.tolist() for r in rows] == want.tolist()
+
+
+def test_rows_of_what_takes_gradients_have_them() -> None:
+    x = st.tensor(np.ones((3, 2), np.float32), requires_grad=True)
+    for _ in range(3):
+        x.grad = None
+        sum(k * row.sum() for k, row in enumerate(x)).backward()
+        assert x.grad.tolist() == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+    with st.no_grad():
+        first, *_ = x
+        assert not first.requires_grad
+        first += 1.0
+    assert x.tolist()[0] == [2.0, 2.0]
+    with pytest.raises(ShapeError, match="iterate"):
+        iter(st.tensor(1.0))

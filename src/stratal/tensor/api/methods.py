@@ -8,9 +8,9 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -134,6 +134,18 @@ def _in_place(name: str, function: Callable[..., Tensor]) -> Callable[..., Tenso
 def reshape(self: Tensor, *shape: Any) -> Tensor:
     """Return the elements in row-major order under another shape; one size may be -1."""
     return shapes.reshape(self, shapes.as_shape("reshape", shape))
+
+
+_ROWS_AT_ONCE: Final = 64
+
+
+def iterate(self: Tensor) -> Iterator[Tensor]:
+    """Return an iterator over views of the tensor along axis 0."""
+    if not self.type.shape:
+        raise ShapeError("iterate: a tensor without axes cannot be iterated over", got=str(self.type))
+    rows, count = kept(indexing.rows), len(self)
+    blocks = ((first, min(first + _ROWS_AT_ONCE, count)) for first in range(0, count, _ROWS_AT_ONCE))
+    return (row for first, last in blocks for row in rows(self, first, last))
 
 
 def view(self: Tensor, *shape: Any) -> Tensor:
@@ -350,6 +362,7 @@ def _install() -> None:
         reshape_as=view_as, contiguous=shapes.contiguous, is_contiguous=shapes.is_contiguous,
         split_with_sizes=shapes.split, multinomial=random.multinomial, bernoulli=random.bernoulli,
         at=property(At), __getitem__=kept(indexing.getitem), __setitem__=indexing.setitem,
+        __iter__=iterate,
         __contains__=lambda self, value: bool(reductions.any(FUNCTIONS["equal"](self, value))),
     )  # fmt: skip
     methods.update({f"{name}_": _in_place(f"{name}_", methods[name]) for name in _IN_PLACE})

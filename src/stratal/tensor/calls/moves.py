@@ -9,22 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from itertools import product
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.types import TensorType
-from stratal.runtime.program import new_storage
+from stratal.runtime.program import new_storage, storage_maker
 from stratal.runtime.storage import Array, Storage
 from stratal.tensor.functions.indexing import basic_ops
 from stratal.tensor.tensor import Tensor, hold
-from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED
+from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, attach
 from stratal.tensor.values.immediate import MOVED_BYTES
+from stratal.tensor.values.memory import View
 from stratal.tensor.values.state import MODE
-from stratal.tensor.values.views import join
+from stratal.tensor.values.views import join, showing
 
 _NUMBERS: Final = frozenset({int, slice, type(None), type(Ellipsis)})
 _BOUNDS: Final = frozenset({int, type(None)})
+_STORAGE, _TRACK, _EXPORTS, _ARRAY, _DTYPE, _SHAPE = map(
+    attrgetter, ("_storage", "_track", "_exports", "array", "dtype", "shape")
+)  # faster than loops in Python
 
 def _storage_for(part: Array, like: Tensor) -> Storage | None:
     """Return new memory for an array of a tensor's dtype; None where nothing or too much is to be copied."""
@@ -89,6 +94,20 @@ def getitem(x: Tensor, index: Any) -> Tensor | None:
     return join(_held(made, x), x, partial(basic_ops, x.type, index))
 
 
+def rows(x: Tensor, first: int, last: int) -> list[Tensor] | None:
+    """`[x[first], ..., x[last - 1]]`: views."""
+    array = _array(x)
+    if array is None or not 0 < array.nbytes // len(array) <= MOVED_BYTES:
+        return None
+    make, (of, group), found = storage_maker(x.type.dtype, array.shape[1:]), showing(x), []
+    for k in range(first, last):
+        storage = make()
+        storage.array[...] = array[k]
+        made = _held(storage, x)
+        found.append(attach(made, View(None, of, partial(basic_ops, x.type, k), made.type, group and object())))
+    return found
+
+
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor | None:
     """`roll(x, shift, axis)` along one axis, or several by a shift each."""
     array = _array(x)
@@ -138,12 +157,11 @@ def _arrays(given: Any) -> list[Array] | None:
     """Return what tensors of one dtype, none of which takes a gradient, hold."""
     if given.__class__ not in (list, tuple) or set(map(type, given)) != {Tensor}:
         return None
-    storages = [t._storage for t in given]
-    if None in storages or any(t._track or t._storage._exports is not None for t in given):
+    storages = list(map(_STORAGE, given))
+    if None in storages or any(map(_TRACK, given)) or set(map(_EXPORTS, storages)) != {None}:
         return None
-    if len({t.type.dtype for t in given}) > 1:
-        return None
-    return [s.array for s in storages]
+    arrays = list(map(_ARRAY, storages))
+    return arrays if len(set(map(_DTYPE, arrays))) == 1 else None
 
 
 def stack(given: Any, axis: Any = 0) -> Tensor | None:
@@ -153,7 +171,7 @@ def stack(given: Any, axis: Any = 0) -> Tensor | None:
         return None
     shape, count = arrays[0].shape, len(arrays)
     nbytes = count * arrays[0].nbytes
-    if not 0 < nbytes <= MOVED_BYTES or any(a.shape != shape for a in arrays):
+    if not 0 < nbytes <= MOVED_BYTES or set(map(_SHAPE, arrays)) != {shape}:
         return None
     storage = new_storage(given[0].type.dtype, (count, *shape))
     made = storage.array
@@ -182,6 +200,6 @@ def concat(given: Any, axis: Any = 0) -> Tensor | None:
     return hold(storage)
 
 
-MOVES: Final[dict[str, Callable[..., Tensor | None]]] = {
-    "getitem": getitem, "roll": roll, "flip": flip, "stack": stack, "concat": concat,
+MOVES: Final[dict[str, Callable[..., Any]]] = {
+    "getitem": getitem, "rows": rows, "roll": roll, "flip": flip, "stack": stack, "concat": concat,
 }  # fmt: skip

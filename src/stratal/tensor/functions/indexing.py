@@ -226,6 +226,11 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     return view_of(x, *_basic(x.type, plan))
 
 
+def rows(x: Tensor, first: int, last: int) -> list[Tensor]:
+    """Return `x[first]` to `x[last - 1]`."""
+    return [getitem(x, k) for k in range(first, last)]
+
+
 def basic_ops(type_: TensorType, index: Any) -> tuple[Op, ...]:
     """Return the ops of an index without arrays."""
     return tuple(_basic(type_, _plan(type_, index)))

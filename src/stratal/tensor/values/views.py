@@ -20,8 +20,14 @@ def join(
     layout: Layout | None = None,
 ) -> AnyHandle:  # fmt: skip
     """Let a new tensor show the memory of another one, by some ops; return it."""
+    parent, group = showing(base, detached)
+    return attach(made, View(None, parent, ops, made.type, group, layout))
+
+
+def showing(base: Handle, detached: bool = False) -> tuple[View, object]:
+    """Return how a tensor shows its memory, and the group of new views of it; None for its own."""
     group = object() if detached or (base._track and not MODE.grad) else None
-    return attach(made, View(None, base._view or begin(base), ops, made.type, group, layout))
+    return base._view or begin(base), group
 
 
 def shares_memory(a: Handle, b: Handle) -> bool:
