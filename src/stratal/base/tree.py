@@ -9,6 +9,7 @@ None has no leaves. The leaves of a dict come in the order of its sorted keys: e
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, final
 
@@ -189,6 +190,10 @@ def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """Return the tree of `function(leaf, ...)` over trees of one structure. Raises: TreeError."""
+    if len(rest) > 1 and type(tree) is tuple and set(builtins.map(type, rest)) == {tuple}:
+        flat = _columns((tree, *rest))
+        if flat is not None:
+            return tuple([function(*column) for column in flat])
     leaves, structure = flatten(tree)
     columns = [leaves]
     for other in rest:
@@ -197,6 +202,16 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
             raise TreeError("tree: map takes trees of one structure", got=f"{structure} and {found}")
         columns.append(more)
     return unflatten(structure, [function(*row) for row in zip(*columns, strict=True)])
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
+    """Return the columns of tuples of leaves alone, all of one length; None for other trees."""
+    if len(set(builtins.map(len, rows))) > 1:
+        return None
+    kinds = {kind: part for row in rows for kind, part in zip(builtins.map(type, row), row, strict=True)}
+    if any(part is None or _open(part) is not None for part in kinds.values()):
+        return None
+    return list(zip(*rows, strict=True))
 
 
 def leaves(tree: Any) -> list[Any]:

@@ -76,9 +76,9 @@ class OutputMemory:
     MOST: Final = 128
     SMALL_BYTES: Final = 1 << 16  # of all that is remembered, beyond the least
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, small_bytes: int = SMALL_BYTES) -> None:
         self.layout: Final = layout
-        fit = self.SMALL_BYTES // max(layout[0].nbytes, 1)
+        fit = small_bytes // max(layout[0].nbytes, 1)
         self._capacity: Final = min(max(fit, self.LEAST), self.MOST)
         self._issued: list[Issued] = []
         self._last = 0  # which was taken last: the first to be asked, the one after it is the next
@@ -113,7 +113,8 @@ class OutputMemory:
 
 
 _FEW_BYTES: Final = 1 << 14
-_MOST_SHAPES: Final = 1 << 8
+_MOST_SHAPES: Final = 1 << 7
+_BATCH_BYTES: Final = 1 << 18  # remembered of one type: a batch of items
 _MEMORY: Final = SESSION.cache(dict[tuple[DType, tuple[int, ...]], OutputMemory]())
 
 
@@ -131,7 +132,7 @@ def storage_maker(dtype: DType, shape: tuple[int, ...]) -> Callable[[], Storage]
             return partial(Storage.empty, type_)
         if len(_MEMORY) >= _MOST_SHAPES:
             _MEMORY.clear()
-        memory = _MEMORY[dtype, shape] = OutputMemory(row_major(type_))
+        memory = _MEMORY[dtype, shape] = OutputMemory(row_major(type_), _BATCH_BYTES)
     return memory.take
 
 

@@ -87,3 +87,17 @@ def test_paths_name_the_leaves() -> None:
 
 def test_is_leaf_keeps_a_container_whole() -> None:
     assert tree.flatten([(1, 2), 3], is_leaf=lambda x: isinstance(x, tuple))[0] == [(1, 2), 3]
+
+
+def test_trees_of_tuples_are_mapped_as_other_trees_are() -> None:
+    def join(*leaves: Any) -> list[Any]:
+        return list(leaves)
+
+    rows = [(1, "a"), (2, "b"), (3.0, None)]
+    with pytest.raises(tree.TreeError):  # None is no leaf
+        tree.map(join, *rows)
+    assert tree.map(join, *rows[:2], (3.0, "c")) == ([1, 2, 3.0], ["a", "b", "c"])
+    assert tree.map(join, (1, [2]), (3, [4]), (5, [6])) == ([1, 3, 5], [[2, 4, 6]])
+    for wrong in ((1,), (1, [2]), [1, "a"], (1, {})):
+        with pytest.raises(tree.TreeError):
+            tree.map(join, *rows[:2], wrong)

@@ -104,7 +104,8 @@ def rows(x: Tensor, first: int, last: int) -> list[Tensor] | None:
         storage = make()
         storage.array[...] = array[k]
         made = _held(storage, x)
-        found.append(attach(made, View(None, of, partial(basic_ops, x.type, k), made.type, group and object())))
+        ops = partial(basic_ops, x.type, k)
+        found.append(attach(made, View(None, of, ops, made.type, group and object())))
     return found
 
 
