@@ -120,7 +120,8 @@ _MEMORY: Final = SESSION.cache(dict[tuple[DType, tuple[int, ...]], OutputMemory]
 
 def new_storage(dtype: DType, shape: tuple[int, ...]) -> Storage:
     """Return uninitialised row-major storage: of a small value that nobody holds any more, or new."""
-    return storage_maker(dtype, shape)()
+    memory = _MEMORY.get((dtype, shape))
+    return storage_maker(dtype, shape)() if memory is None else memory.take()
 
 
 def storage_maker(dtype: DType, shape: tuple[int, ...]) -> Callable[[], Storage]:

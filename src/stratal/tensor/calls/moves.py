@@ -19,11 +19,11 @@ from stratal.runtime.program import new_storage, storage_maker
 from stratal.runtime.storage import Array, Storage
 from stratal.tensor.functions.indexing import basic_ops
 from stratal.tensor.tensor import Tensor, hold
-from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, attach
+from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, attach, begin
 from stratal.tensor.values.immediate import MOVED_BYTES
 from stratal.tensor.values.memory import View
 from stratal.tensor.values.state import MODE
-from stratal.tensor.values.views import join, showing
+from stratal.tensor.values.views import showing
 
 _NUMBERS: Final = frozenset({int, slice, type(None), type(Ellipsis)})
 _BOUNDS: Final = frozenset({int, type(None)})
@@ -91,7 +91,9 @@ def getitem(x: Tensor, index: Any) -> Tensor | None:
             return None
         made = found
         made.array[...] = part
-    return join(_held(made, x), x, partial(basic_ops, x.type, index))
+    of, group = x._view or begin(x), object() if x._track and not MODE.grad else None  # as `join`
+    item = hold(made, STOPPED if x._track else CONSTANT)
+    return attach(item, View(None, of, partial(basic_ops, x.type, index), item.type, group))
 
 
 def rows(x: Tensor, first: int, last: int) -> list[Tensor] | None:
@@ -112,6 +114,8 @@ def rows(x: Tensor, first: int, last: int) -> list[Tensor] | None:
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor | None:
     """`roll(x, shift, axis)` along one axis, or several by a shift each."""
     array = _array(x)
+    if array is not None and shift.__class__ is int and axis.__class__ is int:
+        return _roll_along(x, array, shift, axis)
     axes = axis if axis.__class__ is tuple else (axis,)
     shifts = shift if shift.__class__ is tuple else (shift,)
     if array is None or len(axes) != len(shifts) or {a.__class__ for a in (*axes, *shifts)} != {int}:
@@ -130,6 +134,17 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor | None:
         for a, (there, here) in zip(axes, chosen, strict=True):
             to[a], of[a] = there, here
         made[tuple(to)] = array[tuple(of)]
+    return _held(storage, x)
+
+
+def _roll_along(x: Tensor, array: Array, shift: int, axis: int) -> Tensor | None:
+    storage = _storage_for(array, x) if -array.ndim <= axis < array.ndim else None
+    if storage is None:
+        return None
+    lead, shift = (slice(None),) * (axis % array.ndim), shift % array.shape[axis]
+    storage.array[(*lead, slice(shift, None))] = array[(*lead, slice(array.shape[axis] - shift))]
+    if shift:
+        storage.array[(*lead, slice(shift))] = array[(*lead, slice(-shift, None))]
     return _held(storage, x)
 
 
