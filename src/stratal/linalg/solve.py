@@ -22,7 +22,7 @@ from stratal.tensor.functions.shapes import (
     squeeze,
 )
 from stratal.tensor.functions.shapes import matrix_transpose as transposed
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor, fresh
 
 
 def _check(name: str, a: Tensor, b: Tensor) -> None:
@@ -171,7 +171,7 @@ def matrix_power(x: Any, n: int, /) -> Tensor:
     result = None
     while left:
         if left % 2:
-            result = t if result is None else result @ t
+            result = fresh(t) if result is None else result @ t
         left //= 2
         t = t @ t if left else t
     return identity(t) if result is None else result

@@ -104,7 +104,8 @@ def _slice_of_slice(b: Builder, m: Match) -> Node:
     start = tuple(a + s * c for a, s, c in zip(m.start, m.step, m.start2, strict=True))
     step = tuple(s * t for s, t in zip(m.step, m.step2, strict=True))
     sizes = m.type.shape
-    stop = tuple(a + (n - 1) * s + 1 if n else a for a, n, s in zip(start, sizes, step, strict=True))
+    start = tuple(a if n else 0 for a, n in zip(start, sizes, strict=True))  # nothing may begin past the end
+    stop = tuple(a + (n - 1) * s + 1 if n else 0 for a, n, s in zip(start, sizes, step, strict=True))
     return b.slice(m.x, start=start, stop=stop, step=step)
 
 
@@ -189,7 +190,9 @@ PIECES = (
          P.slice(P.slice(x, *_SLICED), start=Attr("start2"), stop=Attr("stop2"), step=Attr("step2")),
          _slice_of_slice, when=fixed,
          examples=({"x": ROW, "start": (1,), "stop": (9,), "step": (2,),
-                    "start2": (1,), "stop2": (4,), "step2": (2,)},)),
+                    "start2": (1,), "stop2": (4,), "step2": (2,)},
+                   {"x": ROW, "start": (3,), "stop": (10,), "step": (3,),
+                    "start2": (3,), "stop2": (3,), "step2": (1,)})),
     Rule("slice_pad", P.slice(P.pad(x, v, *_PADDED), *_SLICED), _slice_of_pad,
          examples=({"x": ROW, "v": SCALAR, "low": (2,), "high": (1,), "interior": (0,),
                     "start": (3,), "stop": (8,), "step": (2,)},)),

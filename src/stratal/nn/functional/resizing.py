@@ -17,7 +17,7 @@ from stratal.tensor.functions.elementwise import cast
 from stratal.tensor.functions.indexing import take
 from stratal.tensor.functions.linear import tensordot
 from stratal.tensor.functions.shapes import moveaxis, repeat_interleave
-from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.tensor import Tensor, fresh, tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -69,6 +69,8 @@ def interpolate(
     if antialias and mode not in ("bilinear", "bicubic"):
         raise AttributeValueError("interpolate: antialias goes with 'bilinear' and 'bicubic'", got=mode)
     axes = _axes(input, size, scale_factor, recompute_scale_factor, bool(align_corners))
+    if all(axis.size == axis.result for axis in axes):
+        return fresh(input)
     if mode == "area":
         return adaptive_avg_pool(len(axes), input, tuple(axis.result for axis in axes))
     if not linear:

@@ -9,7 +9,7 @@ from stratal.tensor.build import apply
 from stratal.tensor.functions.creation import zeros
 from stratal.tensor.functions.shapes import flatten as flatten
 from stratal.tensor.functions.shapes import narrow, pad_constant, permute_dims, slice_op, stack, transpose
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor, fresh
 
 
 def _places(name: str, n: int, window: int, stride: int, dilation: int) -> int:
@@ -126,6 +126,8 @@ def _factor(name: str, factor: int) -> int:
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Turn channels into space: [..., C r r, H, W] -> [..., C, H r, W r]. See: Shi et al. 2016."""
     r = _factor("pixel_shuffle", upscale_factor)
+    if r == 1:
+        return fresh(input)
     if input.ndim < 3 or int(input.shape[-3]) % (r * r):
         raise ShapeError(f"pixel_shuffle: axis -3 is a multiple of {r * r}", got=f"shape {list(input.shape)}")
     *lead, channels, height, width = input.shape
@@ -158,6 +160,8 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
             "channel_shuffle: groups must divide the channels (axis 1 of at least 3)",
             got=f"{groups} for shape {list(input.shape)}",
         )
+    if groups == 1:
+        return fresh(input)
     batch, channels, *rest = input.shape
     x = input.reshape((batch, groups, int(channels) // groups, *rest))
     return permute_dims(x, (0, 2, 1, *range(3, x.ndim))).reshape(input.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,15 +17,15 @@ from stratal.tensor.tensor import tensor as make_tensor
 from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.handles import held_of, is_leaf, rebind, takes_gradients
 
+_CATEGORIES: Final = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}  # one does not become another in place
+
 
 def update(self: Tensor, value: Tensor, name: str) -> Tensor:
     """Rebind a tensor to a value that keeps its type, and return it. Raises: ShapeError, DTypeError."""
-    if value.dtype is not self.dtype:
-        order = "buifc"
-        if order.index(value.dtype.kind) > order.index(self.dtype.kind) and not value.dtype.is_bool:
-            raise DTypeError(
-                f"{name}: the result does not fit the tensor in place", got=f"{value.dtype} into {self.type}"
-            )
+    if _CATEGORIES[value.dtype.kind] > _CATEGORIES[self.dtype.kind]:
+        raise DTypeError(
+            f"{name}: the result does not fit the tensor in place", got=f"{value.dtype} into {self.type}"
+        )
     return _assign(self, _fitted(self, value))
 
 

@@ -57,7 +57,7 @@ def _times(name: str, alpha: Any, x: Any, y: Any) -> Any:
             f"{name}: alpha is an integer where the operands are, and 1 where they are bools",
             got=f"alpha={alpha!r} with {dtype}",
         )
-    return alpha * as_tensor(y, name)
+    return alpha * cast(y, dtype) if isinstance(y, Tensor) else cast(as_tensor(y, name) * alpha, dtype)
 
 
 def frac(x: Any, /) -> Tensor:
@@ -231,6 +231,7 @@ def addcmul(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     dtype = common_dtype("addcmul", (x, tensor1, tensor2))
     if dtype.compute is not dtype:
         return cast(addcmul(*_widened(x, tensor1, tensor2), value=value), dtype)
+    tensor1, tensor2 = (cast(as_tensor(t, "addcmul"), dtype) for t in (tensor1, tensor2))
     factor = tensor1 if value == 1 else FUNCTIONS["multiply"](tensor1, value)
     return FUNCTIONS["add"](x, FUNCTIONS["multiply"](factor, tensor2))
 
@@ -240,6 +241,8 @@ def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
     dtype = common_dtype("addcdiv", (x, tensor1, tensor2))
     if dtype.compute is not dtype:
         return cast(addcdiv(*_widened(x, tensor1, tensor2), value=value), dtype)
+    if dtype.is_inexact:
+        tensor1 = cast(as_tensor(tensor1, "addcdiv"), dtype)
     factor = tensor1 if value == 1 else FUNCTIONS["multiply"](tensor1, value)
     return FUNCTIONS["add"](x, FUNCTIONS["divide"](factor, tensor2))
 

@@ -25,7 +25,7 @@ from stratal.tensor.functions.shapes import (
     reshape,
     roll,
 )
-from stratal.tensor.tensor import Tensor
+from stratal.tensor.tensor import Tensor, fresh
 
 _add, _mul = FUNCTIONS["add"], FUNCTIONS["multiply"]
 
@@ -67,7 +67,7 @@ def diag(x: Any, diagonal: int = 0, *, k: int | None = None) -> Tensor:
         raise ShapeError(
             "diag: takes a vector or a matrix", got=str(t.type), hint="diag_embed takes more axes"
         )
-    return diag_embed(t, offset) if t.ndim == 1 else _diagonal(t, offset)
+    return diag_embed(t, offset) if t.ndim == 1 else fresh(_diagonal(t, offset))
 
 
 _diagonal = diagonal

@@ -445,12 +445,12 @@ def nan_to_num(x: Any, nan: float = 0.0, posinf: float | None = None, neginf: fl
     """Return `x` with NaN and infinities replaced; infinities by the largest finite numbers, unless told."""
     t = as_tensor(x, "nan_to_num")
     if not t.dtype.is_float:
-        return t
+        return fresh(t)
     limit = float(ml_dtypes.finfo(t.dtype.np).max)  # type: ignore[no-untyped-call]
-    t = where(FUNCTIONS["isnan"](t), nan, t)
     infinite = FUNCTIONS["isinf"](t)
     result = where(infinite & (t > 0), limit if posinf is None else posinf, t)
-    return where(infinite & (t < 0), -limit if neginf is None else neginf, result)
+    result = where(infinite & (t < 0), -limit if neginf is None else neginf, result)
+    return where(FUNCTIONS["isnan"](t), nan, result)
 
 
 def composite(name: str, *tensors: Any, **attributes: Any) -> Tensor:

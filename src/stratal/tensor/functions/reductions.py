@@ -19,7 +19,7 @@ from stratal.tensor.build import OPS, apply, as_tensor, call, default_float, ful
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, composite, in_floats, where
 from stratal.tensor.functions.indexing import take_along_axis
 from stratal.tensor.functions.shapes import as_axes, concat, expand_dims, narrow, pad_constant, ravel, reshape
-from stratal.tensor.tensor import Tensor, wrap
+from stratal.tensor.tensor import Tensor, fresh, wrap
 from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.state import MODE
 
@@ -40,7 +40,7 @@ def without_axis(t: Tensor, axis: int, keepdims: bool, *parts: Tensor) -> Values
 
 
 def _reduce(op: str, t: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
-    result = apply(OPS[op](tuple(sorted(axes))), t) if axes else t
+    result = apply(OPS[op](tuple(sorted(axes))), t) if axes else fresh(t)
     if not keepdims:
         return result
     return reshape(result, [1 if k in axes else n for k, n in enumerate(t.shape)])
@@ -330,6 +330,9 @@ def _running(op: str, x: Any, axis: int | None, dtype: Any) -> Tensor:
         if t.ndim > 1:
             raise AttributeValueError(f"{op}: needs an axis for more than one dimension", got=str(t.type))
         axis = 0
+    elif t.ndim == 0:  # of NumPy's, without an axis, it is a vector
+        check_axis(op, axis, 1)
+        return reshape(call(op, reshape(t, (1,)), axis=0), ())
     t = reshape(t, (1,)) if t.ndim == 0 else t
     return call(op, t, axis=check_axis(op, axis, t.ndim))
 

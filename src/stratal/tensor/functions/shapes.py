@@ -53,6 +53,8 @@ def as_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    if not ndim and len(given) < 2:  # as in PyTorch, a number has an axis to name
+        return tuple(check_axis(name, a, 1) for a in given)[:0]
     axes = tuple(check_axis(name, a, ndim) for a in given)
     if len(set(axes)) != len(axes):
         raise AttributeValueError(f"{name}: an axis is named twice", got=str(given))
@@ -250,12 +252,17 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
 
 
 def concat(arrays: Sequence[Any], /, *args: int | None, axis: int | None = 0) -> Tensor:
-    """Return arrays joined along an axis; with None, all flattened first."""
+    """Return arrays joined along an axis; with None, all flattened first. Beside arrays of more axes, vectors
+    of no elements count for nothing but their dtype, as in PyTorch.
+    """
     if args:
         (axis,) = args
     given = [as_tensor(a, "concat") for a in arrays]
     if not given:
         raise ShapeError("concat: needs at least one array", got="none")
+    if axis is not None and any(map(_is_nothing, given)) and any(t.ndim > 1 for t in given):
+        dtype = common_dtype("concat", given)
+        given = [cast(t, dtype) for t in given if not _is_nothing(t)]
     storage = _gathered(np.concatenate, given, axis)
     if storage is not None and not any(t._track for t in given):
         return hold(storage)
@@ -269,6 +276,10 @@ def concat(arrays: Sequence[Any], /, *args: int | None, axis: int | None = 0) ->
     if storage is not None:
         settle_in(made, storage, {})
     return made
+
+
+def _is_nothing(t: Tensor) -> bool:
+    return t.ndim == 1 and type(t.shape[0]) is int and not t.shape[0]
 
 
 def stack(arrays: Sequence[Any], /, *args: int, axis: int = 0) -> Tensor:

@@ -106,7 +106,11 @@ def _joined(memory: Memory, members: Sequence[Handle]) -> Array:
         assert storage is not None
         part = memory.outside.part(view)
         if part is not None:
-            part.array[...] = storage.array
+            to = part.array
+            if not to.flags.writeable:  # of a stretched view, all whose copies are equal
+                offset = part.address - whole.address
+                to = np.ndarray(to.shape, to.dtype, array.reshape(-1).view(np.uint8), offset, to.strides)
+            to[...] = storage.array
     return array
 
 

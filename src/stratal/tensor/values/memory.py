@@ -141,6 +141,18 @@ class View:
         return any(known_equal(s, 0) and not known_equal(n, 1) for n, s in pairs)
 
     @property
+    def is_of_stretched(self) -> bool:
+        """Whether it is stretched, or a part of what is."""
+        if all(op.name != "broadcast" for op in self.ops):
+            return False
+        type_: Any = self.memory.type
+        for op in self.ops:
+            before, type_ = type_, op.infer(type_)
+            if op.name == "broadcast" and not known_equal(before.size, type_.size):
+                return True
+        return False
+
+    @property
     def repeats(self) -> bool:
         """Whether its ops alone say where it lies: they do not for a diagonal of a transpose."""
         view: View = self

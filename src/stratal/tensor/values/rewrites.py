@@ -68,6 +68,8 @@ def rewritten(
         return new, TRACKED if leaf else mixed
     if track == TRACKED:
         return Builder(where).straight_through(new, node), TRACKED
+    if track == USED_UP:
+        return new, USED_UP
     return new, STOPPED if first.track in (TRACKED, STOPPED) else track
 
 
