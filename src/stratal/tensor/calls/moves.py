@@ -174,7 +174,7 @@ def _arrays(given: Any) -> list[Array] | None:
     if given.__class__ not in (list, tuple) or set(map(type, given)) != {Tensor}:
         return None
     storages = list(map(_STORAGE, given))
-    if None in storages or any(map(_TRACK, given)) or set(map(_EXPORTS, storages)) != {None}:
+    if None in storages or any(map(_TRACK, given)) or [*map(_EXPORTS, storages)].count(None) < len(given):
         return None
     arrays = list(map(_ARRAY, storages))
     return arrays if len(set(map(_DTYPE, arrays))) == 1 else None
