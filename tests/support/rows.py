@@ -21,6 +21,7 @@ ROWS = {
     "B3": "errors name the user's line; a debugger works in eager mode",
     "B4": "capture fuses relu and matmul into one kernel",
     "B5": "default plans stand beside tuned ones, and records decide",
+    "B9": "from a Parquet file to a served, monitored model, each step by the commands of one page",
     "C1": "dead code, constants and common subexpressions go",
     "C12": "ops have classes by their lowering; fusion keeps what these forbid",
     "C13": "convolutions share one layout, chosen by cost; conversions that undo each other vanish",
