@@ -9,10 +9,13 @@ request was due (`stratal.serve.loadtest`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import serving_load, serving_models
+from benchmarks import serving_load, serving_models, serving_onnx
 from benchmarks.serving_load import Offered, Server, serving
 from benchmarks.serving_models import BATCH_SIZES, KINDS
 from stratal.serve.planning import LatencyTable, Session
@@ -36,6 +39,7 @@ LEAST_SLA: Final = 0.025  # seconds: the system hands a busy core over in slices
 REQUEST: Final = 0.002  # seconds that a request counts at least, so that small models do not make up the load
 CLIENT_SHARE: Final = 0.25  # of the closed loop's rate: the open loop's client takes more than the front end
 WARM_BATCHES: Final = 5  # of each size, whose predictions do not count: tables are refined meanwhile
+WARM: Final = 0.3  # of a rate, for a trial that does not count: caches and tables of latency settle
 BEYOND: Final = 1.5  # times the rate of the baseline, where SLAs are one
 
 
@@ -87,8 +91,8 @@ def overhead(run: Run) -> Iterator[Row]:
                 yield _beyond("gRPC", name, took, own[name], 0.6)
                 run.check()
         text = serving_load.infer_request(server, "digits")
-        rate = serving_load.at_once(server, text, 64, 2 * run.seconds)
-        yield row("digits, 64 connections, requests/s", rate, 12_000, "at least")
+        rate, share = serving_load.at_once(server, text, 64, 2 * run.seconds)
+        yield row("digits, 64 connections, requests/s", rate, 12_000, "at least", client_share=share)
         serving_load.at_once(
             server, serving_load.infer_request(server, "resnet18"), 8, run.seconds
         )  # runs on both
@@ -185,7 +189,7 @@ def front_end_rate(server: Server, run: Run) -> float:
     """Return what front end and open-loop client do, requests/s: a plan is of workers alone."""
     quickest = min(run.names, key=lambda name: tables_of(server)[name].seconds[0])
     text = serving_load.infer_request(server, quickest)
-    return CLIENT_SHARE * serving_load.at_once(server, text, 16, run.seconds)
+    return CLIENT_SHARE * serving_load.at_once(server, text, 16, run.seconds).a_second
 
 
 def tables_of(server: Server) -> dict[str, LatencyTable]:
@@ -196,15 +200,10 @@ def tables_of(server: Server) -> dict[str, LatencyTable]:
     }
 
 
-def write_slas(folder: Path, slas: Rates) -> None:
-    """Write what is promised of each model beside it."""
-    for name, sla in slas.items():
-        (folder / f"{name}.toml").write_text(f"sla_ms = {1e3 * sla}\n")
-
-
 def highest_rate(trial: Callable[[float], Offered], start: float, run: Run) -> tuple[float, Offered | None]:
     """Return the highest total rate with `GOAL` of all in time, within some 5 %, and what became of it."""
     low, high, best, total = 0.0, 0.0, None, start
+    trial(WARM * start)
     while not high or high > 1.05 * low:
         run.check()
         found = trial(total)
@@ -223,10 +222,10 @@ def highest_rate(trial: Callable[[float], Offered], start: float, run: Run) -> t
 def mix(run: Run) -> Iterator[Row]:
     """Yield the share in time at the planned rate, and what is left of the capacity at twice the load."""
     own = serving_load.own_seconds(run.folder, run.names)
-    slas = {name: max(2 * LEAST_SLA, 10 * seconds) for name, seconds in own.items()}
-    write_slas(run.folder, slas)
+    slas = _loose(own)
     pinned, workers = cores()
     with serving(run.folder, "--workers", str(workers), "--cores", pinned) as server:
+        server.take("planned", slas)
         tables = tables_of(server)
         shares = shares_of(tables)
         planned, front = planned_rate(tables, shares, slas, workers), front_end_rate(server, run)
@@ -238,6 +237,7 @@ def mix(run: Run) -> Iterator[Row]:
         def trial(total: float, burst: float = 1.0) -> Offered:
             return serving_load.offer(server, grown(shares, total), slas, run.seconds, burst)
 
+        trial(WARM * planned)
         for name, burst in (("Poisson", 1.0), ("bursts of 4", 4.0)):
             found = trial(planned, burst)
             yield row(
@@ -251,6 +251,10 @@ def mix(run: Run) -> Iterator[Row]:
         yield row("mix at twice the capacity, goodput", left, 0.9, "at least", **more)
         admitted = found.admitted_share if capacity else None
         yield row("mix at twice the capacity, admitted in time", admitted, GOAL, "at least", **more)
+
+
+def _loose(own: Rates) -> Rates:
+    return {name: max(2 * LEAST_SLA, 10 * seconds) for name, seconds in own.items()}
 
 
 def _of(found: Offered, total: float) -> Row:
@@ -286,33 +290,35 @@ CASES: Final[dict[str, tuple[Callable[[Rates], Rates], float | None]]] = {  # SL
 def batching(run: Run) -> Iterator[Row]:
     """Yield the rate at 99 % in the SLA over that of greedy batchers, behind the same server."""
     own = serving_load.own_seconds(run.folder, run.names)
-    for case, (slas_of, shared_gate) in CASES.items():
-        slas = slas_of(own)
-        write_slas(run.folder, slas)
-        rates: dict[str, float] = {}
-        shares: Rates = {}
-        share_beyond: dict[str, float] = {}
-        for policy in ("shared", "per_model", "planned"):
-            run.check()
-            run.say(f"{case}: {policy}")
-            pinned, workers = cores()
-            count = len(run.names) if policy == "per_model" else workers
-            options = ["--workers", str(count), "--cores", pinned, "--policy", policy]
-            with serving(run.folder, *options) as server:
-                shares = shares or shares_of(tables_of(server))
+    pinned, workers = cores()
+    with contextlib.ExitStack() as servers:  # both run from here on; the one that is not asked is idle
+        few, many = (
+            servers.enter_context(serving(run.folder, "--workers", str(count), "--cores", pinned))
+            for count in (workers, len(run.names))
+        )
+        shares = shares_of(tables_of(few))
+        for case, (slas_of, shared_gate) in CASES.items():
+            slas = slas_of(own)
+            rates: Rates = {}
+            share_beyond: Rates = {}
+            for policy, server in (("shared", few), ("per_model", many), ("planned", few)):
+                run.check()
+                run.say(f"{case}: {policy}")
+                server.take(policy, slas)
 
-                def trial(total: float, server: Server = server, shares: Rates = shares) -> Offered:
-                    return serving_load.offer(server, grown(shares, total), slas, run.seconds)  # noqa: B023
+                def trial(total: float, server: Server = server, slas: Rates = slas) -> Offered:
+                    return serving_load.offer(server, grown(shares, total), slas, run.seconds)
 
                 rates[policy], _ = highest_rate(trial, rates.get("shared") or 150.0, run)
                 if case == "one SLA" and policy != "per_model":
                     share_beyond[policy] = trial(BEYOND * rates["shared"]).share
-        yield _over(f"{case}, over a batcher for each model", rates, "per_model", 1.5)
-        if shared_gate is not None:
-            yield _over(f"{case}, over a shared greedy queue", rates, "shared", shared_gate)
-        if share_beyond:
-            ratio = share_beyond["planned"] / max(1e-3, share_beyond["shared"])
-            yield row(f"{case}, in time at {BEYOND:g} times the load", ratio, 3.0, "at least", **share_beyond)
+            yield _over(f"{case}, over a batcher for each model", rates, "per_model", 1.5)
+            if shared_gate is not None:
+                yield _over(f"{case}, over a shared greedy queue", rates, "shared", shared_gate)
+            if share_beyond:
+                ratio = share_beyond["planned"] / max(1e-3, share_beyond["shared"])
+                name = f"{case}, in time at {BEYOND:g} times the load"
+                yield row(name, ratio, 3.0, "at least", **share_beyond)
 
 
 def _over(workload: str, rates: dict[str, float], baseline: str, gate: float) -> Row:
@@ -325,10 +331,43 @@ def _over(workload: str, rates: dict[str, float], baseline: str, gate: float) ->
 
 # -- onnxruntime ---------------------------------------------------------------------------------------------
 def onnxruntime(run: Run) -> Iterator[Row]:
-    """Yield the row of the same server with onnxruntime's sessions as models, which is not built."""
-    there = importlib.util.find_spec("onnxruntime") is not None
-    note = "its sessions as models are not built" if there else "onnxruntime is not installed"
-    yield row("rate over onnxruntime, same server", None, 1.2, "at least", note=f"not run: {note}")
+    """Yield the rate of the mix at 99 % in the SLA over that with onnxruntime's sessions as models.
+
+    Server, queue, SLAs, shares of the models and cores are the same; both answer the same to fresh rows.
+    """
+    name = "rate over onnxruntime, same server"
+    if missing := serving_onnx.missing():
+        yield row(name, None, 1.2, "at least", note=f"not run: {', '.join(missing)} not installed")
+        return
+    command = [sys.executable, "-m", "benchmarks.serving_onnx", "export", str(run.folder), *run.names]
+    subprocess.run(command, cwd=serving_load.ROOT, timeout=serving_load.PATIENCE, check=True)
+    slas = _loose(serving_load.own_seconds(run.folder, run.names))
+    pinned, workers = cores()
+    options = ["--workers", str(workers), "--cores", pinned]
+    rates: Rates = {}
+    ms: dict[str, Rates] = {}
+    with contextlib.ExitStack() as servers:
+        there = {
+            backend: servers.enter_context(serving(run.folder, *options, "--backend", backend))
+            for backend in ("onnxruntime", "stratal")
+        }
+        for model in run.names:
+            x = KINDS[model].rows(3, seed=7)
+            ours, theirs = (there[b].outputs(model, x) for b in ("stratal", "onnxruntime"))
+            serving_models.difference(f"{model}, served, beside onnxruntime", ours, theirs)
+        shares = shares_of(tables_of(there["stratal"]))
+        for backend, server in there.items():
+            run.check()
+            run.say(f"the mix by {backend}")
+            server.take("planned", slas)
+            ms[backend] = {n: 1e3 * table.seconds[0] for n, table in tables_of(server).items()}
+
+            def trial(total: float, server: Server = server) -> Offered:
+                return serving_load.offer(server, grown(shares, total), slas, run.seconds)
+
+            rates[backend], _ = highest_rate(trial, max(rates.values(), default=150.0) or 150.0, run)
+    ratio = rates["stratal"] / rates["onnxruntime"] if rates["onnxruntime"] else None
+    yield row(name, ratio, 1.2, "at least", rates=rates, row_ms=ms, client="on its cores")
 
 
 # -- the command ---------------------------------------------------------------------------------------------
@@ -337,6 +376,7 @@ PARTS: Final[dict[str, Callable[[Run], Iterator[Row]]]] = {
     "overhead": overhead, "prediction": prediction, "mix": mix, "batching": batching,
     "onnxruntime": onnxruntime,
 }  # fmt: skip
+WEIGHTS: Final = {"overhead": 1, "prediction": 3, "mix": 2, "batching": 6, "onnxruntime": 3}  # of the time
 
 
 def measured(part: str, artefacts: Path, names: Sequence[str], seconds: float, limit: float) -> list[Row]:
@@ -379,7 +419,9 @@ def text(found: Row) -> str:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("--part", action="append", choices=PARTS, help="only this one; may be repeated")
-    parser.add_argument("--limit", type=float, default=900.0, metavar="S", help="of each part (default: 900)")
+    parser.add_argument(
+        "--limit", type=float, default=1140.0, metavar="S", help="of all parts together (default: 1140)"
+    )
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of a trial (default: 5)")
     parser.add_argument(
         "--only", default=",".join(KINDS), metavar="LIST", help="only these models of the mix"
@@ -397,13 +439,20 @@ def run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     names = arguments.only.split(",")
     if unknown := set(names) - set(KINDS):
         parser.error(f"unknown models: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    begun = time.monotonic()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="benchmark-serve-") as scratch:
         artefacts = arguments.models or Path(scratch)
         wanted = {*names, *OVERHEAD} - {path.stem for path in artefacts.glob("*.stratal")}
         serving_models.save(artefacts, sorted(wanted), say)
-        for part in arguments.part or PARTS:
-            rows += measured(part, artefacts, names, arguments.seconds, arguments.limit)
+        say("comparing saved models with their modules")
+        serving_models.check(artefacts, sorted({*names, *OVERHEAD}))
+        ends = begun + arguments.limit
+        parts = list(arguments.part or PARTS)
+        for k, part in enumerate(parts):
+            share = WEIGHTS[part] / sum(WEIGHTS[p] for p in parts[k:])  # of what the parts before left
+            rows += measured(part, artefacts, names, arguments.seconds, share * (ends - time.monotonic()))
+            say(f"{part} took until {time.monotonic() - begun:.0f} s")
             if arguments.json:
                 arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     return 1 if any(r["met"] is False for r in rows) else 0

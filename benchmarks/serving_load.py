@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,17 @@ class Server:
     grpc: str
     pid: int
     workers: tuple[int, ...]
+    control: Path
+
+    def take(self, policy: str, slas: Mapping[str, float]) -> None:
+        """Let an idle server have another policy and other SLAs. Raises: SystemExit where it does not."""
+        self.control.write_text(json.dumps({"policy": policy, "slas": dict(slas)}))
+        os.kill(self.pid, signal.SIGUSR2)
+        end = time.monotonic() + 30
+        while self.control.exists():
+            if time.monotonic() > end:
+                raise SystemExit(f"the server did not take the policy {policy}")
+            time.sleep(0.01)
 
     @property
     def address(self) -> str:
@@ -49,6 +60,19 @@ class Server:
             found: dict[str, Any] = json.loads(_answer(sock)[1])
         return found
 
+    def outputs(self, model: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return a model's first output for some rows, by HTTP. Raises: SystemExit for any other answer."""
+        tensor = {"name": input_name(self, model), "datatype": NAMES[x.dtype], "shape": list(x.shape),
+                  "data": x.ravel().tolist()}  # fmt: skip
+        body = json.dumps({"inputs": [tensor], "parameters": {"timeout": 60_000_000}}).encode()
+        with socket.create_connection((self.host, self.port), timeout=60) as sock:
+            sock.sendall(request_text(target(self.address), f"/v2/models/{model}/infer", body))
+            status, text, _ = _answer(sock)
+        if status != 200:
+            raise SystemExit(f"{model}: {text[:300]!r}")
+        output = json.loads(text)["outputs"][0]
+        return np.array(output["data"], np.float32).reshape(output["shape"])
+
 
 @contextlib.contextmanager
 def serving(folder: Path, *options: str) -> Iterator[Server]:
@@ -58,7 +82,9 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
     """
     report = folder.parent / f"ready-{time.monotonic_ns()}.json"
     log = report.with_suffix(".log")
+    control = report.with_suffix(".control")
     command = [sys.executable, "-m", "benchmarks.serving_server", str(folder), "--json", str(report)]
+    command += ["--control", str(control)]
     with open(log, "w") as output:
         process = subprocess.Popen(
             [*command, *options], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -71,7 +97,7 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
             time.sleep(0.05)
         told = json.loads(report.read_text())
         host, _, port = told["address"].removeprefix("http://").rpartition(":")
-        yield Server(host, int(port), told["grpc"], told["pid"], tuple(told["workers"]))
+        yield Server(host, int(port), told["grpc"], told["pid"], tuple(told["workers"]), control)
     finally:
         process.send_signal(signal.SIGTERM)  # its workers end with it
         try:
@@ -160,7 +186,14 @@ def grpc_in_turn(server: Server, model: str, count: int, seconds: float) -> list
     return took[50:]
 
 
-def at_once(server: Server, text: bytes, connections: int, seconds: float) -> float:
+class Rate(NamedTuple):
+    """Answers a second in a closed loop, and the share of a core that its client took."""
+
+    a_second: float
+    client_share: float
+
+
+def at_once(server: Server, text: bytes, connections: int, seconds: float) -> Rate:
     """Return the answers a second to so many connections, each of which sends as soon as it has its answer.
 
     Answers must be as long as the first; a closed loop is right here, where the highest rate is asked for.
@@ -178,10 +211,10 @@ def at_once(server: Server, text: bytes, connections: int, seconds: float) -> fl
         _, _, length = _answer(first)
         for sock in socks.values():
             sock.sendall(text)
-        begun, done, counted_from = time.monotonic(), 0, 0.0
+        begun, done, counted_from, used = time.monotonic(), 0, 0.0, 0.0
         while (now := time.monotonic()) < begun + seconds:
             if not counted_from and now > begun + 0.2 * seconds:
-                counted_from, done = now, 0  # the first fifth warms up
+                counted_from, done, used = now, 0, time.thread_time()  # the first fifth warms up
             for fd, _ in poll.poll(1.0):
                 data = socks[fd].recv(1 << 16)
                 if not data or (not got[fd] and not data.startswith(b"HTTP/1.1 200")):
@@ -191,7 +224,8 @@ def at_once(server: Server, text: bytes, connections: int, seconds: float) -> fl
                     got[fd] = 0
                     done += 1
                     socks[fd].send(text)
-        return done / (time.monotonic() - counted_from)
+        wall = time.monotonic() - counted_from
+        return Rate(done / wall, (time.thread_time() - used) / wall)
     finally:
         poll.close()
         for sock in socks.values():

@@ -13,6 +13,8 @@ from benchmarks import models
 Array = np.ndarray[Any, Any]
 ROWS = 8  # of the sample that a model is frozen with
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+CHECKED_ROWS = (1, 5, 32)  # that a saved model is asked for beside its module
+TOLERANCE = 1e-4  # of the largest output: sums are in another order
 
 
 class Kind(NamedTuple):
@@ -74,16 +76,49 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def module(name: str) -> Any:
+    """Return a model as Stratal's module: always the same weights."""
+    import stratal as st
+    from stratal import nn
+
+    st.manual_seed(0)
+    return KINDS[name].build(nn)
+
+
 def save(folder: Path, names: Iterable[str] = KINDS, say: Callable[[str], None] = lambda _: None) -> Path:
     """Freeze models and save them into a folder."""
     import stratal as st
-    from stratal import nn
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         say(f"freezing {name}")
-        st.manual_seed(0)
-        kind = KINDS[name]
-        frozen = st.freeze(kind.build(nn), kind.rows(ROWS), batch_sizes=BATCH_SIZES, name=name)
-        frozen.save(folder / f"{name}.stratal")
+        sample = KINDS[name].rows(ROWS)
+        st.freeze(module(name), sample, batch_sizes=BATCH_SIZES, name=name).save(folder / f"{name}.stratal")
     return folder
+
+
+def check(folder: Path, names: Iterable[str]) -> None:
+    """Compare saved models with their modules, evaluated one operation at a time, on rows they have not seen.
+
+    Raises: SystemExit naming a model that answers something else.
+    """
+    import stratal as st
+
+    for name in names:
+        net = module(name).eval()
+        frozen: Any = st.load(folder / f"{name}.stratal")
+        for count in CHECKED_ROWS:
+            x = KINDS[name].rows(count, seed=count)
+            with st.no_grad():
+                expected = np.asarray(net(st.tensor(x)))
+            difference(f"{name}, {count} rows, frozen beside its module", np.asarray(frozen(x)), expected)
+
+
+def difference(what: str, got: Array, expected: Array) -> None:
+    """Compare outputs. Raises: SystemExit where they differ by more than `TOLERANCE` of the largest."""
+    scale = float(np.abs(expected).max())
+    if got.shape != expected.shape:
+        raise SystemExit(f"{what}: shapes {got.shape} and {expected.shape}")
+    far = float(np.abs(got - expected).max())
+    if not far <= TOLERANCE * scale:  # so that NaN is a difference, too
+        raise SystemExit(f"{what}: outputs differ by {far:.3g}, and the largest is {scale:.3g}")

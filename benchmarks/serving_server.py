@@ -7,6 +7,10 @@ shared:     one queue, the oldest request first, batches of all that waits, noth
 per_model:  a greedy dynamic batcher for each model, as Triton has: each model runs one batch at a time, of
             all that waits for it; there is a worker for each model, and the system shares out the cores
 
+On SIGUSR2 the server, which must be idle, takes policy and SLAs (seconds by model) from the JSON that
+`--control FILE` names, and removes the file: trials that differ by these need no new server.
+With `--backend onnxruntime` the same server has sessions of onnxruntime as models (`serving_onnx`).
+
 `--cores 0/1,2` gives the front end core 0 and the workers 1 and 2; `--record FILE` writes each batch that
 ran: model, rows, seconds that were predicted, seconds it took.
 """
@@ -16,9 +20,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stratal.serve.fleet import Fleet
 from stratal.serve.planning_queue import Batch, DeadlineQueue
 from stratal.serve.server import Listening, serve
 from stratal.serve.service import Options, Service
@@ -90,10 +97,12 @@ class PerModel(Shared):
 POLICIES = {"planned": Planned, "shared": Shared, "per_model": PerModel}
 
 
-def take_over(service: Service, policy: str) -> Planned | Shared:
-    """Give a service that has started, and was asked nothing yet, the queue of a policy."""
+def take_over(service: Service, policy: str, slas: Mapping[str, float] | None = None) -> Planned | Shared:
+    """Give a service that has started, and is idle, the queue of a policy; tables are those of the start."""
     queue = POLICIES[policy]()
     queue.workers = service.dispatcher.queue.workers
+    for name, sla in (slas or {}).items():
+        service.registry.configs[name] = replace(service.registry.config(name), sla=sla)
     for model in service.registry.models.values():
         queue.add_model(model.key, model.table, service.sla(model.name))
     service.dispatcher.queue = queue
@@ -101,7 +110,7 @@ def take_over(service: Service, policy: str) -> Planned | Shared:
 
 
 def main() -> None:
-    """Serve until SIGTERM; SIGUSR1 begins to record."""
+    """Serve until SIGTERM; SIGUSR1 begins to record, SIGUSR2 takes another policy."""
     import signal
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_server", description=__doc__)
@@ -113,11 +122,17 @@ def main() -> None:
     parser.add_argument("--sla", type=float, default=60.0, help="seconds, where a model says nothing")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--grpc", action="store_true")
+    parser.add_argument("--backend", choices=("stratal", "onnxruntime"), default="stratal")
+    parser.add_argument("--control", type=Path)
     arguments = parser.parse_args()
     front, _, back = arguments.cores.partition("/")
     queues: list[Any] = []
+    services: list[Service] = []
+    if arguments.backend == "onnxruntime":
+        Fleet.module = "benchmarks.serving_onnx"
 
     def started(address: str, grpc: str, service: Service) -> None:
+        services.append(service)
         queues.append(take_over(service, arguments.policy))
         workers = [worker.pid for worker in service.dispatcher.workers]
         if front:
@@ -132,7 +147,13 @@ def main() -> None:
     def record(*_: Any) -> None:
         queues[0].recording = True
 
+    def controlled(*_: Any) -> None:
+        asked = json.loads(arguments.control.read_text())
+        queues[0] = take_over(services[0], asked["policy"], asked["slas"])
+        arguments.control.unlink()
+
     signal.signal(signal.SIGUSR1, record)
+    signal.signal(signal.SIGUSR2, controlled)
     options = Options(workers=arguments.workers, sla=arguments.sla, most_seconds=120.0, load_seconds=300.0)
     listening = Listening(port=0, grpc_port=0 if arguments.grpc else None)
     serve(arguments.folder, listening, options, started)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from stratal.base.errors import StratalError
 from stratal.serve import frames
@@ -96,6 +96,8 @@ class Process:
 class Fleet:
     """The zygote: commands to it, one at a time."""
 
+    module: ClassVar[str] = "stratal.serve.zygote"  # benchmarks have one with another system's models
+
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -116,7 +118,7 @@ class Fleet:
         front.setblocking(False)
         with own:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "stratal.serve.zygote", str(own.fileno()), str(os.getpid())],
+                [sys.executable, "-m", self.module, str(own.fileno()), str(os.getpid())],
                 pass_fds=[own.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
                 env={**os.environ, "STRATAL_THREADS": "1"},
             )  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from benchmarks import serve
+from benchmarks import serve, serving_onnx
 from benchmarks.__main__ import main
 from benchmarks.serve import (
     Run,
@@ -21,8 +21,11 @@ from benchmarks.serve import (
     shares_of,
 )
 from benchmarks.serving_load import Offered
+from benchmarks.serving_models import KINDS, check, difference, module, save
 from benchmarks.serving_server import PerModel, Planned, Shared
 
+import stratal as st
+from stratal import nn
 from stratal.serve.planning import LatencyTable
 
 TABLE = LatencyTable.of({1: 0.004, 4: 0.010, 8: 0.018})
@@ -107,16 +110,23 @@ def test_what_was_dropped_counts_as_admitted_and_missed() -> None:
     assert (found.share, found.admitted_share, found.goodput) == (0.45, 0.9, 45.0)
 
 
-def test_a_part_that_cannot_be_run_says_so_and_meets_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("starlette")
-    for name in (*serve.OVERHEAD, "digits"):
-        (tmp_path / f"{name}.stratal").touch()
-    file = tmp_path / "rows.json"
-    command = ["serve", "--part", "onnxruntime", "--only", "digits", "--models", str(tmp_path)]
-    assert main([*command, "--json", str(file)]) == 0
-    (row,) = json.loads(file.read_text())["rows"]
+def test_the_row_of_onnxruntime_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_onnx, "NEEDED", ("json", "no_such_package"))
+    (row,) = serve.onnxruntime(run_until(0.0))
     assert row["ratio"] is None and row["met"] is None and row["gate"] == 1.2
-    assert row["note"].startswith("not run: ")
+    assert row["note"] == "not run: no_such_package not installed"
+
+
+def test_a_saved_model_that_answers_something_else_is_not_measured(tmp_path: Path) -> None:
+    save(tmp_path, ["tabular"])
+    check(tmp_path, ["tabular"])
+    net = module("tabular")
+    x = KINDS["tabular"].rows(8)
+    st.freeze(nn.Sequential(net, nn.Linear(1, 1)), x, batch_sizes=(1, 32)).save(tmp_path / "tabular.stratal")
+    with pytest.raises(SystemExit, match="tabular, 1 rows, frozen beside its module: outputs differ"):
+        check(tmp_path, ["tabular"])
+    with pytest.raises(SystemExit, match="differ by nan"):
+        difference("x", np.array([np.nan, 1.0]), np.ones(2))
 
 
 def test_gates_are_the_most_or_the_least() -> None:
