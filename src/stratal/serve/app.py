@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from stratal.base.errors import StratalError
 from stratal.base.version import VERSION
 from stratal.serve import protocol
 from stratal.serve.access import Access, Key
-from stratal.serve.connections import MOST_HEAD_BYTES
+from stratal.serve.connections import MOST_HEAD_BYTES, Header, Replied, Reply
+from stratal.serve.dispatcher import Answered
 from stratal.serve.extra import required
 from stratal.serve.fleet import FleetError
 from stratal.serve.protocol import Bytes, RequestError, load_parameters
@@ -65,40 +67,102 @@ class App:
         return caller
 
     async def _infer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
-        options, name, version = self.service.options, call.model, call.version
+        options = self.service.options
+        waiting: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         try:
             headers = _headers(scope)
-            self._known(call, headers)
-            if self.service.draining:
-                raise RequestError(503, "the server is shutting down")
-            self.service.registry.ready(name, version)  # refuse before anything is read
+            self._check(call, headers)  # refuse before anything is read
             body = await read_body(headers, receive, options.body_limit, options.read_seconds)
+        except RequestError as error:
+            waiting.set_result(self._refused(call, error))
+        else:
+            self._start(call, headers, body, partial(_set, waiting))
+        reply = await waiting
+        await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+        await send({"type": "http.response.body", "body": reply.body})
+        self.service.answered(call, str(call.status))
+
+    def answer_directly(
+        self, target: tuple[str, str], given: list[Header], body: bytes, reply: Replied
+    ) -> None:
+        """Answer an inference request that is there as a whole: `reply` is called once, maybe at once.
+
+        What is done is what the ASGI application does, without a task, messages and futures for each request.
+        """
+        headers = dict(given)
+        call = Call(chosen_id(headers.get(b"x-request-id", b"").decode("latin-1")))
+        call.model, call.version = target
+
+        def replied(found: Reply) -> None:
+            reply(found)
+            self.service.answered(call, str(call.status))
+
+        try:
+            self._check(call, headers)
+        except RequestError as error:
+            replied(self._refused(call, error))
+        else:
+            self._start(call, headers, body, replied)
+
+    def _check(self, call: Call, headers: dict[bytes, bytes]) -> None:
+        """Return where a request may be read. Raises: RequestError."""
+        self._known(call, headers)
+        if self.service.draining:
+            raise RequestError(503, "the server is shutting down")
+        self.service.registry.ready(call.model, call.version)
+
+    def _start(self, call: Call, headers: dict[bytes, bytes], body: bytes, replied: Replied) -> None:
+        """Give a request to its model; `replied` is called once with what is answered, whatever that is."""
+        name, version, options = call.model, call.version, self.service.options
+        registry = self.service.registry
+        try:
             encoding = headers.get(b"content-encoding", b"").decode("latin-1").lower()
             body = protocol.inflated(body, encoding, options.body_limit)
             length = _number(headers, b"inference-header-content-length")
-            model = self.service.registry.ready(name, version)  # another may have taken over meanwhile
+            model = registry.ready(name, version)  # another may have taken over meanwhile
             request = protocol.parse(body, length, model.signature, options.most_rows)
             call.id = chosen_id(headers.get(b"x-request-id", b"").decode("latin-1"), request.id, call.id)
-            model = self.service.registry.routed(name, version, call.id)
-            outputs = await self.service.infer(model, request, call)
-            pieces, head_bytes = protocol.answer(
-                request, model.signature, model.name, model.version, outputs, call.variant
-            )
-        except RequestError as error:
+            model = registry.routed(name, version, call.id)
+
+            def done(found: Answered | RequestError) -> None:
+                try:
+                    if isinstance(found, RequestError):
+                        raise found
+                    pieces, head_bytes = protocol.answer(
+                        request, model.signature, model.name, model.version, found.outputs, call.variant
+                    )
+                    reply = _answer(pieces, head_bytes, call.id)
+                except Exception as error:
+                    reply = self._refused(call, error)
+                replied(reply)
+
+            self.service.submit(model, request, call, done)
+        except Exception as error:
+            replied(self._refused(call, error))
+
+    def _refused(self, call: Call, error: Exception) -> Reply:
+        """Note in a call what went wrong, and return what its client is told."""
+        if isinstance(error, RequestError):
             call.failed(error.status, error.summary)
-            await send_error(send, call.status, call.error, call.id)
-        except Exception:
-            self.service.fault(call)
-            await send_error(send, call.status, call.error, call.id)
         else:
-            await _send_answer(send, pieces, head_bytes, call.id)
-        self.service.answered(call, str(call.status))
+            self.service.fault(call)
+        return _error(call.status, call.error, call.id)
+
+
+def _set(waiting: asyncio.Future[Reply], reply: Reply) -> None:
+    if not waiting.done():  # who waited may be gone
+        waiting.set_result(reply)
 
 
 def _infer_target(scope: Scope) -> tuple[str, str] | None:
     """Return model and version where a request is for the infer route."""
-    parts = scope["path"].split("/")
-    if scope["method"] == "POST" and parts[:3] == ["", "v2", "models"] and parts[-1] == "infer":
+    return infer_target(scope["path"]) if scope["method"] == "POST" else None
+
+
+def infer_target(path: str) -> tuple[str, str] | None:
+    """Return model and version of a path where it is that of the infer route."""
+    parts = path.split("/")
+    if parts[:3] == ["", "v2", "models"] and parts[-1] == "infer":
         if len(parts) == 5:
             return parts[3], ""
         if len(parts) == 7 and parts[4] == "versions":
@@ -163,9 +227,8 @@ def _noting(call: Call, send: Send) -> Send:
     return noting
 
 
-async def send_error(send: Send, status: int, text: str, request_id: str) -> None:
-    """Answer with an error as the protocol has it; a connection whose body is unread is not used again."""
-
+def _error(status: int, text: str, request_id: str) -> Reply:
+    """Return an error as the protocol has it; a connection whose body is unread is not used again."""
     body = json.dumps({"error": text, "id": request_id}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     headers.append((b"x-request-id", request_id.encode()))
@@ -173,19 +236,24 @@ async def send_error(send: Send, status: int, text: str, request_id: str) -> Non
         headers.append((b"connection", b"close"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return Reply(status, headers, body)
 
 
-async def _send_answer(send: Send, pieces: list[Bytes], head_bytes: int | None, request_id: str) -> None:
+async def send_error(send: Send, status: int, text: str, request_id: str) -> None:
+    """Answer with an error."""
+    reply = _error(status, text, request_id)
+    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+def _answer(pieces: list[Bytes], head_bytes: int | None, request_id: str) -> Reply:
     body = b"".join(pieces)
     kind = b"application/json" if head_bytes is None else b"application/octet-stream"
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
     headers.append((b"x-request-id", request_id.encode()))
     if head_bytes is not None:
         headers.append((b"inference-header-content-length", b"%d" % head_bytes))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return Reply(200, headers, body)
 
 
 def _routes(service: Service, access: Access) -> Any:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stratal.serve.extra import required
 
@@ -27,6 +29,66 @@ class Limits:
     head_seconds: float = 10.0  # from the first byte, or from the connection's begin, to the end of a head
     idle_seconds: float = 30.0  # between an answer and the next request
     write_seconds: float = 30.0  # that a client may leave an answer unread
+
+
+Header = tuple[bytes, bytes]
+Target = tuple[str, str]  # model and version
+
+
+class Reply(NamedTuple):
+    """The whole answer to a request."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+Replied = Callable[[Reply], None]
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Requests that are answered without an ASGI application: those for a target, once they are there whole.
+
+    A body that comes in several pieces, or without its length, a second request before the first is answered,
+    and what `target` does not know go to the ASGI application, with the same answers.
+    """
+
+    target: Callable[[str], Target | None]  # of a path; where it is not None, `answer` knows what to do
+    answer: Callable[[Target, list[Header], bytes, Replied], None]
+    most_bytes: int  # of a body
+
+
+class _Nobody:
+    """Stands for the event of an ASGI application that waits for messages, where there is none."""
+
+    def set(self) -> None:
+        pass
+
+
+class _DirectCycle:
+    """A request that is answered directly, as uvicorn's connection sees it in the place of its own cycle."""
+
+    __slots__ = ("body", "disconnected", "headers", "keep_alive", "response_complete", "target")
+    message_event = _Nobody()
+
+    def __init__(self, target: Target, headers: list[Header], keep_alive: bool) -> None:
+        self.target = target
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.body: list[bytes] = []
+        self.disconnected = self.response_complete = False
+
+
+_STATUS_LINES: Final = {s.value: b"HTTP/1.1 %d %s\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+
+
+def _written(reply: Reply, keep_alive: bool) -> bytes:
+    """Return an answer as it is sent."""
+    lines = [b"%s: %s\r\n" % header for header in reply.headers]
+    said = keep_alive or (b"connection", b"close") in reply.headers
+    end = b"\r\n" if said else b"connection: close\r\n\r\n"
+    return b"".join([_STATUS_LINES[reply.status], *lines, end, reply.body])
 
 
 class _Joined:
@@ -63,17 +125,19 @@ class _Joined:
         return getattr(self._transport, name)
 
 
-def protocol_class(limits: Limits) -> Any:
-    """Return uvicorn's protocol of a connection, within limits."""
+def protocol_class(limits: Limits, direct: Direct | None = None) -> Any:
+    """Return uvicorn's protocol of a connection, within limits; `direct` answers what it can by itself."""
     base = required("uvicorn.protocols.http.httptools_impl").HttpToolsProtocol
 
     class Limited(base):  # type: ignore[misc, valid-type]
         """A connection: `_due` ends it unless a head is whole before, `_stalled` unless the client reads."""
 
+        cycle: Any
         _due: asyncio.TimerHandle | None = None
         _stalled: asyncio.TimerHandle | None = None
         _in_head = False
         _head_bytes = 0
+        _arriving: _DirectCycle | None = None  # whose body is not there yet
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -91,6 +155,8 @@ def protocol_class(limits: Limits) -> Any:
             if self.transport.is_closing():
                 return
             super().data_received(data)
+            if self._arriving is not None and not self.transport.is_closing():
+                self._leave_to_application()
             if self._in_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > MOST_HEAD_BYTES:
@@ -106,10 +172,70 @@ def protocol_class(limits: Limits) -> Any:
         def on_headers_complete(self) -> None:
             self._in_head = False
             self._head_is_whole()
+            self._arriving = None if direct is None else self._direct_cycle(direct)
+            if self._arriving is None:
+                self._begin_application()
+
+        def _begin_application(self) -> None:
             before = self.cycle
             super().on_headers_complete()
             if self.cycle is not before and self.scope["method"] != "HEAD":  # whose head no body follows
                 self.cycle.transport = _Joined(self.transport)
+
+        def _direct_cycle(self, direct: Direct) -> _DirectCycle | None:
+            """Return the request whose head is there, where it can be answered directly."""
+            parser, headers = self.parser, self.headers
+            idle = self.cycle is None or self.cycle.response_complete
+            if not idle or self.flow.write_paused or self.expect_100_continue:
+                return None
+            if (
+                parser.get_method() != b"POST"
+                or parser.get_http_version() != "1.1"
+                or parser.should_upgrade()
+            ):
+                return None
+            lengths = [v for name, v in headers if name in (b"content-length", b"transfer-encoding")]
+            if len(lengths) != 1 or not lengths[0].isdigit() or int(lengths[0]) > direct.most_bytes:
+                return None
+            if not self.url.isascii() or b"%" in self.url or b"?" in self.url or b"#" in self.url:
+                return None
+            if (target := direct.target(self.url.decode())) is None:
+                return None
+            return _DirectCycle(target, headers, parser.should_keep_alive())
+
+        def on_body(self, body: bytes) -> None:
+            if self._arriving is None:
+                super().on_body(body)
+            else:
+                self._arriving.body.append(body)
+
+        def on_message_complete(self) -> None:
+            cycle, self._arriving = self._arriving, None
+            if cycle is None or direct is None:
+                super().on_message_complete()
+            elif not self.transport.is_closing():
+                self.cycle = cycle
+                body = cycle.body[0] if len(cycle.body) == 1 else b"".join(cycle.body)
+                direct.answer(cycle.target, cycle.headers, body, partial(self._reply, cycle))
+
+        def _reply(self, cycle: _DirectCycle, reply: Reply) -> None:
+            """Send the answer to a request, unless its client is gone."""
+            if cycle.disconnected or self.transport.is_closing():
+                return
+            cycle.response_complete = True
+            keep_alive = cycle.keep_alive and (b"connection", b"close") not in reply.headers
+            self.transport.write(_written(reply, keep_alive))
+            if not keep_alive:
+                self.transport.close()
+            self.on_response_complete()
+
+        def _leave_to_application(self) -> None:
+            """Let the ASGI application read on where the body is not there as a whole."""
+            parts = self._arriving.body if self._arriving is not None else []
+            self._arriving = None
+            self._begin_application()
+            for part in parts:
+                super().on_body(part)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()

@@ -33,7 +33,10 @@ class Answered(NamedTuple):
     computed: float
 
 
-@dataclass(eq=False)
+Done = Callable[[Answered | RequestError], None]  # called once, with what becomes of a request
+
+
+@dataclass(eq=False, slots=True)
 class Pending:
     """A request between arrival and answer."""
 
@@ -42,13 +45,25 @@ class Pending:
     inputs: Sequence[Bytes]
     arrived: float
     deadline: float
-    answer: asyncio.Future[Answered]
+    done: Done
     retried: bool = False
+    limit: asyncio.TimerHandle | None = None  # until it is answered
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer already."""
+        return self.limit is None
+
+    def answer(self, found: Answered | RequestError) -> None:
+        """Answer, unless there is an answer already."""
+        if self.limit is not None:
+            self.limit.cancel()
+            self.limit = None
+            self.done(found)
 
     def fail(self, status: int, rule: str, got: str = "") -> None:
         """Answer with an error, unless there is an answer already."""
-        if not self.answer.done():
-            self.answer.set_exception(RequestError(status, rule, got=got))
+        self.answer(RequestError(status, rule, got=got))
 
 
 class Dispatcher:
@@ -69,8 +84,12 @@ class Dispatcher:
 
     # -- requests --------------------------------------------------------------------------------------------
 
-    async def infer(self, model: Loaded, rows: int, inputs: Sequence[Bytes], deadline: float) -> Answered:
-        """Return the outputs. Raises: RequestError; 429 where it cannot be in time, 503, 504."""
+    def submit(self, model: Loaded, rows: int, inputs: Sequence[Bytes], deadline: float, done: Done) -> None:
+        """Queue a request; `done` is called with its outputs, or with what went wrong (500, 503, 504).
+
+        It may be called before this returns. Raises: RequestError, 429, where it cannot be in time; then
+        `done` is not called.
+        """
         loop = asyncio.get_running_loop()
         now = loop.time()
         if len(self.queue) >= self._limit:
@@ -80,17 +99,20 @@ class Dispatcher:
             if not len(self.queue):
                 self.queue.ease(model.key, model.table)
             raise RequestError(429, f"{model.name}: cannot be in time", got=reason)
-        pending = Pending(model, rows, inputs, now, deadline, loop.create_future())
-        self.queue.push(model.key, pending, rows, deadline)
         self._unanswered[model.key] += 1
-        self.pump()
-        try:
-            async with asyncio.timeout(max(0.0, deadline - now) + GRACE):
-                return await pending.answer
-        except TimeoutError:
-            raise RequestError(504, f"{model.name}: no answer by the deadline") from None
-        finally:
+
+        def answered(found: Answered | RequestError) -> None:
             self._unanswered[model.key] -= 1
+            done(found)
+
+        pending = Pending(model, rows, inputs, now, deadline, answered)
+        pending.limit = loop.call_at(max(now, deadline) + GRACE, self._out_of_time, pending)
+        self.queue.push(model.key, pending, rows, deadline)
+        self.pump()
+
+    @staticmethod
+    def _out_of_time(pending: Pending) -> None:
+        pending.fail(504, f"{pending.model.name}: no answer by the deadline")
 
     def unanswered(self, model: Loaded) -> int:
         """Return how many requests of a model wait or run."""
@@ -112,7 +134,7 @@ class Dispatcher:
     def _next(self, now: float) -> Batch[Pending] | None:
         while self._retries:
             pending = self._retries.popleft()
-            if not pending.answer.done():
+            if not pending.answered:
                 seconds = pending.model.table.latency(pending.rows)
                 return Batch(pending.model.key, [pending], pending.rows, seconds)
         return self.queue.take(now)
@@ -154,8 +176,7 @@ class Dispatcher:
         self.metrics.batches.labels(model.name).observe(batch.rows)
         self.metrics.predicted.labels(model.name).observe(abs(batch.seconds / max(1e-9, seconds) - 1))
         for pending, outputs in zip(batch.items, _shared_out(batch, model, memoryview(body)), strict=True):
-            if not pending.answer.done():
-                pending.answer.set_result(Answered(outputs, started - pending.arrived, head["seconds"]))
+            pending.answer(Answered(outputs, started - pending.arrived, head["seconds"]))
 
     # -- workers ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from stratal.base.errors import AttributeValueError
 from stratal.serve.access import Access, Tls
-from stratal.serve.connections import Limits, protocol_class
+from stratal.serve.connections import Direct, Limits, protocol_class
 from stratal.serve.extra import required
 from stratal.serve.grpc_server import GrpcServer, address
 from stratal.serve.request_log import RequestLog
@@ -88,14 +88,15 @@ async def _serve(
     uvicorn: Any, folder: Path, sock: socket.socket, context: ssl.SSLContext | None, listening: Listening,
     options: Options, started: Started,
 ) -> None:  # fmt: skip
-    from stratal.serve.app import App
+    from stratal.serve.app import App, infer_target
 
     log = RequestLog(listening.log) if listening.log else None
     service, limits = Service(folder, options, log), listening.limits
     grpc = None if listening.grpc_port is None else GrpcServer(service, listening.access)
-    protocol = protocol_class(limits)
+    app = App(service, listening.access)
+    protocol = protocol_class(limits, Direct(infer_target, app.answer_directly, options.body_limit))
     config = uvicorn.Config(
-        App(service, listening.access), http=protocol, ws="none", log_level="warning", access_log=False,
+        app, http=protocol, ws="none", log_level="warning", access_log=False,
         lifespan="off", server_header=False, timeout_keep_alive=limits.idle_seconds,
         timeout_graceful_shutdown=max(1, round(options.drain_seconds)),
     )  # fmt: skip

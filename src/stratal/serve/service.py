@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from stratal.formats.files import FileWriteError
-from stratal.serve.dispatcher import GRACE, Answered, Dispatcher
+from stratal.serve.dispatcher import GRACE, Answered, Dispatcher, Done
 from stratal.serve.fleet import Fleet, FleetError, ZygoteEndedError
 from stratal.serve.metrics import Metrics
 from stratal.serve.model_config import read_config
@@ -331,9 +331,24 @@ class Service:
     # -- requests --------------------------------------------------------------------------------------------
 
     async def infer(self, model: Loaded, request: InferRequest, call: Call) -> list[memoryview]:
-        """Return the bytes of a model's outputs, and note in `call` what ran. Raises: RequestError.
+        """Return the bytes of a model's outputs, as `submit` gives them. Raises: RequestError."""
+        waiting: asyncio.Future[Answered | RequestError] = asyncio.get_running_loop().create_future()
+
+        def done(found: Answered | RequestError) -> None:
+            if not waiting.done():  # who asked may be gone
+                waiting.set_result(found)
+
+        self.submit(model, request, call, done)
+        found = await waiting
+        if isinstance(found, RequestError):
+            raise found
+        return found.outputs
+
+    def submit(self, model: Loaded, request: InferRequest, call: Call, done: Done) -> None:
+        """Give a request to a model; note in `call` what ran, and call `done` with what became of it.
 
         Where the model would refuse for lack of time, a cheaper variant answers, if there is one in time.
+        Raises: RequestError where nothing runs; then `done` is not called.
         """
         call.version, call.rows = model.version, request.rows
         loop = asyncio.get_running_loop()
@@ -342,39 +357,44 @@ class Service:
         deadline = loop.time() + call.asked
         variants = self.registry.config(model.name).variants
         call.variant = model.name if variants else ""
-        try:
-            answered = await self.dispatcher.infer(model, request.rows, request.inputs, deadline)
-        except RequestError as refusal:
-            if refusal.status != 429 or not request.variants:
-                raise
-            model, answered = await self._cheaper(model, variants, request, call, deadline, refusal)
-        call.queued, call.computed = answered.queued, answered.computed
-        if loop.time() > deadline:
-            self.metrics.late.labels(call.model).inc()
-        loop.call_soon(self.monitoring.answered, model, call, request.inputs, answered.outputs)
-        return answered.outputs
 
-    async def _cheaper(
-        self, model: Loaded, variants: tuple[str, ...], request: InferRequest, call: Call, deadline: float,
-        refusal: RequestError,
-    ) -> tuple[Loaded, Answered]:  # fmt: skip
-        """Return the first variant that is in time, and its answer. Raises: RequestError, the model's own."""
-        for name in variants:
-            variant = self.registry.variant(name, model.signature)
-            if variant is None:
-                continue
-            try:
-                answered = await self.dispatcher.infer(variant, request.rows, request.inputs, deadline)
-            except RequestError as error:
-                if error.status == 429:
-                    continue
+        def finished(found: Answered | RequestError) -> None:
+            if isinstance(found, Answered):
+                call.queued, call.computed = found.queued, found.computed
+                if loop.time() > deadline:
+                    self.metrics.late.labels(call.model).inc()
+                loop.call_soon(self.monitoring.answered, runs, call, request.inputs, found.outputs)
+            done(found)
+
+        runs = model
+        try:
+            self.dispatcher.submit(model, request.rows, request.inputs, deadline, finished)
+        except RequestError as refusal:
+            if not request.variants:
                 raise
-            call.variant, call.version = name, variant.version
-            self.metrics.variants.labels(model.name, name).inc()
-            if self.log is not None:
-                self.log.write({"id": call.id, "model": model.name, "switched_to": name, "why": refusal.got})
-            return variant, answered
-        raise refusal
+            for runs in self._variants(model, variants):
+                switched = call.variant, call.version
+                call.variant, call.version = runs.name, runs.version
+                try:
+                    self.dispatcher.submit(runs, request.rows, request.inputs, deadline, finished)
+                except RequestError:
+                    call.variant, call.version = switched
+                    continue
+                self._note_variant(model, runs, call, refusal)
+                return
+            raise
+
+    def _variants(self, model: Loaded, names: Sequence[str]) -> Iterator[Loaded]:
+        """Yield the models that can answer in another's place, the best first."""
+        for name in names:
+            if (variant := self.registry.variant(name, model.signature)) is not None:
+                yield variant
+
+    def _note_variant(self, model: Loaded, variant: Loaded, call: Call, refusal: RequestError) -> None:
+        self.metrics.variants.labels(model.name, variant.name).inc()
+        if self.log is not None:
+            told = {"id": call.id, "model": model.name, "switched_to": variant.name, "why": refusal.got}
+            self.log.write(told)
 
     def answered(self, call: Call, code: str) -> None:
         """Count an inference request and log it, once its answer is sent; `code` is HTTP's or gRPC's."""
