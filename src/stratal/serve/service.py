@@ -358,30 +358,30 @@ class Service:
         variants = self.registry.config(model.name).variants
         call.variant = model.name if variants else ""
 
+        runs, why = model, ""  # why it is another model that runs
+
         def finished(found: Answered | RequestError) -> None:
             if isinstance(found, Answered):
                 call.queued, call.computed = found.queued, found.computed
                 if loop.time() > deadline:
                     self.metrics.late.labels(call.model).inc()
+                if runs is not model:
+                    self._note_variant(model, runs, call, why)
                 loop.call_soon(self.monitoring.answered, runs, call, request.inputs, found.outputs)
             done(found)
 
-        runs = model
         try:
             self.dispatcher.submit(model, request.rows, request.inputs, deadline, finished)
         except RequestError as refusal:
             if not request.variants:
                 raise
+            why, asked = refusal.got, (call.variant, call.version)
             for runs in self._variants(model, variants):
-                switched = call.variant, call.version
                 call.variant, call.version = runs.name, runs.version
-                try:
+                with suppress(RequestError):
                     self.dispatcher.submit(runs, request.rows, request.inputs, deadline, finished)
-                except RequestError:
-                    call.variant, call.version = switched
-                    continue
-                self._note_variant(model, runs, call, refusal)
-                return
+                    return
+            call.variant, call.version = asked
             raise
 
     def _variants(self, model: Loaded, names: Sequence[str]) -> Iterator[Loaded]:
@@ -390,10 +390,10 @@ class Service:
             if (variant := self.registry.variant(name, model.signature)) is not None:
                 yield variant
 
-    def _note_variant(self, model: Loaded, variant: Loaded, call: Call, refusal: RequestError) -> None:
+    def _note_variant(self, model: Loaded, variant: Loaded, call: Call, why: str) -> None:
         self.metrics.variants.labels(model.name, variant.name).inc()
         if self.log is not None:
-            told = {"id": call.id, "model": model.name, "switched_to": variant.name, "why": refusal.got}
+            told = {"id": call.id, "model": model.name, "switched_to": variant.name, "why": why}
             self.log.write(told)
 
     def answered(self, call: Call, code: str) -> None:
