@@ -13,7 +13,7 @@ from stratal.base.version import VERSION
 from stratal.serve import protocol
 from stratal.serve.access import Access, Key
 from stratal.serve.connections import MOST_HEAD_BYTES, Header, Replied, Reply
-from stratal.serve.dispatcher import Answered
+from stratal.serve.dispatcher import Answered, clock
 from stratal.serve.extra import required
 from stratal.serve.fleet import FleetError
 from stratal.serve.protocol import Bytes, RequestError, load_parameters
@@ -120,7 +120,7 @@ class App:
             body = protocol.inflated(body, encoding, options.body_limit)
             length = _number(headers, b"inference-header-content-length")
             model = registry.ready(name, version)  # another may have taken over meanwhile
-            request = protocol.parse(body, length, model.signature, options.most_rows)
+            request = model.heads.parse(body, length, options.most_rows)
             call.id = chosen_id(headers.get(b"x-request-id", b"").decode("latin-1"), request.id, call.id)
             model = registry.routed(name, version, call.id)
 
@@ -192,7 +192,6 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int, s
     if declared is not None and declared > limit:
         raise RequestError(413, f"the body has more than {limit} bytes", got=str(declared))
     parts, size, more = [], 0, True
-    clock = asyncio.get_running_loop().time
     started = clock()
     while more:
         try:  # a client that sends a byte now and then is no better than one that is silent

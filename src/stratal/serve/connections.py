@@ -161,13 +161,14 @@ def protocol_class(limits: Limits, direct: Direct | None = None) -> Any:
                 self._head_bytes += len(data)
                 if self._head_bytes > MOST_HEAD_BYTES:
                     self._refuse(431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes")
+                else:
+                    self._await_head()  # one that comes whole needs no timer
             elif self.cycle is None or self.cycle.response_complete:
                 self._await_head()  # whatever comes between requests does not keep a connection open
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
             self._in_head, self._head_bytes = True, 0
-            self._await_head()
 
         def on_headers_complete(self) -> None:
             self._in_head = False

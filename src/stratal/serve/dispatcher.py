@@ -8,6 +8,7 @@ down `STRIKES` workers within `STRIKE_SECONDS` is quarantined: its requests are 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from stratal.serve.registry import Loaded
 
 STRIKES: Final = 2
 STRIKE_SECONDS: Final = 600.0
+clock: Final = time.monotonic  # uvloop's own is that of its last wake-up, in milliseconds
 GRACE: Final = 1.0  # seconds after its deadline that a request in work may still be answered
 
 
@@ -73,6 +75,7 @@ class Dispatcher:
         self.queue: DeadlineQueue[Pending] = DeadlineQueue()
         self.workers: list[Process] = []
         self.metrics = metrics
+        metrics.queued.set_function(lambda: len(self.queue))
         self.on_lost: Callable[[], None] = lambda: None  # a worker is gone that should not be
         self.on_quarantine: Callable[[Loaded], None] = lambda _: None
         self._limit = queue_limit
@@ -90,8 +93,7 @@ class Dispatcher:
         It may be called before this returns. Raises: RequestError, 429, where it cannot be in time; then
         `done` is not called.
         """
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = clock()
         if len(self.queue) >= self._limit:
             raise RequestError(429, "the queue is full", got=f"{self._limit} requests wait")
         free_at = [w.free_at for w in self.workers if not w.retiring]
@@ -106,9 +108,12 @@ class Dispatcher:
             done(found)
 
         pending = Pending(model, rows, inputs, now, deadline, answered)
-        pending.limit = loop.call_at(max(now, deadline) + GRACE, self._out_of_time, pending)
+        pending.limit = asyncio.get_running_loop().call_later(
+            max(0.0, deadline - now) + GRACE, self._out_of_time, pending
+        )
         self.queue.push(model.key, pending, rows, deadline)
-        self.pump()
+        if any(not w.busy and not w.retiring for w in self.workers):
+            self.pump()
 
     @staticmethod
     def _out_of_time(pending: Pending) -> None:
@@ -120,7 +125,7 @@ class Dispatcher:
 
     def pump(self) -> None:
         """Give every idle worker a batch, as long as there are some."""
-        now = asyncio.get_running_loop().time()
+        now = clock()
         for late in self.queue.drop_late(now):
             late.fail(504, f"{late.model.name}: dropped, for it could not be in time any more")
         for worker in self.workers:
@@ -129,7 +134,6 @@ class Dispatcher:
                 if batch is None:
                     break
                 self._start(worker, batch, now)
-        self.metrics.queued.set(len(self.queue))
 
     def _next(self, now: float) -> Batch[Pending] | None:
         while self._retries:
@@ -149,8 +153,7 @@ class Dispatcher:
         model = batch.items[0].model
         parts = [p.inputs[k] for k in range(len(model.signature.inputs)) for p in batch.items]
         limit = max(self._hang_seconds, 20 * batch.seconds)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = clock()
         try:
             async with asyncio.timeout(limit):
                 head, body = await worker.call({"model": batch.model}, parts)
@@ -166,7 +169,7 @@ class Dispatcher:
 
     def _deliver(self, batch: Batch[Pending], model: Loaded, head: Head, body: bytes, started: float) -> None:
         """Give every request its rows, and take note of the whole round trip: a plan must count that."""
-        seconds = asyncio.get_running_loop().time() - started
+        seconds = clock() - started
         if "error" in head:
             for pending in batch.items:
                 pending.fail(503 if head.get("missing") else 500, f"{model.name}: {head['error']}")
@@ -211,7 +214,7 @@ class Dispatcher:
             self.metrics.lost.labels("hung").inc()
             if not worker.retiring:
                 self.on_lost()
-        now = asyncio.get_running_loop().time()
+        now = clock()
         model = batch.items[0].model
         if blamed and self._strike(batch.model, now) >= STRIKES:
             self._quarantine(model, batch.items)
@@ -262,8 +265,8 @@ class Dispatcher:
 
     async def drained(self, seconds: float) -> None:
         """Wait until nothing waits or runs, at most so long."""
-        deadline = asyncio.get_running_loop().time() + seconds
-        while (self._running or len(self.queue)) and asyncio.get_running_loop().time() < deadline:
+        deadline = clock() + seconds
+        while (self._running or len(self.queue)) and clock() < deadline:
             await asyncio.sleep(0.01)
 
 

@@ -40,7 +40,9 @@ def predictions(data: memoryview | bytes, signature: Signature) -> Array:
     spec, kind = signature.outputs[0], kind_of(signature)
     values = np.frombuffer(data, spec.dtype.np).reshape(-1, math.prod(spec.shape))
     if kind == "scores":
-        return np.asarray(values.astype(np.float64).argmax(1), np.int32)
+        if values.dtype.kind != "f":  # bfloat16: NumPy has no argmax of it
+            values = values.astype(np.float64)
+        return np.asarray(values.argmax(1), np.int32)
     if not kind:
         raise ValueError("an output without predictions")
     return np.array(values[:, 0], np.int64 if kind == "class" else np.float64)  # a copy: data is a batch's

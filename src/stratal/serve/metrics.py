@@ -59,6 +59,28 @@ class Metrics:
             ("model", "variant"),
         )
 
+        self._of_request: dict[
+            tuple[str, str], tuple[Any, Any]
+        ] = {}  # children: looking them up takes longer
+        self._of_version: dict[tuple[str, str, str], tuple[Any, Any]] = {}
+
+    def request(self, model: str, code: str, seconds: float) -> None:
+        """Count a request that is answered."""
+        if (found := self._of_request.get((model, code))) is None:
+            found = self.requests.labels(model, code), self.latency.labels(model)
+            self._of_request[model, code] = found
+        found[0].inc()
+        found[1].observe(seconds)
+
+    def version_request(self, model: str, version: str, code: str, seconds: float) -> None:
+        """Count a request that a version was given."""
+        if (found := self._of_version.get((model, version, code))) is None:
+            counter = self.version_requests.labels(model, version, code)
+            found = counter, self.version_latency.labels(model, version)
+            self._of_version[model, version, code] = found
+        found[0].inc()
+        found[1].observe(seconds)
+
     def text(self) -> bytes:
         """Return all of them as Prometheus reads them."""
         text: bytes = self._text(self.registry)

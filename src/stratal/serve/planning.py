@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -42,7 +43,7 @@ class LatencyTable:
 
     def size_for(self, rows: int) -> int:
         """Return the smallest size that holds `rows`, or the largest there is."""
-        return next((size for size in self.sizes if size >= rows), self.sizes[-1])
+        return self.sizes[min(bisect_left(self.sizes, rows), len(self.sizes) - 1)]
 
     def at(self, size: int) -> float:
         """Return the seconds of one batch of a size of the table."""
@@ -50,8 +51,10 @@ class LatencyTable:
 
     def latency(self, rows: int) -> float:
         """Return the seconds of any number of rows: filled up to a size, or cut into largest batches."""
+        if rows <= self.sizes[-1]:
+            return self.seconds[bisect_left(self.sizes, rows)] if rows else 0.0
         whole, rest = divmod(rows, self.sizes[-1])
-        return whole * self.seconds[-1] + (self.at(self.size_for(rest)) if rest else 0.0)
+        return whole * self.seconds[-1] + self.latency(rest)
 
     def rate(self, size: int) -> float:
         """Return rows a second in full batches of a size."""

@@ -22,7 +22,7 @@ from stratal.formats.signature import Signature, signature_from_json
 from stratal.formats.training_sample import Sample, check_sample, feature_names
 from stratal.serve.model_config import ModelConfig
 from stratal.serve.planning import LatencyTable
-from stratal.serve.protocol import RequestError, datatype
+from stratal.serve.protocol import KnownHeads, RequestError, datatype
 from stratal.serve.rollout_state import Chosen, Rollout
 from stratal.serve.stages import is_staged
 
@@ -44,6 +44,10 @@ class Loaded:
     state: str = "READY"  # or UNAVAILABLE
     why: str = ""
     training: Sample = field(default_factory=dict)  # features of training rows, by input
+    heads: KnownHeads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.heads = KnownHeads(self.signature)
 
 
 @dataclass(frozen=True)

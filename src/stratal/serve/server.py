@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import socket
 import ssl
 import sys
@@ -67,7 +69,16 @@ def serve(folder: Path, listening: Listening, options: Options, started: Started
     sock = bound(listening.host, listening.port)
     for warning in exposure(sock.getsockname()[0], listening):
         print(f"stratal: {warning}", file=sys.stderr)
-    asyncio.run(_serve(uvicorn, folder, sock, context, listening, options, started))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(uvicorn, folder, sock, context, listening, options, started))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's where it is installed: reading and writing sockets takes it a third of the time."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory
 
 
 def exposure(address: str, listening: Listening) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stratal.formats.files import FileWriteError
-from stratal.serve.dispatcher import GRACE, Answered, Dispatcher, Done
+from stratal.serve.dispatcher import GRACE, Answered, Dispatcher, Done, clock
 from stratal.serve.fleet import Fleet, FleetError, ZygoteEndedError
 from stratal.serve.metrics import Metrics
 from stratal.serve.model_config import read_config
@@ -237,8 +237,8 @@ class Service:
 
     async def _let_go(self, old: Loaded) -> None:
         """Forget a model that another took over from, once what it began is answered."""
-        until = asyncio.get_running_loop().time() + self.options.most_seconds + GRACE
-        while self.dispatcher.unanswered(old) and asyncio.get_running_loop().time() < until:
+        until = clock() + self.options.most_seconds + GRACE
+        while self.dispatcher.unanswered(old) and clock() < until:
             await asyncio.sleep(0.05)
         async with self._changing:
             if old.key not in self.registry.loaded_keys():  # it may have come back meanwhile
@@ -351,10 +351,9 @@ class Service:
         Raises: RequestError where nothing runs; then `done` is not called.
         """
         call.version, call.rows = model.version, request.rows
-        loop = asyncio.get_running_loop()
         sla = self.sla(model.name)
         call.asked = sla if request.timeout is None else min(request.timeout, self.options.most_seconds)
-        deadline = loop.time() + call.asked
+        deadline = clock() + call.asked
         variants = self.registry.config(model.name).variants
         call.variant = model.name if variants else ""
 
@@ -363,11 +362,13 @@ class Service:
         def finished(found: Answered | RequestError) -> None:
             if isinstance(found, Answered):
                 call.queued, call.computed = found.queued, found.computed
-                if loop.time() > deadline:
+                if clock() > deadline:
                     self.metrics.late.labels(call.model).inc()
                 if runs is not model:
                     self._note_variant(model, runs, call, why)
-                loop.call_soon(self.monitoring.answered, runs, call, request.inputs, found.outputs)
+                asyncio.get_running_loop().call_soon(
+                    self.monitoring.answered, runs, call, request.inputs, found.outputs
+                )
             done(found)
 
         try:
@@ -399,13 +400,11 @@ class Service:
     def answered(self, call: Call, code: str) -> None:
         """Count an inference request and log it, once its answer is sent; `code` is HTTP's or gRPC's."""
         known = call.model if call.model in self.registry.models else "unknown"
-        self.metrics.requests.labels(known, code).inc()
-        self.metrics.latency.labels(known).observe(call.seconds)
+        seconds = call.seconds
+        self.metrics.request(known, code, seconds)
         self.monitoring.counted(call, self.sla(call.model))
         if call.rows:  # it was given to a version
-            given = call.variant or call.model
-            self.metrics.version_requests.labels(given, call.version, code).inc()
-            self.metrics.version_latency.labels(given, call.version).observe(call.seconds)
+            self.metrics.version_request(call.variant or call.model, call.version, code, seconds)
         if self.log is not None:
             self.log.write(call.to_json())
 

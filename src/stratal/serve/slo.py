@@ -26,17 +26,24 @@ class ErrorBudget:
         self.objective = objective
         self._counts = np.zeros((_BUCKETS, 2), np.int64)  # bad, all
         self._latest = -1  # number of the newest bucket
+        self._bad = self._noted = (
+            0  # bad, all, of what is not in that bucket yet: an array is slow to count in
+        )
 
     def note(self, good: bool, now: float) -> None:
         """Count a request."""
-        self._forget(now)
-        self._counts[self._latest % _BUCKETS] += (not good, 1)
+        if int(now // _STEP) != self._latest:
+            self._forget(now)
+        self._bad += not good
+        self._noted += 1
 
     def _forget(self, now: float) -> None:
         """Empty the buckets that the clock has passed since they were used."""
         number = int(now // _STEP)
         if self._latest < 0:
             self._latest = number
+        self._counts[self._latest % _BUCKETS] += (self._bad, self._noted)
+        self._bad = self._noted = 0
         for past in range(max(self._latest, number - _BUCKETS) + 1, number + 1):
             self._counts[past % _BUCKETS] = 0
         self._latest = max(self._latest, number)
