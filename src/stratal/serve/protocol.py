@@ -95,6 +95,9 @@ class KnownHeads:
         self._signature = signature
         self._known: dict[bytes, tuple[InferRequest, list[tuple[int, int]], int]] = {}
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def parse(self, body: bytes, header_length: int | None, most_rows: int) -> InferRequest:
         """Return the request in a body, as `parse` does. Raises: RequestError."""
         if header_length is None or header_length > MOST_KNOWN_BYTES:
