@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 from benchmarks import serve, serving_onnx
 from benchmarks.__main__ import main
-from benchmarks.serve import (
-    Run,
-    TimeIsUpError,
-    grown,
-    highest_rate,
-    planned_rate,
-    prediction_errors,
-    shares_of,
-)
+from benchmarks.serve import prediction_errors
+from benchmarks.serving_capacity import grown, highest_rate, onnxruntime, planned_rate, shares_of
 from benchmarks.serving_load import Offered
 from benchmarks.serving_models import KINDS, check, difference, module, save
+from benchmarks.serving_rows import Run, TimeIsUpError, row
 from benchmarks.serving_server import PerModel, Planned, Shared
 
 import stratal as st
@@ -112,9 +106,9 @@ def test_what_was_dropped_counts_as_admitted_and_missed() -> None:
 
 def test_the_row_of_onnxruntime_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_onnx, "NEEDED", ("json", "no_such_package"))
-    (row,) = serve.onnxruntime(run_until(0.0))
-    assert row["ratio"] is None and row["met"] is None and row["gate"] == 1.2
-    assert row["note"] == "not run: no_such_package not installed"
+    (found,) = onnxruntime(run_until(0.0))
+    assert found["ratio"] is None and found["met"] is None and found["gate"] == 1.2
+    assert found["note"] == "not run: no_such_package not installed"
 
 
 def test_a_saved_model_that_answers_something_else_is_not_measured(tmp_path: Path) -> None:
@@ -130,9 +124,9 @@ def test_a_saved_model_that_answers_something_else_is_not_measured(tmp_path: Pat
 
 
 def test_gates_are_the_most_or_the_least() -> None:
-    assert serve.row("w", 0.2, 0.3, "at most")["met"] is True
-    assert serve.row("w", 0.2, 0.3, "at least")["met"] is False
-    assert set(serve.row("w", 1.0, 1.0, "at least")) >= {"workload", "system", "ratio", "gate", "met"}
+    assert row("w", 0.2, 0.3, "at most")["met"] is True
+    assert row("w", 0.2, 0.3, "at least")["met"] is False
+    assert set(row("w", 1.0, 1.0, "at least")) >= {"workload", "system", "ratio", "gate", "met"}
 
 
 def test_unknown_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
