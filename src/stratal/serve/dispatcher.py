@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from stratal.serve.fleet import FleetError, Process
@@ -68,6 +69,16 @@ class Pending:
         self.answer(RequestError(status, rule, got=got))
 
 
+@dataclass(eq=False, slots=True)
+class Run:
+    """A batch that a worker runs."""
+
+    worker: Process
+    batch: Batch[Pending]
+    started: float
+    limit: asyncio.TimerHandle | None = None  # until it is answered
+
+
 class Dispatcher:
     """The queue, the workers, and the batches between them. All of it runs in the event loop."""
 
@@ -83,7 +94,8 @@ class Dispatcher:
         self._retries: deque[Pending] = deque()
         self._strikes: dict[str, deque[float]] = {}
         self._unanswered: Counter[str] = Counter()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[Run] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -145,31 +157,49 @@ class Dispatcher:
 
     def _start(self, worker: Process, batch: Batch[Pending], now: float) -> None:
         worker.busy, worker.free_at = True, now + batch.seconds
-        task = asyncio.get_running_loop().create_task(self._run(worker, batch))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    async def _run(self, worker: Process, batch: Batch[Pending]) -> None:
-        model = batch.items[0].model
-        parts = [p.inputs[k] for k in range(len(model.signature.inputs)) for p in batch.items]
+        inputs = len(batch.items[0].model.signature.inputs)
+        parts = [p.inputs[k] for k in range(inputs) for p in batch.items]
         limit = max(self._hang_seconds, 20 * batch.seconds)
-        started = clock()
+        run = Run(worker, batch, clock())
+        run.limit = asyncio.get_running_loop().call_later(limit, self._hung, run)
+        self._running.add(run)
+        worker.send({"model": batch.model}, parts, partial(self._came, run))
+
+    def _hung(self, run: Run) -> None:
+        run.limit = None
+        self._running.discard(run)
+        self._brought_down(run, "hung", True)
+
+    def _came(self, run: Run, found: tuple[Head, bytes] | FleetError) -> None:
+        """Deliver what a batch's worker answered, and give it the next; or replace it."""
+        if run.limit is None:
+            return  # it hung, and is replaced
+        run.limit.cancel()
+        run.limit = None
+        worker = run.worker
         try:
-            async with asyncio.timeout(limit):
-                head, body = await worker.call({"model": batch.model}, parts)
-            self._deliver(batch, model, head, body, started)
-        except (FleetError, TimeoutError) as error:
-            how = "hung" if isinstance(error, TimeoutError) else "ended"
-            self._brought_down(worker, batch, how, how == "hung" or not await worker.zygote_ended())
+            if isinstance(found, FleetError):
+                raise found
+            self._deliver(run, *found)
+        except FleetError:
+            task = asyncio.get_running_loop().create_task(self._lost(run))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
             return
+        self._running.discard(run)
         worker.busy, worker.free_at = False, 0.0
         if worker.retiring:
             worker.close()
         self.pump()
 
-    def _deliver(self, batch: Batch[Pending], model: Loaded, head: Head, body: bytes, started: float) -> None:
+    async def _lost(self, run: Run) -> None:
+        blamed = not await run.worker.zygote_ended()
+        self._running.discard(run)
+        self._brought_down(run, "ended", blamed)
+
+    def _deliver(self, run: Run, head: Head, body: bytes) -> None:
         """Give every request its rows, and take note of the whole round trip: a plan must count that."""
-        seconds = clock() - started
+        batch, model, seconds = run.batch, run.batch.items[0].model, clock() - run.started
         if "error" in head:
             for pending in batch.items:
                 pending.fail(503 if head.get("missing") else 500, f"{model.name}: {head['error']}")
@@ -179,7 +209,7 @@ class Dispatcher:
         self.metrics.batches.labels(model.name).observe(batch.rows)
         self.metrics.predicted.labels(model.name).observe(abs(batch.seconds / max(1e-9, seconds) - 1))
         for pending, outputs in zip(batch.items, _shared_out(batch, model, memoryview(body)), strict=True):
-            pending.answer(Answered(outputs, started - pending.arrived, head["seconds"]))
+            pending.answer(Answered(outputs, run.started - pending.arrived, head["seconds"]))
 
     # -- workers ---------------------------------------------------------------------------------------------
 
@@ -205,8 +235,9 @@ class Dispatcher:
                 self.metrics.lost.labels("ended").inc()
                 self.on_lost()
 
-    def _brought_down(self, worker: Process, batch: Batch[Pending], how: str, blamed: bool) -> None:
+    def _brought_down(self, run: Run, how: str, blamed: bool) -> None:
         """Replace a worker; its model is `blamed` unless all workers ended, with their zygote."""
+        worker, batch = run.worker, run.batch
         worker.kill()
         if how == "hung" and worker in self.workers:  # its end is noticed as well, but is no second loss
             self.workers.remove(worker)

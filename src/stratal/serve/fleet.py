@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final
 
 from stratal.base.errors import StratalError
@@ -33,13 +34,56 @@ class ZygoteEndedError(FleetError):
     status = 503
 
 
+Frame = tuple[frames.Head, bytes]
+Answered = Callable[[Frame | FleetError], None]
+
+
+class _Frames(asyncio.Protocol):
+    """The socket of a process: one frame goes to it, one comes back."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.early: list[Frame] = []  # what came before it was asked for
+        self._waiting: Answered | None = None
+        self._decoder = frames.Decoder()
+        self._lost = False
+
+    def wait(self, answered: Answered) -> None:
+        """Let `answered` have the next frame, or the error that there will be none; once, maybe at once."""
+        self._waiting = answered
+        if self.early:
+            self._answer(self.early.pop(0))
+        elif self._lost:
+            self.connection_lost(None)
+
+    def _answer(self, found: Frame | FleetError) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting(found)
+        elif not isinstance(found, FleetError):
+            self.early.append(found)
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport  # uvloop's is no asyncio.Transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            found = self._decoder.feed(data)
+        except StratalError as error:
+            self._answer(FleetError("worker: what it sent is no frame", got=error.summary))
+            return
+        for frame in found:
+            self._answer(frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost = True
+        self._answer(FleetError("worker: ended before it answered"))
+
+
 class Process:
     """A forked worker or probe: frames to and from it, and word of its end (by pidfd)."""
 
-    def __init__(
-        self, pid: int, pidfd: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-        zygote: subprocess.Popen[bytes],
-    ) -> None:  # fmt: skip
+    def __init__(self, pid: int, pidfd: int, connection: _Frames, zygote: subprocess.Popen[bytes]) -> None:
         self.pid = pid
         self.ended = asyncio.get_running_loop().create_future()
         self.free_at = 0.0  # when the batch it runs should be done
@@ -47,32 +91,37 @@ class Process:
         self.retiring = False
         self._zygote = zygote
         self._pidfd = pidfd
-        self._reader = reader
-        self._writer = writer
+        self._connection = connection
         asyncio.get_running_loop().add_reader(pidfd, self._on_exit)
 
     def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
-        self._writer.close()
+        self.close()
         self.ended.set_result(None)
 
-    async def call(self, head: frames.Head, parts: Iterable[frames.Bytes] = ()) -> tuple[frames.Head, bytes]:
-        """Send a frame and return the answer. Raises: FleetError where the process ends before it answers."""
-        try:
-            self._writer.writelines(frames.encode(head, parts))
-            await self._writer.drain()
-            return await self.answer()
-        except ConnectionError as error:
-            raise FleetError("worker: ended before it answered", got=f"process {self.pid}") from error
+    def send(self, head: frames.Head, parts: Iterable[frames.Bytes], answered: Answered) -> None:
+        """Send a frame; `answered` is called with what comes back, or with the error that nothing does."""
+        if self._connection.transport is not None and not self._connection.transport.is_closing():
+            self._connection.transport.writelines(frames.encode(head, parts))
+        self._connection.wait(answered)
 
-    async def answer(self) -> tuple[frames.Head, bytes]:
+    async def call(self, head: frames.Head, parts: Iterable[frames.Bytes] = ()) -> Frame:
+        """Send a frame and return the answer. Raises: FleetError where the process ends before it answers."""
+        return await self._awaited(functools.partial(self.send, head, parts))
+
+    async def answer(self) -> Frame:
         """Return the next frame from the process. Raises: FleetError."""
-        try:
-            return await frames.read(self._reader)
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise FleetError("worker: ended before it answered", got=f"process {self.pid}") from error
+        return await self._awaited(self._connection.wait)
+
+    async def _awaited(self, begin: Callable[[Answered], None]) -> Frame:
+        waiting: asyncio.Future[Frame | FleetError] = asyncio.get_running_loop().create_future()
+        begin(lambda found: None if waiting.done() else waiting.set_result(found))
+        found = await waiting
+        if isinstance(found, FleetError):
+            raise FleetError(found.rule, got=f"process {self.pid}")
+        return found
 
     async def zygote_ended(self) -> bool:
         """Return whether its zygote ended, and with it all its workers, which may be gone a moment before."""
@@ -90,7 +139,8 @@ class Process:
 
     def close(self) -> None:
         """Let a worker end by itself: it does when its socket is closed."""
-        self._writer.close()
+        if self._connection.transport is not None:
+            self._connection.transport.close()
 
 
 class Fleet:
@@ -156,8 +206,9 @@ class Fleet:
         answer, (sock, pidfd) = await self.command(**command)
         zygote = self._process  # the one that answered: nothing else has run since
         assert zygote is not None
-        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=sock))
-        return Process(answer["pid"], pidfd, reader, writer, zygote)
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(_Frames, sock=socket.socket(fileno=sock))
+        return Process(answer["pid"], pidfd, connection, zygote)
 
     async def probe(self, path: str, seconds: float) -> dict[str, Any]:
         """Return what a probe says of an artefact. Raises: FleetError where it ends, hangs or refuses it."""

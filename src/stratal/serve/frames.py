@@ -7,7 +7,6 @@ Both ends are our own processes; still, lengths are bounded before anything is a
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import struct
@@ -38,10 +37,27 @@ def _lengths(sizes: bytes) -> tuple[int, int]:
     return head, body
 
 
-async def read(reader: asyncio.StreamReader) -> tuple[Head, bytes]:
-    """Return the next frame. Raises: asyncio.IncompleteReadError where the other side is gone."""
-    head, body = _lengths(await reader.readexactly(_SIZES.size))
-    return json.loads(await reader.readexactly(head)), await reader.readexactly(body)
+class Decoder:
+    """Frames out of what comes from a socket, in whatever pieces."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._wanted = _SIZES.size  # bytes of the next frame, as far as that is known
+
+    def feed(self, data: bytes) -> list[tuple[Head, bytes]]:
+        """Return the frames that are whole now. Raises: FormatError."""
+        self._data += data
+        found = []
+        while len(self._data) >= self._wanted:
+            head, body = _lengths(bytes(self._data[: _SIZES.size]))
+            self._wanted = _SIZES.size + head + body
+            if len(self._data) < self._wanted:
+                break
+            end = _SIZES.size + head
+            found.append((json.loads(self._data[_SIZES.size : end]), bytes(self._data[end : self._wanted])))
+            del self._data[: self._wanted]
+            self._wanted = _SIZES.size
+        return found
 
 
 def receive(sock: socket.socket) -> tuple[Head, memoryview] | None:
