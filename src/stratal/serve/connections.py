@@ -137,6 +137,7 @@ def protocol_class(limits: Limits, direct: Direct | None = None) -> Any:
         _stalled: asyncio.TimerHandle | None = None
         _in_head = False
         _head_bytes = 0
+        _heads = 0  # that were whole, of all requests so far
         _arriving: _DirectCycle | None = None  # whose body is not there yet
 
         def connection_made(self, transport: Any) -> None:
@@ -154,6 +155,7 @@ def protocol_class(limits: Limits, direct: Direct | None = None) -> Any:
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
                 return
+            heads = self._heads
             super().data_received(data)
             if self._arriving is not None and not self.transport.is_closing():
                 self._leave_to_application()
@@ -163,7 +165,7 @@ def protocol_class(limits: Limits, direct: Direct | None = None) -> Any:
                     self._refuse(431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes")
                 else:
                     self._await_head()  # one that comes whole needs no timer
-            elif self.cycle is None or self.cycle.response_complete:
+            elif self._heads == heads and (self.cycle is None or self.cycle.response_complete):
                 self._await_head()  # whatever comes between requests does not keep a connection open
 
         def on_message_begin(self) -> None:
@@ -172,6 +174,7 @@ def protocol_class(limits: Limits, direct: Direct | None = None) -> Any:
 
         def on_headers_complete(self) -> None:
             self._in_head = False
+            self._heads += 1
             self._head_is_whole()
             self._arriving = None if direct is None else self._direct_cycle(direct)
             if self._arriving is None:

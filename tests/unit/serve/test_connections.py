@@ -66,11 +66,16 @@ async def _application(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _answers(pieces: list[bytes], direct: Direct | None, stop: bytes = b"") -> bytes:
+_NO_OTHER = Limits()
+
+
+async def _answers(
+    pieces: list[bytes], direct: Direct | None, stop: bytes = b"", limits: Limits = _NO_OTHER
+) -> bytes:
     """Return all that a connection answers to these pieces, until `stop`, or until it is closed."""
     uvicorn: Any = pytest.importorskip("uvicorn")
     state: Any = pytest.importorskip("uvicorn.server").ServerState()
-    config = uvicorn.Config(_application, http=protocol_class(Limits(), direct), ws="none", lifespan="off")
+    config = uvicorn.Config(_application, http=protocol_class(limits, direct), ws="none", lifespan="off")
     config.load()
     made = config.http_protocol_class
     server = await asyncio.get_running_loop().create_server(
@@ -146,6 +151,22 @@ def test_answers_keep_the_order_of_requests_and_close_where_they_say_so() -> Non
     assert bodies == [b"direct 1", b"2", b"3", b"0"], "what waits behind another goes to the application"
     assert closed.count(b"HTTP/1.1") == 1 and closed.endswith(b"connection: close\r\n\r\ndirect 4")
     assert refused.count(b"HTTP/1.1") == 1 and refused.count(b"connection: close") == 1
+
+
+def test_a_connection_whose_requests_are_answered_at_once_is_idle_and_not_late() -> None:
+    def at_once(target: Any, headers: Any, body: bytes, replied: Any) -> None:
+        replied(Reply(404, [(b"content-length", b"0")], b""))
+
+    async def talk() -> tuple[bytes, bytes]:
+        direct, limits = Direct(lambda _: ("m", "1"), at_once, most_bytes=100), Limits(head_seconds=0.05)
+        requests = [_post("/7", b"a"), b"", b"", b"", b"", _post("/7", b"b", "Connection: close")]
+        return await _answers(requests, direct, limits=limits), await _answers(
+            [b"\r\n"], direct, limits=limits
+        )
+
+    asked, silent = asyncio.run(asyncio.wait_for(talk(), 20))
+    assert asked.count(b"HTTP/1.1 404") == 2 and b"408" not in asked
+    assert silent.startswith(b"HTTP/1.1 408")
 
 
 def test_a_client_that_is_gone_before_its_answer_harms_nobody() -> None:
