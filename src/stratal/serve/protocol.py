@@ -10,7 +10,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import ml_dtypes
@@ -55,6 +55,10 @@ class InferRequest:
     timeout: float | None  # seconds
     variants: bool = True  # a cheaper variant may answer
     heads: dict[tuple[str, str, str], bytes] | None = None  # of answers, by model, version and variant
+
+    def with_inputs(self, inputs: list[Bytes]) -> InferRequest:
+        """Return the same request with other bytes; `dataclasses.replace` takes five times as long."""
+        return InferRequest(self.id, self.rows, inputs, self.binary, self.timeout, self.variants, self.heads)
 
 
 def datatype(spec: TensorSpec) -> str:
@@ -106,7 +110,7 @@ class KnownHeads:
         if (known := self._known.get(text)) is not None and len(body) == known[2]:
             request, spans, _ = known
             view = memoryview(body)
-            return replace(request, inputs=[view[start:stop] for start, stop in spans])
+            return request.with_inputs([view[start:stop] for start, stop in spans])
         found: Spans = {}
         request = parse(body, header_length, self._signature, most_rows, found)
         if len(found) == len(self._signature.inputs) and all(request.binary.values()):
@@ -117,7 +121,7 @@ class KnownHeads:
             ]
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[text] = replace(request, inputs=[]), at, len(body)
+            self._known[text] = request.with_inputs([]), at, len(body)
         return request
 
 
