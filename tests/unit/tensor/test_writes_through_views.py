@@ -112,3 +112,13 @@ def test_empty_vectors_join_arrays_of_more_axes() -> None:
     assert st.cat([st.tensor([]), st.ones(2, 2, dtype=st.int32)]).dtype is st.float32
     with pytest.raises(st.StratalError):
         st.cat([st.ones(0, 3), st.ones(2, 2)])
+
+
+def test_bools_stay_bools_and_powers_of_them_are_integers() -> None:
+    a, b = st.tensor([True, False]), st.tensor([True, True])
+    for function in (st.fmax, st.fmin, st.heaviside, st.outer):
+        assert function(a, b).dtype is st.bool
+    assert st.outer(a, b).tolist() == [[True, True], [False, False]]
+    assert (a**2).dtype is st.int64
+    assert (a**1).tolist() == [1, 0]
+    assert st.fmax(a, st.tensor([2, 3])).dtype is st.int64

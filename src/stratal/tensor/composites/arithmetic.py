@@ -145,24 +145,31 @@ def lcm(x: Any, y: Any, /) -> Tensor:
 # -- extremes and steps --------------------------------------------------------------------------------------
 def fmax(x: Any, y: Any, /) -> Tensor:
     """Return the larger of each pair; a NaN gives way to a number. Of equal ones x takes the gradient."""
-    return _number("greater_equal", *_pair("fmax", x, y))
+    return _number("fmax", "greater_equal", x, y)
 
 
 def fmin(x: Any, y: Any, /) -> Tensor:
     """Return the smaller of each pair; a NaN gives way to a number. Of equal ones x takes the gradient."""
-    return _number("less_equal", *_pair("fmin", x, y))
+    return _number("fmin", "less_equal", x, y)
 
 
-def _number(wins: str, a: Tensor, b: Tensor) -> Tensor:
+def _number(name: str, wins: str, x: Any, y: Any) -> Tensor:
+    a, b = _pair(name, x, y)
     first = FUNCTIONS[wins](a, b)
-    return where(first | _isnan(b) if a.dtype.is_inexact else first, a, b)
+    return _of_bools(where(first | _isnan(b) if a.dtype.is_inexact else first, a, b), name, x, y)
+
+
+def _of_bools(result: Tensor, name: str, x: Any, y: Any) -> Tensor:
+    """Return a result as bools where both operands are."""
+    return cast(result, bool_) if common_dtype(name, normalise(name, (x, y))) is bool_ else result
 
 
 def heaviside(x: Any, values: Any, /) -> Tensor:
     """Return 0 below 0, `values` at 0 and 1 above; NaN for NaN."""
     a, b = _pair("heaviside", x, values)
     step = where(a == 0, b, where(a < 0, 0, 1))
-    return where(_isnan(a), a, step) if a.dtype.is_inexact else cast(step, a.dtype)
+    step = where(_isnan(a), a, step) if a.dtype.is_inexact else cast(step, a.dtype)
+    return _of_bools(step, "heaviside", x, values)
 
 
 def sgn(x: Any, /) -> Tensor:

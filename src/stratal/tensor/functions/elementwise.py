@@ -286,7 +286,7 @@ def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 def pow(x: Any, y: Any, /) -> Tensor:
     """Return x ** y of each element. A Python power of 2 is one multiplication, 0.5 a square root."""
-    if isinstance(x, Tensor) and isinstance(y, Scalar) and not isinstance(y, bool):
+    if isinstance(x, Tensor) and isinstance(y, Scalar) and not isinstance(y, bool) and not x.dtype.is_bool:
         if y == 2 and (x.dtype.is_inexact or isinstance(y, int)):
             return square(x)
         if y == 1 and (x.dtype.is_inexact or isinstance(y, int)):

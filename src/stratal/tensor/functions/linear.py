@@ -111,7 +111,7 @@ mv = matmul
 
 def outer(x: Any, y: Any, /) -> Tensor:
     """Return the products of every element of one vector with every element of another."""
-    a, b = _pair("outer", x, y)
+    a, b = as_tensor(x, "outer"), as_tensor(y, "outer")
     if a.ndim != 1 or b.ndim != 1:
         raise ShapeError("outer: takes two vectors", got=f"{a.type} and {b.type}")
     return reshape(a, (a.shape[0], 1)) * b
