@@ -47,11 +47,11 @@ def turns_of(variants: Sequence[Callable[[], object]], turns: int, each: int = 1
 
 # -- all-reduce ----------------------------------------------------------------------------------------------
 def allreduce(turns: int) -> list[Found]:
-    """Sums over ranks in place, by our algorithms through the communication thread, and by MPI's call."""
+    """Sums over ranks in place: by the chosen algorithm with all that goes around it, by MPI's call alone."""
     from mpi4py import MPI
 
     from stratal import distributed as dist
-    from stratal.distributed.algorithms import ALL_REDUCE
+    from stratal.distributed.algorithms import all_reduce_by
     from stratal.distributed.links import choose
     from stratal.distributed.world import world
 
@@ -61,8 +61,8 @@ def allreduce(turns: int) -> list[Found]:
         rng = np.random.default_rng(within.rank)
         given = rng.standard_normal(nbytes // 4).astype(np.float32)
         ours, theirs = given.copy(), given.copy()
-        name = choose("all_reduce", nbytes, within.size, within.link)
-        make = functools.partial(ALL_REDUCE[name], ours, within.rank, within.size, np.add)
+        name = choose("all_reduce", nbytes, within.size, within.link, mpi=within.calls_mpi)
+        make = functools.partial(all_reduce_by(name), ours, within.rank, within.size, np.add)
 
         def own(make: Any = make, nbytes: int = nbytes) -> None:
             within.run(make, f"all_reduce of {nbytes} bytes")
@@ -85,7 +85,7 @@ def allreduce(turns: int) -> list[Found]:
 # -- bookkeeping ---------------------------------------------------------------------------------------------
 def bookkeeping(turns: int) -> list[Found]:
     """Steps with the ledger and the hashes of collectives, and without them."""
-    from stratal.distributed import world as worlds
+    from stratal.distributed import transport
     from stratal.distributed.ledger import Ledger
 
     workload = Workload("mlp", mlp, images(128, (784,)), lambda o, p: o.Adam(p, lr=1e-3))
@@ -95,7 +95,9 @@ def bookkeeping(turns: int) -> list[Found]:
         with ExitStack() as stack:
             for name in ("start", "finish"):
                 stack.enter_context(mock.patch.object(Ledger, name, lambda *_: None))
-            stack.enter_context(mock.patch.object(worlds, "_tag", lambda number, what: number % 30_000))
+            stack.enter_context(
+                mock.patch.object(transport, "collective_tag", lambda number, what: number % 30_000)
+            )
             for _ in range(_STEPS):
                 step()
 

@@ -16,6 +16,7 @@ from stratal.distributed import links
 from stratal.distributed.world import world
 
 RANK, SIZE = dist.rank(), dist.world_size()
+MPI_DTYPES = ("float32", "float64", "int32", "int64")
 DTYPES = ("float32", "float64", "int32", "uint8", "complex64")
 
 
@@ -40,6 +41,16 @@ def reductions() -> None:
         same = dist.all_gather(found.view(np.uint8)).reshape(SIZE, -1)
         assert (same == same[0]).all(), "ranks hold other bits"
     given = values(12)
+    for op, dtype in itertools.product(("sum", "prod", "mean"), MPI_DTYPES):
+        if op != "mean" or dtype.startswith("float"):
+            mine = values(97, dtype)
+            found = dist.all_reduce(mine[RANK], op, algorithm="mpi")
+            want = dist.all_reduce(mine[RANK], op, algorithm="all_to_all")
+            np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
+            same = dist.all_gather(found.view(np.uint8)).reshape(SIZE, -1)
+            assert (same == same[0]).all(), "ranks hold other bits"
+            if SIZE == 2:  # one sum, in either order
+                np.testing.assert_array_equal(found, want)
     for op, want in {"mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}.items():
         np.testing.assert_allclose(dist.all_reduce(given[RANK], op), want(given, axis=0), rtol=1e-5)
     whole = values(6 * SIZE)
@@ -90,11 +101,18 @@ def counters() -> None:
             assert set(links_used) == {(RANK + 1) % SIZE, (RANK - 1) % SIZE}
             assert seen["sent_messages"][(RANK + 1) % SIZE] == 2 * (SIZE - 1)
             assert seen["sent_bytes"][(RANK + 1) % SIZE] == 2 * x.nbytes * (SIZE - 1) // SIZE
+    dist.traffic(reset=True)
+    dist.all_reduce(x, algorithm="mpi")
+    seen = dist.traffic(reset=True)
+    assert (seen["mpi_calls"], seen["mpi_bytes"]) == ([1], [x.nbytes])
+    assert not any(seen["sent_messages"] + seen["received_bytes"])
+    assert dist.traffic()["mpi_calls"] == [0]
 
 
 def side_by_side() -> None:
     """Several collectives under way at once: queued in order, each with its own result."""
-    pending = [dist.all_reduce(np.full(1000, k + RANK), wait=False) for k in range(8)]
+    ways = ("", "mpi")
+    pending = [dist.all_reduce(np.full(1000, k + RANK), algorithm=ways[k % 2], wait=False) for k in range(8)]
     for k, p in enumerate(pending):
         assert (p.value() == SIZE * k + SIZE * (SIZE - 1) // 2).all()
     assert all(p.done for p in pending)
@@ -123,6 +141,8 @@ def refusals() -> None:
     cases = [
         (AttributeValueError, lambda: dist.all_reduce([1.0], "median")),
         (AttributeValueError, lambda: dist.all_reduce([1.0], algorithm="star")),
+        (AttributeValueError, lambda: dist.all_reduce([1.0], "max", algorithm="mpi")),
+        (AttributeValueError, lambda: dist.all_reduce(np.ones(3, np.float16), algorithm="mpi")),
         (AttributeValueError, lambda: dist.broadcast([1.0], SIZE)),
         (AttributeValueError, lambda: dist.permute([1.0], [(0, 1), (0, 0)])),
         (AttributeValueError, lambda: dist.send([1.0], RANK)),

@@ -9,9 +9,15 @@ import time
 
 from stratal import distributed as dist
 from stratal.base import errors as base_errors
+from stratal.distributed import own_call
 
 FAULT = sys.argv[1]
 dist.barrier()
+if FAULT == "is stopped in MPI's call":
+    dist.all_reduce([1.0, 2.0, 3.0], algorithm="mpi")
+    if dist.rank() == 1:  # behind its line in the ledger, before MPI's call
+        own_call.OwnCall.run = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[method-assign]
+    dist.all_reduce([1.0, 2.0, 3.0], algorithm="mpi")
 if dist.rank() == 1:
     if FAULT == "raises":
         raise ValueError("broken rank")

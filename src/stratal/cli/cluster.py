@@ -25,6 +25,7 @@ from stratal.distributed.link_measurement import (
     fit,
     measure_all_reduces,
     measure_combining,
+    measure_own_calls,
     measure_rounds,
 )
 from stratal.distributed.link_records import new_record, records_file, write_file
@@ -92,7 +93,7 @@ def _as_rank(args: argparse.Namespace) -> int:
 
 def _measure(within: World, args: argparse.Namespace) -> int:
     rounds = measure_rounds(within)
-    link = fit(rounds, measure_combining(within))
+    link = fit(rounds, measure_combining(within), measure_own_calls(within), within.size)
     reduced = measure_all_reduces(within)
     if within.rank:
         return 0
@@ -119,7 +120,7 @@ def _keep(link: Link, within: World) -> str | None:
 
 def _report(within: World, link: Link, rounds: Sequence[Timed], reduced: Sequence[Reduced]) -> dict[str, Any]:
     """Return what was measured, beside what the model says of it. Units: bytes, nanoseconds."""
-    size = within.size
+    size, mpi = within.size, within.calls_mpi
     return {
         "ranks": size,
         "hosts": within.hosts,
@@ -128,11 +129,12 @@ def _report(within: World, link: Link, rounds: Sequence[Timed], reduced: Sequenc
         "rounds": [r._asdict() | {"predicted_ns": _predicted(r, link)} for r in rounds],
         "all_reduces": [
             r._asdict() | {"predicted_ns": estimate_ns("all_reduce", r.algorithm, r.nbytes, size, link),
-                           "chosen": r.algorithm == choose("all_reduce", r.nbytes, size, link)}
+                           "chosen": r.algorithm == choose("all_reduce", r.nbytes, size, link, mpi=mpi)}
             for r in reduced
         ],
         "thresholds": [
-            {"from_bytes": n, "algorithm": name} for n, name in thresholds("all_reduce", size, link)
+            {"from_bytes": n, "algorithm": name}
+            for n, name in thresholds("all_reduce", size, link, mpi=mpi)
         ],
     }  # fmt: skip
 
@@ -154,6 +156,8 @@ def _show(out: Console, report: dict[str, Any], within: World) -> None:
         f"a round {_us(link.alpha_ns)}, {1 / link.beta_ns:.2f} GB/s, "
         f"a further message {link.message_share:.2f} of a round, sums {1 / link.gamma_ns:.1f} GB/s"
     )
+    if within.calls_mpi:
+        out.print(f"MPI's own all-reduce: a round {_us(link.mpi_alpha_ns)}, {1 / link.mpi_beta_ns:.2f} GB/s")
     out.print()
     rows = table("all-reduce", "bytes", "chosen", "measured", "predicted", "fastest here", right=(0, 2, 3))
     for nbytes in dict.fromkeys(r["nbytes"] for r in report["all_reduces"]):

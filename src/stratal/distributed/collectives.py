@@ -17,6 +17,7 @@ from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.distributed import algorithms
 from stratal.distributed.errors import ProgramMismatchError
 from stratal.distributed.links import choose
+from stratal.distributed.own_call import takes
 from stratal.distributed.served_programs import OFFSET, message_of
 from stratal.distributed.world import World, world
 from stratal.engine import Operation
@@ -59,7 +60,12 @@ def _given(array: Array, is_tensor: bool) -> Any:
 
 
 def _said(kind: str, array: Array, detail: str = "") -> str:
-    return f"{kind}{detail} of {array.dtype}[{','.join(map(str, array.shape))}]"
+    return _in_words(kind + detail, array.dtype, array.shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _in_words(made: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"{made} of {dtype}[{','.join(map(str, shape))}]"
 
 
 def _of_program(program: str) -> str:
@@ -97,7 +103,9 @@ def all_reduce(x: Any, op: str = "sum", *, algorithm: str = "", wait: bool = Tru
     """Return the reduction of every rank's `x`, the same bits on all ranks. Shapes: as x on every rank.
 
     `op`: sum, mean, prod, max or min. `algorithm`: ring, halving_doubling, doubling (the last two for powers
-    of two), all_to_all or tree; by default the one with the least estimate for this size.
+    of two), all_to_all, tree, or mpi: MPI's own call, for sums, means and products of 32 and 64 bits by ranks
+    of one host that is no elastic job. By default the one with the least estimate for this size. Algorithms
+    add in other orders; that of mpi is MPI's.
     """
     pending = start_all_reduce(x, op, algorithm, now=wait)
     return pending.value() if wait else pending
@@ -108,8 +116,9 @@ def start_all_reduce(x: Any, op: str, algorithm: str, program: str = "", now: bo
     combine, within = reduction(op, "all_reduce"), world()
     buffer, is_tensor = _taken(x, "all_reduce")
     _check_mean(buffer, op, "all_reduce")
-    chosen = choose("all_reduce", buffer.nbytes, within.size, within.link, algorithm)
-    make = algorithms.ALL_REDUCE[chosen]
+    mpi = within.calls_mpi and takes(combine, buffer.dtype)
+    chosen = choose("all_reduce", buffer.nbytes, within.size, within.link, algorithm, mpi)
+    make = algorithms.all_reduce_by(chosen)
 
     def finish() -> Any:
         divide_for_mean(buffer, op, within.size)
@@ -301,11 +310,15 @@ def check_same(value: str, what: str) -> None:
 def traffic(reset: bool = False) -> dict[str, list[int]]:
     """Return the messages and bytes this rank has sent and received, a number per other rank; with `reset`,
     count from 0 again. Units: bytes.
+
+    `mpi_calls`, `mpi_bytes`: all-reduces that MPI's own call made, and the bytes of their buffers; what it
+    sent for them is not seen.
     """
-    found = {name: values.tolist() for name, values in vars(world().counters).items()}
+    counters: dict[str, Any] = vars(world().counters)
+    found = {name: [int(n) for n in values] for name, values in counters.items()}
     if reset:
-        for values in vars(world().counters).values():
-            values.fill(0)
+        for values in counters.values():
+            values[:] = [0] * len(values)
     return found
 
 

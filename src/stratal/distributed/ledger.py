@@ -1,17 +1,19 @@
 """Ledger of collectives: what each rank of a host is doing, in memory that all of them see.
 
-    rank | started | finished | inside | ended | clock | pid | what                       | where
-    0    | 12      | 11       | 1      | 0     | ..    | ..  | all_reduce of float32[8]   | train.py:34
-    1    | 11      | 11       | 0      | 0     | ..    | ..  | barrier                    | train.py:40
+    rank | started | finished | inside | ended | clock | pid | call | what                     | where
+    0    | 12      | 11       | 1      | 0     | ..    | ..  | ..   | all_reduce of float32[8] | train.py:34
+    1    | 11      | 11       | 0      | 0     | ..    | ..  | ..   | barrier                  | train.py:40
 
 A line is written with stores alone, so it costs nothing to keep and can be read while its rank hangs, or is
-stopped. The file is unlinked as soon as every rank has mapped it: nothing is left behind by a kill.
+stopped. Texts are stored only where they differ from the last ones; `call` is the checksum of `what`. The
+file is unlinked as soon as every rank has mapped it: nothing is left behind by a kill.
 """
 
 from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,49 +25,82 @@ from stratal.base.errors import StratalError
 from stratal.distributed.errors import CollectiveTimeoutError, ProgramMismatchError, RankLostError
 
 LINE: Final = np.dtype(
-    [(name, "i8") for name in ("started", "finished", "inside", "ended", "clock", "pid")]
+    [(name, "i8") for name in ("started", "finished", "inside", "ended", "clock", "pid", "call")]
     + [("what", "S160"), ("where", "S120")]
 )
+_STARTED, _FINISHED, _INSIDE, _, _CLOCK, _, _CALL = range(7)  # words of a line
 _STATES: Final = {"T": "is stopped by a signal", "Z": "was killed", "X": "was killed"}
 
 
 class Ledger:
     """The lines of all ranks; those of ranks on other hosts stay empty.
 
-    `lines` is memory shared by the ranks of this host, or an array of one's own in tests.
+    `lines` is memory shared by the ranks of this host, or an array of one's own in tests; `of` are the ones
+    that count, by default all.
     """
 
-    def __init__(self, lines: Iterable[Any], rank: int) -> None:
-        self.lines: Final = tuple(lines)  # each a view of its memory, by fields
+    def __init__(self, lines: np.ndarray[Any, Any], rank: int, of: Sequence[int] | None = None) -> None:
+        self._memory: Final = lines
+        self._of: Final = tuple(range(len(lines)) if of is None else of)
+        self.lines: Final = tuple(lines[k] for k in self._of)  # each a view of its memory, by fields
         self.rank: Final = rank
         self._own: Final = self.lines[rank]
         self._own["pid"] = os.getpid()
+        words = np.asarray(lines).view(np.int64).reshape(len(lines), -1)
+        self._words: Final = memoryview(words[self._of[rank]])  # stores cost a third of those by field
+        self._others: Final = [memoryview(words[k]) for r, k in enumerate(self._of) if r != rank]
+        self._texts = "", ""
 
     def of(self, ranks: Sequence[int]) -> Ledger:
         """Return the ledger of the ranks that are left, numbered anew; this one begins to count from 0."""
-        left = Ledger([self.lines[r] for r in ranks], ranks.index(self.rank))
+        left = Ledger(self._memory, ranks.index(self.rank), [self._of[r] for r in ranks])
         for name in ("started", "finished", "inside"):
             left._own[name] = 0
         return left
 
     def start(self, number: int, what: str, where: str) -> None:
         """Note that this rank enters its collective `number`; 0 for messages between two ranks."""
-        own = self._own
-        own["what"], own["where"] = what.encode()[:160], where.encode()[:120]
-        own["clock"], own["inside"] = time.monotonic_ns(), 1
+        words = self._words
+        if (what, where) != self._texts:
+            self._texts = what, where
+            self._own["what"], self._own["where"] = what.encode()[:160], where.encode()[:120]
+            words[_CALL] = zlib.crc32(what.encode())
+        words[_CLOCK], words[_INSIDE] = time.monotonic_ns(), 1
         if number:
-            own["started"] = number  # last: who sees the number sees the rest
+            words[_STARTED] = number  # last: who sees the number sees the rest
 
     def finish(self, number: int) -> None:
-        self._own["clock"], self._own["inside"] = time.monotonic_ns(), 0
+        words = self._words
+        words[_CLOCK], words[_INSIDE] = time.monotonic_ns(), 0
         if number:
-            self._own["finished"] = number
+            words[_FINISHED] = number
 
     def end(self) -> None:
         """Note that this rank makes no collective any more."""
         self._own["ended"] = 1
 
     # -- looking at others -----------------------------------------------------------------------------------
+    def all_inside(self) -> bool:
+        """Return whether every rank has come to the collective this one is in; of other hosts none does.
+
+        A loop: a generator would take as long as the call that waits for it.
+        """
+        number, call = self._words[_STARTED], self._words[_CALL]
+        for other in self._others:  # noqa: SIM110
+            if other[_STARTED] != number or other[_CALL] != call:
+                return False
+        return True
+
+    def ahead(self, number: int, what: str) -> StratalError | None:
+        """Return an error where a rank has left a collective that takes all ranks, without this one."""
+        for rank, line in enumerate(self.lines):
+            if rank != self.rank and int(line["finished"]) >= number:
+                return ProgramMismatchError(
+                    f"ranks {self.rank} and {rank} make different collectives",
+                    got=f"rank {self.rank}: {what} from {self.where(self.rank)}; {self.describe(rank)}",
+                )
+        return None
+
     def trouble(self, number: int, what: str, peers: Iterable[int]) -> StratalError | None:
         """Return why collective `number` of ranks `peers` can never complete, if that can be seen already.
 
@@ -81,8 +116,8 @@ class Ledger:
             if number and started == number and other != what.encode()[:160].decode():
                 return ProgramMismatchError(
                     f"ranks {self.rank} and {rank} make different collectives",
-                    got=f"rank {self.rank}: {what} from {self._where(self.rank)}; "
-                    f"rank {rank}: {other} from {self._where(rank)}",
+                    got=f"rank {self.rank}: {what} from {self.where(self.rank)}; "
+                    f"rank {rank}: {other} from {self.where(rank)}",
                 )
             if ended and (not number or started < number):
                 return RankLostError(
@@ -115,7 +150,7 @@ class Ledger:
         since = (time.monotonic_ns() - int(line["clock"])) / 1e9
         state = _STATES.get(_state(int(line["pid"])), "")
         number = started if bool(line["inside"]) == (started > finished) else 0
-        what = f"{line['what'].decode()}{_numbered(number)} from {self._where(rank)}"
+        what = f"{line['what'].decode()}{_numbered(number)} from {self.where(rank)}"
         doing = f"is in {what} since {since:.1f} s" if line["inside"] else f"left {what} {since:.1f} s ago"
         if not line["what"]:
             doing = "has made no collective"
@@ -125,7 +160,8 @@ class Ledger:
         pid = int(self.lines[rank]["pid"])
         return rank != self.rank and bool(pid) and _state(pid) == "T"
 
-    def _where(self, rank: int) -> str:
+    def where(self, rank: int) -> str:
+        """Return the line from which a rank makes its collective."""
         return self.lines[rank]["where"].decode() or "no line of a script"
 
 

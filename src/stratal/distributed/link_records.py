@@ -27,7 +27,7 @@ from stratal.distributed.links import Link
 from stratal.plan.host import host_target
 
 FORMAT: Final = "stratal-links"
-VERSION: Final = 1
+VERSION: Final = 2
 FILE_NAME: Final = "links.json"
 MOST_BYTES: Final = 1 << 20
 _WAIT_S: Final = 30.0  # for other processes that add records
@@ -49,6 +49,8 @@ class LinkRecord:
     beta_ns: float
     message_share: float
     gamma_ns: float
+    mpi_alpha_ns: float
+    mpi_beta_ns: float
     when: str  # UTC, ISO 8601
 
     @property
@@ -58,7 +60,7 @@ class LinkRecord:
 
     @property
     def link(self) -> Link:
-        return Link(self.alpha_ns, self.beta_ns, self.message_share, self.gamma_ns)
+        return Link(**{name: getattr(self, name) for name in Link._fields})
 
 
 def new_record(link: Link, ranks: int, hosts: int) -> LinkRecord:
@@ -101,7 +103,8 @@ def _record(row: object) -> LinkRecord:
     for name, kind in (("machine", str), ("transport", str), ("when", str), ("hosts", int), ("ranks", int)):
         if type(row[name]) is not kind:
             raise FormatError(f"models of links: {name} is not of its type", got=repr(row[name])[:100])
-    for name, least in (("alpha_ns", 1e-9), ("beta_ns", 1e-9), ("message_share", 0.0), ("gamma_ns", 0.0)):
+    for name in Link._fields:
+        least = 0.0 if name in ("message_share", "gamma_ns") else 1e-9
         if type(row[name]) not in (int, float) or not least <= row[name] < math.inf:
             raise FormatError(f"models of links: {name} is no cost", got=repr(row[name])[:100])
     return LinkRecord(**row)

@@ -1,7 +1,8 @@
 """Alpha-beta-gamma model of links: what a collective costs by each algorithm, which one is chosen by size.
 
 A round costs `alpha_ns`, a byte over the busiest link of a rank `beta_ns`, a byte of a reduction `gamma_ns`;
-a further message of the same round costs a share of alpha. All ranks hold the same model, so that all choose
+a further message of the same round costs a share of alpha. MPI's own all-reduce has an alpha and a beta of
+its own, as if it took log2 N rounds and 2M(N-1)/N bytes. All ranks hold the same model, so that all choose
 the same algorithm: what `stratal doctor --cluster` measured (`link_records`), or the defaults.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
@@ -9,12 +10,13 @@ Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communicatio
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from stratal.base.errors import AttributeValueError
-from stratal.distributed.algorithms import ALL_GATHER, ALL_REDUCE, POWERS_OF_TWO_ONLY, REDUCE_SCATTER
+from stratal.distributed.algorithms import ALL_GATHER, ALL_REDUCE, MPI, POWERS_OF_TWO_ONLY, REDUCE_SCATTER
 
 
 class Link(NamedTuple):
@@ -24,6 +26,8 @@ class Link(NamedTuple):
     beta_ns: float = 0.15  # per byte: 7 GB/s, shared memory of one host
     message_share: float = 0.25  # of alpha, for each further message of a round
     gamma_ns: float = 0.1  # per byte that is combined with another one: a pass over two operands and a result
+    mpi_alpha_ns: float = 3000.0  # of MPI's own all-reduce, driven by MPI alone
+    mpi_beta_ns: float = 0.3  # per byte, sums included: 64 MB took 20 ms where a ring took 5
 
 
 class Traffic(NamedTuple):
@@ -71,6 +75,9 @@ def _children(rank: int, size: int) -> int:
 def estimate_ns(kind: str, algorithm: str, nbytes: float, size: int, link: Link) -> float:
     """Return what the slowest rank takes."""
     reducing_ns = combined_bytes(kind, algorithm, nbytes, size) * link.gamma_ns
+    if algorithm == MPI:
+        calls, nbytes = mpi_units(nbytes, size)
+        return calls * link.mpi_alpha_ns + nbytes * link.mpi_beta_ns
     if algorithm == "tree":
         rounds = 2 * math.ceil(math.log2(size))
         return rounds * (link.alpha_ns + nbytes * link.beta_ns) + reducing_ns
@@ -80,9 +87,14 @@ def estimate_ns(kind: str, algorithm: str, nbytes: float, size: int, link: Link)
     return sending_ns + reducing_ns
 
 
+def mpi_units(nbytes: float, size: int) -> tuple[float, float]:
+    """Return how many of its alphas and betas MPI's own all-reduce costs."""
+    return math.ceil(math.log2(size)), 2 * (size - 1) / size * nbytes
+
+
 def combined_bytes(kind: str, algorithm: str, nbytes: float, size: int) -> float:
     """Return how many bytes the busiest rank combines with others."""
-    if kind == "all_gather" or size == 1:
+    if kind == "all_gather" or size == 1 or algorithm == MPI:  # whose beta has its sums
         return 0.0
     if algorithm in ("doubling", "tree"):  # whole buffers, in every round
         return math.ceil(math.log2(size)) * nbytes
@@ -94,33 +106,42 @@ _KINDS: Final[dict[str, Iterable[str]]] = {
 }  # fmt: skip
 
 
-def algorithms_of(kind: str, size: int) -> list[str]:
-    """Return the algorithms of a collective that so many ranks can take."""
-    return [n for n in _KINDS[kind] if n not in POWERS_OF_TWO_ONLY or not size & (size - 1)]
+def algorithms_of(kind: str, size: int, mpi: bool = False) -> list[str]:
+    """Return the algorithms of a collective that so many ranks can take; `mpi`: MPI's own all-reduce, too."""
+    found = [n for n in _KINDS[kind] if n not in POWERS_OF_TWO_ONLY or not size & (size - 1)]
+    return [*found, MPI] if mpi and kind == "all_reduce" else found
 
 
-def choose(kind: str, nbytes: float, size: int, link: Link, algorithm: str = "") -> str:
-    """Return the algorithm with the least estimate, or the given one. Raises: AttributeValueError."""
-    names = algorithms_of(kind, size)
+@functools.lru_cache(maxsize=4096)  # asked before every collective, where it would cost as much as a round
+def choose(kind: str, nbytes: float, size: int, link: Link, algorithm: str = "", mpi: bool = False) -> str:
+    """Return the algorithm with the least estimate, or the given one; `mpi`: MPI's own may be taken.
+
+    Raises: AttributeValueError.
+    """
+    names = algorithms_of(kind, size, mpi)
     if not algorithm:
         return min(names, key=lambda name: estimate_ns(kind, name, nbytes, size, link))
     if algorithm not in names:
         why = f"{size} ranks are no power of two" if algorithm in POWERS_OF_TWO_ONLY else ""
+        why = "which adds in an order of its own" if algorithm == MPI else why
         raise AttributeValueError(f"{kind}: no such algorithm", got=f"{algorithm!r} {why}".strip(),
                                   hint=f"there are {', '.join(names)}")  # fmt: skip
     return algorithm
 
 
-def thresholds(kind: str, size: int, link: Link, most: int = 1 << 30) -> list[tuple[int, str]]:
+def thresholds(
+    kind: str, size: int, link: Link, most: int = 1 << 30, mpi: bool = False
+) -> list[tuple[int, str]]:
     """Return from how many bytes on each algorithm is chosen, up to `most`; the first from 1 on."""
-    found = [(1, choose(kind, 1, size, link))]
+    found = [(1, choose(kind, 1, size, link, mpi=mpi))]
     low = 1
     while low < most:
         high = 2 * low
-        if (name := choose(kind, high, size, link)) != found[-1][1]:
+        if (name := choose(kind, high, size, link, mpi=mpi)) != found[-1][1]:
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (low, middle) if choose(kind, middle, size, link) == name else (middle, high)
+                same = choose(kind, middle, size, link, mpi=mpi) == name
+                low, high = (low, middle) if same else (middle, high)
             found.append((high, name))
         low = high
     return found

@@ -8,16 +8,19 @@ link a spinning thread would take half a core from the kernels.
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from stratal.base.errors import CallOrderError, StratalError
-from stratal.distributed.algorithms import Round, Rounds
+from stratal.distributed.algorithms import Round, Rounds, Whole
 from stratal.distributed.errors import ProgramMismatchError, RankLostError
 from stratal.distributed.ledger import Ledger
+from stratal.distributed.own_call import OwnCall
 
+TAGS: Final = 30_000  # of collectives; messages between two ranks have those above
 _SPIN_NS: Final = 50_000
 _YIELD_NS: Final = 500_000
 _LOOK_NS: Final = 50_000_000  # between looks at what others are doing
@@ -25,13 +28,17 @@ _SLEEP_S: Final = 50e-6
 
 
 class Counters:
-    """Messages and bytes this rank sent to, and received from, each rank."""
+    """Messages and bytes this rank sent to, and received from, each rank; and MPI's own all-reduces, of which
+    messages are not seen, with the bytes that they reduced.
+    """
 
     def __init__(self, size: int) -> None:
         self.sent_messages = np.zeros(size, np.int64)
         self.sent_bytes = np.zeros(size, np.int64)
         self.received_messages = np.zeros(size, np.int64)
         self.received_bytes = np.zeros(size, np.int64)
+        self.mpi_calls = [0]
+        self.mpi_bytes = [0]
 
     def count(self, messages: Round) -> None:
         for peer, data in messages.sends:
@@ -53,6 +60,7 @@ class MpiTransport:
         self._comm: Final = comm
         self._lost: list[Any] = []  # what messages that never came would be written to: it must live on
         self._broken: StratalError | None = None
+        self._own_call: OwnCall | None = None
 
     @property
     def rank(self) -> int:
@@ -66,17 +74,23 @@ class MpiTransport:
         """End all ranks at once, from any thread; never returns."""
         self._comm.Abort(status)
 
-    def run(self, rounds: Rounds, number: int, what: str, where: str, tag: int) -> None:
-        """Run a collective: `number` counts those of this rank, from 1; 0 for messages between two ranks.
+    def run(self, rounds: Rounds, number: int, what: str, where: str, tag: int | None) -> None:
+        """Run a collective: `number` counts those of this rank, from 1; 0 for messages between two
+        ranks, which have a `tag`.
 
         Raises: CollectiveTimeoutError, ProgramMismatchError, RankLostError; afterwards CallOrderError, since
         messages of the lost collective may still be under way.
         """
-        self._check_unbroken(what)
+        if self._broken is not None:
+            self._check_unbroken(what)
         self.ledger.start(number, what, where)
         try:
             for messages in rounds:
-                if messages.sends or messages.receives:
+                if isinstance(messages, Whole):
+                    self._whole(messages, number, what)
+                elif messages.sends or messages.receives:
+                    if tag is None:
+                        tag = collective_tag(number, what)
                     self._round(messages, number, what, tag)
         except BaseException as error:  # an interrupt, too: others wait for the rounds that are left
             if self._broken is None:
@@ -146,6 +160,27 @@ class MpiTransport:
                 )
                 raise self._broken
         self.counters.count(messages)
+
+    def _whole(self, whole: Whole, number: int, what: str) -> None:
+        """Let MPI make a reduction by itself, once all ranks have come to it."""
+        mpi, ledger = self._mpi, self.ledger
+        if not ledger.all_inside():
+            others = range(self.size)
+            self._poll(
+                ledger.all_inside,
+                lambda: ledger.trouble(number, what, others) or ledger.ahead(number, what),
+                lambda: ledger.timed_out(number, what, others, self.timeout),
+            )
+        if self._own_call is None:
+            self._own_call = OwnCall(mpi, self._comm, ledger)
+            self._own_call.watch(self.timeout, self.abort)
+        try:
+            self._own_call.run(whole, number, what)
+        except mpi.Exception as error:
+            self._broken = StratalError(f"{what}: MPI's own call failed", got=str(error))
+            raise self._broken from None
+        self.counters.mpi_calls[0] += 1
+        self.counters.mpi_bytes[0] += whole.buffer.nbytes
 
     # -- after the death of a rank, where MPI tolerates it ---------------------------------------------------
     def _lost_rank(self, what: str) -> RankLostError | None:
@@ -224,6 +259,11 @@ class MpiTransport:
                     found = timed_out()
                 if found is not None:
                     raise found
+
+
+def collective_tag(number: int, what: str) -> int:
+    """Return the tag of a collective's messages: those of another one, made by mistake, are never taken."""
+    return zlib.crc32(f"{number} {what}".encode()) % TAGS
 
 
 def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

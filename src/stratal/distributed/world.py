@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final
 
 from stratal.base.errors import AttributeValueError, CallOrderError, MissingExtraError, StratalError
-from stratal.base.source import user_line
+from stratal.base.source import SourceLine, user_line
 from stratal.distributed.algorithms import Rounds
 from stratal.distributed.errors import RankLostError
 from stratal.distributed.ledger import Ledger, shared_lines, unlink_segments
 from stratal.distributed.link_records import link_for
 from stratal.distributed.links import Link
-from stratal.distributed.transport import Counters, MpiTransport
+from stratal.distributed.transport import TAGS, Counters, MpiTransport
 from stratal.engine import Engine, EngineTimeoutError, Operation
 
 DEFAULT_TIMEOUT: Final = 300.0  # seconds
 SIZE_VARIABLES: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")  # that launchers set
-_TAGS: Final = 30_000  # of collectives; messages between two ranks have those above
 _GRACE_S: Final = 2.0  # beyond the time-out of a collective, for its error to be made
 _DEFAULT: Final = Link()
 
@@ -42,6 +41,7 @@ class World:
         self.link: Final = link  # the same on all ranks
         self.hosts: Final = hosts
         self.timeout = timeout
+        self.calls_mpi: Final = transport is not None and hosts == 1 and not is_elastic()
         self._transport: Final = transport
         self._engine: Final = Engine(1, "communication") if transport is not None else None
         self._network: Final = None if self._engine is None else self._engine.new_variable("network")
@@ -82,22 +82,30 @@ class World:
             self._check_joined(what)
             self._collectives += 1
             number = self._collectives
-        line, transport = user_line(), self._transport
-        where, used = str(line or ""), _tag(number, what) if tag is None else _TAGS + tag
-
-        def run() -> None:
-            began = time.monotonic()
+        line = user_line()
+        if now and self._has_turn():
+            self._here = threading.get_ident()
             try:
-                transport.run(make(), number, what, where, used)
-            except StratalError as error:
-                self.lost |= isinstance(error, RankLostError)
-                raise error.at([line] if line else ()) from None
-            self.busy_s += time.monotonic() - began
-
-        if now and self._ran_here(run):
+                self._run(self._transport, make, number, what, line, tag)
+            finally:
+                self._here = None
+                self._turn.release()
             return None
+        run = functools.partial(self._run, self._transport, make, number, what, line, tag)
         self._queued = self._engine.push(self._in_turn(run), mutates=[self._network], name=what)
         return self._queued
+
+    def _run(
+        self, transport: MpiTransport, make: Callable[[], Rounds], number: int, what: str,
+        line: SourceLine | None, tag: int | None,
+    ) -> None:  # fmt: skip
+        began = time.monotonic()
+        try:
+            transport.run(make(), number, what, _text(line), None if tag is None else TAGS + tag)
+        except StratalError as error:
+            self.lost |= isinstance(error, RankLostError)
+            raise error.at([line] if line else ()) from None
+        self.busy_s += time.monotonic() - began
 
     def _in_turn(self, run: Callable[[], object]) -> Callable[[], object]:
         """Return what calls MPI when no other thread does."""
@@ -108,20 +116,14 @@ class World:
 
         return in_turn
 
-    def _ran_here(self, run: Callable[[], object]) -> bool:
-        """Run rounds in this thread, unless others are under way, or have failed; return whether it did."""
+    def _has_turn(self) -> bool:
+        """Take the turn for this thread, unless other rounds are under way, or have failed; return whether it
+        did.
+        """
         before = self._queued
         if before is not None and (not before.done or before.error is not None):
             return False
-        if not self._turn.acquire(blocking=False):
-            return False
-        try:
-            self._here = threading.get_ident()
-            run()
-        finally:
-            self._here = None
-            self._turn.release()
-        return True
+        return self._turn.acquire(False)
 
     @contextmanager
     def without_collectives(self, doing: str) -> Iterator[None]:
@@ -147,7 +149,7 @@ class World:
         if self._transport is None or self._engine is None or self._network is None:
             raise CallOrderError(f"{what}: there are no other ranks", got="a job of one rank")
         line, transport, found = user_line(), self._transport, []  # type: Any, MpiTransport, list[Any]
-        tagged = [(rank, _TAGS + tag) for rank, tag in sources]
+        tagged = [(rank, TAGS + tag) for rank, tag in sources]
 
         def run() -> None:
             try:
@@ -157,7 +159,7 @@ class World:
 
         self._engine.push(self._in_turn(run), mutates=[self._network], name=what).wait()
         rank, tag = found[0]
-        return rank, tag - _TAGS
+        return rank, tag - TAGS
 
     def wait(self, operation: Operation | None) -> None:
         """Return once rounds are through. Raises: what `MpiTransport.run` raises."""
@@ -220,9 +222,9 @@ class World:
             self._transport.abort(status)
 
 
-def _tag(number: int, what: str) -> int:
-    """Return the tag of a collective's messages: those of another one, made by mistake, are never taken."""
-    return zlib.crc32(f"{number} {what}".encode()) % _TAGS
+@functools.lru_cache(maxsize=1024)
+def _text(line: SourceLine | None) -> str:
+    return str(line or "")
 
 
 # MPI is one per process, and so is the world.

@@ -8,6 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from launching import command, environment, launched, needs_mpi
 
@@ -16,9 +17,10 @@ from stratal.base.errors import AttributeValueError, StratalError
 from stratal.base.record_files import digest_of
 from stratal.cli import main
 from stratal.distributed import link_records
-from stratal.distributed.link_measurement import SIZES, Timed, fit, measure_rounds
+from stratal.distributed.link_measurement import SIZES, Reduced, Timed, fit, measure_rounds
 from stratal.distributed.link_records import LinkWarning, link_for, nearest, new_record, read_file, write_file
 from stratal.distributed.links import Link, algorithms_of, choose, combined_bytes, estimate_ns, thresholds
+from stratal.distributed.own_call import takes
 from stratal.distributed.world import World
 
 SLOW = Link(alpha_ns=20_000.0, beta_ns=8.0, message_share=0.125)  # 1 Gbit/s
@@ -34,6 +36,38 @@ def rounds(link: Link) -> list[Timed]:
 @pytest.mark.parametrize("link", [SLOW, Link(), Link(900.0, 0.02, 0.0)])
 def test_the_fit_finds_the_costs_that_made_the_times(link: Link) -> None:
     assert fit(rounds(link), link.gamma_ns) == pytest.approx(link, rel=1e-9, abs=1e-9)
+
+
+def test_the_costs_of_mpi_s_own_calls_are_fitted_to_their_times() -> None:
+    own = [Reduced(n, "mpi", 3 * 1500.0 + 2 * 7 / 8 * n * 0.4) for n in SIZES]
+    found = fit(rounds(SLOW), 0.1, own, size=8)
+    assert (found.mpi_alpha_ns, found.mpi_beta_ns) == pytest.approx((1500.0, 0.4))
+    assert (
+        fit(rounds(SLOW), 0.1, [Reduced(n, "mpi", 1e9 / n) for n in SIZES]).mpi_beta_ns == Link().mpi_beta_ns
+    )
+    for r in own:
+        assert estimate_ns("all_reduce", "mpi", r.nbytes, 8, found) == pytest.approx(r.ns)
+
+
+@pytest.mark.row("F12")
+def test_mpi_s_own_call_is_for_short_sums_and_only_where_its_order_will_do() -> None:
+    assert choose("all_reduce", 1 << 10, 2, Link(), mpi=True) == "mpi"
+    assert choose("all_reduce", 64 << 20, 2, Link(), mpi=True) != "mpi"
+    assert choose("all_reduce", 1 << 10, 2, Link()) != "mpi"
+    assert "mpi" not in algorithms_of("all_gather", 2, mpi=True)
+    with pytest.raises(AttributeValueError, match="an order of its own"):
+        choose(
+            "all_reduce", 1 << 10, 2, Link(), "mpi"
+        )  # as strategies do, whose sums are in the order of ranks
+    assert takes(np.add, np.dtype(np.float32)) and takes(np.multiply, np.dtype(np.int64))
+    for combine, dtype in (
+        (np.maximum, "f4"),
+        (np.add, "f2"),
+        (np.add, ">f4"),
+        (np.add, "c8"),
+        (np.add, "?"),
+    ):
+        assert not takes(combine, np.dtype(dtype))
 
 
 def test_a_burst_of_load_on_long_messages_leaves_the_cost_of_short_ones() -> None:
@@ -111,7 +145,7 @@ def test_a_file_that_was_altered_costs_a_warning_and_the_defaults(fault: str, tm
                 rows[0]["beta_ns"] = -1.0
                 text = json.dumps(json.loads(text) | {"records": rows, "digest": digest_of(rows)})
             changed = {"text": "links", "altered": text.replace("20000.0", "20001.0"), "cut short": text[:90],
-                       "no cost": text, "version": text.replace('"version": 1', '"version": 2')}  # fmt: skip
+                       "no cost": text, "version": text.replace('"version": 2', '"version": 1')}  # fmt: skip
             path.write_text(changed[fault])
         with pytest.warns(LinkWarning, match=r"the defaults are in force .*doctor --cluster"):
             assert link_for(2, 1) == Link()
