@@ -40,8 +40,8 @@ FAULTS = {
     "has another shape": (1, r"make different collectives\n.*rank 1: all_reduce .* float64\[2\] from rank"),
     "ends early": (1, r"rank 1 has ended, rank 0 waits for it"),
     "interrupts itself": (1, r"KeyboardInterrupt\n.*later: barrier: an earlier collective of this rank fail"),
-    "is stopped in MPI's call": (1, r"rank 0 waited 3 s in all_reduce sum by mpi .*number 3.*\n *got: *rank 1 "
-                                r"is in .* by mpi .*stopped by a signal\n *where: rank_faults.py:\d+"),
+    "is stopped in MPI's call": (1, r"rank 0 waited 3 s in all_reduce sum by mpi .*number 3.*\n *got: *rank 1"
+                                r" is in .* by mpi .*stopped by a signal\n *where: rank_faults.py:\d+"),
     "has another program": (1, r"ranks have different programs\n *got: *\w+ on rank 0; \w+ on rank 1"),
 }  # fmt: skip
 
