@@ -206,9 +206,23 @@ def refusals() -> None:
     def backward() -> None:
         (net(x) ** 2).mean().backward()
 
-    def clipped() -> None:
+    def synchronized() -> None:
+        backward()
+        dist.synchronize(optimizer)
+        optimizer.step()
+
+    def clipped_in_part() -> None:
+        backward()
+        nn.utils.clip_grad_norm_([net.weight], 1.0)
+        optimizer.step()
+
+    def clipped_alone() -> None:
         backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+
+    def added_behind() -> None:
+        clipped_alone()
+        net.weight.grad = st.ones((2, 3))
         optimizer.step()
 
     def twice() -> None:
@@ -244,7 +258,9 @@ def refusals() -> None:
     dist.parallel(lambda: optimizer, dist.zero(3, optimizer))
     (reducer,) = [h.function for h in optimizer._hooks["before step"].values()]
     for said, step in (
-        ("whole on no rank", clipped), ("steps once", twice), ("until the optimizer steps", read_behind),
+        ("whole on no rank", synchronized), ("are read together", clipped_in_part),
+        ("do not stay", clipped_alone), ("another one behind", added_behind),
+        ("steps once", twice), ("until the optimizer steps", read_behind),
         ("alone changes", written), ("do not stay", backward), ("the user's own", raises),
         ("inner sizes differ", misshapen), ("no gradient of", one_gradient),
     ):  # fmt: skip

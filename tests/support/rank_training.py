@@ -202,6 +202,8 @@ def clipped_in_helpers(net: nn.Module, how: str) -> None:
         nn.utils.clip_grad_norm_(net.parameters(), 0.05)
     elif how == "value":
         nn.utils.clip_grad_value_(list(net.parameters()), 0.01)
+    elif how in ("largest", "cubes"):
+        nn.utils.clip_grad_norm_(net.parameters(), 0.01, {"largest": float("inf"), "cubes": 3.0}[how])
     elif how == "by hand":
         total = nn.utils.get_total_norm([p.grad for p in net.parameters()])
         nn.utils.clip_grads_with_norm_(net.parameters(), 0.05, total)
@@ -231,14 +233,18 @@ def learned(strategy: Any, how: str, compiled: bool = True, scaler: Any = None) 
     taken = step if strategy is None else dist.parallel(step, strategy)
     taken = st.compile(taken) if compiled else taken
     shard = None if strategy is None else dist.shard()
+    first = strategy is None or RANK == 0
     for x, y in DataLoader(samples(5 * BATCH), BATCH, shuffle=True, seed=3, shard=shard):
-        taken(x * np.inf if scaler is not None and scaler.get_scale() == 64.0 and RANK == 0 else x, y)
-    return [np.asarray(p.detach()).copy() for p in net.parameters()]
+        taken(x * np.inf if scaler is not None and scaler.get_scale() == 64.0 and first else x, y)
+    with dist.full_parameters(optimizer):
+        return [np.asarray(p.detach()).copy() for p in net.parameters()]
 
 
 def clipping_sees_the_whole_batch_wherever_it_is_called() -> None:
+    shares = dist.zero(3, bucket_bytes=100)  # several, of parameters of one and of several
     cases = [("norm", dist.data(), True), ("value", dist.data(), False), ("norm", dist.zero(2), True),
-             ("twice", dist.data(), True), ("twice", dist.zero(1), False)]  # fmt: skip
+             ("twice", dist.data(), True), ("twice", dist.zero(1), False),
+             *((how, shares, True) for how in ("norm", "largest", "cubes"))]  # fmt: skip
     for how, strategy, compiled in cases:
         for a, b in zip(learned(strategy, how, compiled), learned(None, how), strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-6, err_msg=how)
@@ -254,9 +260,13 @@ def clipping_sees_the_whole_batch_wherever_it_is_called() -> None:
 
 def a_loss_scaler_meets_the_overflow_of_any_rank() -> None:
     """Rank 0 alone has infinite numbers in its first batch; all ranks leave the step out."""
-    for strategy, compiled in ((dist.data(), True), (dist.data(), False), (dist.zero(1), False)):
+    want = learned(None, "norm", True, st.amp.GradScaler(init_scale=64.0))
+    for strategy, compiled in ((dist.data(), True), (dist.data(), False), (dist.zero(1), False),
+                               *((dist.zero(stage), True) for stage in (1, 2, 3))):  # fmt: skip
         scaler = st.amp.GradScaler(init_scale=64.0)
         found = learned(strategy, "norm", compiled, scaler)
+        for a, b in zip(found, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6, err_msg=str(strategy))
         joined = dist.all_gather(np.concatenate([p.reshape(-1) for p in found])).reshape(SIZE, -1)
         assert (joined == joined[0]).all() and np.isfinite(joined).all()
         assert scaler.get_scale() == 32.0

@@ -227,7 +227,6 @@ def refusals() -> None:
          lambda: dist.parallel(Half(net, o := optim.LAMB(net.parameters())).step, dist.zero(1, o))),
         (CallOrderError, "gradient of", uneven),
         (CallOrderError, "neither copied nor pickled", lambda: copy.deepcopy(training.optimizer)),
-        (CallOrderError, "is not undone", lambda: training.optimizer.changed_by_step()),
         (AttributeValueError, "same",
          lambda: training.optimizer.load_state_dict(lacking(training.optimizer.state_dict()))),
         (CallOrderError, "were added", frozen_later),

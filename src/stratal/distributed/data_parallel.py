@@ -26,7 +26,7 @@ from stratal.distributed.sharded_parameters import ShardedParameters
 from stratal.distributed.world import world
 from stratal.distributed.zero import ShardedReducer, Zero
 from stratal.nn.module import Module
-from stratal.nn.utils.gradients import SHARED_STEP
+from stratal.nn.utils.gradients import SHARED_STEP, Gradients
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
@@ -211,10 +211,18 @@ class _SharedStep:
     def __init__(self, reducers: Sequence[tuple[Reducer, Optimizer]]) -> None:
         self._reducers: Final = reducers
 
-    def make_whole(self, params: Sequence[Tensor]) -> None:
+    def gradients(self, params: Sequence[Tensor]) -> Gradients | None:
+        shared = None
         for reducer, optimizer in self._of(params):
             if not reducer.reduced(optimizer):
-                reducer.reduce(optimizer)
+                shared = reducer.shared_gradients(optimizer, params)
+                if shared is None:
+                    reducer.reduce(optimizer)
+        return shared
+
+    def with_gradient(self, params: Sequence[Tensor]) -> list[Tensor]:
+        shared = {p for reducer, _ in self._reducers for p in reducer.with_shared_gradient()}
+        return [p for p in params if p.grad is not None or p in shared]
 
     def changed(self, params: Sequence[Tensor]) -> None:
         for reducer, optimizer in self._of(params):

@@ -161,7 +161,6 @@ def _overlapped(flats: Sequence[Tensor], starts: Sequence[Op], wait: Op) -> list
     found = [wrap(make(wait, tokens[-1], own, node, where=where), CONSTANT) for own, node in pairs]
     if MODE.trace is None:
         lazy.flush(found)
-    elif tokens:
-        MODE.trace.calls_back()
+    elif tokens:  # no `calls_back`: collectives read nothing that a replay writes behind its program
         MODE.trace.tokens.append(tokens[-1])
     return found

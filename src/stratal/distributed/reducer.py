@@ -16,6 +16,7 @@ from stratal.distributed.records import ShardWait
 from stratal.distributed.world import world
 from stratal.graph.graph import Graph, substitute
 from stratal.graph.node import Input, Node, graph_input, topological
+from stratal.nn.utils.gradients import Gradients
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.functions.shapes import concat
 from stratal.tensor.tensor import Tensor
@@ -64,6 +65,14 @@ class Reducer:
         equal ones is the same.
         """
         return MODE.trace is not None and self._means == self._nodes(optimizer)
+
+    def shared_gradients(self, optimizer: Optimizer, params: Sequence[Tensor]) -> Gradients | None:
+        """Return this rank's share of the means of gradients that are whole on no rank; else None."""
+        return None
+
+    def with_shared_gradient(self) -> Sequence[Tensor]:
+        """Return the parameters of which this rank has its share of the gradients, and no more."""
+        return ()
 
     def note(self, optimizer: Optimizer) -> None:
         """Note that gradients are alike on all ranks."""

@@ -28,10 +28,11 @@ from stratal.base.errors import (
 )
 from stratal.distributed.collectives import all_gather
 from stratal.distributed.gathering import Bucket, Gathering, Sending
-from stratal.distributed.overlapped import AXIS, communicator
+from stratal.distributed.overlapped import AXIS, all_reduce_in_buckets, communicator
 from stratal.distributed.reducer import gradient_of, pieces, program_digest, reducer_of
 from stratal.distributed.zero import Shard, ShardedReducer, Zero
 from stratal.graph.node import Node, graph_input
+from stratal.nn.utils.gradients import Gradients
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.build import where_now
 from stratal.tensor.capture import note_mutation
@@ -87,6 +88,9 @@ class ShardedParameters(ShardedReducer):
             )  # fmt: skip
         self._trace: Trace | None = None  # the capture of the step under way
         self._inputs: dict[Tensor, Node] = {}
+        self._shared = False  # whether shards have their gradients already, in the step under way
+        for group in optimizer.param_groups:
+            group.has_params = False
         self.take_shards()
 
     # -- between steps ---------------------------------------------------------------------------------------
@@ -140,11 +144,11 @@ class ShardedParameters(ShardedReducer):
 
     def end(self) -> None:
         trace = self._trace
-        if trace is None:  # the optimizer has stepped
-            return
-        if trace.losses:
+        if self._shared or (trace is not None and trace.losses):
             raise CallOrderError("zero(3): gradients do not stay from one step to the next",
                                  got="backward() without optimizer.step()")  # fmt: skip
+        if trace is None:  # the optimizer has stepped
+            return
         self._weave(trace, [])
         self._close(trace)
 
@@ -154,6 +158,7 @@ class ShardedParameters(ShardedReducer):
         """
         if self._trace is not None:
             self._close(self._trace)
+        self._drop_gradients()
         if MODE.trace is None or isinstance(error, CaptureError | UndecidedError):
             return
         if isinstance(error, StratalError):
@@ -165,11 +170,20 @@ class ShardedParameters(ShardedReducer):
             ) from error  # fmt: skip
 
     def before(self, optimizer: Optimizer) -> None:
+        if not self._shared:
+            self._share(optimizer, "another step of it")
+        elif any(p.grad is not None for p in self.params):
+            raise CallOrderError("zero(3): gradients that were clipped or unscaled stay as they are",
+                                 got="another one behind that", hint="zero(2) takes them")  # fmt: skip
+        self._shared = False
+
+    def _share(self, optimizer: Optimizer, what: str) -> None:
+        """Give every shard this rank's part of the mean gradients; parameters have no memory any more."""
         trace = self._trace
         if trace is None or MODE.trace is not trace:
             raise CallOrderError(
                 "zero(3): the optimizer steps once in a parallel step, outside of branches and loops",
-                got="another step of it", hint="zero(2) takes any number",
+                got=what, hint="zero(2) takes any number",
             )  # fmt: skip
         self.check_gradients(optimizer)
         changed = next((p for p, node in self._inputs.items() if node_of(p) is not node), None)
@@ -187,14 +201,36 @@ class ShardedParameters(ShardedReducer):
         self._close(trace)
 
     def after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        self._shared = False
         for shard in self.all_shards():
             shard.own.grad = None
 
     def reduce(self, optimizer: Optimizer) -> None:
         raise CallOrderError(
-            "zero(3): gradients are whole on no rank", got="clipping, a loss scaler or synchronize()",
-            hint="train with zero(2), which makes them whole for that",
+            "zero(3): gradients are whole on no rank", got="synchronize()",
+            hint="clip_grad_norm_, clip_grad_value_ and GradScaler take shares; zero(2) makes them whole",
         )  # fmt: skip
+
+    def reduced(self, optimizer: Optimizer) -> bool:
+        return False  # what reads them asks for shares
+
+    def with_shared_gradient(self) -> Sequence[Tensor]:
+        return self.params if self._shared else ()
+
+    def shared_gradients(self, optimizer: Optimizer, params: Sequence[Tensor]) -> Gradients:
+        if not self._shared:
+            if set(params) != set(self.params):
+                raise CallOrderError(
+                    "zero(3): the gradients of all of an optimizer's parameters are read together",
+                    got=f"{len(set(params))} parameters for its {len(self.params)}",
+                    hint="zero(2) takes some of them, or of several optimizers",
+                )  # fmt: skip
+            self._share(optimizer, "gradients read behind it, or inside of one")
+            self._shared = True
+        return Gradients([gradient_of(s.own) for s in self.all_shards()], over_ranks)
 
     def _weave(self, trace: Trace, flats: Sequence[Tensor]) -> list[Tensor]:
         """Put gathers into all that was captured; return this rank's parts of the means of gradients."""
@@ -214,7 +250,6 @@ class ShardedParameters(ShardedReducer):
         for cell in trace.cells.values():
             cell.node = gathering.new(cell.node)
         trace.tokens[:] = [gathering.new(token) for token in trace.tokens]
-        trace.calls_back()
         if gathering.chain.last is not None:
             trace.tokens.append(gathering.chain.last)
         return [wrap(part, CONSTANT) for part in parts]
@@ -228,6 +263,12 @@ class ShardedParameters(ShardedReducer):
             stand_for(p, node, TRACKED)
             self._release(p)
         self._inputs = {}
+
+
+def over_ranks(x: Tensor, op: str) -> Tensor:
+    """Return the reduction over ranks of a scalar, in the order of ranks."""
+    found: Tensor = all_reduce_in_buckets([x.reshape((1,))], op, "all_to_all", "")[0].reshape(())
+    return found
 
 
 def _splitter(shard: Shard) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stratal.base import tree
 from stratal.base.errors import AttributeValueError, CallOrderError
-from stratal.nn.utils.gradients import whole_gradients
+from stratal.nn.utils.gradients import whole_gradients, with_gradient
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.build import as_tensor
 from stratal.tensor.functions.elementwise import isfinite, where
@@ -73,17 +73,18 @@ class GradScaler:
             )
         factor = 1.0 / self._scale
         finite: Tensor | None = None
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        with whole_gradients(params):  # so that all ranks of a parallel step meet the same overflow
-            for p in (p for p in params if p.grad is not None):
-                grad: Any = p.grad  # it has one
-                grad.copy_((grad * factor).astype(grad.dtype))
-                whole = isfinite(grad).all()
-                finite = whole if finite is None else finite & whole
-        if finite is None:
+        params = with_gradient([p for group in optimizer.param_groups for p in group["params"]])
+        if not params:
             raise CallOrderError(
                 "GradScaler: no parameter of the optimizer has a gradient", hint="call backward() first"
             )
+        with whole_gradients(params) as gradients:  # so that all ranks meet the same overflow
+            for grad in gradients.tensors:
+                grad.copy_((grad * factor).astype(grad.dtype))
+                whole = isfinite(grad).all()
+                finite = whole if finite is None else finite & whole
+            assert finite is not None  # there is a gradient
+            finite = gradients.all_hold(finite)
         self._overflows[optimizer] = ~finite
 
     @no_grad()

@@ -26,6 +26,7 @@ class ParamGroup(dict[str, Any]):
     """
 
     shards: list[Tensor] | None = None  # of the parameters: what this rank updates in their place
+    has_params: bool = True  # whether a rank with shards also has the parameters, whole
 
     def __init__(self, entries: Mapping[str, Any], runtime: Iterable[str]) -> None:
         super().__init__()

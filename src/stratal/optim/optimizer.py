@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stratal.base.dtypes import as_dtype, float32, float64
-from stratal.base.errors import AttributeValueError, CallOrderError, DTypeError, ShapeError, not_given
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError, not_given
 from stratal.base.interrupts import ATOMIC, DEFERRED, deferring
 from stratal.nn.state import as_array
 from stratal.optim.group import ParamGroup, Scalars, decay_scalars, parameters_of, updated
@@ -317,11 +317,15 @@ class Optimizer(Hooked):
             if grad is not None and tuple(grad.shape) != tuple(p.shape):
                 raise ShapeError(f"{type(self).__name__}: gradient and parameter differ in shape",
                                  got=f"{list(grad.shape)} for {list(p.shape)}")  # fmt: skip
+        return moving, self._stated(group, moving)
+
+    def _stated(self, group: ParamGroup, moving: list[Tensor]) -> Counted:
+        """Return parameters by count, after making the state they lack."""
         self._make_state(group, moving)
         counted = self.state.by_count(moving) if self.counts(group) else [(None, moving)] if moving else []
         if MODE.trace is not None:
             self._label(moving, MODE.trace)
-        return moving, counted
+        return counted
 
     def _cells(self, group: ParamGroup, moving: list[Tensor], counted: Counted) -> list[Tensor]:
         """Return all that the step of a group reads and writes."""
@@ -357,12 +361,11 @@ class Optimizer(Hooked):
         """Return the tensors that a step would change now, each once: parameters with gradients and state."""
         found: dict[int, Tensor] = {}
         for group in self.param_groups:
-            if group.shards is not None:
-                raise CallOrderError(
-                    f"{type(self).__name__}: a sharded step is not undone", got="a loss scaler",
-                    hint="train in bfloat16, or with st.distributed.data()",
-                )  # fmt: skip
-            moving, counted = self._ready(group)
+            if group.shards is None:
+                moving, counted = self._ready(group)
+            else:  # which get their gradients when the step begins
+                moving, counted = list(group.shards), self._stated(group, list(group.shards))
+                found.update((id(p), p) for p in group["params"] if group.has_params)
             found.update((id(c.cell), c.cell) for c, _ in counted if c is not None)
             for p in moving:
                 found.update((id(x), x) for x in (p, *self.state[p].entries.values()))

@@ -1,15 +1,16 @@
 """Parameters together: the joint norm of their gradients, clipping by it or by value, all as one vector.
 
 In a parallel step gradients are first each rank's own. What reads them here, and cannot be done to each part
-by itself, asks `SHARED_STEP` to make them those of the whole batch before.
+by itself, asks `SHARED_STEP` for those of the whole batch before: whole on every rank, or shared out among
+ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stratal.base.errors import AttributeValueError
 from stratal.tensor.calls.kept import kept
@@ -21,11 +22,41 @@ from stratal.tensor.tensor import Tensor
 from stratal.tensor.values.state import no_grad
 
 
+class Gradients(NamedTuple):
+    """Gradients over the whole batch: those of parameters, or this rank's share of all their elements.
+
+    `over_ranks`: makes a scalar that was computed of a share that of all, by a reduction "sum", "max" or
+    "min"; None where each rank has everything.
+    """
+
+    tensors: list[Tensor]
+    over_ranks: Callable[[Tensor, str], Tensor] | None = None
+
+    def norm(self, norm_type: float) -> Tensor:
+        """Return the joint norm; of shares in float64, whose powers do not overflow."""
+        total: Tensor = _joint_norm(self.tensors, norm_type)
+        if self.over_ranks is None:
+            return total
+        if norm_type == float("inf"):
+            return self.over_ranks(total, "max")
+        powers = self.over_ranks(total.astype("float64") ** norm_type, "sum")
+        return (powers ** (1.0 / norm_type)).astype(total.dtype)
+
+    def all_hold(self, x: Tensor) -> Tensor:
+        """Return whether a truth value of what this rank has is true on every rank."""
+        return x if self.over_ranks is None else self.over_ranks(x.astype("float32"), "min") > 0
+
+
 class SharedStep(Protocol):
     """A step that ranks take together."""
 
-    def make_whole(self, params: Sequence[Tensor]) -> None:
-        """Put gradients over the whole batch in place of this rank's own."""
+    def gradients(self, params: Sequence[Tensor]) -> Gradients | None:
+        """Put gradients over the whole batch in place of this rank's own; return this rank's share where no
+        rank has all of them, else None.
+        """
+
+    def with_gradient(self, params: Sequence[Tensor]) -> list[Tensor]:
+        """Return those of some parameters that have a gradient, also where it is shared out among ranks."""
 
     def changed(self, params: Sequence[Tensor]) -> None:
         """Note that whole gradients were changed, in the same way on every rank."""
@@ -38,19 +69,26 @@ SHARED_STEP: ContextVar[SharedStep | None] = ContextVar("shared_step", default=N
 
 
 @contextmanager
-def whole_gradients(params: Sequence[Tensor]) -> Iterator[None]:
-    """Let gradients be those of the whole batch, where ranks share one, for what changes them inside."""
+def whole_gradients(params: Sequence[Tensor]) -> Iterator[Gradients]:
+    """Give the gradients of the whole batch, where ranks share one, to what changes them inside.
+
+    `params` are those that have a gradient.
+    """
     step = SHARED_STEP.get()
-    if step is not None:
-        step.make_whole(params)
-    yield
+    found = None if step is None else step.gradients(params)
+    yield Gradients([p.grad for p in params if p.grad is not None]) if found is None else found
     if step is not None:
         step.changed(params)
 
 
 def _with_grad(parameters: Any) -> list[Tensor]:
-    params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [p for p in params if p.grad is not None]
+    return with_gradient([parameters] if isinstance(parameters, Tensor) else list(parameters))
+
+
+def with_gradient(params: Sequence[Tensor]) -> list[Tensor]:
+    """Return those of some parameters that have a gradient, in this step of all ranks."""
+    step = SHARED_STEP.get()
+    return [p for p in params if p.grad is not None] if step is None else step.with_gradient(params)
 
 
 @kept
@@ -76,24 +114,29 @@ def get_total_norm(
         step.check_whole(given)
     with no_grad():
         total: Tensor = _joint_norm(given, float(norm_type))
-        if error_if_nonfinite and not float(total) < float("inf"):
-            raise AttributeValueError("get_total_norm: the norm is not finite", got=str(float(total)))
+        if error_if_nonfinite:
+            _check_finite(total)
     return total
+
+
+def _check_finite(total: Tensor) -> None:
+    if not float(total) < float("inf"):
+        raise AttributeValueError("get_total_norm: the norm is not finite", got=str(float(total)))
 
 
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
     """Scale all gradients by max_norm / total_norm where that is below 1."""
-    params = _with_grad(parameters)
-    with whole_gradients(params):
-        _scale(params, max_norm, total_norm)
+    with whole_gradients(_with_grad(parameters)) as gradients:
+        _scale(gradients, max_norm, total_norm)
 
 
-def _scale(params: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> None:
+def _scale(gradients: Gradients, max_norm: float, total_norm: Tensor) -> None:
     with no_grad():
-        for p, scaled in zip(params, _scaled([p.grad for p in params], max_norm, total_norm), strict=True):
-            p.grad.copy_(scaled)
+        scaled = _scaled(gradients.tensors, max_norm, total_norm)
+        for grad, new in zip(gradients.tensors, scaled, strict=True):
+            grad.copy_(new)
 
 
 def clip_grad_norm_(
@@ -109,18 +152,22 @@ def clip_grad_norm_(
     if norm_type <= 0:
         raise AttributeValueError("clip_grad_norm_: norm_type must be positive", got=str(norm_type))
     params = _with_grad(parameters)
-    with whole_gradients(params):
-        total = get_total_norm([p.grad for p in params], norm_type, error_if_nonfinite)
-        _scale(params, max_norm, total)
+    if not params:
+        return zeros(())
+    with whole_gradients(params) as gradients:
+        with no_grad():
+            total = gradients.norm(float(norm_type))
+            if error_if_nonfinite:
+                _check_finite(total)
+        _scale(gradients, max_norm, total)
     return total
 
 
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
     """Clamp every element of every gradient to [-clip_value, clip_value]."""
-    params = _with_grad(parameters)
-    with no_grad(), whole_gradients(params):
-        for p in params:
-            p.grad.copy_(clip(p.grad, -float(clip_value), float(clip_value)))
+    with no_grad(), whole_gradients(_with_grad(parameters)) as gradients:
+        for grad in gradients.tensors:
+            grad.copy_(clip(grad, -float(clip_value), float(clip_value)))
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
