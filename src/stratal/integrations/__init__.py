@@ -1,0 +1,1 @@
+"""Systems that own the machines and the data: jobs of ranks inside of theirs."""
