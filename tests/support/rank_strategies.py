@@ -109,31 +109,12 @@ class Training:
             return Learned(losses, {k: np.array(v) for k, v in self.net.state_dict().items()})
 
 
-def alone(name: str, dtype: str, parts: int) -> Learned:
-    """Train in this process, on whole batches.
-
-    Where the net draws random numbers it goes through a batch in as many parts as there are ranks that train,
-    and begins each with the same random state, as ranks do.
-    """
+def alone(name: str, dtype: str) -> Learned:
+    """Train in this process, on whole batches."""
     training = Training(name, dtype)
-    parts = parts if name == "gpt" else 1
-
-    @st.compile
-    def part_of_step(x: Any, y: Any) -> Any:
-        loss = nn.functional.cross_entropy(training.net(x), y)
-        (loss / parts).backward()
-        return loss.detach()
-
-    losses = []
+    step = st.compile(training.step)
     st.manual_seed(9)
-    for x, y in batches(name, dtype):
-        training.optimizer.zero_grad()
-        state, found = st.get_rng_state(), []
-        for own in zip(np.split(x, parts), np.split(y, parts), strict=True):
-            st.set_rng_state(state)
-            found.append(float(part_of_step(*map(st.tensor, own))))
-        training.optimizer.step()
-        losses.append(float(np.mean(found)))
+    losses = [float(step(st.tensor(x), st.tensor(y))) for x, y in batches(name, dtype)]
     return training.learned(losses)
 
 
@@ -187,7 +168,7 @@ def check(name: str, dtype: str, key: str) -> None:
             print("digest", dtype, [loss.hex() for loss in found.losses], flush=True)
         return
     found = together(name, dtype, strategy, case.outside)
-    want = alone(name, dtype, strategy.workers if key == "servers" else SIZE)
+    want = alone(name, dtype)
     close("loss", np.array(found.losses), np.array(want.losses), dtype, max(want.losses))
     for entry, value in want.state.items():
         if value.dtype.kind == "f":

@@ -30,8 +30,8 @@ from stratal.nn.utils.gradients import SHARED_STEP, Gradients
 from stratal.optim.optimizer import Optimizer
 from stratal.tensor.capture.compiled import Compiled
 from stratal.tensor.functions.shapes import concat
-from stratal.tensor.tensor import Tensor
-from stratal.tensor.values.state import MODE, no_grad
+from stratal.tensor.tensor import Tensor, tensor
+from stratal.tensor.values.state import MODE, Part, no_grad
 
 
 class Data(NamedTuple):
@@ -143,7 +143,7 @@ def parallel(step: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]
     if world().size > 1 and isinstance(strategy, Data) and alone:
         return _local_steps(step, found, strategy.local_steps)
 
-    together = _sharing(step, list(zip(reducers, found, strict=False)))
+    together = _sharing(step, list(zip(reducers, found, strict=False)), world().rank)
     served = [r for r in reducers if isinstance(r, ServedOptimizer)]
     return served_step(together, served, step) if served else together
 
@@ -173,13 +173,21 @@ def _in_fixed_order(
     return fixed_order_step(step, fixed)
 
 
-def _sharing(step: Callable[..., Any], pairs: Sequence[tuple[Reducer, Optimizer]]) -> Callable[..., Any]:
-    """Return a step in which what reads gradients has those of all ranks."""
+def _sharing(
+    step: Callable[..., Any], pairs: Sequence[tuple[Reducer, Optimizer]], rank: int | None = None
+) -> Callable[..., Any]:
+    """Return a step in which what reads gradients has those of all ranks.
+
+    `rank`: dropouts draw the rows of that rank in the mask of the whole batch.
+    """
     shared = _SharedStep(pairs)
+    # The number is an input of programs, so that they are alike on all ranks.
+    part = None if rank is None or not pairs else Part(tensor(rank, dtype="int64"))
 
     @functools.wraps(step, updated=())
     def together(*args: Any, **kwargs: Any) -> Any:
         before = SHARED_STEP.set(shared if pairs else None)
+        part_before, MODE.part = MODE.part, part
         try:
             for reducer, _ in pairs:
                 reducer.begin()
@@ -193,6 +201,7 @@ def _sharing(step: Callable[..., Any], pairs: Sequence[tuple[Reducer, Optimizer]
             raise
         finally:
             SHARED_STEP.reset(before)
+            MODE.part = part_before
 
     return together
 
@@ -253,7 +262,7 @@ def _local_steps(
     step: Callable[..., Any], optimizers: Sequence[Optimizer], every: int
 ) -> Callable[..., Any]:
     """Return a step after which, every so often, parameters become their means over ranks."""
-    count = 0
+    count, part = 0, Part(tensor(world().rank, dtype="int64"))
 
     @functools.wraps(step, updated=())
     def together(*args: Any, **kwargs: Any) -> Any:
@@ -263,7 +272,11 @@ def _local_steps(
                 "parallel: a step that counts its calls is not compiled from outside", got="local_steps",
                 hint="st.distributed.parallel(st.compile(step), st.distributed.data(local_steps=...))",
             )  # fmt: skip
-        result = step(*args, **kwargs)
+        before, MODE.part = MODE.part, part
+        try:
+            result = step(*args, **kwargs)
+        finally:
+            MODE.part = before
         count += 1
         if count % every == 0:
             average_parameters(optimizers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from stratal.base.errors import AttributeValueError, DTypeError
 from stratal.distributed.data_parallel import _optimizers_of
 from stratal.distributed.links import Link, bucket_bytes
 from stratal.distributed.reducer import buckets
+from stratal.tensor.values.state import MODE, Part
 
 CHECKS = (  # of each launch; a process compiles anew
     "equal buckets refusals",
@@ -122,3 +124,26 @@ def test_what_parallel_cannot_do_is_refused_in_words() -> None:
         dist.data(nn.Linear(2, 2))  # type: ignore[arg-type]
     with pytest.raises(AttributeValueError, match="at least one byte"):
         dist.data(bucket_bytes=0)
+
+
+def test_parts_of_a_batch_draw_their_rows_of_the_whole_mask() -> None:
+    functional, x = nn.functional, st.ones((6, 3, 4))
+    parts = [Part(st.tensor(number, dtype="int64")) for number in range(3)]
+
+    def rows(run: Any, number: int) -> Any:
+        st.manual_seed(3)
+        MODE.part = parts[number]
+        try:
+            return np.asarray(run(x[2 * number : 2 * number + 2]))
+        finally:
+            MODE.part = None
+
+    for drop in (functional.dropout, functional.dropout1d, functools.partial(functional.dropout, p=1.0)):
+        st.manual_seed(3)
+        whole = np.asarray(drop(x))
+        for run in (drop, st.compile(lambda v, drop=drop: drop(v))):
+            for _ in range(3):  # the calls of a part are not taken for those of another, or of the whole
+                st.manual_seed(3)
+                np.testing.assert_array_equal(np.asarray(run(x[:2])), whole[:2])
+                np.testing.assert_array_equal(np.concatenate([rows(run, k) for k in range(3)]), whole)
+    assert (whole == 0).all()

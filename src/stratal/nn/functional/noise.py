@@ -1,4 +1,7 @@
-"""Dropout: of elements, of whole channels, and the kind that keeps mean and variance after SELU."""
+"""Dropout: of elements, of whole channels, and the kind that keeps mean and variance after SELU.
+
+In a step that ranks take together each of them draws its rows of the mask of the whole batch: `MODE.part`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from stratal.tensor.functions import random
 from stratal.tensor.functions.creation import ones
 from stratal.tensor.functions.elementwise import where
 from stratal.tensor.tensor import Tensor
+from stratal.tensor.values.state import MODE
 
 _FLOOR = -SELU_ALPHA * SELU_SCALE  # what SELU tends to, far to the left
 
@@ -26,7 +30,9 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     check_share("dropout", p)
     if not training or p == 0:
         return input
-    return call("dropout", input, random.default_generator().next_key(), p=p)
+    part = MODE.part
+    key = random.default_generator().next_key()
+    return call("dropout", input, key, *([] if part is None else [part.number]), p=p)
 
 
 def _channels(name: str, input: Tensor, ranks: dict[int, int]) -> tuple[int, ...]:

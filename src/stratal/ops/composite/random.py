@@ -17,7 +17,7 @@ from stratal.base.dtypes import (
     uint32,
     uint64,
 )
-from stratal.base.errors import AttributeValueError, DTypeError
+from stratal.base.errors import AttributeValueError, DTypeError, ShapeError
 from stratal.base.types import TensorType
 from stratal.graph.builder import Builder
 from stratal.graph.node import Node
@@ -79,15 +79,30 @@ def random_normal(b: Builder, key: Node, *, shape: Shape, dtype: DType = float32
 
 
 @named
-def random_bernoulli(b: Builder, key: Node, *, p: float, shape: Shape) -> Node:
-    """Return bools that hold with probability `p`, to 2**-32."""
+def random_bernoulli(b: Builder, key: Node, part: Node | None = None, *, p: float, shape: Shape) -> Node:
+    """Return bools that hold with probability `p`, to 2**-32.
+
+    `part`, int64[]: the number of this tensor among tensors of its shape that are drawn as one, along axis 0.
+    """
     if not 0 <= p <= 1:
         raise AttributeValueError("random_bernoulli: p lies in [0, 1]", got=str(p))
     threshold = round(p * 2**32)
     if threshold >= 2**32:
         return b.full(TensorType(bool_, shape), True)
-    bits = b.random_bits(key, shape=shape, dtype=uint32)
+    indices = [] if part is None else [_indices(b, part, shape)]
+    bits = b.random_bits(key, *indices, shape=shape, dtype=uint32)
     return b.op("lt", bits, b.like(bits, threshold))
+
+
+def _indices(b: Builder, part: Node, shape: Shape) -> Node:
+    """Return the row-major indices of elements of part number `part`, in all parts one after another."""
+    sizes = [n for n in shape if isinstance(n, int)]
+    if len(sizes) < len(shape):
+        raise ShapeError("random_bernoulli: a part of a larger tensor has known sizes", got=str(shape))
+    count = math.prod(sizes)
+    own = b.op("reshape", b.op("iota", shape=(count,), axis=0, dtype=int64), shape=shape)
+    first = b.mul(part, b.const(count, int64))
+    return b.add(own, b.op("broadcast", first, shape=shape, axes=()) if shape else first)
 
 
 @named
@@ -113,8 +128,11 @@ def random_permutation(b: Builder, key: Node, *, size: int) -> Node:
 
 
 @named
-def dropout(b: Builder, x: Node, key: Node, *, p: float) -> Node:
-    """Return x / (1 - p) with each element zeroed with probability `p` (Srivastava et al., 2014)."""
+def dropout(b: Builder, x: Node, key: Node, part: Node | None = None, *, p: float) -> Node:
+    """Return x / (1 - p) with each element zeroed with probability `p` (Srivastava et al., 2014).
+
+    `part`: as of `random_bernoulli`; x is that part of a batch.
+    """
     check_float("dropout", x)
     if not 0 <= p <= 1:
         raise AttributeValueError("dropout: p lies in [0, 1]", got=str(p))
@@ -122,7 +140,8 @@ def dropout(b: Builder, x: Node, key: Node, *, p: float) -> Node:
         return x
     if p == 1:  # a function of x still: its gradient is zeros, not missing
         return b.op("select", b.full(TensorType(bool_, x.shape), False), x, b.like(x, 0))
-    keep = b.random_bernoulli(key, p=1 - p, shape=x.shape)
+    rest = [] if part is None else [part]
+    keep = b.random_bernoulli(key, *rest, p=1 - p, shape=x.shape)
     return b.op("select", keep, scaled(b, x, 1 / (1 - p)), b.like(x, 0))
 
 

@@ -34,7 +34,7 @@ from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, USED_UP, in
 from stratal.tensor.values.handles import held_of, rebind
 from stratal.tensor.values.memory import layouts_of
 from stratal.tensor.values.promises import Call, Promise, Template, template_of
-from stratal.tensor.values.state import LOCK, MODE, tracing
+from stratal.tensor.values.state import LOCK, MODE, Part, tracing
 from stratal.tensor.values.trace import Cell, Trace
 from stratal.tensor.values.views import relate, relation_of
 
@@ -85,7 +85,7 @@ def kept(function: Any) -> Any:
                 if found is not None:
                     return found
             tensors: list[Tensor] = []
-            key = _key(function, mode["grad"], args, kwargs, tensors)
+            key = _key(function, mode["grad"], mode["part"], args, kwargs, tensors)
             if key is None or len(tensors) < least:
                 return _plain(function, args, kwargs, False)
             if shaping and not any(t._track == TRACKED for t in tensors):
@@ -164,11 +164,11 @@ def promise(call: Call) -> list[Tensor]:
 
 # -- which calls are alike -----------------------------------------------------------------------------------
 def _key(
-    function: Callable[..., Any], grad: bool, args: tuple[Any, ...], kwargs: dict[str, Any],
-    tensors: list[Tensor],
+    function: Callable[..., Any], grad: bool, part: Part | None, args: tuple[Any, ...],
+    kwargs: dict[str, Any], tensors: list[Tensor],
 ) -> Key | None:  # fmt: skip
     """Return what calls with equal graphs have in common, None where it is not known; collect the tensors."""
-    parts: list[Any] = [function, grad, as_dtype(float)]
+    parts: list[Any] = [function, grad, part, as_dtype(float)]
     if not _collect(args, parts, tensors):
         return None
     if kwargs:

@@ -170,6 +170,7 @@ class Compiled:
             and not kwargs
             and match.grad is mode["grad"]
             and match.autocast is mode["autocast"]
+            and match.part is mode["part"]
         ):
             made, free = NO_MATCH, False
             in_main = get_ident() == SIGNALS.thread
@@ -320,10 +321,12 @@ class Compiled:
                 if a != b:
                     return f"argument {labels(self._function, given)[k]!r} {changed_part(a, b)}"
             if old[2] != key[2]:
-                grad, precision, default, chosen = key[2]
+                grad, precision, default, chosen, part = key[2]
                 pairs = zip(programs.SHAPING, old[2][3], chosen, strict=True)
                 if changed := [f"{s.name} is {value}" for s, before, value in pairs if before != value]:
                     return ", ".join(changed)
+                if old[2][4] is not part:
+                    return "another part of a batch"
                 modes = f"gradients are {'on' if grad else 'off'}, autocast is {precision or 'off'}"
                 return f"{modes}, default dtype is {default}"
         return "first call" if not self._entries else "arguments of another structure"

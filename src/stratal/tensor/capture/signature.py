@@ -45,7 +45,7 @@ def signature_of(given: Given, varying: Any) -> Signature:
         else:
             parts.append((type(x), ByValue(x) if plain(x) else ByIdentity(x)))
     layout = None if _is_flat(structure) and not given.kwargs else _layout((given.args, given.kwargs))
-    modes = (MODE.grad, MODE.autocast, as_dtype(float), programs.choices())
+    modes = (MODE.grad, MODE.autocast, as_dtype(float), programs.choices(), MODE.part)
     return (structure, (bool(given.kwargs), layout), modes, tuple(parts))
 
 

@@ -27,13 +27,14 @@ class SignatureMatch:
 
     __slots__ = (
         "_acts", "_blocks", "_entry", "_guards", "_layouts", "_only", "_pick", "_program", "_token", "_views",
-        "autocast", "grad",
+        "autocast", "grad", "part",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, arguments: Sequence[Tensor]) -> None:
         assert entry.steady is not None
         self.grad: Final = MODE.grad
         self.autocast: Final = MODE.autocast
+        self.part: Final = MODE.part
         self._blocks: Final = blocks_in_force()
         self._entry: Final = entry
         self._guards: Final = entry.guards

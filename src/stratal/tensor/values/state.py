@@ -38,14 +38,24 @@ class _Mode(dict[str, Any]):
         grad: bool
         eager: Callable[[Handle], None] | None  # how to compute a tensor as soon as it is made
         autocast: DType | None  # of products in mixed precision
+        part: Part | None  # of the batch that the step under way sees; None where it sees all of it
         step: dict[int, Any] | None  # cells the step under way changed, with what they held before, by id
     else:
         __slots__ = ()
         __dict__ = property(NOW.get)  # for who reads several: it costs less than one attribute
-        trace, grad, eager, autocast, step = map(_field, ("trace", "grad", "eager", "autocast", "step"))
+        trace, grad, eager, autocast, part, step = map(
+            _field, ("trace", "grad", "eager", "autocast", "part", "step")
+        )
 
 
-MODE = _Mode(trace=None, grad=True, eager=None, autocast=None, step=None)
+class Part:
+    """One of the equal parts that ranks have of a batch; its number is a tensor, int64[]."""
+
+    def __init__(self, number: Handle) -> None:
+        self.number: Final = number
+
+
+MODE = _Mode(trace=None, grad=True, eager=None, autocast=None, part=None, step=None)
 EPOCH = [object()]  # another one whenever a Python value may change that compiled functions have frozen
 
 
