@@ -8,10 +8,11 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
 
 import stratal as st
 from stratal.tensor.values.views import shares_memory
+
+torch = pytest.importorskip("torch")
 
 CALLS = (
     "F.pad(x,(0,0))", "F.interpolate(x[None,None],size=3)", "F.interpolate(x[None,None],scale_factor=1.0)",

@@ -16,7 +16,15 @@ from stratal.tensor.functions.elementwise import FUNCTIONS, cast, clip, in_float
 from stratal.tensor.functions.indexing import take_along_axis
 from stratal.tensor.functions.naming import named
 from stratal.tensor.functions.reductions import ValuesIndices, argmax, sum, without_axis
-from stratal.tensor.functions.shapes import as_axes, concat, moveaxis, narrow, permute_dims, ravel, reshape
+from stratal.tensor.functions.shapes import (
+    concat,
+    moveaxis,
+    narrow,
+    permute_dims,
+    ravel,
+    reduced_axes,
+    reshape,
+)
 from stratal.tensor.functions.sorting import first, shared, sort, sort_method
 from stratal.tensor.tensor import Tensor, tensor
 from stratal.tensor.values.state import MODE
@@ -51,7 +59,7 @@ def _fractions(name: str, q: Any, scale: float) -> Tensor:
 def _rows(name: str, x: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
     """Return the elements over axes along one last axis, and these axes."""
     t = in_floats(name, x)
-    axes = as_axes(name, axis, t.ndim)
+    axes = reduced_axes(name, axis, t.ndim)
     rest = [k for k in range(t.ndim) if k not in axes]
     moved = permute_dims(t, [*rest, *axes])
     count = math.prod(int(t.shape[a]) for a in axes)

@@ -18,7 +18,15 @@ from stratal.tensor.arguments import check_axis
 from stratal.tensor.build import OPS, apply, as_tensor, call, default_float, full, iota
 from stratal.tensor.functions.elementwise import FUNCTIONS, cast, composite, in_floats, where
 from stratal.tensor.functions.indexing import take_along_axis
-from stratal.tensor.functions.shapes import as_axes, concat, expand_dims, narrow, pad_constant, ravel, reshape
+from stratal.tensor.functions.shapes import (
+    concat,
+    expand_dims,
+    narrow,
+    pad_constant,
+    ravel,
+    reduced_axes,
+    reshape,
+)
 from stratal.tensor.tensor import Tensor, fresh, wrap
 from stratal.tensor.values.handle import CONSTANT
 from stratal.tensor.values.state import MODE
@@ -57,13 +65,13 @@ def _summable(t: Tensor, dtype: Any) -> Tensor:
 def sum(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Return the sum over axes; bools and narrow integers add up in int64 (unsigned ones in uint64)."""
     t = _summable(as_tensor(x, "sum"), dtype)
-    return _reduce("sum", t, as_axes("sum", axis, t.ndim), keepdims)
+    return _reduce("sum", t, reduced_axes("sum", axis, t.ndim), keepdims)
 
 
 def prod(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Tensor:
     """Return the product over axes."""
     t = _summable(as_tensor(x, "prod"), dtype)
-    return _reduce("prod", t, as_axes("prod", axis, t.ndim), keepdims)
+    return _reduce("prod", t, reduced_axes("prod", axis, t.ndim), keepdims)
 
 
 def _count(t: Tensor, axes: tuple[int, ...]) -> Any:
@@ -98,7 +106,7 @@ def mean(x: Any, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = N
     """Return the mean over axes; of integers in float32."""
     t = as_tensor(x, "mean")
     t = cast(t, as_dtype(dtype) if dtype is not None else default_float(t.dtype))
-    axes = as_axes("mean", axis, t.ndim)
+    axes = reduced_axes("mean", axis, t.ndim)
     count = _count(t, axes)
     total = _reduce("sum", t, axes, keepdims)
     if isinstance(count, int):
@@ -123,7 +131,7 @@ def var(
     correction is 0.
     """
     t = in_floats("var", x)
-    axes = as_axes("var", axis, t.ndim)
+    axes = reduced_axes("var", axis, t.ndim)
     less = float(unbiased) if unbiased is not None else correction or 0.0
     distance = t - mean(t, axis=axes, keepdims=True)
     total = _reduce("sum", _squared(distance), axes, keepdims)
@@ -157,19 +165,19 @@ def _truth(t: Tensor) -> Tensor:
 def all(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return whether every element over axes holds."""
     t = _truth(as_tensor(x, "all"))
-    return _reduce("all", t, as_axes("all", axis, t.ndim), keepdims)
+    return _reduce("all", t, reduced_axes("all", axis, t.ndim), keepdims)
 
 
 def any(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return whether any element over axes holds."""
     t = _truth(as_tensor(x, "any"))
-    return _reduce("any", t, as_axes("any", axis, t.ndim), keepdims)
+    return _reduce("any", t, reduced_axes("any", axis, t.ndim), keepdims)
 
 
 # -- extremes ------------------------------------------------------------------------------------------------
 def _extreme(name: str, op: str, x: Any, axis: Axis, keepdims: bool) -> Tensor:
     t = as_tensor(x, name)
-    axes = as_axes(name, axis, t.ndim)
+    axes = reduced_axes(name, axis, t.ndim)
     if t.dtype.is_bool:
         return _reduce("any" if op == "reduce_max" else "all", t, axes, keepdims)
     if axes and product(t.shape[a] for a in axes) == 0:
@@ -268,7 +276,7 @@ def logsumexp(x: Any, /, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """
     t = in_floats("logsumexp", x)
     rows = reshape(t, (1,)) if t.ndim == 0 else t
-    axes = as_axes("logsumexp", axis, rows.ndim)
+    axes = reduced_axes("logsumexp", axis, rows.ndim)
     total = composite("logsumexp", rows, axes=axes)
     kept = [1 if k in axes else n for k, n in enumerate(t.shape) if keepdims or k not in axes]
     return reshape(total, kept)

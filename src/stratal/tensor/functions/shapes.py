@@ -53,12 +53,18 @@ def as_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-    if not ndim and len(given) < 2:  # as in PyTorch, a number has an axis to name
-        return tuple(check_axis(name, a, 1) for a in given)[:0]
     axes = tuple(check_axis(name, a, ndim) for a in given)
     if len(set(axes)) != len(axes):
         raise AttributeValueError(f"{name}: an axis is named twice", got=str(given))
     return axes
+
+
+def reduced_axes(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
+    """Return axes as `as_axes`; of a number, which has one to name as in PyTorch, none."""
+    if ndim or axis is None or (isinstance(axis, (tuple, list)) and len(axis) > 1):
+        return as_axes(name, axis, ndim)
+    as_axes(name, axis, 1)
+    return ()
 
 
 def view_of(x: Tensor, *ops: Op, layout: Layout | None = None) -> Tensor:
@@ -203,7 +209,7 @@ def squeeze(x: Any, /, axis: Axis = None, *, dim: Axis = None) -> Tensor:
     One of another size is an error if named as `axis`, as in the array API; as `dim` it stays, as in PyTorch.
     """
     t = as_tensor(x, "squeeze")
-    axes = as_axes("squeeze", dim if axis is None else axis, t.ndim)
+    axes = reduced_axes("squeeze", dim if axis is None else axis, t.ndim)
     long = [k for k in axes if t.shape[k] != 1]  # asks a size that only a run knows
     if axis is not None and long:
         raise ShapeError("squeeze: the axis must have size 1", got=f"axis {long[0]} of {t.type}",
@@ -383,7 +389,7 @@ def flip(x: Any, /, *args: Any, axis: Axis = None) -> Tensor:
     t = as_tensor(x, "flip")
     if args:
         axis = args if len(args) > 1 else args[0]
-    axes = as_axes("flip", axis, t.ndim)
+    axes = reduced_axes("flip", axis, t.ndim)
     return apply(OPS["flip"](tuple(sorted(axes))), t) if axes else fresh(t)
 
 
