@@ -152,8 +152,10 @@ class SavedModel(Mapping[str, Tensor]):
     def _graph_for(self, inputs: Sequence[Tensor]) -> Graph:
         """Return the graph for the batch size of inputs; where they have none, that of the sample's."""
         assert self.graph is not None
-        batch = batch_of([x.type for x in inputs]) if self._dynamic is not None else None
-        return self.graph if batch is None or self._dynamic is None else self._dynamic.graph(batch)
+        if self._dynamic is None:
+            return self.graph
+        batch = batch_of([x.type for x in inputs])
+        return self.graph if batch is None else self._dynamic.graph(batch)
 
     def __repr__(self) -> str:
         shown = "no graph" if self.graph is None else repr(self.graph)

@@ -61,9 +61,8 @@ def kept(function: Any) -> Any:
         return function
     if function.__name__.endswith("_") or function.__name__ in _ACTS:
         return deferring(function)
-    gives = inspect.signature(function).return_annotation
     creates = function.__module__.endswith(".creation") or function.__name__ == "tensor"
-    if creates or gives in ("bool", "int"):  # no graph to keep
+    if creates or function.__annotations__.get("return") in ("bool", "int"):  # no graph to keep
         return deferring(function)
 
     shaping, defers = _takes_indices(function), not takes_functions(function)

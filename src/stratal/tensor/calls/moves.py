@@ -19,7 +19,7 @@ from stratal.runtime.program import new_storage, storage_maker
 from stratal.runtime.storage import Array, Storage
 from stratal.tensor.functions.indexing import basic_ops
 from stratal.tensor.tensor import Tensor, hold
-from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, attach, begin
+from stratal.tensor.values.handle import CONSTANT, STOPPED, TRACKED, attach
 from stratal.tensor.values.immediate import MOVED_BYTES
 from stratal.tensor.values.memory import View
 from stratal.tensor.values.state import MODE
@@ -91,8 +91,8 @@ def getitem(x: Tensor, index: Any) -> Tensor | None:
             return None
         made = found
         made.array[...] = part
-    of, group = x._view or begin(x), object() if x._track and not MODE.grad else None  # as `join`
-    item = hold(made, STOPPED if x._track else CONSTANT)
+    of, group = showing(x)
+    item = _held(made, x)
     return attach(item, View(None, of, partial(basic_ops, x.type, index), item.type, group))
 
 

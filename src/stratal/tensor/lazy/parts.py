@@ -58,7 +58,9 @@ def _write_view(view: Handle, held: Node | Promise, track: int) -> bool:
     alive = shown.memory.alive()
     others = [t for t in alive if t is not view]
     base = others[0] if others else view
-    if base._view is None or base._view.ops or shown.is_stretched or view._track or view._trace is not None:
+    if base._view is None or base._view.ops or view._track or view._trace is not None:
+        return False
+    if shown.is_of_stretched:  # what refuses it says so
         return False
     first, last = shown.span
     if any(t._view.span[0] <= last and first <= t._view.span[1] for t in others[1:]):

@@ -203,8 +203,6 @@ def _holder(node: Node, storage: Storage) -> list[Handle]:
 def rebind(tensor: Handle, held: Node | Promise, track: int) -> None:
     """Give this handle a new value of the same type, and views of the same memory theirs."""
     view = tensor._view
-    if view is not None and view.ops:
-        _refuse_stretched(tensor, view)
     if view is None or (not view.ops and len(view.memory.alive()) < 2):
         give(tensor, *_with_history(tensor, held, track))
     elif not view.ops or MODE.trace is not None or not HERE.backlog.write_view(tensor, held, track):
@@ -224,18 +222,15 @@ def rebind_all(changes: Sequence[tuple[Handle, Node | Promise, int]]) -> None:
     spread([tensor for tensor, _, _ in changes], new)
 
 
-def _refuse_stretched(tensor: Handle, view: View) -> None:
-    """Refuse a write through a stretched view, or a part of one."""
+def _check(tensor: Handle, view: View) -> None:
+    """Refuse a write through a stretched view, or a part of one, and one that changes a leaf while gradients
+    are recorded.
+    """
     if view.is_of_stretched:
         raise AttributeValueError(
             "in-place: several elements of a stretched tensor are one element of memory",
             got=str(tensor.type), hint="write to a copy: clone()",
         )  # fmt: skip
-
-
-def _check(tensor: Handle, view: View) -> None:
-    """Refuse a write through a stretched view, and one that changes a leaf while gradients are recorded."""
-    _refuse_stretched(tensor, view)
     for t in view.memory.alive() if MODE.grad else ():
         if t is not tensor and t._view.group is view.group and is_leaf(t) and t._view.covers(view):
             raise NotDifferentiableError(
@@ -357,9 +352,10 @@ def _with_history(tensor: Handle, held: Node | Promise, track: int) -> tuple[Nod
         return held, TRACKED
     if MODE.grad:
         return held, track
-    if track_of(tensor) == USED_UP:
+    before = track_of(tensor)
+    if before == USED_UP:
         return held, USED_UP
-    if track_of(tensor) == TRACKED:
+    if before == TRACKED:
         node = held if isinstance(held, Node) else held.node()
         return Builder(node.where).straight_through(node, node_of(tensor)), TRACKED
     return held, STOPPED if track == TRACKED else track

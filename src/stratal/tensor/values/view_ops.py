@@ -131,8 +131,13 @@ def row_major(shape: Sequence[Dim]) -> Layout:
 
 def layout_through(type_: TensorType, layout: Layout, ops: tuple[Op, ...]) -> Layout | None:
     """Return the layout of what some ops take of a value with a layout; None where one needs a copy."""
-    sizes = (*type_.shape, *layout.strides, layout.offset)
-    return (_layout_through.__wrapped__ if Sym in map(type, sizes) else _layout_through)(type_, layout, ops)
+    symbolic = Sym in map(type, (*type_.shape, *layout.strides, layout.offset)) or any(map(_is_symbolic, ops))
+    return (_layout_through.__wrapped__ if symbolic else _layout_through)(type_, layout, ops)
+
+
+@lru_cache(_LAYOUTS)
+def _is_symbolic(op: Op) -> bool:
+    return any(Sym in map(type, getattr(op, name)) for name in op.dim_attributes)
 
 
 @lru_cache(_LAYOUTS)
