@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.models import Workload, gpt, images, mlp, tokens
+from benchmarks.parallel_training import step_of
 from stratal.base.processes import die_with_parent
 
 SIZES: Final = (1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
@@ -125,14 +126,7 @@ def training(workload: Workload, strategy: Any = None) -> tuple[Callable[[], flo
     optimizer = workload.optimizer(st.optim, model.parameters())
     arrays = workload.data(np.random.default_rng(0))
     data = [st.tensor(np.split(array, dist.world_size())[dist.rank()]) for array in arrays]
-
-    def step(x: Any, y: Any) -> Any:
-        loss = workload.loss(st.nn, model, x, y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
+    step = step_of(workload, st.nn, model, optimizer)
     if strategy is not False:
         step = dist.parallel(step, strategy or dist.data(optimizer))
     compiled = st.compile(step)

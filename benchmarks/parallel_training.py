@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.models import WORKLOADS
+from benchmarks.models import WORKLOADS, Workload
 from stratal.base.processes import die_with_parent
 
 STRATEGIES: Final = ("data", "zero1")
@@ -45,6 +45,19 @@ def batch(name: str, rank: int, size: int) -> list[np.ndarray[Any, Any]]:
     return [np.ascontiguousarray(np.split(array, size)[rank]) for array in arrays]
 
 
+def step_of(workload: Workload, nn: Any, model: Any, optimizer: Any) -> Callable[[Any, Any], Any]:
+    """Return a step of training on a batch, as either library takes it; it returns the loss."""
+
+    def step(x: Any, y: Any) -> Any:
+        loss = workload.loss(nn, model, x, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def own_step(name: str, group: str, folder: Path) -> Step:
     """Return the compiled step of Stratal, by one rank or by a strategy."""
     import stratal as st
@@ -56,14 +69,7 @@ def own_step(name: str, group: str, folder: Path) -> Step:
         model.load_state_dict(dict(weights))
     optimizer = workload.optimizer(st.optim, model.parameters())
     data = [st.tensor(array) for array in batch(name, dist.rank(), dist.world_size())]
-
-    def step(x: Any, y: Any) -> Any:
-        loss = workload.loss(st.nn, model, x, y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
+    step = step_of(workload, st.nn, model, optimizer)
     if group != ALONE:
         strategy = dist.zero(1, optimizer) if group == "zero1" else dist.data(optimizer)
         step = dist.parallel(step, strategy)
@@ -87,16 +93,9 @@ def peer_step(name: str, folder: Path) -> Step:
         plain.load_state_dict({key: torch.tensor(value) for key, value in weights.items()})
     model = DistributedDataParallel(plain)
     optimizer = workload.optimizer(torch.optim, model.parameters())
-    x, y = (torch.tensor(array) for array in batch(name, rank, size))
-
-    def step() -> float:
-        loss = workload.loss(torch.nn, model, x, y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return float(loss.detach())
-
-    return step
+    data = [torch.tensor(array) for array in batch(name, rank, size)]
+    step = step_of(workload, torch.nn, model, optimizer)
+    return lambda: float(step(*data))
 
 
 def main() -> None:
