@@ -186,3 +186,16 @@ def no_callbacks_of_the_collector() -> Iterator[None]:
     gc.callbacks.clear()
     yield
     gc.callbacks.extend(callbacks)
+
+
+@pytest.fixture
+def nothing_waits() -> Iterator[None]:
+    """Leave out tensors of earlier tests that still wait, or failed: with those about, steps build nodes."""
+    from stratal.tensor.values import alive
+
+    before = dict(alive.LIVE), dict(alive.FAILED)
+    alive.LIVE.clear()
+    alive.FAILED.clear()
+    yield
+    alive.LIVE.update(before[0])
+    alive.FAILED.update(before[1])

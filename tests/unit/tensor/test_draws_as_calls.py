@@ -48,6 +48,7 @@ def test_a_draw_gives_the_numbers_and_the_state_of_one_that_builds_its_ops(name:
     assert name == "with a key" or len(set(found[0][0])) > 1
 
 
+@pytest.mark.usefixtures("nothing_waits")
 def test_draws_that_came_before_make_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     SESSION.reset()
     made: list[promises.Call] = []

@@ -14,7 +14,7 @@ import stratal as st
 from stratal import nn, optim
 from stratal.base.session import SESSION
 from stratal.tensor.calls import kept
-from stratal.tensor.values import alive, promises
+from stratal.tensor.values import promises
 
 OPTIMIZERS = {
     "SGD": {"lr": 0.1}, "SGD momentum": {"lr": 0.1, "momentum": 0.9, "nesterov": True}, "Adam": {},
@@ -56,17 +56,6 @@ def small(seed: int = 0) -> tuple[Any, st.Tensor, st.Tensor]:
 
 def bits(net: Any) -> list[bytes]:
     return [np.asarray(v.detach()).tobytes() for v in net.state_dict().values()]
-
-
-@pytest.fixture
-def nothing_waits() -> Iterator[None]:
-    """Leave out tensors of earlier tests that still wait, or failed: with those about, steps build nodes."""
-    before = dict(alive.LIVE), dict(alive.FAILED)
-    alive.LIVE.clear()
-    alive.FAILED.clear()
-    yield
-    alive.LIVE.update(before[0])
-    alive.FAILED.update(before[1])
 
 
 @pytest.mark.sampled(4)
